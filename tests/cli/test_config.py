@@ -124,4 +124,4 @@ def test_a_network_configuration_that_cannot_be_written(
 def test_a_time_that_is_none(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
     with pytest.raises(SystemExit):
         network_config.main(["--nodes", "2", "--join-timeout", seconds])
-    assert f"{seconds!r} is no number of seconds above 0" in capsys.readouterr().err
+    assert f"{seconds!r} is not a number of seconds above 0" in capsys.readouterr().err

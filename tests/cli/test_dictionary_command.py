@@ -173,4 +173,4 @@ def test_a_run_that_hangs_is_named(site: Site, program: Program) -> None:
     finally:
         os.kill(agent, signal.SIGCONT)
     assert done.returncode == 1
-    assert f"run {name} does not answer; `dragon doctor {name}` tells more" in done.stderr
+    assert f"run {name} does not answer; `dragon doctor {name}` shows why" in done.stderr

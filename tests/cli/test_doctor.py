@@ -102,7 +102,7 @@ def test_where_nobody_sends_stacks_the_kernel_says_what_is_waited_for(site: Site
     with running(site, HANGING) as program:
         found = findings(program)
         assert found["sleeper"]["kernel"].startswith("it waits")
-        assert found["program"]["no_stacks"] == "it is no Python process"
+        assert found["program"]["no_stacks"] == "it is not a Python process"
 
 
 def test_without_py_spy_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,16 @@ PROGRAM = "import os, sys; print('ran', sys.argv[1:])"
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--overlay-port", "6565"], "--overlay-port: agents listen at ports that are free"),
-        (["-o", "tcp"], "--overlay-transport: control messages go over TCP with TLS"),
-        (["-t", "hsta"], "--transport hsta: there is none; tcp is used"),
+        (["--overlay-port", "6565"], "--overlay-port: agents listen at free ports"),
+        (["-o", "tcp"], "--overlay-transport: control messages are sent over TCP with TLS"),
+        (["-t", "hsta"], "--transport hsta: not available; tcp is used"),
         (["-a"], "--attachable: no file is written"),
         (["--passphrase", "x"], "--passphrase: it is visible to everybody"),
-        (["-w", "local", "--hostlist", "a,b"], "--hostlist: hosts are for ssh; with --wlm local the nodes are others"),
-        (["-s", "--hostlist", "a", "--network-config", "x"], "--network-config: the hosts are those of --hostlist"),
+        (["-w", "local", "--hostlist", "a,b"], "--hostlist: hosts are for ssh; with --wlm local they are not used"),
+        (
+            ["-s", "--hostlist", "a", "--network-config", "x"],
+            "--network-config: not used; the hosts are those of --hostlist",
+        ),
         (["-e"], "--exhaust-resources: without --resilient"),
     ],
 )
@@ -57,15 +60,15 @@ def test_a_module_after_options_with_values(site: Site) -> None:
         (["--hostlist", ""], 2, "--hostlist '' names no hosts"),
         (["--hostlist", " , "], 2, "names no hosts"),
         (["--hostlist", "n[1-999999999]"], 2, "more than 100000 hosts"),
-        (["-N", "-1"], 2, "'-1' is no number of at least 0"),
-        (["-N", "x"], 2, "'x' is no number of at least 0"),
-        (["-N", "2", "-p", "99999"], 2, "'99999' is no TCP port"),
-        (["-N", "2", "--join-timeout", "nan"], 2, "'nan' is no number of seconds above 0"),
-        (["--telemetry-port", "-1"], 2, "'-1' is no TCP port"),
-        (["-N", "2", "--network-prefix", "["], 2, "'[' is no regular expression"),
+        (["-N", "-1"], 2, "'-1' is not a whole number of at least 0"),
+        (["-N", "x"], 2, "'x' is not a whole number of at least 0"),
+        (["-N", "2", "-p", "99999"], 2, "'99999' is not a TCP port"),
+        (["-N", "2", "--join-timeout", "nan"], 2, "'nan' is not a number of seconds above 0"),
+        (["--telemetry-port", "-1"], 2, "'-1' is not a TCP port"),
+        (["-N", "2", "--network-prefix", "["], 2, "'[' is not a regular expression"),
         (["-w", "slurm"], 1, "not in a Slurm allocation"),
         (["-w", "pbs"], 1, "not in a PBS job"),
-        (["-w", "ssh"], 1, "which hosts?"),
+        (["-w", "ssh"], 1, "no hosts are given"),
         (["--multi-node-override"], 1, "several nodes were asked for"),
     ],
 )
@@ -89,4 +92,4 @@ def test_an_agent_without_a_token_says_so(site: Site, words: list[str]) -> None:
     process = site.start(sys.executable, "-m", "dragon", "node", "--join", *words, stdin=-1)
     _, err = process.communicate("nonsense\n", timeout=60)
     assert process.returncode == 2
-    assert "no token of a run was given" in err
+    assert "the token of a run, or the node's index in it, is missing" in err

@@ -1,1 +1,1 @@
-"""The commands."""
+"""The subcommands of `dragon`, one module each, and the other commands of the package."""

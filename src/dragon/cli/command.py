@@ -1,4 +1,5 @@
-"""The entry point of the command: an interrupt while its modules are loaded ends it as it would end a program in C."""
+"""The entry point of `dragon`: Ctrl-C while its modules are being imported ends it silently, as it ends a
+program in C."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ __all__ = ["run_and_exit"]
 
 
 def run_and_exit() -> None:
-    """Load the command and run it."""
+    """Import the command and run it."""
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""`dragon completion`: a script with which a shell completes this command."""
+"""`dragon completion`: prints a script with which a shell completes this command."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["main", "parser"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     return parser_of("dragon")
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the script; the exit code."""
+    """Print the script. Returns the exit code."""
     return print_script("dragon", command.options(), _commands, words)
 
 

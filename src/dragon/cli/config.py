@@ -1,7 +1,7 @@
-"""`dragon-config`: what later runs of this user are to use.
+"""`dragon-config`: settings for later runs of this user.
 
-Few of the settings of other implementations have a meaning here, because nothing is compiled against libraries of the
-machine. All are accepted, so that scripts work, and those without meaning are answered with a line on stderr.
+Few of the settings of other implementations have an effect here, because nothing is compiled against libraries of the
+machine. All are accepted, so that scripts work, and those without effect are answered with a line on stderr.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["main"]
 
 _KEPT = {
     "backend_mpiexec_override": "the command that starts agents in a PBS job; {nnodes} and {nodelist} are filled in",
-    "tcp_runtime": "bulk data goes over TCP, also where UCX is there",
+    "tcp_runtime": "send bulk data over TCP, even if UCX is available",
 }
 # Options, and what is used instead.
 _UNUSED = {
-    "ofi-include ofi-build-lib ofi-runtime-lib": "libfabric is not used; bulk data goes over TCP, or UCX through ucxx",
+    "ofi-include ofi-build-lib ofi-runtime-lib": "libfabric is not used; bulk data is sent over TCP, or UCX with ucxx",
     "ucx-include ucx-build-lib ucx-runtime-lib": "UCX is that of the ucxx wheel (pip install 'dragon-runtime[rdma]')",
     "pmix-include mpi-include": "nothing is compiled against MPI; the one that a program brings is used",
     "cuda-include cuda-runtime-lib cuda-runtime-libname": "the CUDA that a program brings is used",
@@ -36,31 +36,31 @@ _UNUSED = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    result = argparse.ArgumentParser(prog="dragon-config", description="What later runs of this user are to use.")
-    result.add_argument("-c", "--clean", action="store_true", help="forget everything")
+    """Return the parser of the command line."""
+    result = argparse.ArgumentParser(prog="dragon-config", description="Set what later runs of this user use.")
+    result.add_argument("-c", "--clean", action="store_true", help="remove all settings")
     result.add_argument("--config-file", type=Path, metavar="FILE", help="instead of ~/.config/dragon, where runs look")
-    result.add_argument("-s", "--serialize", action="store_true", help="print all that is kept, as JSON on one line")
+    result.add_argument("-s", "--serialize", action="store_true", help="print all settings, as JSON on one line")
     result.add_argument("-g", "--get", metavar="KEY", help="print one value")
     shown = result.add_mutually_exclusive_group()
     shown.add_argument("-b", "--base-directory", action="store_true", help="print where the package is installed")
     for short, name in (("-l", "linker-options"), ("-o", "compiler-options"), ("-e", "explicit-compiler-options")):
         shown.add_argument(short, f"--{name}", dest="build", action="store_true", help=argparse.SUPPRESS)
     commands = result.add_subparsers(dest="command")
-    add = commands.add_parser("add", help="keep settings")
+    add = commands.add_parser("add", help="add settings")
     for names in _UNUSED:
         for name in names.split():
             add.add_argument(f"--{name}", metavar="VALUE", help=argparse.SUPPRESS)
     add.add_argument("--backend-mpiexec-override", metavar="CMD", help=_KEPT["backend_mpiexec_override"])
     add.add_argument("--tcp-runtime", action="store_const", const="1", help=_KEPT["tcp_runtime"])
-    test = commands.add_parser("test", help="accepted, without meaning here")
+    test = commands.add_parser("test", help="accepted, without effect")
     for name in ("cray-mpich", "open-mpi", "anl-mpich"):
         test.add_argument(f"--{name}", metavar="DIR")
     return result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command. Returns the exit code."""
     arguments = parser().parse_args(argv)
     file = arguments.config_file
     try:
@@ -112,5 +112,5 @@ def _tell(what: str, instead: str) -> None:
 
 
 def run_and_exit() -> None:
-    """The entry point of the command."""
+    """Run the command and exit: the entry point of `dragon-config`."""
     end_with("dragon-config", main)

@@ -1,4 +1,4 @@
-"""`dragon dashboard`: a page to look at a run with."""
+"""`dragon dashboard`: serves a web page that shows a run."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ examples:
   dragon dashboard 3fa9c1 --open    one of several (see `dragon ps`), in your browser
   dragon --dashboard train.py       the same from the start, for as long as the program runs
 
-The page is for this machine alone, and its link has a token. From elsewhere: ssh -L PORT:127.0.0.1:PORT HOST, with a
---port that you choose. A run that measures nothing does so while somebody looks at it.
+The page is served on this machine only, and its link has a token. From elsewhere: ssh -L PORT:127.0.0.1:PORT HOST, with
+a --port that you choose. A run without telemetry is measured while the page is served.
 """
 _POLL_S = 0.5
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="dragon dashboard",
-        description="Serve a page to look at a run: what waits, what failed, charts, processes, a timeline.",
+        description="Serve a page that shows a run: what waits, what failed, charts, processes, a timeline.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    result.add_argument("run", nargs="?", metavar="RUN", help="the run to look at")
-    result.add_argument("--port", type=int, default=0, help="TCP port of this machine (default: any that is free)")
+    result.add_argument("run", nargs="?", metavar="RUN", help="the run to show")
+    result.add_argument("--port", type=int, default=0, help="TCP port of this machine (default: any free port)")
     result.add_argument("--open", action="store_true", help="open the page in a browser")
     return result
 
 
 def main(words: Sequence[str]) -> int:
-    """Serve the page until the run is over, or Ctrl-C; the exit code."""
+    """Serve the page until the run ends, or Ctrl-C. Returns the exit code."""
     arguments = parser().parse_args(words)
     if not 0 <= arguments.port < 2**16:
         parser().error(f"--port {arguments.port}: ports go up to 65535")
@@ -60,7 +60,7 @@ async def _serve(run: watching.Watched, port: int, show: bool) -> None:
     link = dashboard.link(f"http://127.0.0.1:{server.port}")
     print(f"{run.command}: {link}", flush=True)
     if show and not webbrowser.open(link):
-        print("dragon dashboard: there is no browser to open here", file=sys.stderr)
+        print("dragon dashboard: no browser can be opened here", file=sys.stderr)
     while run.lives and not over.is_set():
         try:
             async with asyncio.timeout(_POLL_S):

@@ -1,4 +1,4 @@
-"""`dragon ddict`: the dictionaries of your runs, and files of what is in them."""
+"""`dragon ddict`: lists, dumps and loads the distributed dictionaries of runs, and persisted checkpoints."""
 
 from __future__ import annotations
 
@@ -30,19 +30,18 @@ examples:
   dragon ddict stat weights                       keys and memory of each of its managers
   dragon ddict dump weights weights.parquet       all keys and values as a table; .arrow and .feather too
   dragon ddict dump weights weights/              as a folder with a file for each key
-  dragon ddict load weights weights.parquet       put what a table or a folder holds into a live dictionary
+  dragon ddict load weights weights.parquet       put the content of a table or a folder into a live dictionary
   dragon ddict ls --persisted /scratch/ckpt       the checkpoints that were written to a folder
   dragon ddict dump weights w.arrow --persisted /scratch/ckpt --checkpoint 3
 
-NAME is what the program gave as DDict(name=...), or the beginning of it. A program goes on while this looks, dumps or
-loads. Values that are not all numbers, text, bytes objects or one-dimensional arrays of one kind are pickled, and so
-are most values of persisted files; pickles of a file are only read with --allow-pickle, because they can run any
-program.
+NAME is what the program gave as DDict(name=...), or the beginning of it. The program continues meanwhile. Values that
+are not all numbers, text, bytes objects or one-dimensional arrays of one kind are pickled, and so are most values of
+persisted files; pickles of a file are only read with --allow-pickle, because they can execute any code.
 """
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what the words say; the exit code."""
+    """Run the command. Returns the exit code."""
     arguments = parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
@@ -55,10 +54,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="dragon ddict",
-        description="Look at distributed dictionaries, and write them to files or read them from files.",
+        description="List distributed dictionaries, and write them to files or read them from files.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -71,15 +70,17 @@ def parser() -> argparse.ArgumentParser:
     stat.set_defaults(command=_stat)
     dump = commands.add_parser("dump", help="write a dictionary to a file", description="Write keys and values.")
     dump.set_defaults(command=_dump)
-    load = commands.add_parser("load", help="put what a file holds into a dictionary", description="Put from a file.")
+    load = commands.add_parser(
+        "load", help="put the content of a file into a dictionary", description="Put keys and values of a file."
+    )
     load.set_defaults(command=_load)
     for command in (stat, dump, load):
         command.add_argument("name", metavar="NAME", help="the dictionary")
         if command is not stat:
             command.add_argument("file", metavar="FILE", help=f"{', '.join(arrow.SUFFIXES)}, or a folder")
-        command.add_argument("--run", metavar="RUN", help="of which run, where several have that name")
+        command.add_argument("--run", metavar="RUN", help="the run, if several have a dictionary of that name")
     for command in (ls, stat, dump):
-        command.add_argument("--persisted", type=Path, metavar="FOLDER", help="look at the checkpoints in a folder")
+        command.add_argument("--persisted", type=Path, metavar="FOLDER", help="use the checkpoints in a folder")
     for command in (stat, dump, load):
         command.add_argument("--checkpoint", type=int, metavar="N", help="which checkpoint (default: the newest)")
     for command in (dump, load):
@@ -230,7 +231,7 @@ def _load(arguments: argparse.Namespace) -> int:
 
 
 def _checked(file: str) -> Path:
-    """The file or folder to write or read. Raises ValueError for a suffix that is not known."""
+    """Return the file or folder to write or read. Raises ValueError for an unknown suffix."""
     path = Path(file)
     known = path.suffix in arrow.SUFFIXES
     if path.is_dir() or file.endswith("/") or known or not path.suffix:
@@ -242,7 +243,7 @@ def _checked(file: str) -> Path:
 
 
 def _live(word: str | None) -> tuple[list[Live], list[str]]:
-    """The dictionaries of one run or all, and what could not be looked at."""
+    """Return the dictionaries of one run or all, and the errors of runs that could not be read."""
     found = runs.find()
     chosen = found if word is None else [runs.choose(word, found)]
     live: list[Live] = []
@@ -251,7 +252,7 @@ def _live(word: str | None) -> tuple[list[Live], list[str]]:
         try:
             live += dictionaries.in_run(run, dictionaries.look)
         except RunEndedError:
-            continue  # since it was found
+            continue  # it has ended meanwhile
         except DragonError as error:
             troubles.append(f"run {run.name}: {error}")
     return live, troubles
@@ -266,7 +267,7 @@ def _chosen(arguments: argparse.Namespace) -> Live:
 
 
 def _opened(arguments: argparse.Namespace) -> Any:
-    """A handle of the dictionary that is meant; this process belongs to its run from now on."""
+    """Return a handle of the selected dictionary. This process joins its run."""
     one = _chosen(arguments)
     dictionaries.join(runs.choose(one.run, runs.find()))
     return dictionaries.open_live(one, arguments.checkpoint)

@@ -1,4 +1,4 @@
-"""What the agent and every process of one node of a run wait for, from all that can be asked without their help."""
+"""Finds what the agent and every process of one node of a run wait for, without depending on their cooperation."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from dragon.runtime.waits import Names, Wait, waits_of
 
 __all__ = ["Finding", "Ward", "examine", "spied"]
 
-# A process that waits in the runtime looks once a second whether somebody asks.
+# Seconds. A process that waits in the runtime checks once a second for a request of its stacks.
 _ANSWER_WITHIN = 1.5
 _LOAD_SAMPLE_S = 0.5
 
 _NO_SPY = (
-    "it does not wait in the runtime, where it would tell; with py-spy (pip install py-spy) it is shown all the same"
+    "it does not wait in the runtime, where it would send its stack; install py-spy (pip install py-spy) to read it"
 )
 
 
 class Finding(msgspec.Struct):
-    """A process: its share of a CPU lately, what it waits for, its stacks or why there are none."""
+    """A process: its share of a CPU over the last moments, what it waits for, its stacks or why there are none."""
 
     row: Row
     load: float
@@ -40,7 +40,8 @@ class Finding(msgspec.Struct):
 
 
 class Ward(msgspec.Struct):
-    """A node: what its agent says, why it does not say it, and its processes. `troubles` kept something from sight."""
+    """A node: its agent's report, or why there is none (`silence`), and its processes. `troubles` are reasons why
+    something cannot be shown."""
 
     node: int
     folder: str
@@ -51,7 +52,7 @@ class Ward(msgspec.Struct):
 
 
 def examine(node: Node, report: Report | str, rows: Sequence[Row]) -> Ward:
-    """Look at a node whose agent said that, and whose processes these are. Takes up to two seconds."""
+    """Examine a node, given its agent's report (or why there is none) and its processes. Takes up to two seconds."""
     said, silence = (report, "") if isinstance(report, Report) else (None, report)
     ward = Ward(node.info.node, str(node.folder), said, silence, [], [])
     began, times = time.monotonic(), {row.pid: row.cpu_seconds for row in rows}
@@ -78,7 +79,7 @@ def examine(node: Node, report: Report | str, rows: Sequence[Row]) -> Ward:
 
 
 def _ask(node: Node, report: Report | None, troubles: list[str]) -> tuple[list[_core._Wait], dict[int, list[Thread]]]:
-    """What processes noted that they wait for, and the stacks of those that answered."""
+    """Return the waits that processes have noted, and the stacks of those that answered."""
     agent = node.info.agent
     try:
         _core.open_arena(os.open(f"/proc/{agent.pid}/fd/{node.info.arena_fd}", os.O_RDWR | os.O_CLOEXEC))
@@ -97,7 +98,7 @@ def _ask(node: Node, report: Report | None, troubles: list[str]) -> tuple[list[_
     if silent and not troubles:
         troubles.append(
             f"the stacks of {', '.join(map(str, silent))}: these processes wait in the runtime and did not answer "
-            f"within {_ANSWER_WITHIN:g} s; they are stopped, or another of their threads keeps the GIL"
+            f"within {_ANSWER_WITHIN:g} s; they are stopped, or another of their threads holds the GIL"
         )
     try:
         return _core.waits(), answers
@@ -106,9 +107,9 @@ def _ask(node: Node, report: Report | None, troubles: list[str]) -> tuple[list[_
 
 
 def spied(spy: str | None, row: Row) -> tuple[list[Thread], str]:
-    """Stacks, or why there are none."""
+    """Return the stacks of a process, and why there are none ("" if there are)."""
     if not stacks.is_python(row.pid):
-        return [], "it is no Python process"
+        return [], "it is not a Python process"
     if spy is None:
         return [], _NO_SPY
     try:

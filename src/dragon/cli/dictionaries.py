@@ -1,4 +1,4 @@
-"""The dictionaries of the runs on this machine, and those that were persisted in a folder."""
+"""Accesses the dictionaries of the runs on this machine, and those that were persisted in a folder."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ __all__ = [
     "readable",
 ]
 
-_ANSWER_TIMEOUT_S = 20.0  # seconds for a run to tell of all its dictionaries
-_UNDER_WAY = 32  # values that are asked for, or sent, at a time
+_ANSWER_TIMEOUT_S = 20.0  # seconds for a run to describe all its dictionaries
+_UNDER_WAY = 32  # values in flight
 
 
 class NoSuchDictionaryError(DragonError):
-    """A name means no dictionary, or several; the message says which there are."""
+    """Raised if a name matches no dictionary, or several; the message lists those that exist."""
 
 
 class Live(msgspec.Struct):
-    """A dictionary of a run. Memory is in bytes; `text` is what one attaches with."""
+    """A dictionary of a run. `text` is its descriptor, with which a process attaches."""
 
     run: str
     name: str
@@ -69,17 +69,17 @@ class Live(msgspec.Struct):
 
     @property
     def keys(self) -> int:
-        """Of all managers."""
+        """The number of keys of all managers."""
         return sum(one.num_keys for one in self.managers)
 
     @property
     def used(self) -> int:
-        """Bytes, over all managers."""
+        """The bytes used by all managers."""
         return sum(one.total_used_bytes for one in self.managers)
 
     @property
     def total(self) -> int:
-        """Bytes, over all managers."""
+        """The bytes of memory of all managers."""
         return sum(one.total_bytes for one in self.managers)
 
 
@@ -92,7 +92,7 @@ class Persisted(msgspec.Struct):
 
     @property
     def size(self) -> int:
-        """Bytes of the files."""
+        """The bytes of the files."""
         return sum(path.stat().st_size for path in self.files.values())
 
 
@@ -100,9 +100,10 @@ class Persisted(msgspec.Struct):
 
 
 def in_run(run: Run, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a process that belongs to a run. A process belongs to one run, so it is a new one.
+    """Call a function in a new process that joins the run, and return its result, since a process can belong to only
+    one run.
 
-    Raises DragonError where the run does not answer, and what the function raises.
+    Raises DragonError if the run does not answer, or the function raises an error.
     """
     try:
         ask_agent(run.nodes[0].folder, ListDictionaries(run.nodes[0].info.node), PATIENCE)
@@ -129,7 +130,7 @@ def in_run(run: Run, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _silent(run: Run) -> DragonError:
-    return DragonError(f"run {run.name} does not answer; `dragon doctor {run.name}` tells more")
+    return DragonError(f"run {run.name} does not answer; `dragon doctor {run.name}` shows why")
 
 
 def _answer(connection: Connection, run: Run, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -147,18 +148,18 @@ def _answer(connection: Connection, run: Run, function: Callable[..., Any], argu
 
 def join(run: Run) -> None:
     """Make this process a member of a run. Raises RunEndedError."""
-    # What this process may have inherited is of the run that it was started in.
+    # This process may have inherited the variables of another run, in which it was started.
     for name in (variables.RUN, variables.PROCESS):
         os.environ.pop(name, None)
     join_run(run.nodes[0].folder)
 
 
 def look(run: Run) -> list[Live]:
-    """The dictionaries of the run that this process belongs to, by name."""
+    """Return the dictionaries of the run that this process belongs to, sorted by name."""
     found = []
     for node in run_nodes():
         for text in ask(ListDictionaries(node.index)):
-            with contextlib.suppress(DestroyedError):  # it went away since
+            with contextlib.suppress(DestroyedError):  # it was destroyed meanwhile
                 found.append(_described(run, text))
     return sorted(found, key=lambda one: one.name)
 
@@ -183,7 +184,7 @@ def _described(run: Run, text: str) -> Live:
 
 
 def choose(name: str, found: list[Live]) -> Live:
-    """The dictionary that a name, or the beginning of one, means. Raises NoSuchDictionaryError."""
+    """Return the dictionary whose name is, or begins with, `name`. Raises NoSuchDictionaryError."""
     exact = [one for one in found if one.name == name]
     chosen = exact or [one for one in found if one.name.startswith(name)]
     if len(chosen) == 1:
@@ -196,7 +197,7 @@ def choose(name: str, found: list[Live]) -> Live:
 
 
 def open_live(one: Live, checkpoint: int | None) -> DDict:
-    """A handle, in a process that belongs to the run. Raises DestroyedError, DDictError."""
+    """Return a handle, in a process that belongs to the run. Raises DestroyedError, DDictError."""
     ddict = DDict.attach(one.text)
     if checkpoint is None:
         ddict.sync_to_newest_checkpoint()
@@ -207,25 +208,25 @@ def open_live(one: Live, checkpoint: int | None) -> DDict:
 
 
 def check_held(one: Live, checkpoint: int) -> None:
-    """Raises NoSuchDictionaryError where the dictionary does not hold that checkpoint."""
+    """Raise NoSuchDictionaryError if the dictionary does not hold that checkpoint."""
     if not one.checkpoints[0] <= checkpoint <= one.checkpoints[1]:
         held = " to ".join(map(str, sorted(set(one.checkpoints))))
         raise NoSuchDictionaryError(f"{one.name!r} holds checkpoint {held}, not {checkpoint}")
 
 
 def readable(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Keys with their values. Raises DragonError for something that cannot be unpickled in this process."""
+    """Yield the pairs. Raises DragonError for an object that cannot be unpickled in this process."""
     try:
         yield from pairs
     except (AttributeError, ImportError) as error:
         raise DragonError(
-            f"something in it is of a class that is not known here: {error}; "
-            "PYTHONPATH=FOLDER names the folder of the program's modules"
+            f"a value is of a class that cannot be imported here: {error}; "
+            "set PYTHONPATH to the folder of the program's modules"
         ) from error
 
 
 def put_all(ddict: DDict, pairs: Iterable[tuple[Any, Any]]) -> int:
-    """Put keys and values; how many."""
+    """Put keys and values, several at a time. Returns their number."""
     under_way: deque[Any] = deque()
     count = 0
     for key, value in pairs:
@@ -242,7 +243,7 @@ def put_all(ddict: DDict, pairs: Iterable[tuple[Any, Any]]) -> int:
 
 
 def persisted_in(folder: Path) -> list[Persisted]:
-    """The checkpoints in a folder, by name and number. Raises OSError where there is no such folder."""
+    """Return the checkpoints in a folder, sorted by name and number. Raises OSError if there is no such folder."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
     return [
@@ -252,10 +253,10 @@ def persisted_in(folder: Path) -> list[Persisted]:
 
 
 def pairs_in(one: Persisted, allow_pickle: bool) -> tuple[int, Iterator[tuple[Any, Any]]]:
-    """How many keys a checkpoint has, and they with their values.
+    """Return the number of keys of a checkpoint, and an iterator over its keys and values.
 
-    Raises DDictPersistCheckpointError where a file is damaged, NoSuchDictionaryError where one is missing; and
-    PickleRefusedError at the first value that would have to be unpickled, unless that is allowed.
+    Raises DDictPersistCheckpointError if a file is damaged, NoSuchDictionaryError if one is missing; and while
+    iterating PickleRefusedError at the first value that must be unpickled, unless that is allowed.
     """
     managers = {read_header(path).managers for path in one.files.values()}
     missing = sorted(set(range(max(managers))) - one.files.keys())

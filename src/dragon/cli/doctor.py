@@ -1,4 +1,4 @@
-"""`dragon doctor`: what a run waits for."""
+"""`dragon doctor`: shows what a run waits for."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ examples:
   dragon doctor             your runs on this machine, and whether their agents answer
   dragon doctor 3fa9c1      what the agent and every process of one wait for, with Python stacks
 
-The run goes on undisturbed. A process that waits in the runtime (for a queue, a lock, the end of a process) sends its
-stacks by itself, which takes it up to a second. Those of others, which compute, sleep or wait for a socket, are read by
-py-spy if it is installed (pip install py-spy) and you may trace your processes; without it the kernel says what they
-wait for. What cannot be shown is said at the end, with the reason.
+The run is not disturbed. A process that waits in the runtime (for a queue, a lock, the end of a process) sends its
+stacks by itself, within a second. Those of others, which compute, sleep or wait for a socket, are read by py-spy if it
+is installed (pip install py-spy) and you may trace your processes; without it the kernel's information is shown.
+What cannot be shown is listed at the end, with the reason.
 
-RUN is a name from `dragon ps`; the beginning of one is enough. Of a run over several machines this looks at this one.
+RUN is a name from `dragon ps`, or the beginning of one. Of a run over several machines only this one is shown.
 """
 
 
 _PACKAGE = Path(dragon.__file__).parent
-# What calls a program, a process's function, a thread's.
+# The files whose frames call a program, or the function of a process or thread.
 _STARTS = {"<frozen runpy>", threading.__file__}
 _MOST_OF_OURS = 6
 _STARTING_MODULES = {("multiprocessing", "process.py")}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    description = "Say what a run waits for: its agent and every process, with stacks."
-    return listing.parser("doctor", description, _EPILOG, "the run to look at")
+    """Return the parser of the command line."""
+    description = "Show what a run waits for: its agent and every process, with stacks."
+    return listing.parser("doctor", description, _EPILOG, "the run to show")
 
 
 def main(words: Sequence[str]) -> int:
-    """Print what there is to know; the exit code."""
+    """Print the findings. Returns the exit code."""
     arguments = parser().parse_args(words)
     found = runs.find()
     if arguments.run is None:
@@ -84,7 +84,7 @@ def _overview_table(found: list[runs.Run]) -> str:
     for run in found:
         health = "; ".join(dict.fromkeys(_health(node) for node in run.nodes))
         lines.append([run.name, str(count(run)), health, run.shortened])
-    return listing.table(lines) + f"\n\n`dragon doctor {found[0].name}` tells what everything in that run waits for"
+    return listing.table(lines) + f"\n\n`dragon doctor {found[0].name}` shows what the processes of that run wait for"
 
 
 def _health(node: runs.Node) -> str:
@@ -146,7 +146,7 @@ def _stack_text(thread: Thread) -> Iterator[str]:
 
 
 def _without_start(frames: list[Frame]) -> list[Frame]:
-    """The calls from the user's first one on; the innermost where none is."""
+    """Return the frames from the user's first one on; the innermost ones if there is none."""
     for first, frame in enumerate(frames):
         started_by_us = frame.file == "<string>" and first + 1 < len(frames) and _is_start(frames[first + 1])
         if not (_is_start(frame) or started_by_us):
@@ -167,7 +167,7 @@ def _agent_text(ward: Ward) -> Iterator[str]:
     names = Names({finding.row.pid: finding.row.title for finding in ward.findings}, report, _agent_of(ward))
     yield f"  it answers; live processes: {len(report.processes)}, being started: {report.starting}"
     if report.untaken:
-        yield f"  the zygote has not even read {report.untaken} requests to start a process: see what it does"
+        yield f"  the zygote has not read {report.untaken} requests to start a process: see what it does"
     for group in report.groups:
         failure = f"; {group.failure}" if group.failure else ""
         yield f"  group {group.name}: {group.live} of {group.members} members live{failure}"
@@ -180,7 +180,7 @@ def _agent_text(ward: Ward) -> Iterator[str]:
 
 
 def _agent_of(ward: Ward) -> int:
-    """Its process id."""
+    """Return the process id of the node's agent; 0 if it has ended."""
     return next((finding.row.pid for finding in ward.findings if finding.row.role == "agent"), 0)
 
 
@@ -195,7 +195,7 @@ def _unseen(wards: list[Ward]) -> Iterator[str]:
 
 
 def _elsewhere(wards: list[Ward]) -> list[str]:
-    """The names of the run's nodes that are not on this machine."""
+    """Return the names of the run's nodes that are not on this machine."""
     here = {ward.node for ward in wards}
     path = Path(wards[0].folder) / "nodes.json"
     if not path.exists():

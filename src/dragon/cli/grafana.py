@@ -1,4 +1,4 @@
-"""`dragon grafana`: a dashboard for Grafana of all metrics in the catalogue, and of no other."""
+"""`dragon grafana`: prints a Grafana dashboard of all metrics in the catalogue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["dashboard", "main", "parser"]
 
 _EPILOG = """\
 example:
-  dragon --telemetry-port 9400 train.py      the run tells Prometheus its metrics
+  dragon --telemetry-port 9400 train.py      the run serves its metrics to Prometheus
   dragon grafana > dragon.json               import this in Grafana: Dashboards, New, Import
 
 Prometheus' scrape_configs need a job whose target is the machine of the `dragon` command, with that port. The dashboard
@@ -29,7 +29,7 @@ _UNITS = {
     "seconds": "s",
 }
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
-# The rows, by what a metric is of, and what tells its series from each other.
+# The rows, by the subject of the metrics, and the legends of their series.
 _ROWS = {
     "node": ("Nodes", "{{host}} {{cpu}}"),
     "gpu": ("GPUs", "{{host}} GPU {{gpu}}"),
@@ -42,24 +42,24 @@ _ROWS = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     return argparse.ArgumentParser(
         prog="dragon grafana",
-        description="Print a Grafana dashboard of all metrics that a run tells Prometheus, as JSON.",
+        description="Print a Grafana dashboard of all metrics that a run serves to Prometheus, as JSON.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the dashboard; the exit code."""
+    """Print the dashboard. Returns the exit code."""
     parser().parse_args(words)
     print(json.dumps(dashboard(), indent=2))
     return 0
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard in Grafana's JSON model, which every version since 9 imports."""
+    """Return the dashboard in Grafana's JSON model, which every version since 9 imports."""
     return {
         "uid": "dragon-run",
         "title": "Dragon run",

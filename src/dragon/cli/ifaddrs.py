@@ -1,4 +1,4 @@
-"""`dragon-network-ifaddrs`: this machine's network interfaces and their addresses, as a JSON list."""
+"""`dragon-network-ifaddrs`: prints this machine's network interfaces and their addresses, as a JSON list."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ _FLAGS = {  # netdevice(7)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="dragon-network-ifaddrs",
         description="List the network interfaces of this machine as JSON, in the manner of getifaddrs(3).",
     )
-    result.add_argument("prefix", nargs="*", metavar="PREFIX", help="interfaces whose names begin so (default: all)")
-    result.add_argument("-n", "--name", metavar="REGEX", help="interfaces whose whole name is like this")
+    result.add_argument(
+        "prefix", nargs="*", metavar="PREFIX", help="interfaces whose names begin with one of these (default: all)"
+    )
+    result.add_argument("-n", "--name", metavar="REGEX", help="interfaces whose whole name matches")
     result.add_argument(
         "-f", "--family", action="append", default=[], metavar="AF", help="address family: AF_INET, AF_INET6, AF_PACKET"
     )
@@ -49,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command. Returns the exit code."""
     arguments = parser().parse_args(argv)
     found = interfaces()
     _check("-f", _families(arguments.family), {*_FAMILIES, *(entry["family"] for entry in found)})
@@ -62,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         chosen = [entry for entry in found if _fits(entry, arguments)]
     except re.error as error:
-        parser().error(f"--name: {arguments.name!r} is no regular expression: {error}")
+        parser().error(f"--name: {arguments.name!r} is not a regular expression: {error}")
     print(json.dumps(chosen, indent=2))
     return 0
 
@@ -94,5 +96,5 @@ def _full(names: list[str]) -> set[str]:
 
 
 def run_and_exit() -> None:
-    """The entry point of the command."""
+    """Run the command and exit: the entry point of `dragon-network-ifaddrs`."""
     end_with("dragon-network-ifaddrs", main)

@@ -1,4 +1,4 @@
-"""`dragon k8s manifest`: what `kubectl apply -f -` needs in order to run a program over the pods of a Job."""
+"""`dragon k8s manifest`: prints the Kubernetes objects that run a program over the pods of a Job."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from dragon.launcher.k8s import Resources, manifest
 __all__ = ["main", "parser"]
 
 _MEMORY = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?")
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")  # a pod's host name has the index after it, 63 letters in all
+_NAME = re.compile(
+    r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?"
+)  # a pod's host name appends the index, and has at most 63 letters
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="dragon k8s manifest",
-        description="Print a Secret, a headless Service and an Indexed Job that run a program over N pods. They hold "
-        "the secret of one run: pipe them to `kubectl apply -f -`, print new ones for the next run, and keep none.",
+        description="Print a Secret, a headless Service and an Indexed Job that run a program over N pods. They "
+        "contain the secret of one run: pipe them to `kubectl apply -f -`, and print new ones for each run.",
         allow_abbrev=False,
     )
-    result.add_argument("--name", default="dragon", help="of the Job (default dragon)")
+    result.add_argument("--name", default="dragon", help="the name of the Job (default dragon)")
     result.add_argument("--image", required=True, help="a container image with Python, dragon and the program")
-    result.add_argument("-N", "--nodes", type=machine.count, required=True, metavar="N", help="pods")
-    result.add_argument("--namespace", default="", help="where the Job runs")
+    result.add_argument("-N", "--nodes", type=machine.count, required=True, metavar="N", help="the number of pods")
+    result.add_argument("--namespace", default="", help="the namespace of the Job")
     result.add_argument(
-        "-p", "--port", type=machine.port, default=7575, help="at which the first pod listens (default 7575)"
+        "-p", "--port", type=machine.port, default=7575, help="TCP port at which the first pod listens (default 7575)"
     )
     result.add_argument("--cpus", type=machine.count, metavar="N", help="CPUs of each pod")
     result.add_argument("--gpus", type=machine.count, metavar="N", help="GPUs of each pod")
@@ -40,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the manifest as YAML; the exit code."""
+    """Print the manifest as YAML. Returns the exit code."""
     arguments = parser().parse_args(words)
     if not arguments.command:
         parser().error("no program given")

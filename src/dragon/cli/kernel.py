@@ -1,4 +1,4 @@
-"""What the kernel says that a process is doing."""
+"""Reports what a process is doing, from the kernel's information."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _BY_NUMBER = {numbers[_COLUMN]: (name, numbers[2]) for name, numbers in _CALLS.i
 
 
 def doing(pid: int) -> str:
-    """What its main thread does or waits for, as far as the kernel tells. Empty where it has ended."""
+    """Describe what the main thread of a process does or waits for. Returns "" if it has ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -53,16 +53,16 @@ def doing(pid: int) -> str:
     if state == "R":
         return "it runs"
     if state == "T":
-        return f"it is stopped (Ctrl-Z, SIGSTOP); `kill -CONT {pid}` lets it go on"
+        return f"it is stopped (Ctrl-Z, SIGSTOP); `kill -CONT {pid}` continues it"
     if state == "t":
-        return "a debugger holds it"
+        return "it is stopped by a debugger"
     if state == "D":
-        return "it waits for a disk or a network file system, and can meanwhile not be killed" + _kernel_function(pid)
-    return _call(pid) or "it waits" + (_kernel_function(pid) or ", the kernel does not say for what")
+        return "it waits for a disk or a network file system, and cannot be killed meanwhile" + _kernel_function(pid)
+    return _call(pid) or "it waits" + (_kernel_function(pid) or ", the kernel does not show for what")
 
 
 def _call(pid: int) -> str:
-    """The system call that it is in, where this user may see that."""
+    """Describe the system call that the process is in; "" if this user may not see it."""
     try:
         words = Path(f"/proc/{pid}/syscall").read_text().split()
     except OSError:

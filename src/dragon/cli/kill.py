@@ -1,4 +1,4 @@
-"""`dragon kill`: end a run, and all that belongs to it."""
+"""`dragon kill`: ends a run with all its processes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ __all__ = ["end", "main", "parser"]
 
 _EPILOG = """\
 examples:
-  dragon kill 3fa9c1        end the run of that name (see `dragon ps`); 3f is enough if no other name begins so
+  dragon kill 3fa9c1        end the run of that name (see `dragon ps`); 3f is enough if it is unique
   dragon kill --all         end all your runs on this machine
 
-The program gets SIGTERM and some seconds to end by itself; then its processes are ended, and at last killed. A run over
-several machines ends on all of them. Where a run was started by Python itself, in a notebook for instance, that
-process is the run's head and ends too.
+The program gets SIGTERM and some seconds to end by itself; then its processes are ended, and finally killed. A run over
+several machines ends on all of them. If a run was started by Python itself, for example in a notebook, that process is
+the run's head and ends too.
 """
-_FOR_ITSELF = 5.0
+_FOR_ITSELF = 5.0  # seconds, as all of these
 _FOR_THE_AGENT = 5.0
-_FOR_ANOTHER_MACHINE = 15.0  # its front end's, which gives the program time
+_FOR_ANOTHER_MACHINE = 15.0  # if the front end is on another machine: it also gives the program time to end
 _AFTER_A_KILL = 2.0
 _POLL_S = 0.02
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="dragon kill",
-        description="End a run: its program, all its processes, and what serves them.",
+        description="End a run: its program, all its processes, and its agents.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """End what was named; the exit code, 1 if there is no such run or something is left of one."""
+    """End the given runs. Returns the exit code: 1 if there is no such run, or some of its processes do not end."""
     arguments = parser().parse_args(words)
     if bool(arguments.runs) == arguments.all:
         parser().error("name a run (`dragon ps` lists them), or give --all")
@@ -71,13 +71,13 @@ def _end(run: runs.Run) -> int:
 
 
 def end(run: runs.Run) -> tuple[int, int, list[psutil.Process]]:
-    """End a run. How many processes ended, how many of them were killed, and which are left."""
+    """End a run. Returns how many processes ended, how many of them were killed, and those that remain."""
     everyone = _members(run)
     owner = process_of(run.front_end or run.head)
     if owner is not None:
         _signal(owner, signal.SIGTERM)
     for process in everyone:
-        _signal(process, signal.SIGCONT)  # what was stopped cannot end by itself
+        _signal(process, signal.SIGCONT)  # a stopped process cannot handle SIGTERM
     if owner is not None:
         _gone(everyone, _FOR_ITSELF)
     if any(_lives(process) for process in everyone) and _ask_agents(run):
@@ -104,7 +104,7 @@ def _members(run: runs.Run) -> set[psutil.Process]:
 
 
 def _ask_agents(run: runs.Run) -> bool:
-    """Have them end the run; whether one of them heard it."""
+    """Request that the agents end the run. Returns whether one of them answered."""
     heard = False
     for node in run.nodes:
         try:
@@ -113,12 +113,12 @@ def _ask_agents(run: runs.Run) -> bool:
         except TimeoutError:
             print(f"dragon kill: the agent (pid {node.info.agent.pid}) does not answer", file=sys.stderr)
         except RunEndedError:
-            continue  # it was quicker
+            continue  # it has ended already
     return heard
 
 
 def _gone(processes: set[psutil.Process], patience: float) -> None:
-    """Wait for their end."""
+    """Wait until the processes have ended, at most `patience` seconds."""
     deadline = time.monotonic() + patience
     while any(_lives(process) for process in processes) and time.monotonic() < deadline:
         time.sleep(_POLL_S)

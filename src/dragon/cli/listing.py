@@ -1,4 +1,4 @@
-"""How commands list runs: their arguments, moments and tables."""
+"""Common parts of commands that list runs: their parser, times and tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["moment", "parser", "table"]
 
 
 def parser(name: str, description: str, epilog: str, what: str) -> argparse.ArgumentParser:
-    """That of a command which looks at all runs, or at one; `what` says which."""
+    """Return the parser of a command that shows all runs, or one; `what` is the help of that argument."""
     made = argparse.ArgumentParser(
         prog=f"dragon {name}",
         description=description,
@@ -22,13 +22,13 @@ def parser(name: str, description: str, epilog: str, what: str) -> argparse.Argu
 
 
 def moment(seconds: float) -> str:
-    """A time of day, with the day unless it is today."""
+    """Format a time, given in seconds since 1970: the time of day, with the date unless it is today."""
     then = time.localtime(seconds)
     today = then[:3] == time.localtime()[:3]
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
 
 
 def table(rows: list[list[str]]) -> str:
-    """Rows of cells as text in columns; the last one is as long as it is."""
+    """Format rows of cells as columns; the last column is not padded."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return "\n".join("  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows)

@@ -1,4 +1,4 @@
-"""The options of `dragon` that say which nodes a run is to have, and what becomes of those that mean nothing here."""
+"""The options of `dragon` that choose the nodes of a run, and answers to those that have no effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BY_SSH = ("ssh", "drun")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add them."""
+    """Add the options to a parser."""
     nodes = parser.add_argument_group("nodes")
     add_count_and_shape(nodes)
     add_hosts(nodes)
@@ -33,11 +33,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     failure = parser.add_argument_group("failure")
     failure.add_argument(
-        "-r", "--resilient", action="store_true", help="start the program again on the other nodes when one is lost"
+        "-r", "--resilient", action="store_true", help="restart the program on the other nodes when one is lost"
     )
     failure.add_argument("-i", "--idle", type=count, default=0, metavar="N", help="spare nodes kept for --resilient")
     failure.add_argument(
-        "-e", "--exhaust-resources", action="store_true", help="with -r: go on until no node is left at all"
+        "-e", "--exhaust-resources", action="store_true", help="with -r: restart until no node is left"
     )
     network = parser.add_argument_group("network")
     add_network(network)
@@ -46,13 +46,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "-t",
         "--transport",
         choices=("tcp", "plain", "ucx", "hsta"),
-        help="how bulk data goes between nodes: tcp, encrypted; plain TCP for a trusted network; ucx (default: ucx "
-        "where it has an RDMA device, else tcp)",
+        help="transport of bulk data between nodes: tcp, encrypted; plain, TCP without encryption for a trusted "
+        "network; ucx (default: ucx if it has an RDMA device, else tcp)",
     )
     network.add_argument(
-        "--join-timeout", type=seconds, default=60.0, metavar="S", help="seconds that nodes have to join (60)"
+        "--join-timeout", type=seconds, default=60.0, metavar="S", help="seconds within which nodes must join (60)"
     )
-    ignored = parser.add_argument_group("accepted, without meaning here")
+    ignored = parser.add_argument_group("accepted, without effect")
     ignored.add_argument("--overlay-port", metavar="PORT", help=argparse.SUPPRESS)
     ignored.add_argument("-o", "--overlay-transport", metavar="KIND", help=argparse.SUPPRESS)
     ignored.add_argument("-a", "--attachable", action="store_true", help=argparse.SUPPRESS)
@@ -60,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_count_and_shape(group: argparse._ArgumentGroup) -> None:
-    """How many nodes, and what rehearsed ones look like."""
+    """Add the options for the number of nodes, and the shape of simulated ones."""
     group.add_argument(
         "-N",
         "--nodes",
@@ -69,32 +69,34 @@ def add_count_and_shape(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="nodes of the allocation or list to use (default: all); without one: simulate N nodes on this machine",
     )
-    group.add_argument("--cpus", type=count, metavar="N", help="simulated nodes claim so many CPUs")
-    group.add_argument("--gpus", type=count, metavar="N", help="simulated nodes claim so many GPUs")
+    group.add_argument("--cpus", type=count, metavar="N", help="CPUs that each simulated node claims")
+    group.add_argument("--gpus", type=count, metavar="N", help="GPUs that each simulated node claims")
 
 
 def add_hosts(group: argparse._ArgumentGroup) -> None:
-    """Where nodes come from, and how ssh gets there."""
-    group.add_argument("-w", "--wlm", choices=WLMS, default="", help="where nodes come from (default: found out)")
+    """Add the options for the source of nodes, and for ssh."""
+    group.add_argument("-w", "--wlm", choices=WLMS, default="", help="where nodes come from (default: detected)")
     hosts = group.add_mutually_exclusive_group()
-    hosts.add_argument("--hostlist", metavar="A,B,...", help="run on these hosts, by ssh; node[01-16] is understood")
+    hosts.add_argument(
+        "--hostlist", metavar="A,B,...", help="run on these hosts, by ssh; ranges such as node[01-16] are expanded"
+    )
     hosts.add_argument("--hostfile", metavar="FILE", help="run on the hosts of a file, one per line, by ssh")
     group.add_argument("--ssh-config-path", metavar="FILE", help="configuration for ssh instead of ~/.ssh/config")
     group.add_argument("--private-key", metavar="FILE", help="key for ssh")
     group.add_argument(
-        "--address", default="auto", metavar="A", help="with --wlm ray: of the cluster (default: found out)"
+        "--address", default="auto", metavar="A", help="with --wlm ray: address of the cluster (default: detected)"
     )
     group.add_argument("--passphrase", metavar="TEXT", help=argparse.SUPPRESS)
 
 
 def add_network(group: argparse._ArgumentGroup) -> None:
-    """Where the front end can be reached."""
+    """Add the options for the address of the front end."""
     group.add_argument(
         "--network-prefix",
         type=_pattern,
         default="",
         metavar="REGEX",
-        help="use network interfaces whose names begin so",
+        help="use network interfaces whose names begin with this pattern",
     )
     group.add_argument(
         "-p",
@@ -103,32 +105,32 @@ def add_network(group: argparse._ArgumentGroup) -> None:
         type=port,
         default=0,
         metavar="PORT",
-        help="TCP port at which the front end listens for its nodes (default: any that is free)",
+        help="TCP port at which the front end listens for its nodes (default: any free port)",
     )
 
 
 def count(text: str) -> int:
-    """The type of an option that takes a whole number of at least 0."""
+    """Convert an option's value to a whole number of at least 0."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """The type of an option that takes a time."""
+    """Convert an option's value to a time in seconds above 0."""
     try:
         number = float(text)
     except ValueError:
         number = 0.0
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return number
 
 
 def port(text: str) -> int:
-    """The type of an option that takes a TCP port, 0 for any."""
+    """Convert an option's value to a TCP port; 0 for any."""
     if not text.isdecimal() or int(text) > _LAST_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is no TCP port: 0 to {_LAST_PORT}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a TCP port: 0 to {_LAST_PORT}")
     return int(text)
 
 
@@ -136,12 +138,13 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
     return text
 
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
-    """What the command line and the environment say. Raises OSError or ValueError for unusable files and lists."""
+    """Return the request for nodes from the command line and the environment. Raises OSError or ValueError for unusable
+    files and lists."""
     return Wanted(
         wlm=arguments.wlm,
         nodes=arguments.nodes,
@@ -161,7 +164,7 @@ def _set(name: str) -> bool:
 
 
 def hosts(arguments: argparse.Namespace) -> list[str]:
-    """The hosts that were named. Raises OSError or ValueError for unusable files and lists."""
+    """Return the hosts that were named. Raises OSError or ValueError for unusable files and lists."""
     config = getattr(arguments, "network_config", None)
     by_ssh = arguments.wlm in _BY_SSH
     file = arguments.hostfile or (os.environ.get(HOST_FILE) if by_ssh and not config else None)
@@ -178,35 +181,35 @@ def hosts(arguments: argparse.Namespace) -> list[str]:
 
 
 def ssh_options(arguments: argparse.Namespace) -> list[str]:
-    """What ssh is told besides."""
+    """Return the additional options for ssh."""
     config, key = arguments.ssh_config_path, arguments.private_key
     return [*(["-F", config] if config else []), *(["-i", key, "-o", "IdentitiesOnly=yes"] if key else [])]
 
 
 def answers(arguments: argparse.Namespace) -> Iterator[str]:
-    """A line for each option that means nothing here, which says what is used instead."""
+    """Yield a line for each given option that has no effect, with what is used instead."""
     if arguments.overlay_port:
-        yield "--overlay-port: agents listen at ports that are free, and tell each other which"
+        yield "--overlay-port: agents listen at free ports, and send each other the numbers"
     if arguments.overlay_transport:
-        yield "--overlay-transport: control messages go over TCP with TLS"
+        yield "--overlay-transport: control messages are sent over TCP with TLS"
     if arguments.transport == "hsta":
-        yield "--transport hsta: there is none; tcp is used"
+        yield "--transport hsta: not available; tcp is used"
     if arguments.attachable:
         yield "--attachable: no file is written; your programs on a node of the run join it with DRAGON_RUN"
     if arguments.passphrase:
         yield "--passphrase: it is visible to everybody in `ps`, and not used; load the key into ssh-agent"
     if arguments.address != "auto" and arguments.wlm != "ray":
-        yield "--address: it is that of a Ray cluster, and without --wlm ray none is used"
+        yield "--address: only used with --wlm ray"
     if arguments.wlm not in ("", *_BY_SSH) and (given := _host_option(arguments)):
-        yield f"{given}: hosts are for ssh; with --wlm {arguments.wlm} the nodes are others"
+        yield f"{given}: hosts are for ssh; with --wlm {arguments.wlm} they are not used"
     if arguments.network_config and (other := _host_option(arguments)) != "--network-config":
-        yield f"--network-config: the hosts are those of {other}"
+        yield f"--network-config: not used; the hosts are those of {other}"
     if arguments.exhaust_resources and not arguments.resilient:
-        yield "--exhaust-resources: without --resilient nothing is started again"
+        yield "--exhaust-resources: without --resilient nothing is restarted"
 
 
 def _host_option(arguments: argparse.Namespace) -> str:
-    """The option that names hosts, if one does."""
+    """Return the option that names hosts; "" if none does."""
     given = {
         "--hostlist": arguments.hostlist,
         "--hostfile": arguments.hostfile,
@@ -216,6 +219,6 @@ def _host_option(arguments: argparse.Namespace) -> str:
 
 
 def tell(lines: Iterator[str]) -> None:
-    """Write them on stderr."""
+    """Print the lines on stderr."""
     for line in lines:
         print(f"dragon: {line}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`dragon program`: run a program in a run of its own, and end with its exit code."""
+"""`dragon program`: runs a program in a new run, and exits with its exit code."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ examples:
   dragon train.py --epochs 3        run a Python program
   dragon -m package.module          run a module
   dragon ./simulate input.dat       run any executable
-  dragon --basic-label sweep.py     with the name of the process before every line of output
+  dragon --basic-label sweep.py     print the name of the process before every line of output
   dragon --nodes 4 sweep.py         rehearse on four simulated nodes; in an allocation: use four of its nodes
   dragon --hostlist a,b sweep.py    over two hosts, by ssh
 
-other commands (a program of that name is run as ./NAME; each explains itself with --help):
+other commands (a program of that name is run as ./NAME; each has --help):
   dragon run [options] PROG ...     the same as `dragon` alone
   dragon ps [RUN]                   list your runs on this machine, or the processes of one
-  dragon doctor [RUN]               what a run waits for: its agent and every process, with stacks
-  dragon kill RUN                   end a run, and all that belongs to it
-  dragon ddict ls|stat|dump|load    your runs' distributed dictionaries, and files of what is in them
+  dragon doctor [RUN]               show what a run waits for: its agent and every process, with stacks
+  dragon kill RUN                   end a run with all its processes
+  dragon ddict ls|stat|dump|load    list, dump and load your runs' distributed dictionaries
   dragon plan [--json] PROG ...     run it, and print which process ran where
-  dragon top [RUN]                  a run in this terminal: nodes, GPUs, processes, queues, pools
-  dragon dashboard [RUN]            a page to look at a run: what waits, what failed, charts, a timeline
-  dragon report DIR                 a page of a run that was recorded with --telemetry DIR
-  dragon trace DIR                  the same as a trace for Perfetto
-  dragon grafana                    a dashboard for Grafana, of what a run tells Prometheus
-  dragon k8s manifest ...           a Kubernetes job that runs a program
-  dragon completion SHELL           a script with which bash, zsh or tcsh complete this command
+  dragon top [RUN]                  show a run in this terminal: nodes, GPUs, processes, queues, pools
+  dragon dashboard [RUN]            serve a page that shows a run: what waits, what failed, charts, a timeline
+  dragon report DIR                 make a page of a run that was recorded with --telemetry DIR
+  dragon trace DIR                  make a trace of it for Perfetto
+  dragon grafana                    print a Grafana dashboard of the metrics that a run serves to Prometheus
+  dragon k8s manifest ...           print a Kubernetes job that runs a program
+  dragon completion SHELL           print a script with which bash, zsh or tcsh complete this command
 
 A program that imports dragon also runs with plain `python`; this command adds labels, logging and an exit code that
-says how the program ended (128 + the signal's number if it was killed).
+shows how the program ended (128 + the signal's number if it was killed).
 """
 
 
 def options() -> argparse.ArgumentParser:
-    """The command line as far as the program."""
+    """Return a parser of the options before the program."""
     result = argparse.ArgumentParser(
         prog="dragon",
         description="Run a program with the Dragon runtime, on this machine or over several nodes.",
@@ -79,17 +79,26 @@ def options() -> argparse.ArgumentParser:
     )
     labels = result.add_mutually_exclusive_group()
     labels.add_argument(
-        "--no-label", dest="label", action="store_const", const="", default="", help="output as it is (the default)"
+        "--no-label",
+        dest="label",
+        action="store_const",
+        const="",
+        default="",
+        help="print output unchanged (the default)",
     )
     labels.add_argument(
-        "--basic-label", dest="label", action="store_const", const="basic", help="the process's name before every line"
+        "--basic-label",
+        dest="label",
+        action="store_const",
+        const="basic",
+        help="print the process's name before every line",
     )
     labels.add_argument(
         "--verbose-label",
         dest="label",
         action="store_const",
         const="verbose",
-        help="node, id, name and stream before every line",
+        help="print node, id, name and stream before every line",
     )
     result.add_argument(
         "--strict", action="store_true", help="an affinity that this machine cannot meet is an error, not a warning"
@@ -100,15 +109,17 @@ def options() -> argparse.ArgumentParser:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = options()
-    result.add_argument("program", nargs="?", metavar="PROG", help="a Python program (-: on stdin) or an executable")
+    result.add_argument(
+        "program", nargs="?", metavar="PROG", help="a Python program (- for standard input) or an executable"
+    )
     result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
     return result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code of the program."""
+    """Run the command. Returns the exit code of the program."""
     words = list(sys.argv[1:] if argv is None else argv)
     code = _other_command(words)
     if code is not None:
@@ -135,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine.tell(machine.answers(arguments))
     code = _run(command, arguments)
     if code < 0 and -code not in _ASKED_FOR:
-        # As the shell says of what it started itself.
+        # As a shell does for its own commands.
         print(
             f"dragon: {arguments.module or arguments.program} was ended by {name_of(-code)}",
             file=sys.stderr,
@@ -144,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _other_command(words: list[str]) -> int | None:
-    """The exit code where these words ask for something else than a program's run."""
+    """Run a subcommand if `words` name one. Returns its exit code; None if they run a program."""
 
     def do(name: str, *arguments: Any) -> int:
         return int(importlib.import_module(f"dragon.cli.{name}").main(*arguments))
@@ -163,7 +174,7 @@ def _other_command(words: list[str]) -> int | None:
 
 
 def _explain(name: str, command: Callable[[], int]) -> int:
-    """The exit code of a command, 1 where it says why it cannot."""
+    """Run a command. Returns its exit code; 1 after printing a DragonError or OSError."""
     try:
         return command()
     except BrokenPipeError:
@@ -177,7 +188,7 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
     if arguments.wlm == "k8s" and os.environ.get("JOB_COMPLETION_INDEX", "0") != "0":
         from dragon.cli import node
 
-        # All pods run the same command; the first is the front end, and this is another one.
+        # All pods run the same command; the first is the front end, and this pod is another one.
         os.environ.pop("DRAGON_FRONT_END", None)
         return node.main(["--join", "environment", "--index-from", "JOB_COMPLETION_INDEX"])
     try:
@@ -214,18 +225,18 @@ def _cannot(error: Exception) -> int:
 
 
 def _check_for_other_nodes(command: list[str]) -> None:
-    """Raises DragonError for what cannot be handed to them."""
+    """Raise DragonError if the command or the working directory cannot be sent to other nodes."""
     try:
         folder = os.getcwd()
     except FileNotFoundError:
         raise DragonError("the working directory was removed; go to another one (cd)") from None
     for word in [*command, folder]:
         if not is_text(word):
-            raise DragonError(f"{word!r} is not UTF-8, and cannot be handed to other nodes")
+            raise DragonError(f"{word!r} is not UTF-8, and cannot be sent to other nodes")
 
 
 def _split_module(words: list[str]) -> list[str]:
-    """Everything after `-m MODULE` belongs to the module, options too."""
+    """Insert "--" after `-m MODULE`, so that everything after it, including options, belongs to the module."""
     if "-m" not in words:
         return words
     valued = {option for action in parser()._actions if action.nargs is None for option in action.option_strings}
@@ -239,7 +250,7 @@ def _split_module(words: list[str]) -> list[str]:
 
 
 def _python() -> list[str]:
-    """The interpreter that runs this command, with its options, as `python -O -m dragon` has them."""
+    """Return the interpreter that runs this command, with its options (`python -O -m dragon`)."""
     return [sys.executable, *options_before_module()]
 
 
@@ -269,7 +280,7 @@ _RUN = (
 
 
 def _read_here(program: str) -> list[str]:
-    """The program of a pipe, which other processes do not have (`dragon <(…)`), as `python -c` takes it."""
+    """Return the program of a pipe (`dragon <(…)`), which other processes cannot read, as arguments for `python -c`."""
     with open(program, encoding="utf-8") as pipe:
         text = pipe.read()
     pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
@@ -290,7 +301,7 @@ def _log_level(given: list[str]) -> str | None:
 
 
 def _open_standard_streams() -> None:
-    """Closed ones become the null device, before another file takes their place."""
+    """Open the null device for closed standard streams, so that no other file gets their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -300,6 +311,6 @@ def _open_standard_streams() -> None:
 
 
 def run_and_exit() -> None:
-    """The entry point of the command."""
+    """Run the command and exit: the entry point of `dragon`."""
     _open_standard_streams()
     end_with("dragon", main)

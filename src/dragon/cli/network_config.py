@@ -1,4 +1,4 @@
-"""`dragon-network-config`: the nodes of an allocation or a list of hosts, for `dragon --network-config`."""
+"""`dragon-network-config`: prints the nodes of an allocation or a list of hosts, for `dragon --network-config`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="dragon-network-config",
         description="Start an agent on each node of the allocation or the list, and print how each describes itself.",
@@ -33,7 +33,11 @@ def parser() -> argparse.ArgumentParser:
         "--primary", default="", metavar="HOST", help="the node of the head process (default: the first)"
     )
     result.add_argument(
-        "--join-timeout", type=machine.seconds, default=60.0, metavar="S", help="seconds that nodes have (60)"
+        "--join-timeout",
+        type=machine.seconds,
+        default=60.0,
+        metavar="S",
+        help="seconds within which nodes must join (60)",
     )
     result.add_argument("-l", "--log", metavar="LEVEL", help="what is logged on stderr (default WARNING)")
     result.add_argument("-y", "--output-to-yaml", action="store_true", help="write a file named after the launcher")
@@ -43,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command. Returns the exit code."""
     arguments = parser().parse_args(argv)
     if arguments.log:
         os.environ[variables.LOG_LEVEL] = arguments.log.upper()
@@ -91,5 +95,5 @@ def _nodes(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def run_and_exit() -> None:
-    """The entry point of the command."""
+    """Run the command and exit: the entry point of `dragon-network-config`."""
     end_with("dragon-network-config", main)

@@ -1,4 +1,4 @@
-"""`dragon node --join -`: the agent of one node. Launchers run it; nobody types it."""
+"""`dragon node --join -`: runs the agent of one node. It is started by launchers, not by users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN_VARIABLE = "DRAGON_JOIN"
 
 
 def main(words: Sequence[str]) -> int:
-    """Read the token, and serve the run until it ends; the exit code."""
+    """Read the token, and run the agent until the run ends. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="dragon node", description="The agent of a node; started by a launcher.")
     parser.add_argument(
         "--join",
@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
         if arguments.name_from is not None:
             _take_name(token, os.environ[arguments.name_from])
     except (OSError, ValueError, KeyError) as error:
-        parser.error(f"no token of a run was given, or no place in it ({type(error).__name__}: {error})")
+        parser.error(f"the token of a run, or the node's index in it, is missing ({type(error).__name__}: {error})")
     _close_copies_of_streams()
     _leave_standard_input()
     from dragon.agent.node import serve
@@ -58,7 +58,7 @@ def _text(place: str) -> str:
     if place == "-":
         return sys.stdin.readline()
     if place == "environment":
-        # Nothing that this process starts is to inherit it.
+        # Removed, so that no child process inherits it.
         return os.environ.pop(TOKEN_VARIABLE, "")
     text = Path(place).read_text()
     Path(place).unlink()
@@ -66,8 +66,10 @@ def _text(place: str) -> str:
 
 
 def _close_copies_of_streams() -> None:
-    """The loop of a launcher leaves the streams that it gives to this process open a second time, under numbers that
-    every program of the node would have."""
+    """Close duplicates of the standard streams.
+
+    The event loop of a launcher leaves them open in this process, and every program of the node would inherit them.
+    """
     streams = [os.fstat(number) for number in range(3) if is_open(number)]
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and is_open(fd) and any(os.path.samestat(os.fstat(fd), stream) for stream in streams):

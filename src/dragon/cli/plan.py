@@ -1,4 +1,4 @@
-"""`dragon plan`: which process ran where, as a table or as JSON."""
+"""`dragon plan`: prints which process ran where, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["main", "print_plan"]
 _HELP = """\
 usage: dragon plan [--json] [option of dragon ...] PROG [ARG ...]
 
-Run a program as `dragon` does, and print at its end which of its processes ran where: host, CPUs, the GPUs that it
-was given, and the level of policies that decided. What the program itself prints goes to stderr.
+Run a program as `dragon` does, and print at its end where each of its processes ran: host, CPUs, GPUs, and the policy
+that decided. The output of the program is written to stderr.
 
   dragon plan --nodes 4 --cpus 32 --gpus 4 train.py     rehearse on four simulated nodes of that shape
   dragon plan --json train.py > plan.json               the same as a list of objects, in the order of placement
@@ -30,12 +30,12 @@ _HEADER = ("host", "process", "target", "CPUs", "GPUs", "chosen by")
 
 
 def main(words: Sequence[str], run: Callable[[Sequence[str]], int]) -> int:
-    """Have `run` run the command line that is left, and print the plan; the program's exit code."""
+    """Run the remaining command line with `run`, and print the plan. Returns the program's exit code."""
     if words[:1] in ([], ["-h"], ["--help"]):
         print(_HELP, end="")
         return 0 if words else 2
     as_json = "--json" in words[:1]
-    # In the current folder, which other nodes see too.
+    # In the current folder, which other nodes share.
     with tempfile.TemporaryDirectory(prefix=".dragon-plan-", dir=os.getcwd()) as folder:
         path = os.environ[variables.PLAN] = str(Path(folder) / "plan")
         stdout = os.dup(1)

@@ -1,4 +1,4 @@
-"""The processes of a run on this machine, as the kernel and the run's agents know them."""
+"""Lists the processes of a run on this machine, from the kernel and the run's agents."""
 
 from __future__ import annotations
 
@@ -20,13 +20,24 @@ from dragon.runtime.protocol.run import ReportYourself
 __all__ = ["PATIENCE", "Row", "below", "count", "process_of", "report_of", "row_of", "rows", "users"]
 
 PATIENCE = 2.0
-"""Seconds within which an agent that is well answers."""
+"""Seconds within which a working agent answers."""
 
 Role = Literal["front end", "agent", "zygote", "process", "child"]
 
 
 class Row(msgspec.Struct):
-    """A process. `puid` and `name` are the run's; a child is what one of the run's processes started by itself."""
+    """A process of a run.
+
+    Attributes:
+        puid: its number in the run; None if it has none.
+        pid: its process id.
+        name: its name in the run, else that of its program.
+        role: what it is; a "child" was started by a process of the run by other means than the runtime.
+        node: the index of its node.
+        state: its state, as psutil names it.
+        cpu_seconds: CPU time in seconds.
+        memory: resident memory in bytes.
+    """
 
     puid: int | None
     pid: int
@@ -39,12 +50,12 @@ class Row(msgspec.Struct):
 
     @property
     def title(self) -> str:
-        """How it is called in text."""
+        """Its name in texts."""
         return self.name if self.role in ("process", "child") else f"({self.role})"
 
 
 def report_of(node: Node) -> Report | str:
-    """What a node's agent says of itself, or why it says nothing."""
+    """Return the report of a node's agent, or why there is none."""
     try:
         return ask_agent(node.folder, ReportYourself(), PATIENCE)
     except TimeoutError:
@@ -54,7 +65,7 @@ def report_of(node: Node) -> Report | str:
 
 
 def process_of(owner: Owner | None) -> psutil.Process | None:
-    """That process, if it lives."""
+    """Return the process; None if it has ended."""
     try:
         return psutil.Process(owner.pid) if owner is not None and is_alive(owner) else None
     except psutil.NoSuchProcess:
@@ -62,7 +73,7 @@ def process_of(owner: Owner | None) -> psutil.Process | None:
 
 
 def below(owner: Owner) -> list[psutil.Process]:
-    """All processes below one."""
+    """Return all descendants of a process."""
     process = process_of(owner)
     try:
         return process.children(recursive=True) if process is not None else []
@@ -71,7 +82,7 @@ def below(owner: Owner) -> list[psutil.Process]:
 
 
 def _started(owner: Owner) -> list[psutil.Process]:
-    """The same without those that multiprocessing starts to keep track of shared memory."""
+    """Return all descendants of a process, except multiprocessing's resource trackers."""
     return [process for process in below(owner) if not _is_tracker(process)]
 
 
@@ -79,11 +90,11 @@ def _is_tracker(process: psutil.Process) -> bool:
     try:
         return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
     except psutil.Error:
-        return False  # it has ended, or will not say
+        return False  # it has ended, or access is denied
 
 
 def users(node: Node) -> list[psutil.Process]:
-    """All processes that have the shared memory of a node, the program's own forks among them."""
+    """Return all processes that map the shared memory of a node, including the program's own forks."""
     try:
         memory = os.stat(f"/proc/{node.info.agent.pid}/fd/{node.info.arena_fd}").st_ino
     except OSError:
@@ -93,7 +104,7 @@ def users(node: Node) -> list[psutil.Process]:
         try:
             maps = Path(f"/proc/{process.pid}/maps").read_text()
         except OSError:
-            continue  # somebody else's, or it has ended
+            continue  # it is another user's, or it has ended
         if process.pid != os.getpid() and any(
             line.split()[4] == str(memory) for line in maps.splitlines() if "/memfd:dragon" in line
         ):
@@ -102,13 +113,13 @@ def users(node: Node) -> list[psutil.Process]:
 
 
 def count(run: Run) -> int:
-    """The live processes of a run on this machine, without those that serve it."""
+    """Return the number of live processes of a run on this machine, without agents and zygotes."""
     started = sum(max(len(_started(node.info.agent)) - 1, 0) for node in run.nodes)
     return started + (process_of(run.head) is not None)
 
 
 def rows(run: Run, reports: list[Report | str]) -> list[Row]:
-    """Every process of a run, given what its nodes' agents said."""
+    """Return a row for every process of a run, given the reports of its nodes' agents."""
     result = _row(run.front_end, None, "dragon", "front end", 0)
     result += _row(run.head, FIRST_PUID, "head", "process", 0)
     for node, report in zip(run.nodes, reports, strict=True):
@@ -131,7 +142,7 @@ def rows(run: Run, reports: list[Report | str]) -> list[Row]:
 
 
 def _zygote(agent: Owner, report: Report | str) -> int:
-    """Its process id, or what it probably is: the agent's first child."""
+    """Return the process id of the zygote. Without a report it is assumed to be the agent's first child."""
     if isinstance(report, Report):
         return report.zygote
     try:
@@ -146,7 +157,7 @@ def _row(owner: Owner | None, puid: int | None, name: str, role: Role, node: int
 
 
 def row_of(row: Row) -> Row | None:
-    """The same, as it is now; None where it has ended."""
+    """Return the row with present values; None if the process has ended."""
     try:
         process = psutil.Process(row.pid)
     except psutil.NoSuchProcess:
@@ -155,7 +166,7 @@ def row_of(row: Row) -> Row | None:
 
 
 def rows_of(process: psutil.Process, puid: int | None, name: str, role: Role, node: int) -> Iterator[Row]:
-    """One, or none where the process has ended."""
+    """Yield the row of a process, or nothing if it has ended."""
     try:
         with process.oneshot():
             times = process.cpu_times()

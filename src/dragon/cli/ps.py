@@ -1,4 +1,4 @@
-"""`dragon ps`: your runs on this machine, or the processes of one."""
+"""`dragon ps`: lists your runs on this machine, or the processes of one."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["main", "parser"]
 _EPILOG = """\
 examples:
   dragon ps                 your runs on this machine
-  dragon ps 3fa9c1          the processes of one; 3f is enough if no other name begins so
-  dragon ps --json | jq     for programs
+  dragon ps 3fa9c1          the processes of one; 3f is enough if it is unique
+  dragon ps --json | jq     as JSON
 
 RUN is a name from the first column, the process id of a run's head, front end or agent, or a run's folder.
-Of a run over several machines this shows what is on this one. `dragon doctor RUN` tells what processes wait for.
+Of a run over several machines only this one is shown. `dragon doctor RUN` shows what processes wait for.
 """
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     description = "List your runs on this machine, or the processes of one."
     return listing.parser("ps", description, _EPILOG, "the run whose processes to list")
 
 
 def main(words: Sequence[str]) -> int:
-    """Print a table; the exit code."""
+    """Print a table, or JSON. Returns the exit code."""
     arguments = parser().parse_args(words)
     found = runs.find()
     if arguments.run is None:

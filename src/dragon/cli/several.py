@@ -1,4 +1,4 @@
-"""`dragon` over several nodes: from the command line to the front end."""
+"""Starts a run over several nodes: passes the options of `dragon` to the front end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 
 def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -> int:
-    """Run the head process to its end; its exit code, negative for a signal. Raises LaunchError."""
+    """Run the program to its end. Returns its exit code, negative for a signal. Raises LaunchError."""
     import msgspec
     import uvloop
 
@@ -64,11 +64,11 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
     except RuntimeError as error:
         if "new thread" not in str(error):
             raise
-        raise LaunchError(f"the front end could not go on: {error}{what_to_raise(errno.EAGAIN)}") from error
+        raise LaunchError(f"the front end could not continue: {error}{what_to_raise(errno.EAGAIN)}") from error
 
 
 def _transport(asked: str | None) -> str:
-    """ "tcp", "plain", "ucx", or nothing where the runtime is to choose."""
+    """Return "tcp", "plain" or "ucx"; "" if the runtime is to choose."""
     if asked is None:
         return "tcp" if configuration.read().get("tcp_runtime") else ""
     return asked if asked in ("plain", "ucx") else "tcp"

@@ -1,4 +1,4 @@
-"""The Python stacks of processes: those that processes send when they are asked, and those that py-spy reads."""
+"""Reads the Python stacks of processes with py-spy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dragon.runtime.inspection import Frame, Thread
 
 __all__ = ["StackError", "find_spy", "is_python", "spy"]
 
-_TIMEOUT = 10.0
+_TIMEOUT = 10.0  # seconds
 
 
 class StackError(Exception):
-    """No stack can be had; the message says why."""
+    """Raised if a stack cannot be read; the message says why."""
 
 
 class _Call(msgspec.Struct):
@@ -34,12 +34,12 @@ class _Spied(msgspec.Struct):
 
 
 def find_spy() -> str | None:
-    """Where py-spy is, if it is installed."""
+    """Return the path of py-spy; None if it is not installed."""
     return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
 
 
 def is_python(pid: int) -> bool:
-    """Whether a process runs a Python interpreter, as far as its program's name tells."""
+    """Return whether the program of a process is called python."""
     try:
         return Path(os.readlink(f"/proc/{pid}/exe")).name.startswith("python")
     except OSError:
@@ -47,7 +47,7 @@ def is_python(pid: int) -> bool:
 
 
 def spy(program: str, pid: int) -> list[Thread]:
-    """The stacks as py-spy reads them, without stopping the process. Raises StackError."""
+    """Return the stacks that py-spy reads without stopping the process. Raises StackError."""
     command = [program, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", str(pid)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)

@@ -1,4 +1,4 @@
-"""The options of the command that say what is measured and where it is seen."""
+"""The options of `dragon` for telemetry: what is measured, and where it is sent."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["MissingError", "add_options", "apply"]
 
 
 class MissingError(DragonError):
-    """A library is not installed that an option needs."""
+    """Raised if a library that an option needs is not installed."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add them."""
+    """Add the options to a parser."""
     group = parser.add_argument_group("telemetry")
     group.add_argument(
         "-T",
@@ -33,12 +33,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--telemetry-port",
         type=port,
         metavar="PORT",
-        help="TCP port of this machine at which Prometheus gets the metrics; 0: any that is free",
+        help="TCP port of this machine at which metrics are served to Prometheus; 0: any free port",
     )
     group.add_argument(
         "--telemetry",
         metavar="DIR",
-        help="write what is measured to files in this directory, at level 4 unless another is given; "
+        help="write measurements to files in this directory, at level 4 unless another is given; "
         "`dragon report DIR` makes a page of them",
     )
     group.add_argument(
@@ -50,19 +50,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dashboard",
         action="store_true",
-        help="serve a page to look at the run, on this machine; stderr says where. Measures at level 4 unless -T says "
-        "otherwise; the port is that of --telemetry-port, if given",
+        help="serve a page that shows the run, on this machine; its address is printed on stderr. Measures at level 4 "
+        "unless -T is given; the port is that of --telemetry-port, if given",
     )
 
 
 def _url(text: str) -> str:
     if not text.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError(f"{text!r} is no address like http://HOST:4318")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address like http://HOST:4318")
     return text
 
 
 def apply(arguments: argparse.Namespace) -> None:
-    """Have the run do what they say. Raises MissingError."""
+    """Set the run's environment variables from the options. Raises MissingError."""
     told = {
         variables.TELEMETRY_LEVEL: arguments.telemetry_level,
         variables.TELEMETRY_PORT: arguments.telemetry_port,
@@ -75,7 +75,7 @@ def apply(arguments: argparse.Namespace) -> None:
     os.environ.update({name: str(value) for name, value in told.items() if value is not None})
     directory = variables.telemetry_directory()
     if directory is not None:
-        # Other nodes are in other folders, and are told the whole path.
+        # Absolute, since agents of other nodes have other working directories.
         os.environ[variables.TELEMETRY_DIRECTORY] = str(directory)
 
 

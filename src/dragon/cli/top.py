@@ -1,4 +1,4 @@
-"""`dragon top`: a run in this terminal."""
+"""`dragon top`: shows a run in this terminal."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _EPILOG = """\
 examples:
   dragon top                  your run on this machine, if there is one
   dragon top 3fa9c1           one of several (see `dragon ps`)
-  dragon top runs             the newest run that was recorded with --telemetry runs, at its end; the arrow keys go
-                              back and forth in it
+  dragon top runs             the newest run that was recorded with --telemetry runs, at its end; the arrow keys move
+                              back and forth in time
 
-keys: 1 to 5 choose the table, s sorts by the next column, r reverses, / finds rows, q ends. A click on
-a column sorts too. A run that measures nothing does so while somebody looks.
+keys: 1 to 5 choose the table, s sorts by the next column, r reverses, / filters rows, q quits. A click on a column
+sorts too. A run without telemetry is measured while it is shown.
 """
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="dragon top",
         description="Show a run's nodes, GPUs, processes, queues and pools in this terminal, live.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    result.add_argument("run", nargs="?", metavar="RUN", help="the run to look at, or a folder where one was recorded")
+    result.add_argument("run", nargs="?", metavar="RUN", help="the run to show, or a folder with a recorded one")
     result.add_argument(
         "-d", "--delay", type=float, default=1.0, metavar="SECONDS", help="refresh interval (default: 1)"
     )
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Show it until q or the end of the run; the exit code."""
+    """Show the run until q is pressed or it ends. Returns the exit code."""
     arguments = parser().parse_args(words)
     if not arguments.delay >= 0.1:
         parser().error(f"--delay {arguments.delay}: the shortest is 0.1 s")

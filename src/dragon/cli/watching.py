@@ -1,4 +1,4 @@
-"""A run that somebody looks at from outside: one that lives, which is measured meanwhile, or a recorded one."""
+"""A run that is shown from outside: a live one, which is measured meanwhile, or a recorded one."""
 
 from __future__ import annotations
 
@@ -36,18 +36,23 @@ _LEVEL = 4
 
 
 def choose(word: str | None) -> Watched:
-    """The run that a word means, or the only one. Raises NoSuchRunError."""
+    """Return the run that `word` names; for None the only one. Raises NoSuchRunError."""
     found = runs.find()
     if word is not None:
         return Watched(runs.choose(word, found))
     if len(found) != 1:
         names = ", ".join(f"{run.name} ({run.shortened})" for run in found)
-        raise runs.NoSuchRunError(f"which of your runs? {names}" if found else "you have no runs on this machine")
+        raise runs.NoSuchRunError(
+            f"you have several runs, name one: {names}" if found else "you have no runs on this machine"
+        )
     return Watched(found[0])
 
 
 class Watched:
-    """A run of this user that has a node on this machine. Raises DragonError where it does not answer."""
+    """A live run of this user with a node on this machine. It is measured within the `with` block.
+
+    Raises DragonError on entry if it does not answer.
+    """
 
     def __init__(self, run: runs.Run) -> None:
         self.name = run.name
@@ -65,12 +70,12 @@ class Watched:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._begun and self.lives:
-            with suppress(RunEndedError):  # in this moment
+            with suppress(RunEndedError):  # it may end at this moment
                 self.ask(StopMeasuring())
 
     @property
     def now(self) -> float:
-        """The time to look at, in seconds since 1970."""
+        """The time to show, in seconds since 1970."""
         return time.time()
 
     @property
@@ -79,7 +84,7 @@ class Watched:
         return is_alive(self._node.info.agent)
 
     def ask(self, request: Request[_Answer]) -> _Answer:
-        """What the run's agents answer."""
+        """Return the reply of the run's agent. Raises DragonError after 10 s."""
         try:
             return ask_agent(self._node.folder, request, _ANSWER_TIMEOUT_S)
         except TimeoutError:
@@ -88,12 +93,12 @@ class Watched:
             raise DragonError(f"run {self.name}: {error}") from error
 
     async def ask_soon(self, request: Request[_Answer]) -> _Answer:
-        """The same, where nothing may wait."""
+        """Return the reply of the run's agent without blocking the event loop."""
         return await asyncio.to_thread(self.ask, request)
 
 
 class Recorded:
-    """A recorded run at a time of it, which begins as its last. Raises NoRecordingError."""
+    """A recorded run at a point in time, at first its end. Raises NoRecordingError."""
 
     def __init__(self, folder: Path) -> None:
         self._recording = Recording(folder)
@@ -102,11 +107,12 @@ class Recorded:
         self._run = self._recording.run(self._lifetimes)
 
     def move(self, seconds: float) -> None:
-        """Look at an earlier or later time."""
+        """Move the time to show by `seconds`, within the recording."""
         self.now = min(max(self.now + seconds, self._recording.start), self._last)
 
     async def ask_soon(self, request: Request[_Answer]) -> _Answer:
-        """What the run's agents would have answered then. Raises ValueError where they could not tell now."""
+        """Return what the run's agent would have replied at that time. Raises ValueError for a request that a recording
+        cannot answer."""
         return cast(_Answer, await asyncio.to_thread(self._answer, request))
 
     def _answer(self, request: Request[object]) -> object:
@@ -117,9 +123,9 @@ class Recorded:
                 return [_then(life, self.now) for life in self._lifetimes if life.started <= self.now]
             case Query():
                 return self._recording.answer(msgspec.structs.replace(request, end=min(request.end, self.now)))
-        raise ValueError(f"a recording does not tell {tag_of(type(request))}")
+        raise ValueError(f"a recording cannot answer {tag_of(type(request))}")
 
 
 def _then(life: Lifetime, now: float) -> Lifetime:
-    """A process as it was known at that time."""
+    """Return a process as it was known at that time."""
     return msgspec.structs.replace(life, ended=None, code=None) if life.ended and life.ended > now else life
