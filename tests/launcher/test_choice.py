@@ -79,7 +79,7 @@ def test_a_pbs_job_is_used(pbs: dict[str, str], tmp_path: Path, monkeypatch: pyt
         (Wanted(wlm="slurm"), "not in a Slurm allocation"),
         (Wanted(wlm="pbs"), "not in a PBS job"),
         (Wanted(wlm="ssh"), "--hostlist"),
-        (Wanted(hosts=["a"], nodes=2), "2 nodes were asked for, and 1 hosts given"),
+        (Wanted(hosts=["a"], nodes=2), "2 nodes were requested, and 1 hosts given"),
         (Wanted(several=True), "and there are none"),
     ],
 )
@@ -89,12 +89,12 @@ def test_what_cannot_be_had_is_said(wanted: Wanted, told: str) -> None:
 
 
 def test_more_nodes_than_the_allocation_has() -> None:
-    with pytest.raises(LaunchError, match=r"4 nodes were asked for; the allocation has 3: nid\[001-003\]"):
+    with pytest.raises(LaunchError, match=r"4 nodes were requested; the allocation has 3: nid\[001-003\]"):
         choose(Wanted(nodes=4), SLURM)
 
 
 def test_a_number_of_nodes_that_is_none_is_named() -> None:
-    with pytest.raises(LaunchError, match=r"SLURM_JOB_NUM_NODES is 'x', which is no number of nodes"):
+    with pytest.raises(LaunchError, match=r"SLURM_JOB_NUM_NODES is 'x', which is not a number of nodes"):
         choose(Wanted(), {**SLURM, "SLURM_JOB_NUM_NODES": "x"})
 
 

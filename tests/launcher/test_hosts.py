@@ -63,7 +63,7 @@ def test_a_host_file_written_on_windows(tmp_path: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\r\n")
     assert read_host_file(str(file)) == ["first", "second"]
     file.write_text("first\n", "utf-16")
-    with pytest.raises(ValueError, match="hosts is no text in UTF-8"):
+    with pytest.raises(ValueError, match="hosts is not UTF-8 text"):
         read_host_file(str(file))
 
 

@@ -81,7 +81,7 @@ def test_a_manifest_that_would_not_work(words: list[str]) -> None:
 
 
 def test_outside_of_a_pod() -> None:
-    with pytest.raises(LaunchError, match="this is no pod of a Job that `dragon k8s manifest` wrote"):
+    with pytest.raises(LaunchError, match="this is not a pod of a Job that `dragon k8s manifest` wrote"):
         choose(Wanted(wlm="k8s"), {})
 
 

@@ -47,7 +47,7 @@ def test_an_agent_on_each_node(site: Site, ray_cluster: RayCluster, nodes: int) 
 
 def test_more_nodes_than_there_are(site: Site, ray_cluster: RayCluster) -> None:
     done = site.run(*over(ray_cluster, "true", nodes=4), timeout=120)
-    assert "launch failed: 4 nodes were asked for; the Ray cluster has 3" in done.stderr
+    assert "launch failed: 4 nodes were requested; the Ray cluster has 3" in done.stderr
 
 
 def test_an_agent_that_fails_is_told(site: Site, ray_cluster: RayCluster) -> None:

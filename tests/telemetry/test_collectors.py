@@ -192,7 +192,7 @@ def test_they_may_be_started_again(telemetry: Telemetry, wait_until: WaitUntil) 
 
 
 def test_where_nothing_is_measured_they_do_not_start() -> None:
-    with pytest.raises(RuntimeError, match="the run measures nothing"):
+    with pytest.raises(RuntimeError, match="the run has no telemetry"):
         CollectorGroup().start()
 
 

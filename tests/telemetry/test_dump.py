@@ -97,7 +97,7 @@ def test_a_dump_that_fails_leaves_nothing(
 
 
 def test_what_cannot_be_dumped_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="the run measures nothing"):
+    with pytest.raises(RuntimeError, match="the run has no telemetry"):
         AnalysisClient().db_dump(tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NoRecordingError, match="pip install"):

@@ -140,7 +140,7 @@ def test_the_command_explains_itself_with_examples(site: Site) -> None:
 
 
 def test_a_run_that_measured_nothing_has_no_page(tmp_path: Path) -> None:
-    with pytest.raises(NoRecordingError, match="nothing of what the run measured"):
+    with pytest.raises(NoRecordingError, match="no measurements of the run"):
         report(written(tmp_path / "run"))
 
 
@@ -193,7 +193,7 @@ def test_a_run_that_did_not_end_in_order_is_called_so(tmp_path: Path) -> None:
     parcel = Parcel(NOON + 3, [row(NOON + 1)], [lifetime(1)])
     for ended in (True, False):
         notes = data_of(report(written(tmp_path / str(ended), parcel, ended=ended)))["run"]["notes"]
-        assert ("it did not end in order, or runs still" in notes) is not ended
+        assert ("it was killed, or has not ended" in notes) is not ended
 
 
 def test_what_a_program_says_cannot_end_the_page(tmp_path: Path) -> None:

@@ -56,5 +56,5 @@ def test_what_cannot_be_shown_is_refused(telemetry: Telemetry) -> None:
     with pytest.raises(NotSupportedError, match="dragging over a time"):
         DragonTelemetryWidget().custom_slider()
     telemetry.shutdown()
-    with pytest.raises(RuntimeError, match="the run measures nothing"):
+    with pytest.raises(RuntimeError, match="the run has no telemetry"):
         DragonTelemetryWidget().render()

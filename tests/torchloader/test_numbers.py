@@ -23,7 +23,7 @@ from torchloader.cli.main import main
         ("run jobs.csv --retries -1", "argument --retries: must be a whole number of at least 0, not -1"),
         ("run jobs.csv --silence 0", "argument --silence: must be a number from 0.000001 to 1000000000, not 0"),
         ("run jobs.csv --silence nan", "argument --silence: must be a number from 0.000001 to 1000000000, not nan"),
-        ("run jobs.csv --machine '", "argument --machine: cannot be split into words as a shell does it: No closing quotat"),
+        ("run jobs.csv --machine '", "argument --machine: cannot be split into words as a shell does it: No closing"),
         ("profile job.toml --seconds 0", "argument --seconds: must be a number from 0.000001 to 1000000000, not 0"),
         ("profile job.toml --workers 0", "argument --workers: must be a whole number of at least 1, not 0"),
         ("profile job.toml --out /no/such/f", "argument --out: there is no folder /no/such"),

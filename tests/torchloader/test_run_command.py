@@ -41,7 +41,7 @@ def test_a_damaged_event_log_is_told_by_its_line_and_nothing_is_started(
     assert said.out == ""
     (line,) = said.err.splitlines()
     assert line.startswith(f"torchloader: {path}, line 2: ")
-    assert line.endswith("Restore it, or begin with another folder")
+    assert line.endswith("Restore it, or use another folder")
 
 
 def test_a_folder_in_which_a_run_goes_on_is_left_to_it(

@@ -118,7 +118,7 @@ def test_a_trace_is_simulated_without_what_does_not_fit(tmp_path: Path, capsys: 
         (["--mix", "20,70"], "must be 3 numbers from 0 on"),
         (["--mix", "0,0,0"], "not all 0"),
         (["--mix", "1,1,1", "--load", "1"], "--rate instead of --load"),
-        (["--rate", "9"], "made by --mix"),
+        (["--rate", "9"], "need --mix"),
         (["--queues", "60,60"], "above 0 that rise"),
         (["--queues", "soon"], "above 0 that rise"),
     ],

@@ -15,17 +15,17 @@ from dragon.runtime.protocol.request import frame
 
 __all__ = ["LARGEST_FRAME", "Control", "watch_silence"]
 
-LARGEST_FRAME = 64 * 2**20
+LARGEST_FRAME = 64 * 2**20  # bytes
 _SILENCE_TIMEOUT_S = 4
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Control(asyncio.Protocol):
-    """One end of a control connection. Everything happens on the event loop that it was made on.
+    """One end of a control connection. All calls must be made in the event loop in which it was made.
 
-    `on_message` gets each message; what arrived before it was set is kept for it. `on_lost` gets the
-    reason when the connection ends and this side did not close it, however late it is set.
+    `on_message` is called with each message; messages that arrive before it is set are kept for it. `on_lost` is called
+    with the reason when the connection ends without close() on this side, even if it is set afterwards.
     """
 
     def __init__(self, peer: str, largest: int = LARGEST_FRAME) -> None:
@@ -42,7 +42,7 @@ class Control(asyncio.Protocol):
 
     @property
     def on_message(self) -> Callable[[Message], None] | None:
-        """Return the function that is called with each message, or None."""
+        """The function that is called with each message, or None."""
         return self._on_message
 
     @on_message.setter
@@ -53,7 +53,7 @@ class Control(asyncio.Protocol):
 
     @property
     def on_lost(self) -> Callable[[str], None] | None:
-        """Return the function that is called with the reason when the connection is lost, or None."""
+        """The function that is called with the reason when the connection is lost, or None."""
         return self._on_lost
 
     @on_lost.setter
@@ -63,7 +63,7 @@ class Control(asyncio.Protocol):
             handler(self._lost)
 
     def send(self, message: Message) -> None:
-        """Send a message. On a connection that is lost it is dropped; `on_lost` says that it is."""
+        """Send a message. On a lost or closed connection it is dropped. Raises ValueError if it is too large."""
         if self.transport is None or self._lost or self._closed:
             return
         body = _encode(message)
@@ -73,7 +73,7 @@ class Control(asyncio.Protocol):
         self.transport.write(frame(body))
 
     async def receive(self) -> Message:
-        """The next message, where `on_message` is not set. Raises ConnectionError when the connection is lost."""
+        """Return the next message, if `on_message` is not set. Raises ConnectionError when the connection is lost."""
         while not self._waiting:
             if self._lost or self._closed:
                 raise ConnectionError(self._lost or f"the connection to {self.peer} was closed")
@@ -82,26 +82,26 @@ class Control(asyncio.Protocol):
         return self._waiting.popleft()
 
     def close(self) -> None:
-        """Send what waits and close; `on_lost` is not called."""
+        """Send pending messages and close; `on_lost` is not called."""
         self._closed = True
         self._arrived.set()
         if self.transport is not None:
             self.transport.close()
 
     def drop(self) -> None:
-        """Give up what a peer that answers no more has not taken since close()."""
+        """Discard what the peer has not received since close()."""
         if self._closed and self.transport is not None:
             self.transport.abort()
 
     def abort(self, reason: str) -> None:
-        """Give the connection up at once, as lost for that reason."""
+        """End the connection at once, as lost for that reason."""
         self._lose(reason)
         if self.transport is not None:
             self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport, and watch for a peer that is silent."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+        """Keep the transport, and enable probes of the peer."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of it
         watch_silence(transport.get_extra_info("socket"))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -109,7 +109,8 @@ class Control(asyncio.Protocol):
         self._lose(f"the connection to {self.peer} " + (f"failed: {error}" if error else "was closed by it"))
 
     def data_received(self, data: bytes) -> None:
-        """Decode whole frames and deliver their messages. Aborts the connection at a malformed or too large frame."""
+        """Decode complete frames and deliver their messages. Aborts the connection at a malformed or too
+        large frame."""
         self._received += data
         while len(self._received) >= 4 and not self._lost and not self._closed:
             size = int.from_bytes(self._received[:4], "little")
@@ -144,9 +145,9 @@ class Control(asyncio.Protocol):
 
 
 def watch_silence(connection: socket.socket) -> None:
-    """Have the kernel probe an idle TCP connection every second, and give it up after four seconds without an answer.
+    """Let the kernel probe an idle TCP connection every second, and end it after four seconds without an answer.
 
-    It fails with ETIMEDOUT then, whether or not there is something to send.
+    It then fails with ETIMEDOUT, whether or not there is something to send.
     """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -18,16 +18,16 @@ from dragon.runtime.protocol.front_end import Challenge, End, Join, Refused, Wel
 __all__ = ["NONCE_SIZE", "JoinError", "join", "proof"]
 
 NONCE_SIZE = 32
-_PER_ADDRESS = 3.0
-_BETWEEN_ROUNDS = 0.2
+_PER_ADDRESS = 3.0  # seconds
+_BETWEEN_ROUNDS = 0.2  # seconds
 
 
 class JoinError(DragonError):
-    """A node could not join its run; the message says at which step, and what to check."""
+    """Raised if a node could not join its run; the message says at which step, and what to check."""
 
 
 def proof(secret: bytes, challenge: bytes, nonce: bytes) -> bytes:
-    """What only a holder of the run's secret can answer to a challenge."""
+    """Return the answer to a challenge, which only a holder of the run's secret can compute."""
     return hmac.digest(secret, b"dragon join\0" + challenge + nonce, "sha256")
 
 
@@ -36,8 +36,8 @@ async def join(
 ) -> tuple[Membership, Control]:
     """Join the run of a token as `node`, whose agent listens at `addresses` and `port` for the others.
 
-    Returns once all nodes of the run are there. Raises JoinError after `timeout` seconds, or where the front end does
-    not answer, is not the token's, or refuses.
+    Returns once all nodes of the run have joined. Raises JoinError after `timeout` seconds, or if the front end does
+    not answer, has not the token's certificate, or refuses.
     """
     control: Control | None = None
     joined = False
@@ -59,7 +59,7 @@ async def join(
 
 
 async def _connect(token: Token, timeout: float) -> Control:
-    # An address that the firewall swallows must not use up the time of the others.
+    # An address that a firewall drops must not use up the time of the others.
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout - min(1.0, timeout / 4)
     failures: dict[str, str] = {}
@@ -91,7 +91,7 @@ async def _call(address: str, expected: str, context: ssl.SSLContext) -> Control
     certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
     if certificate is None or not hmac.compare_digest(fingerprint(certificate), expected):
         control.close()
-        raise JoinError("somebody else listens there: the certificate is not the run's")
+        raise JoinError("another program listens there: the certificate is not the run's")
     return control
 
 
@@ -100,7 +100,7 @@ async def _greet(control: Control, token: Token, member: Member) -> None:
 
     challenge = await control.receive()
     if not isinstance(challenge, Challenge) or len(challenge.nonce) != NONCE_SIZE:
-        raise JoinError(f"{control.peer} does not speak this version's language (it sent {challenge!r})")
+        raise JoinError(f"{control.peer} does not use this version's protocol (it sent {challenge!r})")
     nonce = os.urandom(NONCE_SIZE)
     control.send(Join(nonce, proof(token.secret, challenge.nonce, nonce), __version__, token.index, member))
 
@@ -112,6 +112,6 @@ async def _membership(control: Control) -> Membership:
         case Refused(reason):
             raise JoinError(f"{control.peer} refused this node: {reason}")
         case End():
-            raise JoinError(f"{control.peer} gave the run up before it began")
+            raise JoinError(f"{control.peer} ended the run before it began")
         case message:
-            raise JoinError(f"{control.peer} sent {message!r} where the membership was due")
+            raise JoinError(f"{control.peer} sent {message!r} instead of the membership")

@@ -1,1 +1,1 @@
-"""Where nodes come from. On one machine: this one."""
+"""Launchers: the sources of the nodes of a run, and the front end that starts their agents."""

@@ -1,8 +1,8 @@
-"""Where nodes come from: what every launcher answers, and the commands that it starts agents with.
+"""The interface of launchers, and the commands with which they start agents.
 
-A launcher knows which nodes there are before anything runs (`nodes`), starts one agent on each, given the run's token,
-tells when a command that it started them with fails, and stops those commands at the end. It does not watch agents:
-each is watched through its control connection.
+A launcher determines the nodes before anything runs (`nodes`), starts one agent on each with the run's token, reports
+when a command that starts agents fails, and stops those commands at the end. It does not monitor agents: each is
+monitored through its control connection.
 """
 
 from __future__ import annotations
@@ -27,46 +27,54 @@ __all__ = ["LaunchError", "Launcher", "Starter", "agent_command"]
 
 _KEPT_LINES = 20
 _TERMINATE_TIMEOUT = 5.0
-_FAILURE_WINDOW_S = 0.5  # seconds for which others may fail after the first
-_MOST_FAILURES = 8  # that are told in full
+_FAILURE_WINDOW_S = 0.5  # seconds to wait for further failures after the first
+_MOST_FAILURES = 8  # failures that are described in full
 
 
 class LaunchError(DragonError):
-    """The nodes of a run could not be had; the message says which, and what to check."""
+    """Raised if the nodes of a run cannot be used; the message says which, and what to check."""
 
 
 def agent_command(*options: str, join: str = "-") -> list[str]:
-    """The command that runs an agent, on any node that has this installation at the same path.
+    """Return the command that runs an agent, on any node that has this installation at the same path.
 
-    `join` says where its token is: on standard input, in the "environment", or in a file.
+    `join` is where its token is: "-" for standard input, "environment", or a file.
     """
     return [sys.executable, "-m", "dragon", "node", "--join", join, *options]
 
 
 class Launcher(ABC):
-    """One source of nodes. `nodes` are their names, as the source prints them; the first is the primary."""
+    """A source of nodes.
+
+    Attributes:
+        name: the name of the launcher.
+        nodes: the names of the nodes, as the source prints them; the first is the primary.
+        command: the command of an agent.
+        local: whether all nodes are this machine, so that the front end need not be reachable from elsewhere.
+        identity: the front end's identity, if agents got their token beforehand; else None.
+        port: the port for which they got it; else 0.
+    """
 
     name: str
     nodes: list[str]
-    command: list[str]  # of an agent
-    # Whether all nodes are this machine, so that the front end need not be reachable from elsewhere.
+    command: list[str]
     local = False
-    # Where agents have been told beforehand whom to join, and at which port.
     identity: Identity | None = None
     port = 0
 
     def __init__(self) -> None:
         self.starters: list[Starter] = []
-        self.failures: list[Starter] = []  # those that failed() has told of
+        self.failures: list[Starter] = []  # those that failed() has reported
 
     @abstractmethod
     async def start(self, token: Token) -> None:
-        """Start one agent per node. Raises LaunchError where that is impossible; returns before they have joined."""
+        """Start one agent per node. Raises LaunchError if that is impossible; returns before they have joined."""
 
     async def failed(self) -> str:
-        """Waits until a command that starts agents has failed, and says so of it and others, with what they wrote.
+        """Wait until a command that starts agents has failed. Returns a description of it, and of others that fail soon
+        after, with their output.
 
-        Called again, it waits for more of them.
+        Called again, it waits for further failures.
         """
         left = [starter for starter in self.starters if starter not in self.failures]
         if not left:
@@ -84,11 +92,11 @@ class Launcher(ABC):
                 task.cancel()
 
     def told(self) -> str:
-        """What these commands wrote lately, where it was not shown."""
+        """Return the latest output of these commands that was not shown."""
         return "\n".join(told for starter in self.starters if (told := starter.told()))
 
     def show(self, write: Callable[[bytes], None]) -> None:
-        """From now on hand what these commands write, on either stream, to `write`; what they wrote comes first."""
+        """From now on pass the output of these commands to `write`, beginning with the latest output so far."""
         for starter in self.starters:
             starter.show(write)
 
@@ -98,7 +106,7 @@ class Launcher(ABC):
 
 
 class Starter:
-    """A command that starts agents and lasts as long as they do: `srun`, `ssh` or the agent itself."""
+    """A running command that starts agents and lasts as long as they do: `srun`, `ssh` or the agent itself."""
 
     def __init__(self, what: str, process: asyncio.subprocess.Process) -> None:
         self.what = what
@@ -111,7 +119,7 @@ class Starter:
     async def run(
         cls, what: str, command: Sequence[str], given: str, environment: Mapping[str, str] | None = None
     ) -> Starter:
-        """Start `command`, which reads the line `given`. Raises LaunchError where there is no such program."""
+        """Start `command`, whose standard input is the line `given`. Raises LaunchError if it cannot be executed."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -119,20 +127,20 @@ class Starter:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 env=dict(os.environ if environment is None else environment),
-                start_new_session=True,  # Ctrl-C in the terminal is the front end's to handle
+                start_new_session=True,  # the front end handles Ctrl-C
             )
         except OSError as error:
             raise LaunchError(f"cannot start {shlex.join(command[:1])}: {error}") from error
         give_back_limit(process.pid)
         starter = cls(what, process)
         assert process.stdin is not None
-        if not process.stdin.is_closing():  # it has ended already; failed() says how
+        if not process.stdin.is_closing():  # else it has ended already, which failed() reports
             process.stdin.write(given.encode() + b"\n")
             process.stdin.close()
         return starter
 
     async def failed(self) -> str:
-        """Waits until it has ended, and says how."""
+        """Wait until it has ended, and return how."""
         code = await self.process.wait()
         await self._reader
         how = f"was killed by {how_ended(code)}" if code < 0 else f"ended with code {code}"
@@ -140,17 +148,17 @@ class Starter:
         return f"{self.what} {how}" + (f":\n{told}" if told else ", and wrote nothing")
 
     def told(self) -> str:
-        """What it wrote lately, where it was not shown."""
+        """Return its latest output that was not shown."""
         return b"".join(self._last).decode(errors="replace").rstrip()
 
     def show(self, write: Callable[[bytes], None]) -> None:
-        """Hand what it wrote and writes to `write`."""
+        """Pass its output so far, and from now on, to `write`."""
         self._write = write
         while self._last:
             write(self._last.popleft())
 
     async def stop(self, patience: float) -> None:
-        """Wait for its end a while, then enforce it."""
+        """Wait `patience` seconds for its end, then send SIGTERM, and SIGKILL 5 s later."""
         if not await self._ended(patience):
             self._signal(signal.SIGTERM)
             if not await self._ended(_TERMINATE_TIMEOUT):
@@ -161,7 +169,7 @@ class Starter:
         self._reader.cancel()
 
     def _signal(self, number: int) -> None:
-        # It may have ended a moment ago, of which the loop has not heard yet.
+        # It may have ended before the event loop has noticed.
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 

@@ -1,7 +1,7 @@
-"""Which launcher a command line and an environment ask for.
+"""Chooses the launcher from the command line and the environment.
 
-`--wlm` decides; else hosts that are given go by ssh; else an allocation of several nodes is used; else `--nodes N`
-means N simulated nodes; else the run is on this node alone.
+`--wlm` decides; else given hosts are used by ssh; else an allocation of several nodes is used; else `--nodes N` means N
+simulated nodes; else the run is on this node only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,24 @@ __all__ = ["WLMS", "Wanted", "choose"]
 
 WLMS = ("slurm", "pbs", "pbs+pals", "ssh", "k8s", "ray", "local", "drun")
 
-# The command of a workload manager that somebody may have forgotten to ask for nodes.
+# The commands of workload managers, for a hint if a user has forgotten to allocate nodes.
 _MANAGERS = {"srun": "Slurm", "qsub": "PBS"}
 
 
 class Wanted(msgspec.Struct, kw_only=True):
-    """What the command line says about nodes. `nodes` 0 means all there are; `idle` come on top of the others."""
+    """The request for nodes from the command line.
+
+    Attributes:
+        wlm: the requested launcher; "" to detect it.
+        nodes: the number of nodes; 0 for all.
+        idle: spare nodes, in addition to those.
+        hosts: the hosts that were given.
+        single: whether to run on this node only.
+        several: whether to use an allocation even if it has only one node.
+        cpus, gpus: what each simulated node claims; None for what this machine has.
+        ssh_options: additional options for ssh.
+        address: the address of a Ray cluster.
+    """
 
     wlm: str = ""
     nodes: int = 0
@@ -41,12 +53,12 @@ class Wanted(msgspec.Struct, kw_only=True):
 
     @property
     def count(self) -> int:
-        """The number of nodes to ask for, idle ones included; 0 means all there are."""
+        """The number of nodes to request, including spare ones; 0 for all."""
         return self.nodes + self.idle if self.nodes else 0
 
 
 def choose(wanted: Wanted, environment: Mapping[str, str] = os.environ) -> Launcher | None:
-    """The launcher, or None for this node alone. Raises LaunchError where what is wanted cannot be had."""
+    """Return the launcher; None for this node only. Raises LaunchError if the request cannot be fulfilled."""
     if wanted.single:
         return None
     name = wanted.wlm or _implied(wanted, environment)
@@ -58,7 +70,7 @@ def choose(wanted: Wanted, environment: Mapping[str, str] = os.environ) -> Launc
 
 
 def _tell_of_components(environment: Mapping[str, str]) -> None:
-    """Which nodes of a heterogeneous job of Slurm are used: the variables are those of its first component."""
+    """Report which nodes of a heterogeneous Slurm job are used: the variables are those of its first component."""
     parts = environment.get("SLURM_HET_SIZE") or environment.get("SLURM_PACK_SIZE") or "1"
     if parts.isdecimal() and int(parts) > 1:
         used = environment.get("SLURM_JOB_NODELIST", "")
@@ -75,7 +87,9 @@ def _nodes_of_slurm(environment: Mapping[str, str]) -> int:
         if text and not text.isdecimal():
             from dragon.launcher.base import LaunchError
 
-            raise LaunchError(f"{name} is {text!r}, which is no number of nodes: unset it, or run on this node with -s")
+            raise LaunchError(
+                f"{name} is {text!r}, which is not a number of nodes: unset it, or run on this node with -s"
+            )
         if text:
             return int(text)
     return 0
@@ -100,7 +114,7 @@ def _implied(wanted: Wanted, environment: Mapping[str, str]) -> str:
         from dragon.launcher.base import LaunchError
 
         raise LaunchError(
-            "several nodes were asked for, and there are none: give --nodes, --hostlist or --wlm, or use an allocation"
+            "several nodes were requested, and there are none: give --nodes, --hostlist or --wlm, or use an allocation"
         )
     _tell_of_managers(environment)
     return ""
@@ -111,7 +125,10 @@ def _tell_of_managers(environment: Mapping[str, str]) -> None:
         return
     for command, name in _MANAGERS.items():
         if shutil.which(command):
-            print(f"dragon: {name} is installed here, but this is no allocation of it: this node only", file=sys.stderr)
+            print(
+                f"dragon: {name} is installed here, but this is not in an allocation: using this node only",
+                file=sys.stderr,
+            )
             return
 
 
@@ -130,9 +147,9 @@ def _make(name: str, wanted: Wanted, environment: Mapping[str, str]) -> Launcher
         from dragon.launcher.ssh import Ssh
 
         if not wanted.hosts:
-            raise LaunchError("which hosts? Give --hostlist, --hostfile or --network-config")
+            raise LaunchError("no hosts are given: use --hostlist, --hostfile or --network-config")
         if wanted.count > len(wanted.hosts):
-            raise LaunchError(f"{wanted.count} nodes were asked for, and {len(wanted.hosts)} hosts given")
+            raise LaunchError(f"{wanted.count} nodes were requested, and {len(wanted.hosts)} hosts given")
         return Ssh(wanted.hosts[: wanted.count or None], wanted.ssh_options)
     if name == "k8s":
         from dragon.launcher.k8s import K8s

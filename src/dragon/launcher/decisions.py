@@ -1,5 +1,7 @@
-"""The front end's decisions about a run: who is lost, and which nodes keep a replicated shard. All are numbered, in one
-sequence; a node hears of those that concern it in their order."""
+"""The front end's decisions about a run: which nodes are lost, and which nodes hold a replicated shard.
+
+All decisions are numbered in one sequence. Each node receives those that concern it, in order.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ __all__ = ["Decisions"]
 
 
 class Decisions:
-    """Makes and numbers them; `last` is the number of the last one."""
+    """Makes and numbers the decisions; `last` is the number of the last one."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -19,13 +21,13 @@ class Decisions:
         self._shards: dict[tuple[str, int], int] = {}
 
     def lose(self) -> int:
-        """A node is lost: the number of that decision."""
+        """Decide that a node is lost. Returns the number of the decision."""
         self.last = self._last_loss = self.last + 1
         return self.last
 
     def decide(self, proposal: Proposal, alive: Collection[int]) -> int | None:
-        """The number of the decision for a proposal, None where the proposal is out of date: who made it does not know
-        yet of a decision, which is on its way there."""
+        """Decide on a proposal. Returns the number of the decision, or None if the proposal is out of date: its author
+        has not received an earlier decision yet."""
         shard = proposal.number, proposal.manager
         if proposal.epoch < self._shards.get(shard, 0) or proposal.seen < self._last_loss:
             return None

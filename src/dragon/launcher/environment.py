@@ -1,4 +1,4 @@
-"""The part of the front end's environment that holds on every node of the run."""
+"""The part of the front end's environment that is valid on every node of the run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 __all__ = ["carried", "is_text"]
 
-# What a workload manager, a login or a runtime set for one node or one process.
+# Variables that a workload manager, a login or a runtime sets for one node or one process.
 _PREFIXES = ("SLURM", "SRUN_", "PBS_", "PALS_", "PMI_", "PMIX_", "OMPI_", "KUBERNETES_", "SSH_", "XDG_", "_")
 _NAMES = frozenset(
     {
@@ -33,9 +33,9 @@ _NAMES = frozenset(
 
 
 def carried(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What processes on other nodes take over from the user's environment.
+    """Return the variables that processes on other nodes inherit from the user's environment.
 
-    Variables that are not UTF-8 stay behind: messages are text.
+    Variables that are not UTF-8 are left out, since messages are text.
     """
     return {
         name: value
@@ -45,5 +45,5 @@ def carried(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def is_text(word: str) -> bool:
-    """Whether it can be sent: not so for bytes that Python read from the system and could not decode."""
+    """Return whether a string can be sent: not if it contains undecodable bytes from the system."""
     return word.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in word)

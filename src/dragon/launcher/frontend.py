@@ -1,6 +1,6 @@
-"""The front end of a run over several nodes: it has the agents started, and speaks with each until the run ends.
+"""The front end of a run over several nodes: it starts the agents, and exchanges messages with each until the run ends.
 
-What they say is in `dragon.runtime.protocol.front_end`.
+The messages are in `dragon.runtime.protocol.front_end`.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ from dragon.web import serving
 
 __all__ = ["OUTPUT_WINDOW", "FrontEnd", "Head", "Options", "listening_hosts"]
 
-_FEWEST_FILES = 40  # of a front end, beside one for each node
+_FEWEST_FILES = 40  # open files of a front end, in addition to one for each node
 log = runtime_log("frontend")
 
 OUTPUT_WINDOW = 2**20
 _SMALLEST_WINDOW = 2**16
-_OUTPUT_MEMORY = 2**28  # of the front end, for all nodes
-# Set for a program that was started again after a node was lost.
+_OUTPUT_MEMORY = 2**28  # bytes, for all nodes together
+# Set for a program that was restarted after a node was lost.
 RESTARTED = "DRAGON_RESILIENT_RESTART"
 
-# Between a signal to the front end and the end of everything.
+# Seconds between a signal to the front end and the end of everything.
 _SIGNAL_TIMEOUT_S = 10.0
 _SHUTDOWN_TIMEOUT_S = 15.0
 
 
 class Head(msgspec.Struct, kw_only=True):
-    """The user's program."""
+    """The user's program: its executable, arguments, environment and working directory."""
 
     executable: str
     arguments: list[str]
@@ -78,7 +78,18 @@ class Head(msgspec.Struct, kw_only=True):
 
 
 class Options(msgspec.Struct, kw_only=True):
-    """How a run over several nodes is to be had. `settings` reach every agent."""
+    """The options of a run over several nodes.
+
+    Attributes:
+        prefix: a regular expression for the network interfaces to use; "" for all.
+        port: the port at which the front end listens; 0 for any.
+        join_timeout: seconds within which nodes must join.
+        claims: settings for agents before they join.
+        settings: settings that every agent gets with its membership.
+        idle: the number of spare nodes.
+        resilient: whether the program is restarted when a node is lost.
+        exhaust: whether it is restarted until no node is left.
+    """
 
     prefix: str = ""  # of the network interfaces to use; a regular expression
     port: int = 0
@@ -91,7 +102,8 @@ class Options(msgspec.Struct, kw_only=True):
 
 
 def listening_hosts(launcher: Launcher, prefix: str) -> list[str]:
-    """The addresses at which the nodes of a launcher can call this machine. Raises LaunchError if there are none."""
+    """Return the addresses at which the nodes of a launcher can reach this machine. Raises LaunchError if there are
+    none."""
     if launcher.local:
         return ["127.0.0.1"]
     try:
@@ -104,7 +116,7 @@ def listening_hosts(launcher: Launcher, prefix: str) -> list[str]:
 
 
 class FrontEnd:
-    """One run, from its launcher to the head process's exit code. It is made within an event loop."""
+    """One run, from starting its agents to the head process's exit code. It must be made within an event loop."""
 
     def __init__(self, launcher: Launcher, head: Head, options: Options) -> None:
         self.launcher = launcher
@@ -121,9 +133,9 @@ class FrontEnd:
         self._hurried = False
         self._interrupted = False
         self._restarted = False
-        # Nodes whose processes are being ended because the head process is to be started again.
+        # Nodes whose processes are being ended before the head process is restarted.
         self._clearing: set[int] = set()
-        self._writing: set[int] = set()  # nodes that say goodbye late
+        self._writing: set[int] = set()  # nodes that are still writing files at the end, which may take long
         self._decisions = Decisions()
         self.loop = asyncio.get_running_loop()
         self.code: asyncio.Future[int] = self.loop.create_future()
@@ -133,9 +145,9 @@ class FrontEnd:
         self.all_gone = asyncio.Event()
 
     async def run(self) -> int:
-        """Run to the end; the exit code of the head process, negative for a signal.
+        """Run to the end. Returns the exit code of the head process, negative for a signal.
 
-        Raises LaunchError where the nodes cannot be had. However it ends, all agents are ended.
+        Raises LaunchError if the nodes cannot be used. In any case all agents are ended.
         """
         tell_loop_errors(self.loop)
         check_files(_FEWEST_FILES + len(self.launcher.nodes), f"a run of {len(self.launcher.nodes)} nodes")
@@ -148,7 +160,7 @@ class FrontEnd:
             if await self._gather():
                 self._take_over()
                 await self._open_views()
-                # A node may have been lost in this moment already, and that have been seen to.
+                # A node may have been lost already, and the head process started or the run ended because of that.
                 if self.head_node is None and not self.code.done():
                     self._start_head()
             return await self.code
@@ -161,7 +173,7 @@ class FrontEnd:
             await self._views.open()
 
     async def _gather(self) -> bool:
-        """Have all nodes join; whether they did before a signal came."""
+        """Wait until all nodes have joined. Returns False if a signal came before."""
         hosts = listening_hosts(self.launcher, self.options.prefix)
         token = self.meeting.listen(hosts, self.options.port or self.launcher.port)
         token.claims = {"join_timeout": self.options.join_timeout, **self.options.claims}
@@ -189,7 +201,7 @@ class FrontEnd:
                     wait.cancel()
 
     def _goes_without(self, failure: str) -> bool:
-        """Whether the run can do without the nodes of which no agent could be started."""
+        """Return whether the run can continue without the nodes whose agents could not be started."""
         one_each = len(self.launcher.starters) == len(self.launcher.nodes)
         return one_each and self.meeting.goes_without(len(self.launcher.failures), failure)
 
@@ -197,7 +209,7 @@ class FrontEnd:
         for index, control in enumerate(self.meeting.controls):
             assert control is not None
             self.alive[index] = control
-        self.meeting.close()  # nobody else is expected
+        self.meeting.close()  # no other node is expected
         count = len(self.alive)
         settings = {
             "idle": max(0, self.options.idle - (len(self.launcher.nodes) - count)),
@@ -239,7 +251,7 @@ class FrontEnd:
                 self._on_wish(index, message)
 
     def _on_wish(self, index: int, message: Message) -> None:
-        """Do what a node asks of the front end itself."""
+        """Handle a request of a node to the front end itself."""
         match message:
             case AskMembers():
                 members = [member for member in self.meeting.members if member is not None]
@@ -251,7 +263,7 @@ class FrontEnd:
             case Writing():
                 self._writing.add(index)
             case _:
-                log.warning("%s sent %r, which means nothing here", self._name(index), message)
+                log.warning("%s sent %r, which is not expected", self._name(index), message)
 
     def _on_output(self, index: int, number: int, data: bytes) -> None:
         if number not in (1, 2):
@@ -272,15 +284,15 @@ class FrontEnd:
         self._soon(send)
 
     def _soon(self, callback: Callable[[], None]) -> None:
-        """Have the loop call it; for other threads."""
+        """Call the function in the event loop; may be called in any thread."""
         try:
             self.loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            pass  # the loop is closed: the run is over, and nobody is left to tell
+            pass  # the loop is closed: the run is over
 
     def _on_head_exited(self, index: int, code: int, error: str) -> None:
         if index != self.head_node:
-            return  # one that was ended because it is started again
+            return  # an earlier head process, which was ended for a restart
         if error:
             self.terminal.write(2, f"dragon: {error}\n".encode())
         if not self.code.done():
@@ -320,7 +332,7 @@ class FrontEnd:
         if self.head_node is not None:
             self.head_node = None
             self._restarted = True
-            log.error("the program is started again on the nodes that are left")
+            log.error("the program is restarted on the remaining nodes")
             for index, control in self.alive.items():
                 self._clearing.add(index)
                 control.send(Clear())
@@ -338,7 +350,7 @@ class FrontEnd:
 
     def _on_signal(self, number: int) -> None:
         if self._ending:
-            self._hurried = True  # somebody will not wait for goodbyes
+            self._hurried = True  # a second signal: do not wait for the agents
             self.all_gone.set()
             return
         if not self._interrupted:
@@ -348,7 +360,7 @@ class FrontEnd:
             self._give_up(number)
 
     def _pass_on(self, number: int) -> bool:
-        """Send the head process a signal; whether there is one."""
+        """Forward a signal to the head process. Returns whether there is one."""
         if self.head_node is None or self.head_node not in self.alive:
             return False
         self.alive[self.head_node].send(SignalHead(number))
@@ -359,10 +371,10 @@ class FrontEnd:
             self.code.set_result(-number)
 
     def _on_terminal_closed(self, number: int, error: OSError) -> None:
-        # `dragon … | head`: on one node the program would get SIGPIPE; from here it can be told to end.
+        # `dragon … | head`: on one node the program would get SIGPIPE; here it gets SIGTERM.
         if number == 1:
             if error.errno not in (errno.EPIPE, errno.EIO):
-                log.error("stdout cannot be written (%s); the program is told to end", error.strerror)
+                log.error("stdout cannot be written (%s); the program gets SIGTERM", error.strerror)
             self._soon(lambda: self._on_signal(signal.SIGTERM))
 
     async def _end(self) -> None:
@@ -394,4 +406,4 @@ class FrontEnd:
             control.drop()
         while not await self.loop.run_in_executor(None, self.terminal.finish, 1.0):
             if self._interrupted or self._hurried:
-                break  # nobody reads, and nobody wants to wait for that
+                break  # the reader does not read, and the user does not want to wait

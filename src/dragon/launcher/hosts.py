@@ -1,4 +1,4 @@
-"""Names of hosts: as workload managers abbreviate them, from host files and from network configuration files."""
+"""Host names: expands abbreviated lists, and reads host files and network configuration files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RANGES = re.compile(r"\[([^\]\[]*)\]")
 
 
 def expand(text: str) -> list[str]:
-    """The hosts of a list like `gpu[01-03,7],login`, in its order. Raises ValueError for what is no such list."""
+    """Return the hosts of a list like `gpu[01-03,7],login`, in its order. Raises ValueError for an invalid list."""
     hosts = []
     for part in _split(text):
         hosts += _expand_one(part)
@@ -24,7 +24,7 @@ def expand(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside of brackets."""
+    """Split at commas outside brackets."""
     parts, depth, begin = [], 0, 0
     for position, letter in enumerate(text):
         depth += (letter == "[") - (letter == "]")
@@ -58,19 +58,19 @@ def _numbers(text: str) -> Iterable[str]:
 
 
 def unique(hosts: Iterable[str]) -> list[str]:
-    """Each host once, at its first place."""
+    """Return each host once, in the order of first occurrences."""
     return list(dict.fromkeys(hosts))
 
 
 def read_host_file(path: str) -> list[str]:
-    """One host per line, or several; `#` begins a comment, words after the first (`slots=4`) are of no interest here.
+    """Read a file with one host per line; `#` begins a comment, and words after the first (`slots=4`) are ignored.
 
     Raises OSError for a file that cannot be read, ValueError for one without hosts.
     """
     try:
         text = Path(path).read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text in UTF-8: {error}") from error
+        raise ValueError(f"{path} is not UTF-8 text: {error}") from error
     lines = (line.partition("#")[0].split() for line in text.splitlines())
     hosts = unique(host for words in lines if words for host in expand(words[0]))
     if not hosts:
@@ -79,7 +79,7 @@ def read_host_file(path: str) -> list[str]:
 
 
 def read_network_config(path: str) -> list[str]:
-    """The hosts of a file as `dragon-network-config` writes it, YAML or JSON, the primary first.
+    """Return the hosts of a file that `dragon-network-config` wrote, YAML or JSON, the primary first.
 
     Raises OSError for a file that cannot be read, ValueError for one that does not describe nodes.
     """
@@ -98,10 +98,10 @@ def _number(path: str, key: Any) -> int:
     try:
         return int(key)
     except ValueError:
-        raise ValueError(f"{path}: nodes have numbers, and {key!r} is none") from None
+        raise ValueError(f"{path}: the keys must be numbers of nodes, not {key!r}") from None
 
 
 def _value(path: str, node: Any, name: str) -> Any:
     if not isinstance(node, dict) or not (node.get("host_name") or node.get("name")):
-        raise ValueError(f"{path}: a node has a host_name, and {node!r} has none")
+        raise ValueError(f"{path}: a node must have a host_name, and {node!r} has none")
     return node.get(name)

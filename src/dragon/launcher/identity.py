@@ -1,4 +1,4 @@
-"""How a front end proves itself to its agents, and what they prove to it."""
+"""The identity with which a front end and its agents authenticate each other."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Identity(msgspec.Struct, kw_only=True):
 
     @classmethod
     def create(cls) -> Identity:
-        """A new one."""
+        """Return a new identity."""
         certificate, key = Authority.create().issue("front end")
         return cls(certificate=certificate, key=key, secret=secrets.token_bytes(_SECRET_SIZE))
 
     def token(self, addresses: list[str]) -> Token:
-        """What agents need in order to join at these addresses ("host:port")."""
+        """Return the token with which agents join at these addresses ("host:port")."""
         return Token(addresses=addresses, fingerprint=fingerprint(self.certificate), secret=self.secret)
 
     def encode(self) -> str:
-        """One line of text."""
+        """Return the identity as one line of text."""
         return base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode()
 
     @classmethod
     def decode(cls, text: str) -> Identity:
-        """Raises ValueError for what encode() did not write."""
+        """Return the identity that encode() wrote. Raises ValueError for other text."""
         return msgspec.msgpack.decode(base64.urlsafe_b64decode(text.strip()), type=cls)

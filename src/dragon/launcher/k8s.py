@@ -1,7 +1,7 @@
 """Nodes that are the pods of an Indexed Job of Kubernetes.
 
-All pods run the same command. The one with index 0 is the front end, and has an agent of its own beside it; the others
-are agents, and find it under its name in the Job's headless Service. A Secret gives all of them the same identity.
+All pods run the same command. The pod with index 0 runs the front end, and an agent of its own; the others run agents,
+and find the front end by its name in the Job's headless Service. A Secret gives all of them the same identity.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["INDEX", "JOIN_TIMEOUT", "K8s", "Resources", "manifest"]
 INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes
 _IDENTITY, _JOIN = "DRAGON_FRONT_END", "DRAGON_JOIN"
 _JOB, _COUNT, _PORT = "DRAGON_JOB", "DRAGON_JOB_NODES", "DRAGON_PORT"
-# Images are pulled to some machines long after others.
+# Seconds: pulling images may take much longer on some machines than on others.
 JOIN_TIMEOUT = 600.0
 
 
 class K8s(Launcher):
-    """The pods of the Job that this one belongs to, which must be its first. Raises LaunchError elsewhere."""
+    """The pods of the Job that this pod belongs to, which must be its first. Raises LaunchError elsewhere."""
 
     name = "k8s"
 
@@ -35,7 +35,7 @@ class K8s(Launcher):
         missing = [name for name in (INDEX, _IDENTITY, _JOB, _COUNT) if name not in environment]
         if missing:
             raise LaunchError(
-                f"this is no pod of a Job that `dragon k8s manifest` wrote: {', '.join(missing)} is not set"
+                f"this is not a pod of a Job that `dragon k8s manifest` wrote: {', '.join(missing)} is not set"
             )
         self.nodes = [f"{environment[_JOB]}-{index}" for index in range(int(environment[_COUNT]))]
         self.identity = Identity.decode(environment[_IDENTITY])
@@ -44,37 +44,37 @@ class K8s(Launcher):
 
     async def start(self, token: Token) -> None:
         """Start the agent of the first pod; the agents of the others are their pods' own commands."""
-        # It must not be called over the loopback: an agent takes that for a run on this machine alone.
+        # The front end's address must not be the loopback: to an agent that means a run on this machine only.
         own = msgspec.structs.replace(token, index=0)
         hidden = {name: value for name, value in os.environ.items() if name not in (_IDENTITY, _JOIN)}
         self.starters.append(await Starter.run("the agent of the first pod", self.command, own.encode(), hidden))
 
 
 class Resources(msgspec.Struct, kw_only=True):
-    """What each pod is to have; `memory` as Kubernetes writes it (64Gi)."""
+    """The resources of each pod; `memory` in the notation of Kubernetes (64Gi)."""
 
     cpus: int | None = None
     gpus: int | None = None
     memory: str = ""
 
     def limits(self) -> dict[str, str]:
-        """As a container's limits."""
+        """Return the limits of a container."""
         found = {"cpu": self.cpus, "nvidia.com/gpu": self.gpus, "memory": self.memory}
         return {name: str(value) for name, value in found.items() if value}
 
 
 def _literal(word: str) -> str:
-    """An argument that a container gets as it is: Kubernetes puts variables, the secret ones too, in place of $(NAME),
-    and one dollar in place of two."""
+    """Escape an argument, because Kubernetes replaces $(NAME) by the variable, including the secret ones, and
+    $$ by $."""
     return word.replace("$", "$$")
 
 
 def manifest(
     name: str, image: str, nodes: int, command: Sequence[str], port: int, resources: Resources, namespace: str = ""
 ) -> list[dict[str, Any]]:
-    """A Secret, a headless Service and a Job that run `command`, which is the arguments of `dragon`, over `nodes` pods.
+    """Return a Secret, a headless Service and a Job that run `command`, the arguments of `dragon`, over `nodes` pods.
 
-    Each call makes a secret of its own; the result is to be used for one run, and not kept.
+    Each call creates a new secret; use the result for one run only, and do not keep it.
     """
     identity = Identity.create()
     token = identity.token([f"{name}-0.{name}:{port}"])
@@ -91,7 +91,7 @@ def manifest(
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata,
-        # The front end is called before its pod counts as ready.
+        # Agents connect to the front end before its pod counts as ready.
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": name}},
     }
     variables = [
@@ -115,7 +115,7 @@ def manifest(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "containers": [container],
-            # On as many machines as there are.
+            # Spread over as many machines as possible.
             "topologySpreadConstraints": [
                 {
                     "maxSkew": 1,

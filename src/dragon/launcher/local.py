@@ -1,4 +1,4 @@
-"""A run on this machine alone, with a head process that decides how it ends."""
+"""Runs a program on this machine only; the run ends with its head process."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["run"]
 
 log = runtime_log("frontend")
 
-# Between a signal to the front end and the end of everything.
+# Seconds between a signal to the front end and the end of everything.
 _SIGNAL_TIMEOUT_S = 10.0
 _POLL_S = 1.0
-_KILLED_VISIBLE_S = 0.5  # seconds for which a process that is killed may still be seen
+_KILLED_VISIBLE_S = 0.5  # seconds for which a killed process may still be visible
 _SIGNAL = struct.Struct("=Iii116x")  # signalfd_siginfo: number, errno, code, and more
 
 
 def run(command: list[str], label: str) -> int:
-    """Run the head process to its end; its exit code, negative for a signal. The whole run ends with it."""
+    """Run the head process to its end. Returns its exit code, negative for a signal. The whole run ends with it."""
     numbers = [*heeded(PASSED_ON), *heeded(NOTICES)]
     given = _core.current_signals()
-    # From now on they are read where that is convenient: what is begun here is not left half done.
+    # From now on signals are read at defined points, so that no operation is interrupted halfway.
     signals = _core.signal_descriptor(numbers, [])
     witness = Witness(numbers)
     try:
@@ -43,7 +43,7 @@ def run(command: list[str], label: str) -> int:
         run_module.become(run_module.Identity(name="front end"))  # the head is the user's program
         request, _record = new_request("head", folder=current_folder())
         request.streams = [Output(), Output(), Output()]
-        request.leave_running = True  # what it leaves ends with the run, which waits for it
+        request.leave_running = True  # processes that it leaves running end with the run, which waits for them
         request.signals = given
         request.executable, *request.arguments = map(sendable, command)
         request.environment = environment_changes(this)
@@ -57,7 +57,7 @@ def run(command: list[str], label: str) -> int:
 
 
 def _leave_if_asked(signals: int) -> None:
-    """End this process where a signal has come that ends the program, which has not begun."""
+    """End this process if a signal has come that ends the program, which has not started yet."""
     asked = select.poll()
     asked.register(signals, select.POLLIN)
     while asked.poll(0):
@@ -67,7 +67,7 @@ def _leave_if_asked(signals: int) -> None:
 
 
 def _wait(head: Started, signals: int, witness: Witness, agent: Owner) -> int:
-    """Pass signals on until the head process has ended; after one that ends it, it has a while to do so in order."""
+    """Forward signals until the head process has ended. After a signal that ends it, it is killed 10 s later."""
     events = select.poll()
     for descriptor in (signals, head.sentinel):
         events.register(descriptor, select.POLLIN)
@@ -86,7 +86,7 @@ def _wait(head: Started, signals: int, witness: Witness, agent: Owner) -> int:
 
 
 def _has_ended(agent: Owner, code: int) -> bool:
-    """Whether the agent has ended before the head process did, and ended it so: that may be seen first."""
+    """Return whether the agent ended before the head process and killed it; the latter may be noticed first."""
     end = time.monotonic() + (_KILLED_VISIBLE_S if -code in (signal.SIGTERM, signal.SIGKILL) else 0.0)
     while is_alive(agent):
         if time.monotonic() >= end:
@@ -97,8 +97,8 @@ def _has_ended(agent: Owner, code: int) -> bool:
 
 def _pass_on(head: Started, signals: int, witness: Witness) -> int:
     number, _, _ = _SIGNAL.unpack(os.read(signals, _SIGNAL.size))
-    # What came to the whole group, as from a terminal, came to the head process too, if that was there; Python takes a
-    # second SIGINT at once for another one. But that a terminal is closed it tells the leader of its session alone.
+    # A signal to the whole process group, as from a terminal, also reached the head process if it existed, and Python
+    # would handle a second SIGINT as another one. But a closed terminal sends SIGHUP only to the session leader.
     came = witness.time_of(number)
     if came is None or came < _start_of(head) or (number == signal.SIGHUP and os.getsid(0) == os.getpid()):
         head.signal(number)
@@ -106,6 +106,6 @@ def _pass_on(head: Started, signals: int, witness: Witness) -> int:
 
 
 def _start_of(process: Started) -> float:
-    """When a process was started, or a moment later, in seconds since the system's start."""
+    """Return when a process was started, rounded up to a clock tick, in seconds since the system's start."""
     ticks = process_start_time(process.pid)
     return 0.0 if ticks is None else (ticks + 1) / os.sysconf("SC_CLK_TCK")

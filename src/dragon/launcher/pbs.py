@@ -19,7 +19,7 @@ __all__ = ["Pals", "Pbs", "read_node_file"]
 
 
 def read_node_file(environment: Mapping[str, str]) -> list[str]:
-    """The lines of the job's PBS_NODEFILE: a host for each slot. Raises LaunchError outside of a job."""
+    """Return the lines of the job's PBS_NODEFILE: a host for each slot. Raises LaunchError outside of a job."""
     path = environment.get("PBS_NODEFILE", "")
     if not path:
         raise LaunchError("this is not in a PBS job; use `qsub -I -l select=N` or a job script")
@@ -35,7 +35,7 @@ class _Job(Launcher):
         slots = read_node_file(environment)
         allocated = list(dict.fromkeys(slots))
         if count > len(allocated):
-            raise LaunchError(f"{count} nodes were asked for; the job has {len(allocated)}: {', '.join(allocated)}")
+            raise LaunchError(f"{count} nodes were requested; the job has {len(allocated)}: {', '.join(allocated)}")
         self.nodes = allocated[: count or None]
         self.slots = [slots.index(node) for node in self.nodes]
 
@@ -51,14 +51,15 @@ class Pals(_Job):
 
     async def start(self, token: Token) -> None:
         """Start the agents of all nodes with one `mpiexec` of PALS."""
-        # PALS gives its standard input to the first rank only, so the token goes in the environment, which other
-        # users cannot read; the agent takes it out of there.
+        # PALS forwards its standard input to the first rank only, so the token is in the environment, which other
+        # users cannot read; the agent removes it from there.
         environment = {**os.environ, "DRAGON_JOIN": token.encode()}
         command = [*self.mpiexec(), *self.command]
         self.starters.append(await Starter.run("mpiexec", command, "", environment))
 
     def mpiexec(self) -> list[str]:
-        """The command before the agent's own: what `dragon-config add --backend-mpiexec-override` said, or our own."""
+        """Return the command before the agent's own: that of `dragon-config add --backend-mpiexec-override`, or the
+        default."""
         count = str(len(self.nodes))
         override = configuration.read().get("backend_mpiexec_override")
         if override:
@@ -70,7 +71,7 @@ class Pals(_Job):
 class Pbs(_Job):
     """The first `count` nodes of the job, or all: one `pbsdsh` for each.
 
-    It hands on neither standard input nor environment, so each token waits in a file of the home folder that only this
+    pbsdsh forwards neither standard input nor environment, so each token is in a file of the home folder that only this
     user can read, until the agent has read and removed it.
     """
 
@@ -82,7 +83,7 @@ class Pbs(_Job):
         self._tokens: list[Path] = []
 
     async def start(self, token: Token) -> None:
-        """Start the agent of every node, all at once."""
+        """Start the agents of all nodes concurrently."""
         await asyncio.gather(*(self._start(index, token) for index in range(len(self.nodes))))
 
     async def _start(self, index: int, token: Token) -> None:
@@ -95,13 +96,13 @@ class Pbs(_Job):
         self.starters.append(await Starter.run(f"pbsdsh on {self.nodes[index]}", command, ""))
 
     def pbsdsh(self, index: int) -> list[str]:
-        """The command before the agent's own."""
+        """Return the command before the agent's own."""
         path = os.environ.get("PYTHONPATH")
         variables = [f"PYTHONPATH={path}"] if path else []
         return ["pbsdsh", "-n", str(self.slots[index]), "--", "/usr/bin/env", *variables]
 
     async def stop(self, patience: float) -> None:
-        """Delete the tokens of agents that have not started, then stop as any launcher."""
+        """Delete the tokens of agents that have not started, then stop the commands."""
         for file in self._tokens:
-            file.unlink(missing_ok=True)  # that of an agent which has not started
+            file.unlink(missing_ok=True)  # exists if the agent has not started
         await super().stop(patience)

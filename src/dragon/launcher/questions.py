@@ -1,4 +1,4 @@
-"""What the front end asks a run over several nodes, for those who look at it from here."""
+"""Requests of the front end to the agents of a run over several nodes, for views that it serves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ANSWER_TIMEOUT_S = 10.0
 
 
 class Questions:
-    """Questions to one agent, which asks all the others. `agent` gives the connection to one that is there."""
+    """Requests to one agent, which asks all the others. `agent` returns the connection to a live one, or None."""
 
     def __init__(self, agent: Callable[[], Control | None]) -> None:
         self._agent = agent
@@ -31,7 +31,8 @@ class Questions:
         self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
 
     async def ask(self, request: Request[_Answer]) -> _Answer:
-        """What the agents answer. Raises RunEndedError at the end of the run, DragonError where it has no answer."""
+        """Return the agents' reply. Raises RunEndedError at the end of the run, DragonError for an error, or without a
+        reply in 10 s."""
         control, number = self._agent(), next(self._numbers)
         if control is None:
             raise RunEndedError("the run is at its end")
@@ -46,10 +47,10 @@ class Questions:
             del self._asked[number]
 
     def answered(self, answer: Answered) -> None:
-        """An agent did."""
+        """Handle an agent's reply."""
         future = self._asked.get(answer.number)
         if future is None or future.done():
-            return  # nobody waits for it any more
+            return  # the request has timed out
         if answer.error:
             future.set_exception(DragonError(answer.error))
         else:

@@ -1,4 +1,4 @@
-"""Nodes of a Ray cluster: one actor on each runs the agent, so a Ray cluster anywhere is a machine for Dragon.
+"""Nodes of a Ray cluster: one actor on each runs the agent.
 
 The actors are bundles of a placement group with the strategy STRICT_SPREAD, so no two are on one node, and Ray starts
 nothing else on the CPUs and GPUs that they hold.
@@ -27,10 +27,10 @@ _ANSWER_TIMEOUT = 5.0
 
 
 class _Actor:
-    """Holds the resources of a node, and runs its agent."""
+    """A Ray actor that holds the resources of a node, and runs its agent."""
 
     def run(self, command: Sequence[str], token: str) -> tuple[int, str]:
-        """The agent's exit code, and the last lines that it wrote."""
+        """Run the agent. Returns its exit code, and the last lines of its output."""
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -39,9 +39,9 @@ class _Actor:
 
 
 class Ray(Launcher):
-    """`count` nodes of the cluster at `address` (as `ray.init` takes it), or all of them.
+    """`count` nodes of the cluster at `address` (as for `ray.init`), or all of them.
 
-    Raises LaunchError where Ray is not installed, not reached, or has too few nodes.
+    Raises LaunchError if Ray is not installed, cannot be reached, or has too few nodes.
     """
 
     name = "ray"
@@ -64,8 +64,8 @@ class Ray(Launcher):
                 raise LaunchError(f"no Ray cluster at {address!r}: {why}; `ray start` makes one") from error
         alive = [node for node in ray.nodes() if node["Alive"]]
         if count > len(alive):
-            raise LaunchError(f"{count} nodes were asked for; the Ray cluster has {len(alive)}")
-        # What every one of the nodes can give; they need not be alike.
+            raise LaunchError(f"{count} nodes were requested; the Ray cluster has {len(alive)}")
+        # The resources that every node has; the nodes may differ.
         resources = [node["Resources"] for node in alive]
         bundle = {kind: min(has.get(kind, 0) for has in resources) for kind in ("CPU", "GPU")}
         self.bundle = {kind: amount for kind, amount in bundle.items() if amount} or {"CPU": 1}
@@ -84,8 +84,8 @@ class Ray(Launcher):
             await asyncio.wait_for(_awaited(self._group.ready()), _PLACEMENT_TIMEOUT)
         except TimeoutError:
             raise LaunchError(
-                f"Ray did not give {len(self.nodes)} nodes with {self.bundle} each in {_PLACEMENT_TIMEOUT:g} s: "
-                "others use them; `ray status` shows who"
+                f"Ray did not allocate {len(self.nodes)} nodes with {self.bundle} each within "
+                f"{_PLACEMENT_TIMEOUT:g} s: they are in use; `ray status` shows by whom"
             ) from None
         actor = self.ray.remote(_Actor)
         for index in range(len(self.nodes)):
@@ -96,7 +96,7 @@ class Ray(Launcher):
             self._calls.append((holder, holder.run.remote(self.command, own.encode())))
 
     async def failed(self) -> str:
-        """Wait until the first actor has ended, and say which and why."""
+        """Wait until the first actor has ended, and return which and why."""
         waiting = {asyncio.ensure_future(_awaited(call)): index for index, (_, call) in enumerate(self._calls)}
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -110,7 +110,7 @@ class Ray(Launcher):
                 task.cancel()
 
     async def stop(self, patience: float) -> None:
-        """Wait up to `patience` seconds for the actors, then kill them, return the nodes and leave Ray."""
+        """Wait up to `patience` seconds for the actors, then kill them, release the nodes and disconnect from Ray."""
         waiting = [asyncio.ensure_future(_awaited(call)) for _, call in self._calls]
         if waiting and patience:
             await asyncio.wait(waiting, timeout=patience)
@@ -124,7 +124,7 @@ class Ray(Launcher):
 
 
 def _expect_answer(address: str) -> None:
-    """Raises OSError where nothing listens: Ray would try that for more than a minute."""
+    """Raise OSError if nothing listens at the address: Ray would retry for more than a minute."""
     place = urlsplit(address if "://" in address else f"//{address}")
     if place.port is not None:
         socket.create_connection((place.hostname, place.port), timeout=_ANSWER_TIMEOUT).close()

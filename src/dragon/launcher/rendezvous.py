@@ -1,8 +1,8 @@
-"""The meeting of a run's agents: who may join, who is still missing, and who is told what when all are there.
+"""The rendezvous of a run's agents: authenticates them, tracks which are missing, and sends each its membership.
 
-Whoever cannot prove the run's secret is refused, told nothing, and does not disturb the others: a caller that sends
-nothing, or no TLS, is dropped after five seconds; frames are bounded and checked; a recorded greeting answers an old
-challenge. Each kind of refusal is logged once.
+A caller that cannot prove the run's secret is refused without information, and does not disturb the others: one that
+sends nothing, or no TLS, is dropped after five seconds; frames are limited and validated; a recorded greeting answers
+an old challenge. Each kind of refusal is logged once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LARGEST_GREETING = 256 * 1024
 
 
 class _Refused(Exception):
-    """A caller is not let in. `kind` is logged once; `told` goes to a caller that proved the secret."""
+    """A caller is refused. `kind` is logged once; `told` is sent to a caller that proved the secret."""
 
     def __init__(self, kind: str, told: str = "") -> None:
         super().__init__(told or kind)
@@ -45,7 +45,7 @@ class _Refused(Exception):
 
 
 class Rendezvous:
-    """Waits for the agents of `nodes`, named as the launcher names them; of which `spare` may fail to come."""
+    """Waits for the agents of `nodes`, named as the launcher names them, of which `spare` may be missing."""
 
     def __init__(self, nodes: list[str], identity: Identity | None = None, spare: int = 0) -> None:
         self.nodes = nodes
@@ -57,9 +57,9 @@ class Rendezvous:
         self._log_once = Once(log)
         self._complete = asyncio.Event()
         self._failure = ""
-        self._lost = 0  # that had joined
+        self._lost = 0  # nodes that were lost after they had joined
         self._not_started = 0
-        self._reasons: list[str] = []  # why some nodes are not there
+        self._reasons: list[str] = []  # why some nodes are missing
         self.announced = False
         self.port = 0  # until it listens
         self._loop = asyncio.get_running_loop()
@@ -67,9 +67,9 @@ class Rendezvous:
         self._callers: Callers | None = None
 
     def listen(self, hosts: list[str], port: int = 0) -> Token:
-        """Listen, and return the token for the agents. `hosts` are the addresses under which they are to call.
+        """Listen, and return the token for the agents. `hosts` are the addresses at which they connect.
 
-        Raises LaunchError where the port is taken. `close()` ends it.
+        Raises LaunchError if the port is in use. close() stops listening.
         """
         alone = set(hosts) == {"127.0.0.1"}
         family = socket.AF_INET if alone or not socket.has_dualstack_ipv6() else socket.AF_INET6
@@ -78,7 +78,9 @@ class Rendezvous:
                 (hosts[0] if alone else "", port), family=family, backlog=4096, dualstack_ipv6=family == socket.AF_INET6
             )
         except OSError as error:
-            raise LaunchError(f"cannot listen at port {port}: {error.strerror}; choose another one, or none") from error
+            raise LaunchError(
+                f"cannot listen at port {port}: {error.strerror}; give another --port, or none"
+            ) from error
         self.port = listener.getsockname()[1]
         self._callers = Callers(listener, self._greet, self._log_once)
         addresses = [f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}" for host in hosts]
@@ -87,8 +89,8 @@ class Rendezvous:
         return token
 
     async def gather(self, timeout: float) -> None:
-        """Wait until all nodes are there that can come. Raises LaunchError that names those that are missing; who
-        waits is told of them before."""
+        """Wait until all nodes that can join have joined. Raises LaunchError, which names the missing ones; after 10 s
+        they are logged."""
         told = self._loop.call_later(_PROGRESS_AFTER_S, self._tell_of_missing, timeout)
         try:
             async with asyncio.timeout(timeout):
@@ -103,14 +105,14 @@ class Rendezvous:
             raise LaunchError(self._failure)
 
     def goes_without(self, count: int, reason: str) -> bool:
-        """So many agents could not be started: whether the run can do without them, and so is not to wait for them."""
+        """Note that `count` agents could not be started. Returns whether the run can continue without them."""
         self._not_started = count
         self._reasons.append(reason)
         self._look()
         return count <= self.spare
 
     def settle(self) -> None:
-        """Have the nodes that are there be all there are. Raises LaunchError where one was lost in the last moment."""
+        """Restrict the run to the nodes that have joined. Raises LaunchError if one was lost meanwhile."""
         if self._failure:
             raise LaunchError(self._failure)
         there = [index for index, control in enumerate(self.controls) if control is not None]
@@ -134,7 +136,7 @@ class Rendezvous:
             certificate, key = self.authority.issue(node_name(index))
             own = Membership(
                 index=index,
-                # The list is handed on from node to node: for thousands of them it is too long to be sent to each.
+                # The list is forwarded from node to node: for thousands of nodes it is too long to be sent to each.
                 members=[] if index else known,
                 parent=known[parent_of(index)] if index else None,
                 authority=self.authority.certificate,
@@ -145,12 +147,12 @@ class Rendezvous:
             control.send(Welcome(own))
 
     def close(self) -> None:
-        """Accept nobody any more; may be called again."""
+        """Stop accepting connections; may be called again."""
         if self._callers is not None:
             self._callers.close()
 
     async def dismiss(self) -> None:
-        """Send those who have joined home: the run does not come about."""
+        """Send End to the agents that have joined: the run does not start."""
         self.close()
         joined = [control for control in self.controls if control is not None]
         for control in joined:
@@ -165,7 +167,7 @@ class Rendezvous:
         log.warning("waiting up to %g s for %s%s", timeout, count, names)
 
     def _missing(self) -> tuple[str, str]:
-        """How many, and after a colon which, where that is known."""
+        """Return how many nodes are missing, and after a colon which, if known."""
         missing = [name for name, member in zip(self.nodes, self.members, strict=True) if member is None]
         names = [name for name in missing if name]
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
@@ -176,8 +178,8 @@ class Rendezvous:
         return (
             f"{count} did not join within {timeout:g} s{names}. Check that each can "
             f"reach this host ({socket.gethostname()}) at TCP port {self.port} (firewall, --network-prefix), and that "
-            f"Python and dragon {dragon.__version__} are installed there at the same path; --join-timeout gives them "
-            "longer"
+            f"Python and dragon {dragon.__version__} are installed there at the same path; --join-timeout "
+            "sets the time"
         )
 
     async def _greet(self, connection: socket.socket, address: str) -> None:
@@ -187,15 +189,15 @@ class Rendezvous:
                 await self._loop.connect_accepted_socket(lambda: control, connection, ssl=self._context)
                 self._admit(control, await self._hear(control))
         except TimeoutError:
-            self._refuse(control, connection, _Refused(f"said nothing of use for {_GREETING_TIMEOUT:g} s"))
+            self._refuse(control, connection, _Refused(f"sent no valid greeting for {_GREETING_TIMEOUT:g} s"))
         except ConnectionError:
             self._refuse(control, connection, _Refused("broke off, or sent a frame that is malformed or too large"))
         except OSError:
             self._refuse(control, connection, _Refused("did not speak TLS"))
         except _Refused as refusal:
             self._refuse(control, connection, refusal)
-        except asyncio.CancelledError:  # the meeting is over, or there are too many callers
-            control.abort("came too late, or had said nothing of use yet")
+        except asyncio.CancelledError:  # the rendezvous is over, or there are too many callers
+            control.abort("came too late, or had sent no valid greeting yet")
             connection.close()
             raise
 
@@ -236,7 +238,8 @@ class Rendezvous:
         self._look()
 
     def _look(self) -> None:
-        """Whether all are there but for those that will not come. (Of one that is lost, its command may end too.)"""
+        """Complete the rendezvous if all nodes have joined except those that will not. (If a node is lost, its command
+        may have failed too.)"""
         if self.controls.count(None) <= min(self.spare, max(self._lost, self._not_started)):
             self._complete.set()
 
@@ -245,11 +248,14 @@ class Rendezvous:
         return self.nodes[index] or (member.node.host_name if member else f"node {index}")
 
     def _place(self, member: Member, index: int | None) -> int:
-        """The index of a node: its own word, else the launcher's node of that name, else the next that is free."""
+        """Return the index of a node: the one that it sent, else that of the launcher's node of its name, else the next
+        free one."""
         free = [place for place, member in enumerate(self.members) if member is None]
         if index is not None:
             if index not in free:
-                raise _Refused("joined twice, or is no node of the run", f"place {index} is taken, or does not exist")
+                raise _Refused(
+                    "joined twice, or is not a node of the run", f"index {index} is taken, or does not exist"
+                )
             return index
         short = member.node.host_name.partition(".")[0]
         for place in free:
@@ -257,7 +263,7 @@ class Rendezvous:
                 return place
         unnamed = [place for place in free if not self.nodes[place]]
         if not unnamed:
-            raise _Refused("joined twice, or is no node of the run", f"{short!r} is not a node that is waited for")
+            raise _Refused("joined twice, or is not a node of the run", f"{short!r} is not an expected node")
         return unnamed[0]
 
     def _refuse(self, control: Control, connection: socket.socket, refusal: _Refused) -> None:

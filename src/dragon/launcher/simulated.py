@@ -1,4 +1,4 @@
-"""Rehearsal: several nodes on this machine, each with its own agent, arena and host name."""
+"""Simulated nodes: several on this machine, each with its own agent, arena and host name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Simulated"]
 
 
 class Simulated(Launcher):
-    """`count` agents on this machine. Where `cpus` or `gpus` are given, each claims that many."""
+    """`count` agents on this machine. If `cpus` or `gpus` are given, each claims that many."""
 
     name = "simulated"
     local = True

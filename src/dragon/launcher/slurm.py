@@ -14,7 +14,7 @@ from dragon.runtime.site_launcher import OF_ANOTHER_STEP
 
 __all__ = ["Slurm"]
 
-# Where a job says how many GPUs it has altogether or for each task, a step of one task on each node gets fewer.
+# If a job requests GPUs in total or per task, a step with one task on each node gets fewer than the node's GPUs.
 _NOT_BY_NODE = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_TRES_PER_TASK")
 _COMMAND_TIMEOUT_S = 10.0
 
@@ -22,7 +22,7 @@ _COMMAND_TIMEOUT_S = 10.0
 class Slurm(Launcher):
     """The first `count` nodes of the allocation that this process is in, or all of them.
 
-    Raises LaunchError where there is no allocation, or too small a one.
+    Raises LaunchError if there is no allocation, or it is too small.
     """
 
     name = "slurm"
@@ -35,7 +35,7 @@ class Slurm(Launcher):
         self.environment = environment
         allocated = expand(listed)
         if count > len(allocated):
-            raise LaunchError(f"{count} nodes were asked for; the allocation has {len(allocated)}: {listed}")
+            raise LaunchError(f"{count} nodes were requested; the allocation has {len(allocated)}: {listed}")
         self.nodes = allocated[: count or None]
         self.command = agent_command("--index-from", "SLURM_NODEID", "--name-from", "SLURMD_NODENAME")
 
@@ -44,13 +44,13 @@ class Slurm(Launcher):
         gpus = ""
         if any(name in self.environment for name in _NOT_BY_NODE):
             gpus = gpus_of_each_node(await self._describe_job())
-        # What the job says of its tasks is not for the agents, which have all of their nodes; programs may read it.
+        # The job's variables for tasks do not apply to agents, which use whole nodes; programs get them by --export.
         own = {name: text for name, text in self.environment.items() if name not in OF_ANOTHER_STEP}
-        # By default each task gets all of its standard input, so the token need not be anywhere else.
+        # With --input=all each task gets the standard input, so the token need not be anywhere else.
         self.starters.append(await Starter.run("srun", [*self.srun(gpus), *self.command], token.encode(), own))
 
     async def _describe_job(self) -> str:
-        """What `scontrol` says of the job; nothing where it does not answer."""
+        """Return the output of `scontrol` for the job; "" if it does not answer."""
         command = ("scontrol", "show", "job", "--details", "--oneliner", self.environment["SLURM_JOB_ID"])
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
@@ -66,7 +66,7 @@ class Slurm(Launcher):
             return ""
 
     def srun(self, gpus: str = "") -> list[str]:
-        """The command before the agent's own; `gpus` is how many each node has, where that must be said."""
+        """Return the command before the agent's own; `gpus` is the number of GPUs per node if srun needs it, else ""."""
         count = len(self.nodes)
         told = [
             f"{name}={text}" for name in OF_ANOTHER_STEP if (text := self.environment.get(name)) and "," not in text
@@ -77,11 +77,11 @@ class Slurm(Launcher):
             f"--ntasks={count}",
             "--ntasks-per-node=1",
             f"--nodelist={','.join(self.nodes)}",
-            "--overlap",  # beside other steps of the job
+            "--overlap",  # share resources with other steps of the job
             "--cpu-bind=none",
             f"--export={','.join(['ALL', *told])}",
             "--input=all",
-            "--kill-on-bad-exit=0",  # one node that fails does not take the others with it
+            "--kill-on-bad-exit=0",  # a node that fails does not end the others
             "--no-kill",
             "--unbuffered",
             "--quiet",
@@ -90,7 +90,7 @@ class Slurm(Launcher):
 
 
 def gpus_of_each_node(job: str) -> str:
-    """How many GPUs each node has by `scontrol show job --details`; empty where they differ, or there are none."""
+    """Return the number of GPUs per node from `scontrol show job --details`; "" if nodes differ, or there are none."""
     found = re.findall(r"\bNodes=\S+ CPU_IDs=\S* Mem=\S* GRES=(\S*)", job)
     counts = {sum(map(int, re.findall(r"\bgpu(?::[^:,(]+)?:(\d+)", one))) for one in found}
     return str(counts.pop() or "") if len(counts) == 1 else ""

@@ -1,4 +1,4 @@
-"""Nodes from a list of hosts, reached with the system's own `ssh` and the user's configuration of it."""
+"""Nodes from a list of hosts, reached with the system's `ssh` and the user's configuration of it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dragon.launcher.base import Launcher, Starter, agent_command
 
 __all__ = ["Ssh"]
 
-# A host that asks for a password or an unknown key fails with a message instead of waiting for somebody to type; one
-# that does not answer fails before the time to join is over, and not minutes later; a connection that goes silent ends.
+# A host that asks for a password or has an unknown key fails with a message instead of waiting for input; one that does
+# not answer fails before the join timeout, not minutes later; a connection without traffic is detected as lost.
 _OPTIONS = (
     *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30"),
     *("-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=2"),
 )
-# What the same program needs to be found there. Everything else goes to the agents later, encrypted.
+# The variables with which the agent is found there. Everything else is sent to the agents later, encrypted.
 _VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
 class Ssh(Launcher):
-    """One agent on each of `hosts`. `options` go to ssh before the host name."""
+    """One agent on each of `hosts`. `options` are passed to ssh before the host name."""
 
     name = "ssh"
 
@@ -36,7 +36,7 @@ class Ssh(Launcher):
         self.command = agent_command()
 
     async def start(self, token: Token) -> None:
-        """Start the agent of every host, all at once."""
+        """Start the agents of all hosts concurrently."""
         await asyncio.gather(*(self._start(index, host, token) for index, host in enumerate(self.nodes)))
 
     async def _start(self, index: int, host: str, token: Token) -> None:

@@ -1,4 +1,4 @@
-"""The front end's standard input, read piece by piece as the head process's node asks for it."""
+"""Reads the front end's standard input in pieces, as the head process's node requests them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collections.abc import Callable
 
 __all__ = ["StandardInput"]
 
-_PIECE = 64 * 1024
+_PIECE = 64 * 1024  # bytes
 _POLL_S = 0.2
 
 
 class StandardInput:
-    """Reads descriptor 0 in a thread, nothing before `want()`: what the program leaves is the shell's.
+    """Reads descriptor 0 in a thread, and nothing before `want()`: what the program does not read is left for the
+    shell.
 
-    `on_data` is called in the thread with each piece that was wanted; an empty one is the end.
+    `on_data` is called in the thread with each requested piece; an empty one means the end.
     """
 
     def __init__(self, on_data: Callable[[bytes], None]) -> None:
@@ -25,9 +26,9 @@ class StandardInput:
         self._thread: threading.Thread | None = None
 
     def want(self) -> None:
-        """Read one more piece."""
+        """Request one more piece."""
         if self._thread is None:
-            # Nobody waits for it at exit, when it may be reading from a terminal.
+            # A daemon: the exit does not wait for it, as it may be reading from a terminal.
             self._thread = threading.Thread(target=self._run, name="standard input", daemon=True)
             self._thread.start()
         self._wanted.release()
@@ -39,7 +40,7 @@ class StandardInput:
                 time.sleep(_POLL_S)
             try:
                 data = os.read(0, _PIECE)
-            except BlockingIOError:  # somebody made it non-blocking
+            except BlockingIOError:  # another process made it non-blocking
                 time.sleep(_POLL_S)
                 self._wanted.release()
                 continue
@@ -51,7 +52,7 @@ class StandardInput:
 
 
 def _in_background() -> bool:
-    """Whether reading would stop this process, because another one has the terminal."""
+    """Return whether reading would stop this process, because another process group has the terminal."""
     try:
         return os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
     except OSError:  # not the terminal that controls this process

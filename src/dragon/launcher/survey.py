@@ -1,4 +1,4 @@
-"""What the nodes of a launcher are like, found out by having an agent of each join and describe itself."""
+"""Collects the descriptions of a launcher's nodes, by letting an agent of each join."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dragon.launcher.rendezvous import Rendezvous
 
 __all__ = ["as_configuration", "survey"]
 
-_ACTIVE = 4  # how network configuration files say that a node is in use
+_ACTIVE = 4  # the state of a node in use, in network configuration files
 
 
 async def survey(launcher: Launcher, prefix: str, port: int, timeout: float) -> list[Member]:
-    """One member for each node, in the launcher's order. Raises LaunchError where one does not answer."""
+    """Return one member for each node, in the launcher's order. Raises LaunchError if one does not join."""
     meeting = Rendezvous(launcher.nodes, launcher.identity)
     token = meeting.listen(listening_hosts(launcher, prefix), port or launcher.port)
     token.claims = {"join_timeout": timeout, **({"network_prefix": prefix} if prefix else {})}
@@ -37,10 +37,10 @@ async def survey(launcher: Launcher, prefix: str, port: int, timeout: float) -> 
 
 
 def as_configuration(members: list[Member], hosts: list[str], primary: str = "") -> dict[str, dict[str, Any]]:
-    """The nodes as a network configuration file has them.
+    """Return the nodes in the form of a network configuration file.
 
-    `hosts` are their names in the launcher, by which they are reached again; a node may call itself otherwise. Raises
-    ValueError where `primary` is none of them.
+    `hosts` are their names in the launcher, by which they can be reached again; a node's own name may differ. Raises
+    ValueError if `primary` is none of them.
     """
     names = [host or member.node.host_name for host, member in zip(hosts, members, strict=True)]
     own = [member.node.host_name for member in members]

@@ -14,8 +14,8 @@ __all__ = ["Terminal"]
 class Terminal:
     """Writes to descriptors 1 and 2 in the order of the calls.
 
-    `on_closed` is called, in the thread, with the descriptor that takes nothing any more, and why; what is meant for it
-    after that is dropped.
+    `on_closed` is called, in the thread, with a descriptor that cannot be written any more, and the error; later data
+    for it is dropped.
     """
 
     def __init__(self, on_closed: Callable[[int, OSError], None]) -> None:
@@ -26,11 +26,11 @@ class Terminal:
         self._thread.start()
 
     def write(self, number: int, data: bytes, written: Callable[[], None] | None = None) -> None:
-        """Write soon; `written` is called then, in the thread, also where the data had to be dropped."""
+        """Write asynchronously; `written` is called afterwards, in the thread, also if the data was dropped."""
         self._waiting.put((number, data, written))
 
     def finish(self, timeout: float | None = None) -> bool:
-        """Wait until all is written, at most `timeout` seconds; whether it is."""
+        """Wait until all is written, at most `timeout` seconds. Returns whether it is."""
         self._waiting.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -53,7 +53,7 @@ def _write_all(number: int, data: bytes) -> None:
     while rest:
         try:
             rest = rest[os.write(number, rest) :]
-        except BlockingIOError:  # somebody made the terminal non-blocking
+        except BlockingIOError:  # another process made the terminal non-blocking
             ready = select.poll()
             ready.register(number, select.POLLOUT)
             ready.poll()

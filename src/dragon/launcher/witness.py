@@ -1,6 +1,6 @@
-"""Whether a signal was sent to this process alone or to its whole process group, which the system does not tell.
+"""Detects whether a signal was sent to this process only or to its process group, which the system does not report.
 
-A child in the same group blocks these signals, and tells which it gets.
+A child in the same group blocks these signals, and reports which of them it receives.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from dragon.signals import end_with_parent
 __all__ = ["Witness"]
 
 _TOLD = struct.Struct("=id")
-_GROUP_SIGNAL_S = 0.05  # seconds in which a signal to a group has come to all of its processes
+_GROUP_SIGNAL_S = 0.05  # seconds within which a signal to a group has reached all of its processes
 
 
 class Witness:
-    """Looks on until it is closed. To be made while this process blocks the signals, and has no threads."""
+    """Observes signals until it is closed. It must be made while this process blocks the signals, and has no
+    threads."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         self._told, bell = os.pipe()
@@ -36,8 +37,8 @@ class Witness:
         os.close(bell)
 
     def time_of(self, number: int) -> float | None:
-        """When the group got a signal that this process has just got, in seconds since the system's start; None where
-        this process got it alone."""
+        """Return when the group received a signal that this process has just received, in seconds since the system's
+        start; None if only this process received it."""
         waiting = select.poll()
         waiting.register(self._told, select.POLLIN)
         deadline = time.monotonic() + _GROUP_SIGNAL_S
@@ -50,7 +51,7 @@ class Witness:
         return self._times.pop(number, None)
 
     def close(self) -> None:
-        """End it."""
+        """End the child process."""
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         os.close(self._told)

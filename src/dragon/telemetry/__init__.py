@@ -1,4 +1,4 @@
-"""What a run measures of itself, and what its programs add to that."""
+"""Telemetry: the measurements of a run, metrics of its programs, recordings, and detectors of slow nodes."""
 
 from __future__ import annotations
 

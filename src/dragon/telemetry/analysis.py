@@ -1,4 +1,4 @@
-"""Questions about what all nodes of the run have measured."""
+"""Queries of the metrics of all nodes of a run, or of a recording."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MIN_INTERVAL_S = 0.001
 
 class AnalysisClient:
     """Reads the metrics of the run, from any of its processes. Each node keeps the last 600 values of each of its
-    metrics, which at the default period is ten minutes.
+    metrics, which is ten minutes with the default period.
 
     With a `path` it reads a recording that `dragon --telemetry` has made, and needs no run: the path is its folder, or
-    a directory of several, whose newest is taken. Raises NoRecordingError where there is none.
+    a directory of several, of which the newest is used. Raises NoRecordingError if there is none.
 
     Examples:
         >>> from dragon.telemetry import AnalysisClient, Telemetry
@@ -44,18 +44,20 @@ class AnalysisClient:
         self._recording = None if path is None else Recording(path)
 
     def connect(self, timeout: float | None = None) -> None:
-        """Wait until the run measures something. Raises RuntimeError where it does not within `timeout` seconds, at
-        once where that is None. With a recording there is nothing to wait for."""
+        """Wait until the run has telemetry enabled. Returns at once for a recording.
+
+        Raises RuntimeError if it is not enabled within `timeout` seconds; None does not wait.
+        """
         end = time.monotonic() + (checked_seconds("timeout", timeout) or 0.0)
         while self._recording is None and not ask(TelemetryLevel()):
             if time.monotonic() >= end:
                 raise RuntimeError(
-                    "the run measures nothing: start it with `dragon --telemetry-level 2`, or call Telemetry().start()"
+                    "the run has no telemetry: start it with `dragon --telemetry-level 2`, or call Telemetry().start()"
                 )
             time.sleep(_POLL_S)
 
     def get_metrics(self) -> set[str]:
-        """The metrics of which some node has values."""
+        """Return the names of the metrics that have values on some node."""
         return set(ask(MetricNames())) if self._recording is None else self._recording.names()
 
     def get_data(
@@ -68,22 +70,22 @@ class AnalysisClient:
         interval: float = 1.0,
         aggregate: Aggregate = "last",
     ) -> list[dict[str, Any]]:
-        """The values of metrics, one record for each set of tags, since `start_time` (default: five minutes ago; of
-        a recording, all).
+        """Return the values of metrics, one record for each set of tags, since `start_time` (default: five minutes ago;
+        for a recording, all).
 
-        `tags` chooses: each must have the value, or one of the values, "*" being any. Of the values within each
-        `interval` seconds one is made by `aggregate`: last, avg, min, max, sum, count or dev (standard deviation).
-        With `interval=0` they stay as they are.
+        `tags` selects series: each tag must have the value, or one of the values; "*" matches any. The values within
+        each `interval` seconds are reduced to one by `aggregate`: last, avg, min, max, sum, count or dev (standard
+        deviation). With `interval=0` they are not reduced.
 
-        A record has `metric`, `tags`, and `dps`: values by time, which is text, in seconds since 1970.
-        Raises ValueError for an aggregate that there is not, and an interval that is none.
+        A record has `metric`, `tags`, and `dps`: values by time, which is a string, in seconds since 1970. Raises
+        ValueError for an unknown aggregate, or an interval that is neither 0 nor at least 0.001 s.
         """
         if aggregate not in AGGREGATES:
             raise ValueError(f"aggregate={aggregate!r}: there are {', '.join(AGGREGATES)}")
         interval = checked_seconds("interval", interval)
         start_time, end_time = checked_seconds("start_time", start_time), checked_seconds("end_time", end_time)
         if interval != 0 and not _MIN_INTERVAL_S <= interval < math.inf:
-            raise ValueError(f"interval={interval}: it is 0, or a number of seconds from {_MIN_INTERVAL_S} on")
+            raise ValueError(f"interval={interval}: it must be 0, or at least {_MIN_INTERVAL_S} seconds")
         now = time.time()
         since, until = (now - _WINDOW_S, now) if self._recording is None else (-math.inf, math.inf)
         question = Query(
@@ -106,21 +108,23 @@ class AnalysisClient:
         ]
 
     def get_lifetimes(self, since: float = 0.0) -> list[Lifetime]:
-        """The processes of the run that live, or have ended since that time (seconds since 1970); at any level."""
+        """Return the processes of the run that are alive, or have ended since that time (seconds since 1970). Available
+        at any telemetry level."""
         since = checked_seconds("since", since) or 0.0
         if self._recording is not None:
             return [one for one in self._recording.lifetimes() if one.ended is None or one.ended >= since]
         return ask(Lifetimes(since))
 
     def db_dump(self, directory: str | Path = ".") -> Path:
-        """Write all that the nodes have in memory to a new folder within `directory` on this node, and return it. It is
-        read as a recording is: AnalysisClient(path), `dragon report`, or whatever reads Parquet.
+        """Write all values that the nodes have in memory to a new folder within `directory` on this node, and return
+        its path. It can be read like a recording: with AnalysisClient(path), `dragon report`, or any program that reads
+        Parquet.
 
-        Raises RuntimeError where the run measures nothing, NoRecordingError where pyarrow is missing, OSError where
-        nothing can be written, and ValueError for a client of a recording, which is files already.
+        Raises RuntimeError if telemetry is not enabled, NoRecordingError if pyarrow is missing, OSError if the files
+        cannot be written, and ValueError for the client of a recording, which consists of files already.
         """
         if self._recording is not None:
-            raise ValueError(f"what this client reads is in files already: {self._recording.folder}")
+            raise ValueError(f"this client reads a recording, which is in files already: {self._recording.folder}")
         if importlib.util.find_spec("pyarrow") is None:
             raise NoRecordingError("db_dump() needs pyarrow: pip install 'dragon-runtime[telemetry]'")
         from dragon.telemetry.dump import dump
@@ -129,12 +133,12 @@ class AnalysisClient:
         return dump(Path(directory))
 
     def reboot(self, *, exclude_huids: object = None, exclude_hostnames: object = None) -> None:
-        """Not offered: raises NotSupportedError."""
-        raise NotSupportedError("a run does not reboot its nodes; `dragon --resilient` goes on without a lost one")
+        """Raise NotSupportedError."""
+        raise NotSupportedError("a run does not reboot its nodes; `dragon --resilient` continues without a lost one")
 
 
 def _choices(wanted: object) -> list[str]:
-    """The values that a tag may have: tags are text, whatever they were made of."""
+    """Return the values that a tag may have, as strings."""
     if isinstance(wanted, Iterable) and not isinstance(wanted, str):
         return [str(one) for one in wanted]
     return [str(wanted)]

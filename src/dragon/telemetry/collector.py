@@ -1,4 +1,4 @@
-"""Not offered: the agents measure their nodes themselves. The name is here for an error that says what to use."""
+"""A placeholder for dragonhpc's Collector, which raises an error that names the alternative."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Collector"]
 
 
 class Collector:
-    """Not offered."""
+    """Not supported: its construction raises NotSupportedError. The agents measure their nodes themselves."""
 
     def __init__(self, telemetry_config: Any = None) -> None:
         raise NotSupportedError(

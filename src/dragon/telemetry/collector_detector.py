@@ -1,4 +1,4 @@
-"""Collectors on every node or GPU, and a detector of which of them stand out."""
+"""Collectors on every node or GPU, combined with a detector of those that stand out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["CollectorDetectorGroup"]
 
 
 class CollectorDetectorGroup(CollectorGroup, Detector):
-    """A CollectorGroup together with a Detector of its metric: `collector_test` measures, `analyze_data` decides, and
-    slow_hosts() says which nodes are slow. Its arguments are theirs.
+    """A CollectorGroup with a Detector of its metric: `collector_test` measures, `analyze_data` decides, and
+    slow_hosts() returns the slow nodes. Its arguments are those of both.
 
     Examples:
         >>> from dragon.telemetry import CollectorDetectorGroup, Telemetry
@@ -38,12 +38,12 @@ class CollectorDetectorGroup(CollectorGroup, Detector):
         Detector.__init__(self, metric_name, collection_rate, sacred_nodes, restartable_ddicts, tags, analysis_args)
 
     def start(self) -> None:
-        """Start the collectors and begin to look. Raises what either raises."""
+        """Start the collectors and the detector. Raises what either raises."""
         CollectorGroup.start(self)
         Detector.start(self)
 
     def stop(self, patience: float = 5.0) -> None:
-        """Look no more and stop the collectors. Raises what either raises."""
+        """Stop the detector and the collectors. Raises what either raises."""
         try:
             Detector.stop(self)
         finally:

@@ -1,4 +1,4 @@
-"""Processes that measure something on every node, or with every GPU, again and again."""
+"""Processes that measure something periodically on every node, or with every GPU."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ _BLOCKS = 16
 
 
 def checked_rate(seconds: float) -> float:
-    """The seconds between measurements. Raises ValueError where they are too few."""
+    """Return the seconds between measurements. Raises ValueError if they are too few."""
     if not seconds >= variables.SHORTEST_PERIOD:
         raise ValueError(f"collection_rate={seconds}: the shortest is {variables.SHORTEST_PERIOD} s")
     return seconds
 
 
 class CollectorGroup:
-    """One process on each node that calls `collector_test` every `collection_rate` seconds, and adds what it returns
-    to a metric of the run; with `per_gpu` one for each GPU, which it sees alone and has as tag `gpu`.
+    """One process on each node that calls `collector_test` every `collection_rate` seconds, and adds the result to a
+    metric of the run. With `per_gpu` there is one process for each GPU, which sees only this GPU and adds the tag
+    `gpu`.
 
-    A subclass measures something else by its own `collector_test`, and elsewhere by its own `generate_policies`.
-    `collector_args` are handed to the former. As a context manager it starts and stops. Raises ValueError for a name
-    that is a metric of the runtime's own, and a rate that is too short.
+    A subclass overrides `collector_test` to measure something else, and `generate_policies` to run elsewhere.
+    `collector_args` are passed to `collector_test`. As a context manager it starts and stops. Raises ValueError for the
+    name of a metric that the runtime measures, and for a rate that is too short.
 
     Examples:
         >>> import os
@@ -74,7 +75,7 @@ class CollectorGroup:
 
     @staticmethod
     def collector_test(args: Any) -> float:
-        """What is measured: here the seconds that a CPU takes for the SHA-256 of 16 MiB."""
+        """Return the measured value: by default the seconds that a CPU takes for the SHA-256 of 16 MiB."""
         begin = time.perf_counter()
         digest = hashlib.sha256()
         for _ in range(_BLOCKS):
@@ -82,7 +83,7 @@ class CollectorGroup:
         return time.perf_counter() - begin
 
     def generate_policies(self) -> list[Policy]:
-        """Where the collectors run, one for each policy. Raises PolicyError for collectors of GPUs where there are
+        """Return a policy for each collector, which places it. Raises PolicyError for collectors of GPUs if there are
         none."""
         from dragon.native.machine import System
 
@@ -97,8 +98,8 @@ class CollectorGroup:
         return policies
 
     def start(self) -> None:
-        """Start them. Raises RuntimeError where they run already or the run measures nothing, PolicyError where they
-        cannot be placed."""
+        """Start the collectors. Raises RuntimeError if they run already or telemetry is not enabled, PolicyError if
+        they cannot be placed."""
         from dragon.native.event import Event
         from dragon.native.process_group import ProcessGroup
         from dragon.native.template import ProcessTemplate
@@ -108,7 +109,7 @@ class CollectorGroup:
         AnalysisClient().connect()
         policies = self.generate_policies()
         stopping = Event()
-        # One that fails is often what is looked for, and no reason to end those on the other nodes.
+        # A failing collector is often what the user looks for, and must not end those on the other nodes.
         group = ProcessGroup(ignore_error_on_exit=True, name=self._metric_name)
         for policy in policies:
             told = self._metric_name, _tags(policy), self._collection_rate
@@ -119,9 +120,10 @@ class CollectorGroup:
         self._group, self._stopping = group, stopping
 
     def stop(self, patience: float = 5.0) -> None:
-        """Have them end after the measurement that they are at, and end those that take longer than `patience` seconds.
+        """Let the collectors end after their present measurement; those that take longer than `patience` seconds are
+        killed.
 
-        Raises DragonUserCodeError where a collector had failed, with its node. Again is fine.
+        Raises DragonUserCodeError, with the nodes, if collectors failed. Does nothing if they do not run.
         """
         from dragon.native.process_group import DragonUserCodeError
 
@@ -130,14 +132,14 @@ class CollectorGroup:
         group, stopping, self._group, self._stopping = self._group, self._stopping, None, None
         stopping.set()
         try:
-            with suppress(TimeoutError):  # close() ends those that are at a long measurement
+            with suppress(TimeoutError):  # close() ends those with a long measurement
                 group.join(patience)
             failed = {puid: code for puid, code in group.exit_status if code}
         finally:
             group.close()
             stopping.destroy()
         if failed:
-            names = ask(StateOfRun()).hosts  # those that were lost, too
+            names = ask(StateOfRun()).hosts  # including lost nodes
             hosts = sorted({names[node_of_puid(puid)] for puid in failed})
             raise DragonUserCodeError(
                 f"collectors of {self._metric_name!r} failed on {', '.join(hosts)}, with exit codes "
@@ -162,7 +164,7 @@ def _tags(policy: Policy) -> dict[str, str]:
 def _collect(
     test: Callable[[Any], float], args: Any, metric: str, tags: dict[str, str], rate: float, stopping: Event
 ) -> None:
-    """Measure until that is to stop; the body of a collector."""
+    """Measure until `stopping` is set: the main function of a collector."""
     telemetry = Telemetry()
     while True:
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Looks again and again at what a metric has been lately, and tells what stands out."""
+"""Periodically examines the recent values of a metric, and reports series that stand out."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["Detector"]
 
 log = runtime_log("telemetry")
 
-_PERIODS_CHECKED = 10  # as many periods are looked back
+_PERIODS_CHECKED = 10  # collection periods that are examined
 
 
 class Detector:
-    """Says which nodes or GPUs stand out in a metric, which may be a program's own or one that the runtime measures.
+    """Finds the nodes or GPUs that stand out in a metric, which may be a program's own or one that the runtime
+    measures.
 
-    detect() looks once. Between start() and stop() a thread looks every `collection_rate` seconds, and hands what
-    stands out to report(); as a context manager it starts and stops. `tags` choose series as in
-    AnalysisClient.get_data(), and `sacred_nodes` are hosts that are never named.
-
-    `analysis_args` are handed to analyze_data(): by default options of the rule there. A subclass decides by a rule of
-    its own. Raises ValueError for a rate that is too short, NotSupportedError for `restartable_ddicts`.
+    detect() examines it once. Between start() and stop() a thread examines it every `collection_rate` seconds, and
+    passes what stands out to report(); as a context manager it starts and stops. `tags` select series as in
+    AnalysisClient.get_data(), and `sacred_nodes` are hosts that are never reported. `analysis_args` are passed to
+    analyze_data(): by default options of its rule. A subclass may override it with another rule. Raises ValueError for
+    a rate that is too short, TypeError if `sacred_nodes` is a string, NotSupportedError for `restartable_ddicts`.
 
     Examples:
         >>> from dragon.telemetry import Detector, Telemetry
@@ -53,7 +53,7 @@ class Detector:
             raise TypeError(f"sacred_nodes is a list of host names, not {sacred_nodes!r}")
         if restartable_ddicts:
             raise NotSupportedError(
-                "restartable_ddicts: a run is not started again without its slow nodes, so its dictionaries stay; "
+                "restartable_ddicts: a run is not restarted without its slow nodes, so its dictionaries stay; "
                 "DDict(persister_class=PosixCheckpointPersister, persist_freq=1) writes one to files"
             )
         self._metric_name = metric_name
@@ -68,28 +68,28 @@ class Detector:
 
     @staticmethod
     def analyze_data(data: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
-        """Those of the records that stand out. `data` is what AnalysisClient.get_data() gives, with every value.
+        """Return the records that stand out. `data` is what AnalysisClient.get_data() returns, with every value.
 
-        Here those whose median is much higher than the others'. `args` may say what that means:
-        `{"ratio": 1.25, "lowest": False, "least_values": 3}` is a quarter more than is usual, by three values at least,
-        and `"lowest": True` looks for lower ones.
+        By default these are records whose median is much higher than that of the others. `args` may change the rule:
+        `{"ratio": 1.25, "lowest": False, "least_values": 3}` means at least a quarter more than usual, by at least
+        three values; with `"lowest": True` lower records are found.
         """
         return standing_out(data, **(args or {}))
 
     def detect(self) -> list[dict[str, Any]]:
-        """The records that stand out now, of the last ten times `collection_rate` seconds."""
+        """Return the records that stand out now, in the last ten times `collection_rate` seconds."""
         since = time.time() - _PERIODS_CHECKED * self._collection_rate
         data = AnalysisClient().get_data(self._metric_name, self._chosen_tags, since, interval=0)
         found = self.analyze_data(data, self._analysis_args)
         return [record for record in found if record["tags"]["host"] not in self._sacred_nodes]
 
     def slow_hosts(self) -> list[str]:
-        """The hosts of what stands out now."""
+        """Return the hosts of the records that stand out now."""
         return sorted({record["tags"]["host"] for record in self.detect()})
 
     def report(self, found: list[dict[str, Any]]) -> None:
-        """Called with the records that stand out, whenever there are any: here each is said once in the log. A
-        subclass may do something about it."""
+        """Called with the records that stand out, whenever there are any. Logs each of them once; a subclass may react
+        to them."""
         for record in found:
             tags = tuple(sorted(record["tags"].items()))
             if tags not in self._told:
@@ -99,14 +99,14 @@ class Detector:
                 log.warning("metric %s stands out on %s: it is %g", self._metric_name, told, newest)
 
     def trigger_restart(self, *args: Any, **kwargs: Any) -> None:
-        """Not offered: raises NotSupportedError."""
+        """Raise NotSupportedError."""
         raise NotSupportedError(
-            "a run is not started again without its slow nodes; place processes on the others: "
+            "a run is not restarted without its slow nodes; place processes on the others: "
             "[policy for policy in System().hostname_policies() if policy.host_name not in detector.slow_hosts()]"
         )
 
     def start(self) -> None:
-        """Begin to look. Raises RuntimeError where it looks already or the run measures nothing."""
+        """Start the thread. Raises RuntimeError if it runs already, or telemetry is not enabled."""
         if self._thread is not None:
             raise RuntimeError(f"the detector of {self._metric_name!r} runs already; stop() ends it")
         AnalysisClient().connect()
@@ -127,12 +127,13 @@ class Detector:
                 return
 
     def stop(self) -> None:
-        """Look no more. Raises what analyze_data() or report() had raised, which ended it. Again is fine."""
+        """Stop the thread. Raises the error of analyze_data() or report() that ended it, if any. Does nothing if it
+        does not run."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
         self._ending.set()
-        if thread is not threading.current_thread():  # which report() is called in
+        if thread is not threading.current_thread():  # report() may call stop()
             thread.join()
         failure, self._failure = self._failure, None
         if failure is not None:

@@ -1,4 +1,4 @@
-"""Writes what the nodes of a run have in memory to files, as a recording."""
+"""Writes the values that the nodes of a run have in memory to files, in the format of a recording."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ __all__ = ["dump"]
 
 
 def dump(directory: Path) -> Path:
-    """Write all values and lifetimes that the run has into a new folder within `directory`, which is returned, and
-    private. Raises OSError, after which nothing of it is there."""
+    """Write all values and lifetimes of the run into a new private folder within `directory`, and return its path.
+
+    Raises OSError, after removing incomplete files.
+    """
     now = time.time()
     run = ask(StateOfRun())
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -49,7 +51,7 @@ def dump(directory: Path) -> Path:
 
 
 def _free(directory: Path, name: str) -> Path:
-    """A path that is not there yet; names of the same second sort by their number."""
+    """Return a path that does not exist yet, with a number appended if necessary."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(path for path in (directory / each for each in names) if not path.exists())
 
@@ -80,7 +82,7 @@ def _write_samples(folder: Path, stems: dict[str, str]) -> None:
 
 
 def _columns_by_host(name: str, kind: Kind, numbers: itertools.count[int]) -> dict[str, dict[str, Any]]:
-    """All values of a metric as the columns of a table, for each host. One metric at a time is in memory."""
+    """Return all values of a metric as the columns of a table, by host. Only one metric at a time is in memory."""
     records = ask(Query([name], {}, -math.inf, math.inf, interval=0.0, aggregate="last"))
     tables: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
     for _, tags, times, values in records:

@@ -1,4 +1,4 @@
-"""A file of a recording: Parquet where it is complete, else the Arrow IPC stream that it was written as."""
+"""A file of a recording: Parquet if it is complete, else the Arrow IPC stream that it was written as."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _MAGIC = b"PAR1"
 
 
 class RecordedFile:
-    """`place` is its path without the suffix. A stream may become Parquet at any time, as its run goes on."""
+    """A file of a recording. `place` is its path without the suffix. While its run continues, the stream may be
+    converted to Parquet at any time."""
 
     def __init__(self, place: Path, schema: Any) -> None:
         self._schema = schema
@@ -28,16 +29,16 @@ class RecordedFile:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it is a Parquet file that is not whole, which cannot be read, and there is no stream either."""
+        """Whether it is an incomplete Parquet file, which cannot be read, and there is no stream either."""
         return not self.stream.exists() and not _is_whole(self.parquet)
 
     def table(self, columns: list[str] | None = None, condition: Any = None) -> Any:
-        """The rows that fulfil a condition, in the order in which the values of a series were written."""
+        """Return the rows that fulfil a condition, in the order in which the values of a series were written."""
         if not _is_whole(self.parquet):
             try:
                 return self._schema_of(columns).empty_table() if self.is_damaged else self._streamed(columns, condition)
             except FileNotFoundError:
-                pass  # it is complete since
+                pass  # it was converted to Parquet meanwhile
         dataset = pa.dataset.dataset([str(self.parquet)], schema=self._schema, format="parquet")
         return dataset.to_table(columns=columns, filter=condition)
 
@@ -53,7 +54,7 @@ class RecordedFile:
         return pa.concat_tables(tables, promote_options="default")  # an earlier version had fewer columns
 
     def distinct(self, column: str) -> set[Any]:
-        """The values of a column."""
+        """Return the distinct values of a column."""
         if not _is_whole(self.parquet):
             return set(self.table([column])[column].unique().to_pylist())
         file = pa.parquet.ParquetFile(self.parquet, read_dictionary=[column])
@@ -66,7 +67,7 @@ class RecordedFile:
         return found
 
     def span(self, column: str) -> tuple[float, float] | None:
-        """The least and the greatest value of a column of numbers; None where there are no rows."""
+        """Return the least and the greatest value of a column of numbers; None if there are no rows."""
         if _is_whole(self.parquet):
             told = list(_statistics(pa.parquet.read_metadata(self.parquet), column))
             if told and all(each is not None and each.has_min_max for each in told):
@@ -77,7 +78,7 @@ class RecordedFile:
 
 
 def _statistics(metadata: Any, column: str) -> Iterator[Any]:
-    """What is known of a column in each group of rows."""
+    """Yield the statistics of a column in each row group."""
     paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
     place = paths.index(column)
     for group in range(metadata.num_row_groups):
@@ -85,7 +86,7 @@ def _statistics(metadata: Any, column: str) -> Iterator[Any]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a Parquet file has its footer."""
+    """Return whether a Parquet file has its footer."""
     try:
         with path.open("rb") as file:
             if file.seek(0, 2) < 3 * len(_MAGIC):

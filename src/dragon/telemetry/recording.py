@@ -1,4 +1,4 @@
-"""What a run has measured, read from the files that `dragon --telemetry` wrote."""
+"""Reads the telemetry of a run from the files that `dragon --telemetry` wrote."""
 
 from __future__ import annotations
 
@@ -32,19 +32,23 @@ __all__ = ["NoRecordingError", "Recording"]
 
 _COLUMNS = ["time", "metric", "tags", "value", "series"]
 _AT_A_TIME = 10_000
-_LEVEL = 4  # the one of recordings, unless another was asked for
+_LEVEL = 4  # the default telemetry level of recordings
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class NoRecordingError(DragonError):
-    """A folder has no telemetry of a run, or it cannot be read here; the message says what to do."""
+    """Raised if a folder has no telemetry of a run, or it cannot be read here; the message says what to do."""
 
 
 class Recording:
-    """The recorded telemetry of a run. `path` is the run's folder, or a directory of several, whose newest is taken.
+    """The recorded telemetry of a run. `path` is the run's folder, or a directory of several, of which the newest is
+    used.
 
-    Of a run that was killed, or that runs yet, there is what was written so far. No more is read than a question needs,
-    so that a day of many nodes can be asked too. Raises NoRecordingError.
+    For a run that was killed, or has not ended, it has what was written so far. A query reads only the files and
+    columns that it needs, so that long recordings of many nodes can be queried. Raises NoRecordingError.
+
+    Attributes:
+        folder: the folder of the run.
 
     Examples:
         >>> import subprocess, sys, tempfile
@@ -64,20 +68,21 @@ class Recording:
             ) from None
         self._compute: Any = pyarrow.compute
         self.folder = _run_folder(Path(path))
-        """That of the run."""
+        """The folder of the run."""
 
     # ---- the run
 
     @property
     def description(self) -> RunDescription | None:
-        """The run as a whole; None where its first node could not write that."""
+        """The description of the run; None if its first node could not write it."""
         try:
             return msgspec.json.decode((self.folder / DESCRIPTION).read_bytes(), type=RunDescription)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
 
     def run(self, processes: Iterable[Lifetime]) -> RunState:
-        """The run, as far as its files tell, given what lifetimes() gave. Which nodes were lost is not in them."""
+        """Return the state of the run from its files and the result of lifetimes(). They do not contain which nodes
+        were lost."""
         told = self.description
         return RunState(
             name=self.folder.name if told is None else told.name,
@@ -91,13 +96,13 @@ class Recording:
 
     @property
     def start(self) -> float:
-        """When the run started, in seconds since 1970; where that is not known, the time of the first value."""
+        """When the run started, in seconds since 1970; if unknown, the time of the first value."""
         description = self.description
         return self._span()[0] if description is None else description.started
 
     @property
     def end(self) -> float:
-        """When the run ended, in seconds since 1970; where it was killed or runs yet, the time of the last value."""
+        """When the run ended, in seconds since 1970; if it was killed or has not ended, the time of the last value."""
         description = self.description
         return self._span()[1] if description is None or description.ended is None else description.ended
 
@@ -106,19 +111,19 @@ class Recording:
         spans += [file.span("started") for file in self._processes()]
         known = list(chain.from_iterable(span for span in spans if span is not None))
         if not known:
-            raise NoRecordingError(f"{self.folder} has nothing of what its run has measured")
+            raise NoRecordingError(f"{self.folder} has no measurements of its run")
         return min(known), max(known)
 
     @property
     def damaged(self) -> list[Path]:
-        """Files of which nothing can be read."""
+        """The files that cannot be read at all."""
         files = [*(file for _, file in self._samples()), *self._processes()]
         return [file.parquet for file in files if file.is_damaged]
 
     def lifetimes(self) -> list[Lifetime]:
-        """The processes of the run, in the order of their starts.
+        """Return the processes of the run, in the order of their starts.
 
-        One without `ended` lived when its node was last heard of; one with `ended` and no `code` ended with the run.
+        A process without `ended` was alive when its node last wrote; one with `ended` but no `code` ended with the run.
         """
         last: dict[int, Lifetime] = {}
         for file in self._processes():
@@ -127,7 +132,7 @@ class Recording:
         return sorted(last.values(), key=lambda one: one.started)
 
     def spans(self) -> Iterator[tuple[str, Span]]:
-        """What processes waited for and did, if that was recorded (level 5), with the host of their node."""
+        """Yield what processes waited for and did, if that was recorded (level 5), each with the host of its node."""
         for node, file in self._files("spans"):
             host = self._host(node)
             for batch in file.table().to_batches(max_chunksize=_AT_A_TIME):
@@ -135,7 +140,7 @@ class Recording:
                     yield host, Span(**row)
 
     def _host(self, node: str) -> str:
-        """The host of a node, by what the names of its files begin with."""
+        """Return the host of a node, given the prefix of the names of its files."""
         description = self.description
         number = int(node.rpartition("-")[2])
         return description.nodes[number] if description is not None else node.rpartition("-")[0]
@@ -143,11 +148,11 @@ class Recording:
     # ---- values
 
     def names(self) -> set[str]:
-        """The metrics of which there are values."""
+        """Return the names of the metrics that have values."""
         return set().union(*(file.distinct("metric") for _, file in self._samples()))
 
     def answer(self, question: Query) -> list[Record]:
-        """What a run would answer that has what was recorded."""
+        """Return the answer to a query, as the run would have given it."""
         asked = question
         return self.query(asked.metrics, asked.tags, asked.start, asked.end, asked.interval, asked.aggregate)
 
@@ -160,9 +165,10 @@ class Recording:
         interval: float,
         aggregate: Aggregate,
     ) -> list[Record]:
-        """The series of these metrics that have values in a time, and each tag with one of its values ("*": any).
+        """Return the series of these metrics with values between `start` and `end`, whose tags have one of the given
+        values ("*": any).
 
-        Of the values within each `interval` seconds one is made; with 0 they stay as they are.
+        The values within each `interval` seconds are reduced to one; with 0 they are not.
         """
         if not metrics:
             return []
@@ -184,7 +190,7 @@ class Recording:
     def _collect(
         self, table: Any, tags: Mapping[str, Collection[str]], series: dict[_Key, tuple[list[float], list[float]]]
     ) -> None:
-        """Add what a file has to the series that have the tags."""
+        """Add the values of a file to the series that have the tags."""
         if not table:
             return
         table = table.sort_by("series").combine_chunks()
@@ -199,7 +205,7 @@ class Recording:
     # ---- files
 
     def _samples(self, hosts: Collection[str] | None = None) -> list[tuple[str, RecordedFile]]:
-        """The files of values, and which node each is of, by node and in the order in which they were written."""
+        """Return the files of values, each with its node, by node and in the order in which they were written."""
         wanted = None if hosts is None or "*" in hosts else {host_prefix(host) for host in hosts}
         return [
             (node, file) for node, file in self._files("samples") if wanted is None or node.rpartition("-")[0] in wanted
@@ -209,7 +215,7 @@ class Recording:
         return [file for _, file in self._files("lifetimes")]
 
     def _files(self, wanted: Content) -> Iterator[tuple[str, RecordedFile]]:
-        """Those with that content, and which node each is of."""
+        """Yield the files with that content, each with its node."""
         from dragon.telemetry.recorded_file import RecordedFile
 
         schema = schema_of(wanted)

@@ -1,4 +1,4 @@
-"""A recording as a page: what `dragon dashboard` shows of a run, from its start to its end, in one file."""
+"""Makes a page of a recording: what `dragon dashboard` shows of a run, from its start to its end, in one file."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _MOST_NODES = 32
 _MOST_OWN_METRICS = 64
 _MOST_PROCESSES = 20_000
 _MOST_PROCESS_SECONDS = 3_000_000.0
-_POINTS = 300  # of a line
+_POINTS = 300  # points of a line
 _DIGITS = 6
-# One number for each process, in the table; there may be very many values.
+# Reduced to one number for each process in the table, as there may be very many values.
 _OF_PROCESSES: dict[str, Aggregate] = {"process_cpu_percent": "avg", "process_memory": "max"}
 _NOT_DRAWN = {"cpu_core_percent", "db_size"}
 
 
 def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) -> str:
-    """HTML that needs no other file and no network. There are charts of these hosts, or else of the first 32, from the
-    start of the run or from `since` on, in seconds since 1970, with the processes that lived then.
+    """Return a self-contained HTML page. It has charts of these hosts, or else of the first 32, from the start of the
+    run or from `since` on (seconds since 1970), and the processes that were alive then.
 
-    Raises NoRecordingError where nothing was recorded, and where the run had no such host.
+    Raises NoRecordingError if nothing was recorded, or the run had no such host.
     """
     processes = recording.lifetimes()
     names = recording.names()
     if not names and not processes:
         if damaged := recording.damaged:
             raise NoRecordingError(f"{_damage(damaged)}, and {recording.folder} has nothing else")
-        raise NoRecordingError(f"nothing of what the run measured had been written to {recording.folder}")
+        raise NoRecordingError(f"no measurements of the run have been written to {recording.folder}")
     run, end = recording.run(processes), recording.end
     start, every = max(run.started, min(since, end)), run.hosts
     if unknown := sorted(set(hosts) - set(every)):
@@ -71,7 +71,7 @@ def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) 
 def _curves(
     recording: Recording, metrics: Collection[str], hosts: Collection[str], start: float, end: float
 ) -> list[Record]:
-    """As many values of metrics as can be seen in a chart."""
+    """Return as many values of metrics as a chart can show."""
     measured = {name for name in metrics if name in METRICS and METRICS[name].kind == Kind.GAUGE}
     interval = max((end - start) / _POINTS, 0.001)
     asked: list[tuple[set[str], Aggregate]] = [(measured, "avg"), (set(metrics) - measured, "last")]
@@ -83,8 +83,8 @@ def _curves(
 
 
 def _of_processes(recording: Recording, hosts: Collection[str], start: float, end: float) -> list[Record]:
-    """The mean CPU and the most memory of each process, as of the end."""
-    whole = 2 * end  # an interval that has all times in it
+    """Return the mean CPU and the peak memory of each process."""
+    whole = 2 * end  # an interval that contains all times
     return [
         (name, tags, [end], [_rounded(values[-1])])
         for metric, aggregate in _OF_PROCESSES.items()
@@ -97,7 +97,7 @@ def _of_hosts(hosts: Collection[str]) -> dict[str, Collection[str]]:
 
 
 def _plain(record: Record, start: float) -> Record:
-    """With as many digits as can be seen."""
+    """Return the record with values rounded to the digits that a chart can show."""
     name, tags, times, values = record
     return name, tags, [round(max(then, start), 3) for then in times], list(map(_rounded, values))
 
@@ -117,11 +117,11 @@ def _chosen(processes: Sequence[Lifetime], end: float) -> list[Lifetime]:
 
 
 def _state_of(recording: Recording) -> list[str]:
-    """How the run ended, and how whole its recording is."""
+    """Return notes on how the run ended, and on damaged files of its recording."""
     description = recording.description
     notes = [f"started {time.strftime('%Y-%m-%d %H:%M:%S %Z', time.localtime(recording.start))}"]
     if description is None or description.ended is None:
-        notes.append("it did not end in order, or runs still")
+        notes.append("it was killed, or has not ended")
     if damaged := recording.damaged:
         notes.append(_damage(damaged))
     return notes

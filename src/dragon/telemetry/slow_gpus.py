@@ -1,4 +1,4 @@
-"""Which GPUs compute more slowly than the others."""
+"""Finds GPUs that compute more slowly than the others."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["SlowGPUDetector"]
 
 
 class SlowGPUDetector(CollectorDetectorGroup):
-    """Has every GPU of the run multiply matrices, and says which take much longer than is usual. The metric is
+    """Multiplies matrices on every GPU of the run, and reports those that take much longer than usual. The metric is
     `gpu_test_seconds`.
 
-    It needs PyTorch. A GPU that is busy meanwhile is slower too, so this is for a time before the program's own work.
-    `collector_args` may say the work, `{"size": 4096, "repeats": 10}`; `analysis_args` are those of
+    It needs PyTorch. A GPU that is busy meanwhile is slower too, so use it before the program's own work.
+    `collector_args` may set the work, `{"size": 4096, "repeats": 10}`; `analysis_args` are those of
     Detector.analyze_data().
 
     Examples:
@@ -49,11 +49,13 @@ class SlowGPUDetector(CollectorDetectorGroup):
 
     @staticmethod
     def collector_test(args: Any) -> float:
-        """The seconds that the GPU takes for multiplications of square matrices, after one that is not counted."""
+        """Return the seconds that the GPU takes for multiplications of square matrices, after an uncounted
+        first one."""
         return _multiplication_seconds(**(args or {}))
 
     def start(self) -> None:
-        """The same as of any group. Raises PolicyError without a GPU, ImportError without PyTorch."""
+        """Start the collectors and the detector. Raises PolicyError without a GPU, ImportError without PyTorch, and
+        what CollectorDetectorGroup.start() raises."""
         self.generate_policies()
         own_test = type(self).collector_test is not SlowGPUDetector.collector_test
         if not own_test and importlib.util.find_spec("torch") is None:
@@ -69,7 +71,7 @@ def _multiplication_seconds(size: int = 4096, repeats: int = 10, device: str = "
 
     left, right = (torch.rand(size, size, device=device) for _ in range(2))
     product = left @ right
-    product[0, 0].item()  # waits for all that the device has been given
+    product[0, 0].item()  # waits until the device has completed its queue
     begin = time.perf_counter()
     for _ in range(repeats):
         torch.mm(left, right, out=product)

@@ -1,4 +1,4 @@
-"""Which of many series stands out from the others."""
+"""Finds series that stand out from the others."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ _SPREAD = 3 * 1.4826  # times the median deviation: three standard deviations wh
 def standing_out(
     data: Sequence[dict[str, Any]], *, ratio: float = 1.25, lowest: bool = False, least_values: int = 3
 ) -> list[dict[str, Any]]:
-    """The records of `data`, as AnalysisClient.get_data() gives them, whose values are much higher than the others'.
+    """Return the records of `data` (from AnalysisClient.get_data()) whose values are much higher than the others'.
 
-    A record stands for the median of its values, and the median of all records is what is usual. One stands out that is
-    more than `ratio` times that, and farther from it than the spread among the records explains; with `lowest` one that
-    is less than that divided by `ratio`. Of two records one may stand out, one alone never does, and one with fewer
-    than `least_values` values is left out. Raises ValueError for a ratio that is not above 1.
+    A record is represented by the median of its values; the usual value is the median of all records. A record stands
+    out if it exceeds the usual value by the factor `ratio`, and by more than the spread among the records explains;
+    with `lowest`, if it is below the usual value divided by `ratio`. Of two records one may stand out, a single one
+    never does, and records with fewer than `least_values` values are ignored. Raises ValueError for a ratio that is not
+    above 1.
     """
     if not ratio > 1:
-        raise ValueError(f"ratio={ratio}: it is a number above 1; 1.25 means a quarter more than is usual")
+        raise ValueError(f"ratio={ratio}: it must be above 1; 1.25 means a quarter more than usual")
     values = [[value for value in record["dps"].values() if not math.isnan(value)] for record in data]
-    # The other side up, lower values stand out as higher ones do.
+    # With the sign reversed, low values stand out as high ones do.
     side = -1 if lowest else 1
     known = [
         (side * median_low(found), record)

@@ -1,4 +1,4 @@
-"""Metrics of a program's own."""
+"""Metrics of programs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ __all__ = ["Counter", "Telemetry", "Timer"]
 
 
 class Telemetry:
-    """Adds metrics to those of the run. At level 0 it does nothing.
+    """Adds a program's metrics to those of the run. At level 0 it does nothing.
 
-    The level is that of the run when this object was made, or of DRAGON_TELEMETRY_LEVEL where no run has begun. In a
-    message to another process it is made anew there.
-
-    `metrics_url` and `timeout` have no meaning here: there is no service to find or to wait for. Of `telem_cfg`, which
-    is a mapping or the path of a YAML file, `collector_rate` counts, the seconds between measurements that `start`
-    begins with. Raises OSError, TypeError or ValueError for settings that cannot be read.
+    The level is that of the run when this object was made, or DRAGON_TELEMETRY_LEVEL if no run has begun. When it is
+    sent to another process, a new object is made there. `metrics_url` and `timeout` have no effect, as there is no
+    service to find. `telem_cfg` is a mapping or the path of a YAML file; only its `collector_rate` is used, the seconds
+    between measurements for `start`. Raises OSError, TypeError or ValueError for settings that cannot be read.
 
     Examples:
         >>> from dragon.telemetry import Telemetry
@@ -47,7 +45,7 @@ class Telemetry:
         telem_cfg: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
         self._period = _period_in(telem_cfg)
-        # Nobody who wants no telemetry is given a run for the question.
+        # Without telemetry no run is started just to ask for its level.
         self._level: int = ask(TelemetryLevel()) if in_run() or variables.telemetry_level() else 0
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
@@ -55,17 +53,17 @@ class Telemetry:
 
     @property
     def level(self) -> int:
-        """What the run measures; 0 is nothing."""
+        """The telemetry level of the run; 0 means that nothing is measured."""
         return self._level
 
     def start(self, telemetry_level: int = 2) -> None:
-        """Have all nodes measure at that level from now on. Raises ValueError where there is no such level."""
+        """Let all nodes measure at that level from now on. Raises ValueError for an unknown level."""
         level = int(operator.index(telemetry_level))
         ask(StartMeasuring(level, self._period))
         self._level = level
 
     def shutdown(self) -> None:
-        """Have all nodes measure no more, and forget what they have."""
+        """Stop measuring on all nodes, and discard their values."""
         if self._level:
             ask(StopMeasuring())
             self._level = 0
@@ -81,10 +79,12 @@ class Telemetry:
         *,
         tags: Mapping[str, object] | None = None,
     ) -> None:
-        """Add a value to a metric: now, or at `timestamp` (seconds since 1970), unless the run's level is a lower one.
+        """Add a value to a metric, with the present time or `timestamp` (seconds since 1970). Does nothing if the run's
+        level is below `telemetry_level`.
 
-        `tags`, or one tag by `tagk` and `tagv`, tell its values from others of that name; host and process are known
-        without. Raises ValueError for a name or tag that the runtime has itself, TypeError for what is no number.
+        `tags`, or one tag by `tagk` and `tagv`, distinguish series of the same metric; host and process are added
+        automatically. Raises ValueError for a name or tag that the runtime uses itself, TypeError for what is not a
+        number.
         """
         if (tagk is None) != (tagv is None):
             raise ValueError(f"metric {ts_metric_name!r}: tagk={tagk!r} and tagv={tagv!r}: a tag is a name and a value")
@@ -92,27 +92,27 @@ class Telemetry:
         self._add(ts_metric_name, ts_data, Kind.GAUGE, timestamp, telemetry_level, told)
 
     def counter(self, name: str, *, telemetry_level: int = 1, **tags: object) -> Counter:
-        """A count that this process's share of is kept up by the run: images read, requests answered."""
+        """Return a counter, for example of images read or requests answered."""
         return Counter(self, name, telemetry_level, tags)
 
     def timer(self, name: str, *, telemetry_level: int = 1, **tags: object) -> Timer:
-        """A context manager that adds to a metric the seconds that its block takes."""
+        """Return a context manager that adds the seconds of its block to a metric."""
         return Timer(self, name, telemetry_level, tags)
 
     def _add(
         self, name: str, value: float, kind: Kind, when: float | None, level: int, tags: Mapping[str, object]
     ) -> None:
         if not name or not isinstance(name, str):
-            raise ValueError(f"{name!r} is no name of a metric")
+            raise ValueError(f"{name!r} is not a valid name of a metric")
         if taken := {"host", "puid"} & set(tags):
             raise ValueError(f"metric {name!r}: the tag {taken.pop()!r} is set by the run; give yours another name")
         when = plain_number(when)
         if when is not None and not math.isfinite(when):
-            raise ValueError(f"metric {name!r}: {when!r} is no time")
+            raise ValueError(f"metric {name!r}: {when!r} is not a valid time")
         try:
             number = float(value)
         except (TypeError, ValueError):
-            raise TypeError(f"metric {name!r}: {value!r} is no number") from None
+            raise TypeError(f"metric {name!r}: {value!r} is not a number") from None
         if not 0 < level <= self._level:
             return
         told = {"puid": str(identity().puid), **{str(tag): str(value) for tag, value in tags.items()}}
@@ -154,7 +154,7 @@ class Counter:
         self._tags = tags
 
     def add(self, count: float = 1) -> None:
-        """Add to it. Raises ValueError for less than 0, and for what is no number or has no end."""
+        """Increase the counter. Raises ValueError if `count` is negative or not finite."""
         if not -math.inf < count < math.inf:
             raise ValueError(f"counter {self._name!r} cannot grow by {count}")
         if count < 0:
@@ -163,7 +163,7 @@ class Counter:
 
 
 class Timer:
-    """Measures its blocks, which may end by an exception and may be nested.
+    """Measures the duration of its blocks, which may end with an exception and may be nested.
 
     Examples:
         >>> from dragon.telemetry import AnalysisClient, Telemetry

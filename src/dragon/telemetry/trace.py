@@ -1,4 +1,4 @@
-"""A recorded run as a trace for Perfetto or Chrome, in their JSON format ("Trace Event Format")."""
+"""Converts a recorded run to a trace for Perfetto or Chrome, in their JSON format ("Trace Event Format")."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragon.infrastructure.spans import Span
 __all__ = ["trace_events"]
 
 _LIFE, _FIRST_THREAD = 0, 1
-_MIN_SHOWN_MICROSECONDS = 5.0  # microseconds that what took no time is shown to take
+_MIN_SHOWN_MICROSECONDS = 5.0  # the shortest shown duration
 _TITLES = {
     "get": "gets from {}",
     "put": "puts into {}",
@@ -30,7 +30,7 @@ Event = dict[str, Any]
 
 
 class _Track:
-    """A process of a run as a trace has it: a group of tracks, one for its life and one for each of its threads."""
+    """A process of a run in a trace: a group of tracks, one for its lifetime and one for each of its threads."""
 
     def __init__(self, number: int, title: str, order: int) -> None:
         self.number = number
@@ -40,11 +40,11 @@ class _Track:
         self._threads: dict[int, int] = {}
 
     def thread(self, ident: int) -> int:
-        """The track of a thread."""
+        """Return the track of a thread."""
         return self._threads.setdefault(ident, len(self._threads) + _FIRST_THREAD)
 
     def descriptions(self) -> Iterator[Event]:
-        """How the tracks are called."""
+        """Yield the events that name the tracks."""
         yield {"ph": "M", "pid": self.number, "name": "process_name", "args": {"name": self._title}}
         yield {"ph": "M", "pid": self.number, "name": "process_sort_index", "args": {"sort_index": self._order}}
         names = {_LIFE: "life", **{tid: f"thread {tid}" for tid in self._threads.values()}}
@@ -53,7 +53,7 @@ class _Track:
 
 
 class _Tracks:
-    """Which track is whose. A process id may be that of several processes, one after the other."""
+    """The tracks of all processes. Several processes may have had the same process id, one after the other."""
 
     def __init__(self) -> None:
         self.all: list[_Track] = []
@@ -62,14 +62,14 @@ class _Tracks:
         self._unknown: dict[tuple[str, int], _Track] = {}
 
     def add(self, life: Lifetime) -> None:
-        """Have a track for a process; those of the same process id in the order of their starts."""
+        """Make a track for a process. Those of the same process id must be added in the order of their starts."""
         track = self._new(f"{life.host}: {life.name} (puid {life.puid})")
         self.lives.append((life, track))
         self._by_pid[life.host, life.pid].append((life, track))
 
     def of(self, host: str, span: Span) -> _Track:
-        """That of the process which did something."""
-        # Who tells of a start and of an end learns of both a moment later: a span may be over before the start is told.
+        """Return the track of the process of a span."""
+        # Starts and ends of processes are reported with a small delay: a span may be over before the reported start.
         lives = self._by_pid[host, span.pid]
         for life, track in lives:
             if life.ended is None or span.end <= life.ended or life is lives[-1][0]:
@@ -88,9 +88,9 @@ class _Tracks:
 def trace_events(
     lifetimes: Iterable[Lifetime], spans: Iterable[tuple[str, Span]], start: float, end: float
 ) -> list[Event]:
-    """The events of a run from `start` to `end` (seconds since 1970), in microseconds since its start.
+    """Return the events of a run from `start` to `end` (seconds since 1970), in microseconds since its start.
 
-    `spans` are told with the host that they are of.
+    `spans` are pairs of the node's host and the span.
     """
     tracks = _Tracks()
     events: list[Event] = []
@@ -104,7 +104,7 @@ def trace_events(
         duration = max((span.end - span.start) * 1e6, _MIN_SHOWN_MICROSECONDS if span.link else 0.0)
         events.append({**place, "ph": "X", "dur": duration, "name": title, "cat": span.what})
         if span.link:
-            # As text: a browser rounds numbers of that size.
+            # As text, since browsers round numbers of that size.
             arrow = {"id": f"{span.link:x}", "name": "message", "cat": "message"}
             events.append({**place, **arrow, **({"ph": "s"} if span.what == "send" else {"ph": "f", "bp": "e"})})
     descriptions = [event for track in tracks.all for event in track.descriptions()]

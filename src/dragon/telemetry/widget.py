@@ -1,4 +1,4 @@
-"""The charts of a run in a notebook."""
+"""Shows the charts of a run in a notebook."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dragon.telemetry.report import report
 
 __all__ = ["DragonTelemetryWidget"]
 
-_WINDOW_S = 600.0  # seconds; so much a node keeps of what is measured every second
+_WINDOW_S = 600.0  # seconds; what a node keeps of values that are measured every second
 
 
 class DragonTelemetryWidget:
-    """Shows what the notebook's run, or with a `path` a recording, has measured. Raises NoRecordingError where there is
+    """Shows the telemetry of the notebook's run, or with a `path` of a recording. Raises NoRecordingError if there is
     no recording.
 
     Examples:
@@ -38,29 +38,29 @@ class DragonTelemetryWidget:
         self._recording = None if path is None else Recording(path)
 
     def connect(self, timeout: float | None = None) -> None:
-        """The same as AnalysisClient.connect()."""
+        """Wait until the run has telemetry enabled; see AnalysisClient.connect()."""
         self._client.connect(timeout)
 
     def get_start_time(self) -> float:
-        """When the run started, in seconds since 1970."""
+        """Return when the run started, in seconds since 1970."""
         if self._recording is not None:
             return self._recording.start
         return ask(StateOfRun()).started
 
     def get_metrics(self) -> list[str]:
-        """The metrics of which some node has values, in order."""
+        """Return the sorted names of the metrics that have values on some node."""
         return sorted(self._client.get_metrics())
 
     def get_data(self, *arguments: Any, **options: Any) -> list[dict[str, Any]]:
-        """The same as AnalysisClient.get_data()."""
+        """Return the values of metrics; see AnalysisClient.get_data()."""
         return self._client.get_data(*arguments, **options)
 
     def render(self, hosts: Sequence[str] = (), start_time: float | None = None, height: int = 800) -> Page:
-        """The page that `dragon report` makes, with charts of these hosts or else of the first 32; as the last line of
-        a cell it is shown, `height` pixels high. It begins at `start_time`, in seconds since 1970: by default ten
-        minutes ago in a run, at the start of a recording.
+        """Return the page that `dragon report` makes, with charts of these hosts or else of the first 32. As the last
+        line of a cell it is shown, `height` pixels high.
 
-        Raises RuntimeError where the run measures nothing, NoRecordingError without pyarrow or such a host.
+        It begins at `start_time`, in seconds since 1970: by default ten minutes ago for a run, at the start for a
+        recording. Raises RuntimeError if telemetry is not enabled, NoRecordingError without pyarrow or such a host.
         """
         if self._recording is not None:
             return Page(report(self._recording, hosts, start_time or 0.0), height)
@@ -69,12 +69,12 @@ class DragonTelemetryWidget:
             return Page(report(Recording(self._client.db_dump(folder)), hosts, since), height)
 
     def custom_slider(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Not offered: raises NotSupportedError."""
+        """Raise NotSupportedError."""
         raise NotSupportedError("the charts of render() are enlarged by dragging over a time; there are no sliders")
 
 
 class Page:
-    """A page as notebooks show it: in a frame of its own, so that neither disturbs the other."""
+    """A page in the form that notebooks show: in its own frame, so that the styles of neither affect the other."""
 
     def __init__(self, text: str, height: int) -> None:
         self.text = text

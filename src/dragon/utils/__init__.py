@@ -1,4 +1,4 @@
-"""Small helpers for programs."""
+"""Small helper functions for programs."""
 
 from __future__ import annotations
 
@@ -27,36 +27,37 @@ __all__ = [
 
 
 def b64encode(the_bytes: bytes) -> str:
-    """The base64 text of bytes. Raises TypeError for what is not bytes."""
+    """Return the base64 text of bytes. Raises TypeError for what is not bytes."""
     return B64.bytes_to_str(the_bytes)
 
 
 def b64decode(the_str: str) -> bytes:
-    """The bytes of base64 text. Raises ValueError where it is none."""
+    """Return the bytes of base64 text. Raises ValueError for invalid text."""
     return B64.str_to_bytes(the_str)
 
 
 def host_id() -> int:
-    """The number of this node, which no other one of the run has: its `h_uid`."""
+    """Return the number of this node, unique in the run: its `h_uid`."""
     from dragon.native.machine import current
 
     return current().h_uid
 
 
 def hash(byte_str: bytes) -> int:
-    """A number of 32 bits made from bytes, the same in every process and every run."""
+    """Return a 32-bit hash of bytes, the same in every process and every run."""
     return int.from_bytes(blake2b(byte_str, digest_size=4).digest(), "little")
 
 
 def get_cpu_count() -> int:
-    """CPUs of this node that the run may use."""
+    """Return the number of CPUs of this node that the run may use."""
     from dragon.native.machine import current
 
     return current().num_cpus
 
 
 def strtobool(val: str) -> bool:
-    """What "yes", "true", "on", "1" and their opposites say. Raises ValueError for anything else."""
+    """Return True for "yes", "true", "on", "1" and the like, False for their opposites. Raises ValueError for other
+    text."""
     word = val.strip().lower()
     if word in ("y", "yes", "t", "true", "on", "1"):
         return True

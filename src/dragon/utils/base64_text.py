@@ -1,4 +1,4 @@
-"""Bytes as text, for arguments and environment variables."""
+"""Bytes as base64 text, for arguments and environment variables."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class B64:
         return self._text
 
     def decode(self) -> bytes:
-        """The bytes."""
+        """Return the bytes."""
         return self.str_to_bytes(self._text)
 
     @classmethod
     def from_str(cls, serialized_str: str) -> Self:
-        """What str() of another one gave. Raises ValueError for anything else."""
+        """Return the B64 object of a base64 text. Raises ValueError for invalid text."""
         return cls(cls.str_to_bytes(serialized_str))
 
     @staticmethod
     def bytes_to_str(the_bytes: bytes) -> str:
-        """The base64 text of bytes."""
+        """Return the base64 text of bytes. Raises TypeError for what is not bytes."""
         if not isinstance(the_bytes, bytes | bytearray | memoryview):
             raise TypeError(f"expected bytes, not {type(the_bytes).__name__}")
         return base64.b64encode(the_bytes).decode("ascii")
 
     @staticmethod
     def str_to_bytes(the_str: str) -> bytes:
-        """The bytes of base64 text. Raises ValueError where it is none."""
+        """Return the bytes of base64 text. Raises ValueError for invalid text."""
         try:
             return base64.b64decode(the_str, validate=True)
         except binascii.Error as error:

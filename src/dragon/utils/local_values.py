@@ -25,15 +25,17 @@ def _file(key: str) -> Path:
 
 
 def set_local_kv(key: str, value: str, timeout: float | None = None) -> None:
-    """Set a value for all processes of this node. Raises TypeError where one is no string."""
+    """Set a value for all processes of this node. `timeout` has no effect. Raises TypeError if the key or the value is
+    not a string."""
     if not isinstance(value, str):
         raise TypeError(f"a value is a string, not {value!r}")
-    with whole_file(_file(key)) as file:  # who reads it meanwhile gets the value before, or this one
+    with whole_file(_file(key)) as file:  # atomic: a concurrent reader gets the old value, or this one
         write_bytes(file, value.encode("utf-8", "surrogatepass"))
 
 
 def get_local_kv(key: str, timeout: float | None = None) -> str:
-    """The value that a process of this node has set; with `timeout` it is waited for. Raises KeyError."""
+    """Return the value that a process of this node has set; waits for it up to `timeout` seconds. Raises KeyError if
+    there is none."""
     timeout = checked_seconds("timeout", timeout)
     end = time.monotonic() + (timeout or 0)
     path = _file(key)

@@ -1,4 +1,4 @@
-"""Where a program's time goes: seconds added up by name, and sent to the run's telemetry."""
+"""Measures where a program spends its time: adds up seconds by name, and sends the sums to the run's telemetry."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["TimeKeeper"]
 
 
 class TimeKeeper:
-    """Adds up seconds by id. It does so when asked to by `recording`, and in a run that measures.
+    """Adds up seconds by id, if `recording` is True or the run has telemetry enabled.
 
-    In a run that measures (`dragon --telemetry-level`) a thread sends the sums every `collection_window` seconds, and
-    the rest at stop() or the program's end, as the metric `timekeeper_name` with the tags `id` and `hostname`; what was
-    sent counts from 0 again, unless `clear_all` is False.
+    In a run with telemetry (`dragon --telemetry-level`) a thread sends the sums every `collection_window` seconds, and
+    the rest at stop() or the program's end, as the metric `timekeeper_name` with the tags `id` and `hostname`. Sent
+    sums start again at 0, unless `clear_all` is False.
 
         timings = TimeKeeper("solver", recording=True)
         with timings.record("assemble"):
@@ -52,7 +52,7 @@ class TimeKeeper:
             self.start_telemetry()
 
     class Recorder:
-        """Adds the seconds of its block, also of one that ends by an exception."""
+        """Adds the duration of its block, also if that ends with an exception."""
 
         def __init__(self, timekeeper: TimeKeeper, id: Hashable, start: float | None = None) -> None:
             self._timekeeper = timekeeper
@@ -72,41 +72,42 @@ class TimeKeeper:
             self._begun = None
 
     def record(self, id: Hashable, start: float | None = None) -> Recorder:
-        """A context manager that adds the seconds from `start`, a now(), or from its beginning to its end."""
+        """Return a context manager that adds the seconds from `start` (a value of now()), or from the beginning of its
+        block, to its end."""
         return self.Recorder(self, id, start)
 
     @staticmethod
     def now() -> float:
-        """Seconds on a clock that only goes forward."""
+        """Return the seconds of a monotonic clock."""
         return time.perf_counter()
 
     def add(self, id: Hashable, start: float, end: float | None = None) -> None:
-        """Add the seconds between two now(); `end` is this moment where it is not given."""
+        """Add the seconds between two values of now(); `end` is the present time by default."""
         self.add_elapsed(id, (self.now() if end is None else end) - start)
 
     def add_elapsed(self, id: Hashable, elapsed: float) -> None:
-        """Add seconds."""
+        """Add `elapsed` seconds to an id."""
         if self._recording or self._sender is not None:
             with self._lock:
                 self._timings[id] = self._timings.get(id, 0) + elapsed
 
     def reset(self, id: Hashable) -> None:
-        """Begin again at 0 with one id."""
+        """Set the sum of an id to 0."""
         with self._lock:
             if id in self._timings:
                 self._timings[id] = 0
 
     def reset_all(self) -> None:
-        """Forget all ids."""
+        """Remove all ids."""
         with self._lock:
             self._timings.clear()
 
     def empty(self) -> bool:
-        """Whether nothing is recorded."""
+        """Return whether nothing is recorded."""
         return not self._timings
 
     def get_timings(self) -> dict[Hashable, float]:
-        """The seconds by id."""
+        """Return the seconds by id."""
         with self._lock:
             return dict(self._timings)
 
@@ -120,7 +121,7 @@ class TimeKeeper:
     # ---- telemetry
 
     def start_telemetry(self) -> None:
-        """Send what is recorded from now on to the run's telemetry."""
+        """Start to send what is recorded from now on to the run's telemetry."""
         if self._sender is None:
             self._stopping.clear()
             self._sender = threading.Thread(target=self._send_on, name=f"timekeeper {self._name}", daemon=True)
@@ -128,7 +129,7 @@ class TimeKeeper:
             atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Send what is left and send no more."""
+        """Send the rest, and stop sending."""
         sender, self._sender = self._sender, None
         if sender is not None:
             atexit.unregister(self.stop)

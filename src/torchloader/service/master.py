@@ -201,7 +201,7 @@ class Master:
 
     def look_again(self) -> None:
         """Call the scheduler after an input of its decisions was changed by a command."""
-        self._place_again()  # a held application may have missed that a node was lost
+        self._place_again()  # a paused application may have missed that a node was lost
         self._schedule(Cause.ARRIVAL)
 
     @property
