@@ -1,4 +1,4 @@
-"""Requests of the node's processes, over the agent's socket."""
+"""Serves the requests of the node's processes, over the agent's socket."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["Asked", "Clients"]
 log = runtime_log("agent")
 
 _LARGEST_FRAME = 2**31 - 1
-_ACCEPT_RETRY_S = 0.1  # seconds after which it is tried again to accept a process
+_ACCEPT_RETRY_S = 0.1  # seconds between two attempts to accept a process
 # (request, process id, descriptors) -> the answer, or a future of it.
 Handle = Callable[[Request[object], int, list[int]], object]
 
 
 class Clients:
-    """Accepts connections of this user's processes on `requests`, and has `handle` answer what they ask."""
+    """Accepts connections of this user's processes on `requests`; `handle` answers their requests."""
 
     def __init__(self, requests: socket.socket, handle: Handle) -> None:
         self.loop = asyncio.get_running_loop()
@@ -43,7 +43,7 @@ class Clients:
         self.loop.add_reader(requests, self.accept)
 
     def accept(self) -> None:
-        """Take in everybody who has connected, with what they ask already."""
+        """Accept all pending connections, and serve their first requests."""
         while True:
             try:
                 connection, _ = self._requests.accept()
@@ -51,9 +51,9 @@ class Clients:
                 continue
             except BlockingIOError:
                 return
-            except OSError as error:  # this process has no descriptor left for now: they wait
+            except OSError as error:  # this process has no free descriptor now: the connections stay pending
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-                self._tell("processes wait to be heard: {} (ulimit -n {})", error.strerror, limit)
+                self._tell("processes wait until the agent can accept them: {} (ulimit -n {})", error.strerror, limit)
                 self.loop.remove_reader(self._requests)
                 self.loop.call_later(_ACCEPT_RETRY_S, self.loop.add_reader, self._requests, self.accept)
                 return
@@ -71,7 +71,7 @@ class Clients:
 
 @dataclass(eq=False)
 class Asked:
-    """A request whose answer is not there yet: of which process, and since when by the loop's clock."""
+    """A request without an answer yet: its process, and since when, by the loop's clock in seconds."""
 
     pid: int
     request: Request[object]
@@ -80,8 +80,11 @@ class Asked:
 
 
 class Client:
-    """A connection of a process: frames of a length and a Request, each answered by a Reply before the next one; or,
-    after AskSeveral, of a request with a number, answered by that and a Reply whenever this is there."""
+    """A connection of a process. A frame is a length and a Request, and is answered by a Reply before the next one is
+    read.
+
+    After AskSeveral a frame has a request with a number; it is answered by that number and a Reply, in any order.
+    """
 
     def __init__(self, connection: socket.socket, pid: int, clients: Clients) -> None:
         self.connection = connection
@@ -92,12 +95,12 @@ class Client:
         self.descriptors: list[int] = []
         self.to_send = bytearray()
         self.several = False
-        self.asked: dict[int, Asked] = {}  # by number, which is 0 where there is one at a time
+        self.asked: dict[int, Asked] = {}  # by number; 0 before AskSeveral
         connection.setblocking(False)
         self.loop.add_reader(connection, self.read)
 
     def read(self) -> None:
-        """Read what is there, and answer what is asked."""
+        """Read what has arrived, and handle the requests."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.connection, 1 << 20, 16)
         except BlockingIOError:
@@ -159,7 +162,7 @@ class Client:
 
     def _on_done(self, number: int, asked: Asked, future: asyncio.Future[Any]) -> None:
         if self.asked.get(number) is not asked:
-            return  # the client is gone
+            return  # the client has closed the connection
         del self.asked[number]
         self.clients.pending.discard(asked)
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
@@ -192,7 +195,7 @@ class Client:
         self.loop.remove_reader(self.connection)
         self.loop.remove_writer(self.connection)
         self.connection.close()
-        self.received.clear()  # what is left of it is not to be done
+        self.received.clear()  # unread requests are not executed
         unanswered, self.asked = list(self.asked.values()), {}
         for asked in unanswered:
             self.clients.pending.discard(asked)

@@ -1,4 +1,4 @@
-"""A run of several nodes, as the agent of one of them takes part in it: what the front end and the others ask of it."""
+"""This node's part in a run of several nodes: it serves the requests of the front end and the other nodes."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ __all__ = ["Cluster"]
 
 log = runtime_log("cluster")
 
-_VERDICT = 5.0  # as long as a connection may be silent
+_VERDICT = 5.0  # seconds; as long as a connection may be silent
 _KILL_DELAY_S = 3.0
 _POLL_S = 0.02
 
 
 class Cluster:
-    """This node's place in the run: it does what the other nodes and the front end ask, from when it is made.
+    """This node's part in the run. It serves the other nodes and the front end from its construction on.
 
     `handle` answers the front end's questions.
     """
@@ -83,12 +83,12 @@ class Cluster:
         self._front_end_gone = met.front_end_gone
         self._services = services
         self._handle = handle
-        # Records of processes that another node had started, until the one there that follows them is attached.
+        # Records of processes that another node has started here, until that node is attached to them.
         self._records: dict[Name, tuple[int, Words]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._output = Output(self._control.send, met.membership.settings.get("output_window", 2**20))
         self._head = Head(services, self._control.send)
-        for number in NOTICES:  # Slurm sends them to the agents, and not to the front end
+        for number in NOTICES:  # Slurm sends them to the agents, not to the front end
             services.loop.add_signal_handler(number, self._head.notice, number)
         services.streams.reach_out(self._output, self.peers.links.call)
         services.table.serve(self._handlers())
@@ -102,11 +102,11 @@ class Cluster:
         self._control.on_lost = self._on_front_end_gone
 
     def end_run(self) -> None:
-        """Have the front end end the run, on all nodes."""
+        """Request that the front end ends the run, on all nodes."""
         self._control.send(Ending())
 
     def tell_writing(self) -> None:
-        """Have the front end wait longer: what this node has to write takes its time."""
+        """Request that the front end waits longer at the end, since this node is still writing files."""
         self._control.send(Writing())
 
     def _tell_processes(self) -> None:
@@ -136,12 +136,12 @@ class Cluster:
             case End():
                 self._services.end()
             case _:
-                log.warning("the front end sent %r, which means nothing here", message)
+                log.warning("the front end sent %r, which is not expected", message)
 
     def _on_front_end_gone(self, reason: str) -> None:
         self._front_end_gone.set()
         if not self._services.over.done():
-            log.warning("the front end is gone (%s); everything on this node ends", reason)
+            log.warning("the front end is lost (%s); everything on this node ends", reason)
             self._services.end()
 
     def _on_lost(self, lost: NodeLost) -> None:
@@ -151,10 +151,10 @@ class Cluster:
         for name in [name for name, (node, _) in self._records.items() if node == index]:
             del self._records[name]
         self._services.shards.node_lost(index, epoch)
-        self._services.groups.node_lost(index, f"{lost.host_name} is gone: {lost.reason}")
+        self._services.groups.node_lost(index, f"{lost.host_name} is lost: {lost.reason}")
         for puid, group in self._services.registry.in_groups().items():
             if self._services.groups.home_of(group) == index:
-                self._services.registry.signal(puid, signal.SIGKILL)  # nobody follows its group any more
+                self._services.registry.signal(puid, signal.SIGKILL)  # the node that followed its group is lost
 
     async def _clear(self) -> None:
         """End every process of this node."""
@@ -167,7 +167,7 @@ class Cluster:
             if loop.time() > kill_at:
                 registry.signal_all(present, signal.SIGKILL)
             await asyncio.sleep(_POLL_S)
-        await asyncio.sleep(0)  # the end of the head process is told first
+        await asyncio.sleep(0)  # the end of the head process is reported first
         self._control.send(Cleared())
 
     def _soon(self, work: Any) -> None:
@@ -176,7 +176,7 @@ class Cluster:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, number: int, request: msgspec.Raw) -> None:
-        """Answer what the front end has asked."""
+        """Answer a question of the front end."""
         try:
             value = self._handle(decode_request(bytes(request)), os.getpid(), [])
             if isinstance(value, asyncio.Future):
@@ -190,7 +190,7 @@ class Cluster:
     def serve(
         self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]
     ) -> Callable[[], Any] | None:
-        """Do what a node asks, and respond; how to cancel it."""
+        """Execute a request of a node, and respond. Returns a function that cancels it, or None."""
         try:
             if isinstance(request, Act):
                 if request.operation.method == "_attach":
@@ -213,7 +213,7 @@ class Cluster:
         return value.cancel
 
     def _handlers(self) -> list[Handler]:
-        """What this answers to other nodes only."""
+        """Return the handlers of the requests that only other nodes send."""
         guests, flows = self.peers.guests, self.peers.flows
         return [
             Members.served_by(lambda r: self.peers.members),
@@ -239,23 +239,23 @@ class Cluster:
         return attached
 
     def on_link_broken(self, node: int, reason: str) -> None:
-        """Give up what was on its way to a node."""
+        """Discard what was in flight to a node."""
         self.peers.outboxes.broken(node, reason)
         self._services.shards.link_broken(node)
 
     def _on_outside(self, node: int, reason: str) -> None:
-        """Another node says that this one does not belong to the run any more."""
+        """End this node, because another node reports that it has been declared lost."""
         if not self._services.over.done():
             log.error(
-                "this node was declared lost (%s), as %s says: it is no part of the run any more, and what runs here "
-                "ends",
+                "this node was declared lost (%s), as %s reports: it does not belong to the run any more, and its "
+                "processes end",
                 reason,
                 self.peers.links.host(node),
             )
             self._services.end()
 
     def on_notice(self, node: int, notice: Notice) -> None:
-        """Take notice of what a node says."""
+        """Handle a notice of a node."""
         peers, services = self.peers, self._services
         match notice:
             case FlowTaken(number, size):

@@ -1,4 +1,4 @@
-"""The head process of a run of several nodes, which is on the run's first one."""
+"""The head process of a run of several nodes, which is on the run's first node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Head"]
 
 
 class Head:
-    """Starts it, passes input and signals on, and tells the front end of its end. `send` sends there."""
+    """Starts the head process, forwards input and signals to it, and reports its end to the front end with `send`."""
 
     def __init__(self, services: Services, send: Callable[[Message], None]) -> None:
         self._services = services
@@ -62,16 +62,16 @@ class Head:
         self._send(WantsInput())
 
     def signal(self, number: int) -> None:
-        """Send it a signal, once it is started."""
+        """Send the head process a signal, once it is started."""
         self._services.registry.signal(self._puid, number)
 
     def notice(self, number: int) -> None:
-        """Pass on a signal that this agent got, if the program is on this node."""
+        """Forward a signal that this agent received, if the head process is on this node."""
         if self._puid:
             self.signal(number)
 
     def input(self, data: bytes) -> None:
-        """The next piece of its standard input, empty at the end."""
+        """Write the next piece of its standard input; an empty one closes it."""
         self._input.append(data)
         self._write()
 

@@ -1,4 +1,4 @@
-"""How the agent of a node of several comes into its run: where others can call it, and what the run is like."""
+"""How the agent of a run of several nodes joins its run."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _LOOPBACK = "127.0.0.1"
 def join_and_serve(
     token: Token, run: run_module.Run, zygote: int, events: socket.socket, requests: socket.socket
 ) -> NoReturn:
-    """Join the run of the token and serve it to its end.
+    """Join the run of the token and serve it until it ends.
 
-    Raises JoinError where that is impossible; OSError or ValueError where this machine cannot be described, or reached.
+    Raises JoinError if it cannot join; OSError or ValueError if this machine cannot be described, or has no address.
     """
     listener, addresses = _listen(token)
     node = describe_this_node(token.claims, addresses)
@@ -51,8 +51,9 @@ def join_and_serve(
 
 
 def _listen(token: Token) -> tuple[socket.socket, list[str]]:
-    """Where the other agents can call this one. Raises OSError, ValueError where there is no such place."""
-    # A front end that is reached over the loopback has all its nodes on this machine.
+    """Open a listening socket for the other agents. Returns it, and its addresses. Raises OSError or ValueError if
+    there are none."""
+    # If the front end's address is the loopback, all nodes are on this machine.
     local = all(address.startswith(_LOOPBACK) for address in token.addresses)
     addresses = [_LOOPBACK] if local else usable_addresses(token.claims.get("network_prefix", ""))
     if not addresses:
@@ -64,7 +65,7 @@ def _listen(token: Token) -> tuple[socket.socket, list[str]]:
 
 
 def _take_over(run: run_module.Run, spawner: Spawner, membership: Membership) -> None:
-    """What the front end says of the run holds for everything on this node."""
+    """Apply the settings of the front end to this node."""
     settings = membership.settings
     environment: dict[str, str] = dict(settings.get("environment", {}))
     if settings.get("log_level"):

@@ -1,4 +1,4 @@
-"""The life of an agent: it finds the others of its run, serves until the run ends, and leaves nothing behind."""
+"""The life cycle of an agent: it joins its run, serves until the run ends, and cleans up."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ Join = Callable[[Run, Spawner], "Awaitable[Met]"]
 
 
 class Beginning(NamedTuple):
-    """What an agent begins with: its run, the zygote and the connection to it, and the socket that processes call.
+    """What an agent begins with: its run, the zygote and the connection to it, and the socket for processes.
 
-    `owner` is the process whose end is the run's end. A run of several nodes has `join` instead, with which the agent
-    finds the others.
+    `owner` is the process whose end is the run's end. A run of several nodes has `join` instead, which connects the
+    agent to the others.
     """
 
     run: Run
@@ -55,14 +55,14 @@ class Beginning(NamedTuple):
 
 
 def serve_for_ever(beginning: Beginning) -> NoReturn:
-    """Serve until the run ends, then leave nothing behind, whatever happened."""
+    """Serve until the run ends, then clean up, whatever happened."""
     forbid_asking()
     uvloop.run(_serve_and_leave(beginning))
-    raise AssertionError("an agent that has left goes on")
+    raise AssertionError("an agent continues after its end")
 
 
 async def _serve_and_leave(beginning: Beginning) -> NoReturn:
-    # From within the loop, which takes its handlers of signals with it: a terminal that is closed sends two.
+    # Exits within the loop, which would remove its signal handlers at its end: a closed terminal sends two signals.
     code = 1
     try:
         code = await _serve(beginning)
@@ -71,13 +71,13 @@ async def _serve_and_leave(beginning: Beginning) -> NoReturn:
     finally:
         try:
             remove_folder(beginning.run.folder)
-            remove_ended()  # such as the claims of a program that was killed
+            remove_ended()  # files of ended processes, such as the claims of a killed program
         finally:
             os._exit(code)
 
 
 async def _serve(beginning: Beginning) -> int:
-    """Serve until the run ends; the exit code."""
+    """Serve until the run ends. Returns the exit code."""
     loop = asyncio.get_running_loop()
     tell_loop_errors(loop)
     allow_many_files()
@@ -90,13 +90,13 @@ async def _serve(beginning: Beginning) -> int:
         _watch(beginning.owner, end)
 
     def zygote_gone(reason: str) -> None:
-        log.error("the zygote (pid %d) is gone (%s); the run ends", beginning.zygote, reason)
+        log.error("the zygote (pid %d) is lost (%s); the run ends", beginning.zygote, reason)
         end()
 
     try:
         spawner = Spawner(beginning.run.zygote_socket(), beginning.events, zygote_gone)
     except ConnectionRefusedError:
-        log.error("the zygote (pid %d) is gone already; the run ends", beginning.zygote)
+        log.error("the zygote (pid %d) has ended already; the run ends", beginning.zygote)
         await _end_zygote(beginning.zygote)
         _end_orphans(beginning.zygote, set())
         return 0
@@ -119,7 +119,7 @@ def _end(over: asyncio.Future[None]) -> None:
 
 
 def _watch(owner: Owner, end: Callable[[], None]) -> None:
-    """End the run with a process."""
+    """End the run when a process ends."""
     try:
         fd = _core.open_process(owner.pid)
     except ProcessLookupError:
@@ -132,7 +132,7 @@ def _watch(owner: Owner, end: Callable[[], None]) -> None:
 
 
 async def _find_others(join: Awaitable[Met], over: asyncio.Future[None]) -> tuple[int, Met | None]:
-    """Join a run of several nodes. Where this node does not come into it, there is an exit code instead."""
+    """Join a run of several nodes. Returns an exit code, and None instead of the others if this node cannot join."""
     joining = asyncio.ensure_future(join)
     either: list[asyncio.Future[Any]] = [joining, over]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -154,7 +154,7 @@ async def _find_others(join: Awaitable[Met], over: asyncio.Future[None]) -> tupl
 
 async def _finish(zygote: int, spawner: Spawner, met: Met | None, agent: Agent | None) -> None:
     if agent is not None and agent.telemetry.recording:
-        await spawner.catch_up()  # what has ended did so by itself, and with an exit code
+        await spawner.catch_up()  # so that processes that ended by themselves are recorded with their exit codes
     spawner.close()
     await _end_zygote(zygote)
     _end_orphans(zygote, agent.services.trackers.processes if agent is not None else set())
@@ -165,7 +165,7 @@ async def _finish(zygote: int, spawner: Spawner, met: Met | None, agent: Agent |
 
 
 async def _end_zygote(zygote: int) -> None:
-    """Wait for the end of the zygote, which was told of the end or sees that; it is killed where it takes too long."""
+    """Wait until the zygote ends, which it does when its connection is closed; after 10 s it is killed."""
     try:
         gone = _core.open_process(zygote)
     except ProcessLookupError:
@@ -176,7 +176,7 @@ async def _end_zygote(zygote: int) -> None:
 
 
 def _end_orphans(zygote: int, spared: set[int]) -> None:
-    """End what outlived its parents and so came to this process, and await it and the zygote."""
+    """Kill processes that were orphaned and so became children of this process, and reap them and the zygote."""
     while children := set(children_of(os.getpid())) - spared:
         for pid in children:
             if pid != zygote:
@@ -186,7 +186,7 @@ def _end_orphans(zygote: int, spared: set[int]) -> None:
 
 
 async def _await_end(pidfd: int, timeout: float) -> bool:
-    """Whether a process ends in time. What is asked of the agent meanwhile is still served."""
+    """Return whether a process ends in time. Requests to the agent are served meanwhile."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     loop.add_reader(pidfd, lambda: None if ended.done() else ended.set_result(None))

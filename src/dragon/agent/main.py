@@ -1,4 +1,5 @@
-"""The start of an agent: the arena is mapped, the zygote forked before anything could start a thread, the loop run."""
+"""The main program of a single node's agent: it maps the arena, forks the zygote before any thread exists, and runs the
+loop."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def main(settings: dict[str, Any]) -> None:
 def fork_zygote(
     run: run_module.Run, requests: socket.socket, unwanted: list[socket.socket]
 ) -> tuple[int, socket.socket]:
-    """Fork the zygote, which gets `requests` and none of the `unwanted`; its process id and the agent's end to it."""
+    """Fork the zygote, which gets `requests` and none of the `unwanted`. Returns its process id and the agent's end of
+    their connection."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     zygote = os.fork()
     if zygote == 0:

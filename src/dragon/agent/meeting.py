@@ -1,4 +1,4 @@
-"""How an agent meets the others of its run, and keeps what they say until it serves."""
+"""How an agent connects to the others of its run, and keeps their messages until it serves them."""
 
 from __future__ import annotations
 
@@ -32,36 +32,37 @@ log = runtime_log("cluster")
 
 _SHUTDOWN_TIMEOUT_S = 5.0
 
-# How to cancel what was asked for, if it can be.
+# A function that cancels a request, if that is possible.
 Cancel = Callable[[], Any] | None
 
 
 class Hearer(Protocol):
-    """Who does what other nodes ask and say."""
+    """Handles the requests and notices of other nodes."""
 
     def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel:
-        """Do what a node asks and call `respond` with the answer. Returns what cancels the request, or None."""
+        """Execute a request of a node and call `respond` with the answer. Returns a function that cancels it,
+        or None."""
 
     def on_notice(self, node: int, notice: Notice) -> None:
-        """Take note of a node's notice, which has no answer."""
+        """Handle a node's notice, which has no answer."""
 
     def on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
-        """Take messages of a flow from a node. Returns a future to wait for before more are read, or None."""
+        """Handle messages of a flow from a node. Returns a future to wait for before more are read, or None."""
 
     def on_link_broken(self, node: int, reason: str) -> None:
-        """Give up what was on its way to a node."""
+        """Discard what was in flight to a node."""
 
 
 class Early:
-    """What other nodes ask and say before this one serves: kept, in order. Who belongs to the run is told as soon as it
-    is known."""
+    """Keeps the requests and notices of other nodes, in order, until this node serves them. The list of members is
+    answered as soon as it is known."""
 
     def __init__(self) -> None:
         self.members: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
         self._kept: list[Callable[[Hearer], object]] = []
 
     def hand_over(self, links: Links, hearer: Hearer) -> None:
-        """Have the hearer do what was kept, and all that comes."""
+        """Let the hearer handle what was kept, and everything from now on."""
         for do in self._kept:
             try:
                 do(hearer)
@@ -72,7 +73,7 @@ class Early:
         links.is_broken = hearer.on_link_broken
 
     def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel:
-        """Keep what a node asks."""
+        """Keep a request."""
         if isinstance(request, Members):
             self.members.add_done_callback(lambda known: respond(known.result()))
         else:
@@ -80,7 +81,7 @@ class Early:
         return None
 
     def on_notice(self, node: int, notice: Notice) -> None:
-        """Keep what a node says."""
+        """Keep a notice."""
         self._kept.append(lambda hearer: hearer.on_notice(node, notice))
 
     def on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
@@ -89,15 +90,15 @@ class Early:
         return None
 
     def on_link_broken(self, node: int, reason: str) -> None:
-        """Nothing depends on a connection yet."""
+        """Do nothing: no connection is in use yet."""
 
 
 @dataclass(frozen=True)
 class Met:
-    """The others of the run, and the ways to them and to the front end.
+    """The other nodes of the run, and the connections to them and to the front end.
 
-    `early` is what other nodes have said already, `messages` what the front end has. `front_end_gone` is set once that
-    has left.
+    `early` has the messages of other nodes so far, `messages` those of the front end. `front_end_gone` is set once the
+    front end has closed its connection.
     """
 
     membership: Membership
@@ -110,7 +111,7 @@ class Met:
     front_end_gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def leave(self) -> None:
-        """Say goodbye to the front end once everything here has ended."""
+        """Send Bye to the front end once everything here has ended, and wait until it acknowledges."""
         self.listener.close()
         self.peers.links.close()
         self.fabric.close()
@@ -125,9 +126,9 @@ class Met:
 async def meet(
     membership: Membership, control: Control, listener: socket.socket, direct: Direct, fabric: Fabric
 ) -> Met:
-    """Learn who belongs to the run, of which the front end has said no more than the membership.
+    """Connect to the other nodes, given the membership from the front end, and get the list of members.
 
-    Raises RunEndedError where it has ended meanwhile.
+    Raises RunEndedError if the run has ended meanwhile.
     """
     index, early, messages = membership.index, Early(), list[Message]()
     keys = (membership.authority, membership.certificate, membership.key)
@@ -152,7 +153,7 @@ async def meet(
 
 
 async def _members(links: Links, control: Control, index: int, messages: list[Message]) -> list[Member]:
-    """What the node that is to tell says, or, where it is gone, lost or because the run has ended, the front end."""
+    """Return the members from the parent node, or, if that is lost or the run is ending, from the front end."""
     question = Members()
     try:
         answer, _ = await links.call(parent_of(index), question)
@@ -163,10 +164,10 @@ async def _members(links: Links, control: Control, index: int, messages: list[Me
         try:
             message = await control.receive()
         except ConnectionError as error:
-            raise RunEndedError("the front end was gone before this node had met the others") from error
+            raise RunEndedError("the front end ended before this node had connected to the others") from error
         match message:
             case End():
-                raise RunEndedError("the run ended before this node had met the others")
+                raise RunEndedError("the run ended before this node had connected to the others")
             case TellMembers(members):
                 return members
         messages.append(message)

@@ -1,6 +1,6 @@
-"""The start of the agent of a node of several: the zygote is forked, then it joins its run.
+"""The main program of the agent of a run of several nodes: it forks the zygote, then joins the run.
 
-What is imported before the zygote is forked, every process of the node carries along: it makes every start dearer.
+Modules that are imported before the zygote is forked are in every process of the node, and make every start slower.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["serve"]
 
 
 def serve(token: Token) -> int:
-    """Join the run of the token and serve it to its end; the exit code where this machine cannot.
+    """Join the run of the token and serve it until it ends. Returns the exit code if this machine cannot.
 
-    Raises JoinError where it cannot join.
+    Raises JoinError if it cannot join.
     """
     set_for_programs(signal.SIG_IGN)
     try:
         run_folder.sweep()
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # the agent takes them, and leaves nothing behind
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # the agent handles them later, so that it can clean up
         folder = run_folder.make_folder()
     except (OSError, RunEndedError) as error:
         return _cannot(error)

@@ -1,4 +1,4 @@
-"""What an agent says of itself when somebody asks what the run waits for."""
+"""The report of an agent on itself, for tools that show what the run waits for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["report"]
 
 
 def report(services: Services, zygote: int, asking: Iterable[Asked]) -> Report:
-    """The processes and groups of this node, and what the agent itself has not done yet. `asking` have no answer."""
+    """Return the processes and groups of this node, and the pending work of the agent. `asking` are requests without an
+    answer."""
     now, peers = services.loop.time(), services.peers
     return Report(
         zygote=zygote,
@@ -53,12 +54,12 @@ def _request(asked: Asked, peers: Peers | None) -> str:
 
 
 def _node_of(asked: Asked, own: int) -> int:
-    """The node of the object that it waits for, or this one."""
+    """Return the node of the object that the request waits for, or this node."""
     return node_of(asked.request.operation.name) if isinstance(asked.request, Operate) else own
 
 
 def _task(task: asyncio.Task[Any]) -> Task:
-    # The line that it waits at is in the innermost of the coroutines that wait for each other.
+    # The innermost of the coroutines that await each other has the line at which the task waits.
     inner: Any = task.get_coro()
     name, where = "", ""
     while getattr(inner, "cr_frame", None) is not None:

@@ -1,4 +1,4 @@
-"""Where what is asked of an agent is done: by itself, by the agent of another node, or by all."""
+"""Routes requests to where they are executed: in this agent, the agent of another node, or all agents."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _Answer = TypeVar("_Answer")
 
 
 class Router:
-    """Takes requests to the place that they name. `table` is what this node does, `peers` are the others."""
+    """Routes requests to the place that they name. `table` executes them on this node, `peers` are the others."""
 
     def __init__(self, table: Table, peers: Peers) -> None:
         self._table = table
         self._peers = peers
 
     def do(self, request: Request[object], caller: Caller) -> object:
-        """What answers a request, or a future of it; as it is encoded where other nodes have a part in it."""
+        """Execute or forward a request. Returns the answer or a future of it; encoded if other nodes are involved."""
         match request.place():
             case Where.ALL:
                 return asyncio.ensure_future(self._of_all(request, caller))
@@ -40,9 +40,9 @@ class Router:
         return self._table.do(request, caller)
 
     async def _of_all(self, request: Request[object], caller: Caller) -> msgspec.Raw:
-        """What all nodes answer, one list; a node that is lost meanwhile is as if it had not been asked.
+        """Return the answers of all nodes, as one list; a node that is lost meanwhile is left out.
 
-        The answers are put together as they came, which for hundreds of nodes is all that one has time for.
+        The answers are joined in encoded form, since decoding those of hundreds of nodes would take too long.
         """
         here = self._table.do(request, caller)
         asked = [self._peers.links.call(node, request) for node in self._peers.others()]
@@ -56,7 +56,7 @@ class Router:
         return joined(found)
 
     async def _of_named(self, request: Request[object], caller: Caller) -> object:
-        """The answer of the node that has what is called so. Raises LookupError."""
+        """Return the answer of the node that has the named thing. Raises LookupError."""
         match request:
             case FindProcess(str() as name):
                 return await self._process_named(name, caller)
@@ -70,7 +70,7 @@ class Router:
         raise cast(BaseException, own)
 
     async def _process_named(self, name: str, caller: Caller) -> Known:
-        """What a registry knows of the process that was last called so; one that runs before one that has ended."""
+        """Return the record of the process that last had this name, preferring live ones. Raises LookupError."""
         answers = await self._on_each(FindProcess(name), caller)
         found = [answer for answer in answers if not isinstance(answer, BaseException)]
         if not found:
@@ -78,12 +78,12 @@ class Router:
         return max(found, key=lambda known: (known.code is None, known.started))
 
     async def _on_each(self, request: Request[_Answer], caller: Caller) -> list[_Answer | BaseException]:
-        """What each node answers, or the error; this one first."""
+        """Return each node's answer, or error, beginning with this node."""
         nodes = [self._peers.index, *self._peers.others()]
         return await asyncio.gather(*(self._on(node, request, caller) for node in nodes), return_exceptions=True)
 
     async def _on(self, node: int, request: Request[_Answer], caller: Caller) -> _Answer:
-        """What one node answers."""
+        """Return the answer of one node."""
         if node != self._peers.index:
             return await self._peers.ask(node, request)
         answer = self._table.do(request, caller)

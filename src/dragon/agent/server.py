@@ -37,10 +37,10 @@ _WRITE_NOTICE_S = 1.0
 
 
 class Agent:
-    """One per node. Everything in it runs on one event loop.
+    """The agent of a node. Everything in it runs in one event loop.
 
-    It serves from when it is made, the processes that call on `requests`, and in a run of several nodes the others,
-    whom it has `met`. `zygote` is the zygote's process id; once `over` is done the run ends.
+    From its construction on it serves the processes that connect to `requests`, and in a run of several nodes the
+    others, which are in `met`. `zygote` is the zygote's process id; the run ends once `over` is done.
     """
 
     def __init__(
@@ -76,13 +76,16 @@ class Agent:
             from dragon.agent.router import Router
 
             self._do = Router(table, met.peers).do
-            self.cluster = Cluster(met, self.services, self.handle)  # it does what others have asked for already
+            self.cluster = Cluster(
+                met, self.services, self.handle
+            )  # executes the requests that others have sent already
         self._views = serving.Views(self.ask) if met is None and serving.are_wanted() else None
         self._opening = self._loop.create_task(self._views.open()) if self._views is not None else None
         self.clients = Clients(requests, self.handle)
 
     def _sweep(self) -> None:
-        """Free what processes left that the zygote did not start: programs that joined the run, a user's own forks."""
+        """Free the memory of ended processes that the zygote did not start: programs that joined the run, and forks of
+        users."""
         _core.reap_dead()
         self._loop.call_later(_SWEEP_EVERY_S, self._sweep)
 
@@ -93,11 +96,11 @@ class Agent:
     # ---- requests
 
     def handle(self, request: Request[object], pid: int, descriptors: list[int]) -> object:
-        """Do what a process asked for; what this returns or raises, or its future, is the answer."""
+        """Execute a request of a process. The result, exception or future is the answer."""
         return self._do(request, Caller(self.run.node, pid, descriptors))
 
     async def ask(self, request: Request[_Answer]) -> _Answer:
-        """What a process would be answered."""
+        """Execute a request as for a process, and return the answer."""
         answer = self.handle(request, os.getpid(), [])
         if isinstance(answer, asyncio.Future):
             answer = await answer
@@ -106,7 +109,7 @@ class Agent:
     # ---- the end
 
     async def finish(self) -> None:
-        """Do what is left when all processes have ended."""
+        """Clean up when all processes have ended."""
         self.clients.accept()
         await self.services.trackers.finish()
         await self.telemetry.finish()
@@ -115,7 +118,7 @@ class Agent:
         await self._finish_files()
 
     async def _finish_files(self) -> None:
-        """Wait until checkpoints that are due are written, and tell whoever waits for this agent if it takes long."""
+        """Wait until due checkpoints are written, and notify waiting processes if that takes long."""
         written = self.services.shards.finish()
         await asyncio.wait([written], timeout=_WRITE_NOTICE_S)
         if not written.done():

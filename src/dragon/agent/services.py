@@ -1,4 +1,4 @@
-"""What the agent of a node serves: to the processes of its node, and to the agents of others."""
+"""The services of a node's agent, for the processes of its node and the agents of others."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ from dragon.runtime.run import Run
 
 __all__ = ["Services"]
 
-_NOT_STARTED = 127  # the exit code that a job is told of a member that could not be started
+_NOT_STARTED = 127  # the exit code that is reported to a job for a member that could not be started
 
 
 class Services:
-    """The services of one node, which know of each other only what they are given here. `zygote` is its process id,
-    `peers` are the other nodes, where the run has any. Once `over` is done the run ends."""
+    """The services of one node, which are connected only here.
+
+    `zygote` is its process id; `peers` are the other nodes, None if the run has only one. The run ends once `over` is
+    done.
+    """
 
     def __init__(
         self, run: Run, zygote: int, spawner: Spawner, peers: Peers | None, over: asyncio.Future[None]
@@ -52,7 +55,7 @@ class Services:
         self.shards = Shards(run, peers)
         self.trackers = Trackers()
         self.remote = RemoteObjects(peers) if peers is not None else None
-        self.table = Table(self.registry.handlers(spawner.catch_up))  # of what this node can do alone
+        self.table = Table(self.registry.handlers(spawner.catch_up))  # the requests that this node executes itself
         self.table.serve(self.groups.handlers())
         self.table.serve(NamedGroups(run.node).handlers())
         self.table.serve(NamedObjects().handlers())
@@ -65,7 +68,7 @@ class Services:
             self.table.serve(self.remote.handlers())
 
     def on_event(self, event: Event, descriptors: list[int]) -> None:
-        """The zygote says what became of a process, or hands over what one writes to."""
+        """Handle an event of the zygote: a process started, failed or ended, or a stream was opened."""
         match event:
             case Stream():
                 self.streams.add(event.puid, event.name, event.number, event.channel, event.group, descriptors)
@@ -90,7 +93,7 @@ class Services:
         self._member_ended(event)
 
     def _member_ended(self, event: Exited | Failed) -> None:
-        """Tell a job, and the group that the process is a member of."""
+        """Notify a job, and the group of the process."""
         puid, group = event.puid, event.group
         if not group:
             return

@@ -66,7 +66,7 @@ class Slurm(Launcher):
             return ""
 
     def srun(self, gpus: str = "") -> list[str]:
-        """Return the command before the agent's own; `gpus` is the number of GPUs per node if srun needs it, else ""."""
+        """Return the command before the agent's own. `gpus`: the GPUs per node if srun needs it, else ""."""
         count = len(self.nodes)
         told = [
             f"{name}={text}" for name in OF_ANOTHER_STEP if (text := self.environment.get(name)) and "," not in text

@@ -1,1 +1,1 @@
-"""Process groups, followed by one node wherever their members run."""
+"""Process groups, each followed by one node wherever its members run."""

@@ -1,4 +1,4 @@
-"""What the node that follows a group knows of it and of its members."""
+"""The records of a group and its members on the node that follows it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Group", "Member"]
 
 
 class Member:
-    """One place in a group; a restarted member is a new process in the same place."""
+    """A slot in a group; a restarted member is a new process in the same slot."""
 
     def __init__(self, rank: int, template: Spawn) -> None:
         self.rank = rank
@@ -27,11 +27,11 @@ class Member:
         self.alive = False
         self.code: int | None = None
         self.restarts = 0
-        self.signals: list[int] = []  # that it gets when it is started
-        self.connections: dict[int, Connection] = {}  # by stream: our ends, for whoever asks
+        self.signals: list[int] = []  # sent to it when it is started
+        self.connections: dict[int, Connection] = {}  # by stream: the agent's ends, for clients that request them
 
     def connect(self) -> list[Output]:
-        """Its streams, where some are PIPEs of its own."""
+        """Return its streams if some of them are PIPEs of its own, else an empty list (those of the template)."""
         self.disconnect()
         if all(stream.kind != "pipe" for stream in self.template.streams):
             return []
@@ -40,18 +40,18 @@ class Member:
         return streams
 
     def disconnect(self) -> None:
-        """Close the ends of all its pipes."""
+        """Close the agent's ends of all its pipes."""
         for stream in list(self.connections):
             self.close_stream(stream)
 
     def close_stream(self, stream: int) -> None:
-        """Close the end of one stream's pipe, if it is open."""
+        """Close the agent's end of one stream's pipe, if it is open."""
         if stream in self.connections:
             self.connections.pop(stream).close()
 
 
 class Group:
-    """What the agent knows of one group."""
+    """The agent's record of one group."""
 
     def __init__(self, number: int, settings: GroupSettings, descriptors: Sequence[int]) -> None:
         self.number = number
@@ -65,25 +65,25 @@ class Group:
         self.launcher = settings.launcher
         self.pmix_library = settings.pmix_library
         self.descriptors = [os.dup(fd) for fd in descriptors]
-        self.words = Words(1)  # whether any member lives: who waits for their end is woken once
+        self.words = Words(1)  # whether any member is alive: processes that wait for their end are woken once
         self._live = 0
         self.members: list[Member] = []
         self.ended: list[tuple[int, int]] = []
         self.failure: str = ""
-        self.culprit: Member | None = None  # whose failure that is
-        self.failed_after_another = False  # which followed from another one's, of which nothing is known yet
+        self.culprit: Member | None = None  # the member that failed
+        self.failed_after_another = False  # whether its failure followed from another one, which is not known yet
         self.failed_codes: list[int] = []
         self.started = False
         self.ending = False
-        self.aborter: Member | None = None  # the rank that had an MPI job end
+        self.aborter: Member | None = None  # the rank that ended an MPI job
         self.timers: list[asyncio.TimerHandle] = []
         self.by_puid: dict[int, Member] = {}
-        # What was told of processes before it was known which members they are, by puid.
+        # Events of processes that arrived before it was known which members they are, by puid.
         self.early: dict[int, list[MemberEvent]] = {}
 
     @property
     def live(self) -> int:
-        """Members that have not ended."""
+        """The number of members that have not ended."""
         return self._live
 
     @live.setter
@@ -99,13 +99,13 @@ class Group:
         self.timers = []
 
     def take(self, members: list[Member], puids: list[int]) -> None:
-        """These members are these processes now."""
+        """Assign the processes to the members."""
         for member, puid in zip(members, puids, strict=True):
             member.puid = puid
             self.by_puid[puid] = member
 
     def requests(self, members: list[Member]) -> tuple[list[Spawn], list[Instance]]:
-        """Members as instances of as few templates as there are."""
+        """Return the templates of members, each once, and their instances."""
         templates: list[Spawn] = []
         instances = []
         for member in members:

@@ -23,7 +23,7 @@ from dragon.runtime.protocol.jobs import Part, Program
 
 __all__ = ["GroupJobs"]
 
-# Group, member, what it did, exit code, whether all is to end at once.
+# Group, member, what it did, exit code, whether the whole job is to end at once.
 Fail = Callable[[Group, Member, str, int, bool], None]
 Extend = Callable[[Group, list[Spawn]], list[Member]]
 Start = Callable[[Group, list[Member], Job], Any]
@@ -31,7 +31,8 @@ Host = Callable[[int], str]
 
 
 class GroupJobs:
-    """The jobs of the groups that a node follows: one of all members at first, one more for each MPI_Comm_spawn."""
+    """The MPI jobs of the groups that a node follows: at first one of all members, and another for each
+    MPI_Comm_spawn."""
 
     def __init__(self, node: int, jobs: Jobs, fail: Fail, extend: Extend, start: Start, host: Host) -> None:
         self._node = node
@@ -44,7 +45,7 @@ class GroupJobs:
         self._launches: dict[str, Launch] = {}  # by job, where the site's launcher starts it
 
     def open(self, group: Group, members: list[Member]) -> Job:
-        """A job of which these are the ranks, in order."""
+        """Open a job whose ranks are these members, in order."""
         job = self._open(group, members, [0] * len(members), {}, spawned=False)
         if group.pmi == PMIBackend.LAUNCHER:
             launch = self._launches[job.name] = Launch(job, group.launcher, self._hosts(job))
@@ -63,26 +64,27 @@ class GroupJobs:
             library=group.pmix_library,
             values=values,
             spawned=spawned,
-            begun=spawned,  # those that spawn it wait for its ranks
+            begun=spawned,  # the ranks that spawn it wait for its ranks
         )
         self._jobs.follow(job)
         self._by_group.setdefault(group.number, []).append(job)
         return job
 
     def part(self, job: Job, node: int, ranks: Sequence[int]) -> Part:
-        """What a node is told of a job of which it is to start these ranks."""
+        """Return the description of a job for a node that is to start these ranks."""
         return job.part(self._node, node, ranks, self._hosts(job))
 
     def _hosts(self, job: Job) -> dict[int, str]:
         return {node: self._host(node) for node in set(job.placement)}
 
     def give_up(self, group: Group, why: str) -> None:
-        """Some members could not be started, so that others need not wait for their launcher."""
+        """Abort the launchers of a group after some members could not be started, so that others do not wait
+        for them."""
         for launch in self._launches_of(group):
             launch.give_up(why)
 
     def withdraw(self, group: Group) -> None:
-        """The group is being ended, so that what its launcher has not started yet need not be."""
+        """Abort the launchers of a group that is being ended, if they have not started its ranks yet."""
         for launch in self._launches_of(group):
             launch.withdraw()
 
@@ -91,7 +93,7 @@ class GroupJobs:
         return [self._launches[job.name] for job in jobs if job.name in self._launches]
 
     def close(self, group: Group) -> list[Job]:
-        """All members have ended; the jobs that they were."""
+        """Close the jobs of a group whose members have ended, and return them."""
         jobs = self._by_group.pop(group.number, [])
         for job in jobs:
             self._jobs.forget(job)
@@ -100,7 +102,7 @@ class GroupJobs:
         return jobs
 
     async def _spawn(self, group: Group, parents: list[Member], rank: int, programs: list[Program]) -> None:
-        """MPI_Comm_spawn: more members of the group, which are a job of their own. Raises LookupError, ValueError."""
+        """Execute MPI_Comm_spawn: add members to the group, which form a new job. Raises LookupError, ValueError."""
         parent = parents[rank].template
         templates: list[Spawn] = []
         applications: list[int] = []

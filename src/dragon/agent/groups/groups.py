@@ -1,7 +1,7 @@
-"""Process groups: started together, kept alive or ended together, followed through shared words.
+"""Process groups: started together, restarted or ended together, and followed through shared words.
 
 A group is Idle, then Running, then Idle again when its last member has ended, or Error if a member failed. The first
-failure is the one that is reported; unless failures are to be ignored, the others are then ended.
+failure is the one that is reported; unless failures are to be ignored, the other members are then ended.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ __all__ = ["Groups"]
 log = runtime_log("groups")
 
 _KILL_DELAY_S = 5.0
-_RESTART_PAUSES = (0.0, 0.0, 0.1, 0.5, 1.0)
-_FOR_OWN_END = 1.0  # between a member's failure and the end of the others
+_RESTART_PAUSES = (0.0, 0.0, 0.1, 0.5, 1.0)  # seconds before each restart of a member; the last is repeated
+_FOR_OWN_END = 1.0  # seconds between a member's failure and the end of the others
 
 
 class Groups:
-    """All groups that were made on this node; their members may be on others."""
+    """All groups that were created on this node; their members may be on others."""
 
     def __init__(
         self,
@@ -80,17 +80,17 @@ class Groups:
 
     @staticmethod
     def home_of(number: int) -> int:
-        """The node that follows the group of that number."""
+        """Return the node that follows the group of that number."""
         return number >> PUID_NODE_SHIFT
 
     def all(self) -> list[Group]:
-        """Every group that was not closed."""
+        """Return every group that was not closed."""
         return list(self._groups.values())
 
     # ---- requests
 
     def handlers(self) -> list[Handler]:
-        """What this answers."""
+        """Return the handlers of the requests that this object serves."""
         return [
             CreateGroup.served_for(lambda r, caller: self.create(r, caller.descriptors)),
             StartGroup.served_by(lambda r: self.start(r.number)),
@@ -105,7 +105,7 @@ class Groups:
         ]
 
     def create(self, wanted: CreateGroup, descriptors: Sequence[int]) -> MadeGroup:
-        """A new group; `descriptors` are the creator's streams."""
+        """Create a group; `descriptors` are the creator's streams."""
         self._last += 1
         group = Group((self._node << PUID_NODE_SHIFT) + self._last, wanted.settings, descriptors)
         for count, which, node, cpus, environment in wanted.places:
@@ -128,7 +128,7 @@ class Groups:
         return group
 
     def start(self, number: int) -> asyncio.Future[list[int]]:
-        """Start all members; their puids in order."""
+        """Start all members. Returns a future of their puids in order."""
         group = self._group(number)
         if group.live:
             raise RuntimeError("the group is running already")
@@ -146,7 +146,7 @@ class Groups:
         job = self._jobs.open(group, group.members) if group.pmi else None
         try:
             starts = self._start_members(group, group.members, job)
-        except BaseException:  # none was started, and nobody is to wait for their end
+        except BaseException:  # none was started, so clients must not wait for their end
             for member in group.members:
                 member.alive = False
             group.started, group.live = False, 0
@@ -159,14 +159,14 @@ class Groups:
         await asyncio.gather(*self._start_members(group, members, job))
 
     def _extend(self, group: Group, templates: list[Spawn]) -> list[Member]:
-        """More members for a group that runs."""
+        """Add members to a running group."""
         members = [Member(len(group.members) + i, template) for i, template in enumerate(templates)]
         group.members += members
         group.live += len(members)
         return members
 
     def _start_members(self, group: Group, members: list[Member], job: Job | None = None) -> list[asyncio.Future[Any]]:
-        """Start members here at once; futures of those on other nodes, all of a node together, and of ranks."""
+        """Start members on this node at once. Returns futures of those on other nodes (one per node), and of ranks."""
         by_node: dict[int, list[Member]] = {}
         for member in members:
             member.code = None
@@ -204,7 +204,7 @@ class Groups:
                 self._end_member(group, member, 127, f"{self._name(member)} could not be started: {error}")
 
     def signal(self, number: int, which: int) -> None:
-        """Send a signal to every live member."""
+        """Send a signal to every live member. Raises RuntimeError if the group was not started."""
         group = self._group(number)
         if not group.started:
             raise RuntimeError("the group was not started")
@@ -220,7 +220,7 @@ class Groups:
                 self._processes.kill(member, which)
 
     def stop(self, number: int, patience: float) -> None:
-        """Interrupt, then terminate, then kill, with `patience` seconds between the steps."""
+        """Send SIGINT, SIGTERM and SIGKILL to the members, with `patience` seconds between the steps."""
         group = self._group(number)
         group.ending = True
         self._escalate(group, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], patience)
@@ -232,22 +232,22 @@ class Groups:
         group.timers.append(self.loop.call_later(patience, self._escalate, group, steps[1:], patience))
 
     def stop_restart(self, number: int) -> None:
-        """Members that end from now on stay ended."""
+        """Stop restarting members that end."""
         self._group(number).restart = False
 
     def is_ending(self, number: int) -> bool:
-        """Whether the members of the group are told to end, or were when it was closed."""
+        """Return whether the members of the group are being ended, or the group was closed."""
         group = self._groups.get(number)
         return group is None or group.ending
 
     def status(self, number: int) -> Status:
-        """Everything a client asks of a group."""
+        """Return the status of a group for a client."""
         group = self._group(number)
         live = [m.puid for m in group.members if m.alive and m.puid]
         return Status(live, group.ended, group.failure, group.failed_codes)
 
     def stream(self, number: int, puid: int, stream: int) -> Name | None:
-        """The channel of a member's standard stream, if that is a PIPE."""
+        """Return the name of the channel of a member's standard stream, if that is a PIPE, else None."""
         member = self._group(number).by_puid.get(puid)
         connection = member.connections.get(stream) if member is not None else None
         if connection is None:
@@ -256,13 +256,13 @@ class Groups:
         return channel._name()
 
     def end_input(self, number: int, puid: int) -> None:
-        """A member's standard input ends when nobody else has it: our end of it was for those who might ask."""
+        """Close the agent's end of a member's standard input, which is open for clients that request it."""
         group = self._groups.get(number)
         if group is not None and puid in group.by_puid:
             group.by_puid[puid].close_stream(0)
 
     def close(self, number: int) -> None:
-        """Forget the group; what still lives is killed."""
+        """Remove the group, and kill its live members."""
         group = self._groups.pop(number, None)
         if group is None:
             return
@@ -278,20 +278,20 @@ class Groups:
         group.words._destroy()
 
     def close_all(self) -> None:
-        """Forget all groups."""
+        """Close all groups."""
         for number in list(self._groups):
             self.close(number)
 
     # ---- events
 
     def on_event(self, event: MemberEvent) -> None:
-        """A member has ended, or could not be started."""
+        """Handle the end of a member, or that it could not be started."""
         found = self._groups.get(event.group)
         member = found.by_puid.get(event.puid) if found else None
         if found is None:
             return
         if member is None:
-            # It ended before the answer came that says which member it is.
+            # It ended before the reply arrived that assigns it to a member.
             found.early.setdefault(event.puid, []).append(event)
         elif event.failed and member.alive:
             what = f"{self._name(member)} could not be started: {event.text}{what_to_raise(event.error)}"
@@ -304,14 +304,14 @@ class Groups:
             self._exited(found, member, event.code, event.text)
 
     def creator_ended(self, puid: int, killed: bool) -> None:
-        """End the groups that a process had made which has ended: killed if it was, else asked before."""
+        """End the groups of a process that has ended: with SIGKILL if it was killed, else with SIGTERM first."""
         for group in list(self._groups.values()):
             if group.creator == puid:
                 group.restart, group.ending = False, True
                 self._escalate(group, [signal.SIGKILL] if killed else [signal.SIGTERM, signal.SIGKILL], _KILL_DELAY_S)
 
     def node_lost(self, node: int, reason: str) -> None:
-        """The members that were there are gone."""
+        """Handle the loss of the members on a node."""
         for group in list(self._groups.values()):
             for member in group.members:
                 if member.alive and member.template.node == node and member.puid:
@@ -321,12 +321,12 @@ class Groups:
         self._end_member(group, member, -signal.SIGKILL, f"{self._name(member)} is lost: {reason}")
 
     def _job_failed(self, group: Group, member: Member, what: str, code: int, at_once: bool) -> None:
-        """An MPI job cannot go on without one of its ranks, whether or not failures are to be ignored."""
+        """Handle the failure of a rank: its MPI job cannot continue, even if failures are to be ignored."""
         if group.ending:
             return
         if what:
             if group.culprit is member:
-                group.failure = ""  # its end was told before what it had said
+                group.failure = ""  # its end was reported before its message
             self._note_failure(group, member, f"{self._name(member)} {what}", code)
         if at_once and not follows_another(group.pmi, code):
             group.ending = True
@@ -358,7 +358,7 @@ class Groups:
             and code not in (0, -signal.SIGKILL)
             and not follows_another(group.pmi, code)
         ):
-            # A rank often aborts because another one has gone, whose end is told a moment later.
+            # A rank often aborts because another one has ended, which is reported slightly later.
             group.aborter, group.failure, group.failed_codes = None, what, [code]
         elif code != 0 and not group.ending:
             self._note_failure(group, member, what, code)
@@ -382,7 +382,7 @@ class Groups:
         group.failure, group.culprit = what, member
         group.failed_after_another = follows_another(group.pmi, code)
         if first and not group.ignore_errors and len(group.members) > 1:
-            # Let the others come to their own end for a moment: the first cause is known already.
+            # Give the others some time to end by themselves: the first cause is known already.
             group.timers.append(self.loop.call_later(_FOR_OWN_END, self._end_the_others, group))
 
     def _end_the_others(self, group: Group) -> None:
@@ -405,8 +405,8 @@ class Groups:
             own_end = any(code >= 0 for _, code in job.missing)
             if group.library and own_end and len(job.placement) > 1 and len(job.missing) == len(job.placement):
                 log.warning(
-                    "none of the %d ranks of %s asked for its place in the job: if it came to MPI_Init, each was rank "
-                    "0 of 1, as its MPI library (%s) does not speak %s; name another one with pmi=…",
+                    "none of the %d ranks of %s requested its rank in the job: if it called MPI_Init, each was rank "
+                    "0 of 1, as its MPI library (%s) does not support %s; choose another one with pmi=…",
                     len(job.placement),
                     group.name,
                     group.library,

@@ -1,4 +1,4 @@
-"""The processes of groups' members, on whichever node they are."""
+"""The processes of groups' members, on any node."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dragon.runtime.protocol.jobs import Part
 
 __all__ = ["MemberProcesses", "Requests"]
 
-# Of some members: their templates, and of each which of them it has.
+# The templates of some members, and their instances.
 Requests = tuple[list[Spawn], list[Instance]]
 
 
 class MemberProcesses:
-    """Starts them, sends them signals, and finds another node for those whose own is lost."""
+    """Starts the processes of members, sends them signals, and chooses another node for those whose node is lost."""
 
     def __init__(self, node: int, registry: Registry, processes: Processes, peers: Peers | None) -> None:
         self._node = node
@@ -31,7 +31,7 @@ class MemberProcesses:
         self._peers = peers
 
     def start_here(self, group: Group, members: list[Member], requests: Requests, part: Part | None = None) -> None:
-        """Start members on this node, with `part` as the ranks of a job for which it is ready. Raises OSError."""
+        """Start members on this node; with `part` as the ranks of a prepared job. Raises OSError."""
         started = self._processes.start_here(*requests, group.descriptors, part)
         self._take(group, members, [request.puid for request in started])
 
@@ -57,7 +57,7 @@ class MemberProcesses:
                 self.kill(member, number)
 
     def kill(self, member: Member, number: int) -> None:
-        """Send a member a signal; one that is being started gets it then."""
+        """Send a member a signal; if it is being started, it gets the signal afterwards."""
         if not member.puid:
             member.signals.append(number)
         elif node_of_puid(member.puid) != self._node and self._peers is not None:
@@ -66,7 +66,7 @@ class MemberProcesses:
             self._registry.signal(member.puid, number)
 
     def move(self, member: Member) -> None:
-        """Where its node is lost, a member gets another one."""
+        """Choose another node for a member whose node is lost."""
         if self._peers is not None and member.template.node in self._peers.lost:
             node = choose(run_nodes(), member.rank, Policy.Distribution.DEFAULT)
             member.template = msgspec.structs.replace(member.template, node=node.index, cpus=[])

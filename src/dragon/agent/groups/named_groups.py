@@ -1,4 +1,4 @@
-"""Groups of processes that programs put together and look up by name (dragon.globalservices.group)."""
+"""Groups of processes that programs define and look up by name (dragon.globalservices.group)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["NamedGroups"]
 
 
 class NamedGroups:
-    """Those that were made on this node; their members may be on others."""
+    """The named groups that were created on this node; their members may be on others."""
 
     def __init__(self, node: int) -> None:
         self._node = node
@@ -27,7 +27,7 @@ class NamedGroups:
         self._known: dict[int, NamedGroup] = {}
 
     def handlers(self) -> list[Handler]:
-        """What this answers."""
+        """Return the handlers of the requests that this object serves."""
         return [
             CreateNamedGroup.served_by(lambda r: self.create(r.name, r.sets)),
             FindNamedGroup.served_by(lambda r: self.named(r.name)),
@@ -39,34 +39,34 @@ class NamedGroups:
         ]
 
     def create(self, name: str, sets: list[list[int]]) -> NamedGroup:
-        """A new one. An empty name becomes one that no other has."""
+        """Create a group. For an empty name a unique one is chosen."""
         self._last += 1
         number = (self._node << PUID_NODE_SHIFT) + self._last
         self._known[number] = NamedGroup(number, name or f"dragon_group_{number}", sets)
         return self._known[number]
 
     def named(self, name: str) -> NamedGroup:
-        """The one of that name. Raises LookupError."""
+        """Return the group of that name. Raises LookupError."""
         for known in self._known.values():
             if known.name == name:
                 return known
         raise LookupError(f"the run has no group {name!r}")
 
     def numbered(self, number: int) -> NamedGroup:
-        """The one of that number. Raises LookupError."""
+        """Return the group of that number. Raises LookupError."""
         if number not in self._known:
             raise LookupError(f"the run has no group {number}")
         return self._known[number]
 
     def add(self, number: int, sets: list[list[int]]) -> None:
-        """Further members. Raises LookupError."""
+        """Add members. Raises LookupError."""
         self.numbered(number).sets.extend(sets)
 
     def remove(self, number: int, members: list[int]) -> None:
-        """They are members no longer. Raises LookupError."""
+        """Remove members. Raises LookupError."""
         known = self.numbered(number)
         known.sets = [[puid for puid in members_of if puid not in members] for members_of in known.sets]
 
     def forget(self, number: int) -> None:
-        """There is no such group any more; its members are left alone."""
+        """Remove a group; its members are not affected."""
         self._known.pop(number, None)

@@ -1,4 +1,4 @@
-"""What happens here to members of groups that other nodes follow, told to those nodes."""
+"""Notifies other nodes of the ends of members of the groups that they follow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dragon.runtime.protocol.agents import MemberEvent, MembersEnded
 
 __all__ = ["GroupNotices"]
 
-_BATCH_S = 0.05
+_BATCH_S = 0.05  # seconds
 
 
 class GroupNotices:
-    """Each notice wakes another agent, which takes as long as many starts: while this node is starting processes, what
-    ended well is told together."""
+    """Each notice wakes another agent, which takes as long as many starts. So while this node is starting processes,
+    successful ends are batched."""
 
     def __init__(self, peers: Peers, spawner: Spawner) -> None:
         self._peers = peers
@@ -24,7 +24,7 @@ class GroupNotices:
         self._untold: dict[int, list[MemberEvent]] = {}
 
     def tell(self, home: int, event: MemberEvent) -> None:
-        """Tell the node that follows a group what happened to a member here, in the order in which it did."""
+        """Notify the node that follows a group of an event of a member here. Events of a node are sent in order."""
         untold = self._untold.setdefault(home, [])
         untold.append(event)
         if event.failed or event.code != 0 or not self._spawner.unanswered:

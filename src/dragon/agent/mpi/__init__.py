@@ -1,1 +1,1 @@
-"""MPI jobs: how the ranks of a group learn of each other, over PMI-1 or PMIx."""
+"""MPI jobs: how the ranks of a group find each other, over PMI-1 or PMIx."""

@@ -1,4 +1,4 @@
-"""Variables by which a process takes itself for a rank of a job that something else has started."""
+"""Environment variables by which a process would take itself for a rank of another job."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _KEPT = ("PMIX_MCA_", "PRTE_MCA_")
 
 
 def is_foreign(name: str) -> bool:
-    """Whether that is such a variable; those that tune a library are not."""
+    """Return whether it is such a variable; those that tune a library are not."""
     return name.startswith(_FOREIGN) and not name.startswith(_KEPT)
 
 
 def without_foreign_variables(environment: dict[str, str | None]) -> dict[str, str | None]:
-    """The changes that keep a process from taking itself for a rank of another job."""
+    """Return the changes to an environment that remove such variables (None means to remove)."""
     return {name: None for name in os.environ.keys() | environment.keys() if is_foreign(name)}

@@ -1,4 +1,4 @@
-"""How the agent and its PMIx server tell messages apart: each is preceded by its size."""
+"""The framing of messages between the agent and its PMIx server: each is preceded by its size."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ SIZE = 8  # bytes
 
 
 def framed(message: Any) -> bytes:
-    """A message with its size."""
+    """Return a message preceded by its size."""
     data = msgspec.msgpack.encode(message)
     return len(data).to_bytes(SIZE, "little") + data

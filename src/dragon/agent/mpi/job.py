@@ -1,4 +1,4 @@
-"""One MPI job, as the node that follows it knows it."""
+"""One MPI job, on the node that follows it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Spawn = Callable[[int, list[Program]], Coroutine[Any, Any, None]]
 
 @dataclass(eq=False)
 class Job:
-    """A job as the node that follows it knows it. `fail` gets a rank, what it did and an exit code."""
+    """A job on the node that follows it. `fail` is called with a rank, what it did, an exit code, and whether the job
+    ends at once."""
 
     placement: list[int]
     applications: list[int]
@@ -35,13 +36,13 @@ class Job:
     missing: list[tuple[int, int]] = field(default_factory=list)  # rank and exit code
     begun: bool = False
     failed: bool = False
-    # Where the site's launcher starts it: how that has ended, and what it has started for a rank has, before that.
+    # If the site's launcher starts it: how that has ended, and the handler of relays that end early.
     launched: asyncio.Future[str] | None = None
     relay_lost: Callable[[int], None] | None = None
     gatherings: dict[str, dict[int, tuple[Any, asyncio.Future[dict[int, Any]]]]] = field(default_factory=dict)
 
     def part(self, home: int, node: int, ranks: Iterable[int], hosts: dict[int, str]) -> Part:
-        """What one of its nodes is told."""
+        """Return the description of the job for one of its nodes."""
         return Part(
             name=self.name,
             backend=self.backend,
@@ -58,7 +59,8 @@ class Job:
         )
 
     def gather(self, key: str, nodes: list[int], node: int, data: Any) -> asyncio.Future[dict[int, Any]]:
-        """What all of `nodes` give under a key, once they have."""
+        """Contribute a node's data under a key. Returns a future of the data of all `nodes`, which is done once all
+        have contributed."""
         gathering = self.gatherings.setdefault(key, {})
         future: asyncio.Future[dict[int, Any]] = asyncio.get_running_loop().create_future()
         gathering[node] = data, future
@@ -71,40 +73,42 @@ class Job:
         return future
 
     def launch_end(self) -> asyncio.Future[str]:
-        """How the site's launcher ends, which started it. Each caller has a future of its own, which it may cancel.
-        Raises LookupError where none has."""
+        """Return a future of how the site's launcher ends. Each caller gets its own, which it may cancel.
+
+        Raises LookupError if no launcher has started the job.
+        """
         if self.launched is None:
             raise LookupError("no launcher has started the job")
         return asyncio.shield(self.launched)
 
     def lose_relay(self, rank: int) -> None:
-        """What the site's launcher had started for a rank has ended before that."""
+        """Handle that the relay of a rank, which the site's launcher had started, ended before the rank."""
         if self.relay_lost is not None:
             self.relay_lost(rank)
 
     def begin(self) -> None:
-        """A rank has called MPI_Init."""
+        """Note that a rank has called MPI_Init."""
         self.begun = True
         self._look_for_missing()
 
     def lacks(self, rank: int, code: int) -> None:
-        """A rank has ended without MPI_Init, with that exit code."""
+        """Note that a rank has ended without MPI_Init, with that exit code."""
         self.missing.append((rank, code))
         self._look_for_missing()
 
     def _look_for_missing(self) -> None:
         if self.missing and self.begun:
             rank, code = self.missing[0]
-            # How it ended is told by who saw it, unless that looks like an end in order.
+            # How it ended is reported with the end of its process, unless that looks like a success.
             self.end(rank, "" if code else "ended without MPI_Init, in which others wait for it", code or 1)
 
     def end(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
-        """Have it fail, once; what follows from a failure may be told before it."""
+        """Let the job fail, once; consequences of a failure may be reported before it."""
         if not self.failed:
             self.failed = not follows_another(self.backend, code)
             self.fail(rank, what, code, at_once)
 
 
 def follows_another(backend: str, code: int) -> bool:
-    """Whether a rank that ended so did because another one had gone."""
+    """Return whether this exit code means that the rank ended because another one had ended."""
     return backend == PMIBackend.PMIX and code == _PEER_GONE

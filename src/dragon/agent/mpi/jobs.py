@@ -1,6 +1,6 @@
-"""The MPI jobs of a node: its side of each, and all of those whose groups it follows.
+"""The MPI jobs of a node: those that have ranks here, and those whose groups this node follows.
 
-A job is followed by the node that follows its group. What its ranks exchange goes there and back, once each barrier.
+A job is followed by the node that follows its group. Data that ranks exchange is sent there and back once per barrier.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LINGER_S = 0.3
 
 
 class Jobs:
-    """All jobs of a node."""
+    """All MPI jobs of a node."""
 
     def __init__(self, node: int, peers: Peers | None) -> None:
         self._node = node
@@ -58,7 +58,7 @@ class Jobs:
         self._followed: dict[str, Job] = {}
         self._serving: dict[str, Serving] = {}
         self._served_since: dict[str, float] = {}
-        self._removing: list[float] = []  # since when the jobs are whose memory is being removed
+        self._removing: list[float] = []  # the start times of jobs whose memory is being removed
         self._pmix: dict[str, PmixServer] = {}
         self._ranks: dict[int, tuple[str, int]] = {}  # by puid: job and rank
         self._services: dict[str, str] = {}  # MPI_Publish_name, on the first node
@@ -67,11 +67,11 @@ class Jobs:
     # ---- following
 
     def follow(self, job: Job) -> None:
-        """Answer for a job whose group this node follows."""
+        """Register a job whose group this node follows."""
         self._followed[job.name] = job
 
     def forget(self, job: Job) -> None:
-        """All its ranks have ended."""
+        """Remove a job whose ranks have ended."""
         self._followed.pop(job.name, None)
 
     def _job(self, name: str) -> Job:
@@ -82,7 +82,7 @@ class Jobs:
     # ---- what nodes ask the one that follows a job
 
     def handlers(self) -> list[Handler]:
-        """What this answers."""
+        """Return the handlers of the requests that this object serves."""
         return [
             Exchange.served_by(lambda r: self._job(r.job).gather(r.key, r.nodes, r.node, r.data)),
             JobFailed.served_by(lambda r: self._job(r.job).end(r.rank, r.what, r.code, r.at_once)),
@@ -102,15 +102,15 @@ class Jobs:
 
     def _look_up(self, service: str) -> str:
         if service not in self._services:
-            raise LookupError(f"nobody has published {service!r}")
+            raise LookupError(f"no process has published {service!r}")
         return self._services[service]
 
     # ---- serving
 
     async def serve(self, part: Part) -> None:
-        """Be ready for the ranks of a job that are about to be started here."""
+        """Prepare this node for ranks of a job that are about to be started here."""
         way, since = _Way(self, part), time.time()
-        # Nodes of a rehearsal share the CPUs of their machine.
+        # Simulated nodes share the CPUs of their machine.
         ranks = part.size if own_node().real_cpus else len(self._ranks) + len(part.ranks)
         part.crowded = ranks > len(os.sched_getaffinity(0))
         if part.backend == PMIBackend.PMIX:
@@ -133,19 +133,19 @@ class Jobs:
         return self._pmix[library]
 
     def join(self, part: Part, rank: int, puid: int) -> Joining:
-        """What a rank is started with."""
+        """Return what a rank is started with."""
         joining = self._serving[part.name].join(rank)
         self._ranks[puid] = part.name, rank
         return joining
 
     def ended(self, puid: int, code: int) -> None:
-        """A process of this node has ended, which may have been a rank."""
+        """Handle the end of a process of this node, which may have been a rank."""
         name, rank = self._ranks.pop(puid, ("", 0))
         if not name:
             return
         self._serving[name].ended(rank, code)
         if all(other != name for other, _ in self._ranks.values()):
-            # A server of PMIx may be about to tell what the last one said.
+            # A PMIx server may still report the last message of the last rank.
             asyncio.get_running_loop().call_later(_LINGER_S, self._close, name)
 
     def _close(self, name: str) -> None:
@@ -156,7 +156,7 @@ class Jobs:
             removed.add_done_callback(lambda _: self._removing.remove(since))
 
     def close(self) -> None:
-        """The run ends: no rank lives any more."""
+        """Close all jobs at the end of the run, when no rank is alive."""
         since = min([*self._served_since.values(), *self._removing], default=None)
         for serving in self._serving.values():
             serving.close()
@@ -166,7 +166,7 @@ class Jobs:
             remove_segments(since)
 
     def ask(self, node: int, request: Request[_Answer]) -> asyncio.Future[_Answer]:
-        """What that node's Jobs answer."""
+        """Send a request to the Jobs of a node. Returns a future of the answer."""
         if node != self._node and self._peers is not None:
             return self._peers.ask(node, request)
         future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
@@ -181,7 +181,7 @@ class Jobs:
         return future
 
     def tell(self, node: int, request: OfJob[None]) -> None:
-        """The same without an answer."""
+        """Send a request to the Jobs of a node without waiting for an answer."""
         if node != self._node and self._peers is not None:
             self._peers.forward(node, request)
         elif request.job in self._followed:
@@ -189,7 +189,7 @@ class Jobs:
 
 
 class _Way:
-    """From one node of a job to the node that follows it."""
+    """The connection from one node of a job to the node that follows it."""
 
     def __init__(self, jobs: Jobs, part: Part) -> None:
         self._jobs = jobs

@@ -1,4 +1,4 @@
-"""The launcher of the site at work on one job, on the node that follows it."""
+"""Runs the site's launcher for one job, on the node that follows it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from dragon.signals import how_ended
 
 __all__ = ["Launch"]
 
-_START_TIMEOUT_S = 60.0  # seconds in which all ranks should have been started
-_FOR_THE_CAUSE_S = 0.5  # seconds in which the end of a rank, from which its own follows, may still be told
-_FOR_OWN_END = 5.0
+_START_TIMEOUT_S = 60.0  # seconds within which all ranks must have been started
+_FOR_THE_CAUSE_S = 0.5  # seconds within which the end of a rank may be reported that has caused the launcher's end
+_FOR_OWN_END = 5.0  # seconds
 _MAX_TAIL_BYTES = 2000  # bytes
-# Without its environment and packages: it needs none, and is there the sooner.
+# Isolated, without site packages: it needs none, and starts faster.
 _TASK = [sys.executable, "-I", "-S", relay.__file__]
 
 
 class Launch:
-    """It starts a relay for each rank, once all nodes await theirs, and lives as long as the last of them.
+    """Runs the launcher, which starts a relay for each rank once all nodes await theirs, and ends after the last of
+    them.
 
-    Where it ends before the job, that ends too. `ended` says how it has.
+    If it ends before the job, the job ends too. `ended` is a future of how it has ended.
     """
 
     def __init__(self, job: Job, launcher: str, hosts: Mapping[int, str]) -> None:
@@ -93,7 +94,7 @@ class Launch:
             os.close(null)
 
     async def _await_end(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait until it has ended, and return its exit code."""
         ended = self._loop.create_future()
         process = _core.open_process(self._pid)
         self._loop.add_reader(process, lambda: None if ended.done() else ended.set_result(None))
@@ -102,19 +103,19 @@ class Launch:
             pid, self._pid = self._pid, 0
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         except ChildProcessError:
-            return -signal.SIGKILL  # by the agent, which at the end of the run waits for all its children itself
+            return -signal.SIGKILL  # killed and reaped by the agent at the end of the run
         finally:
             self._loop.remove_reader(process)
             os.close(process)
 
     def _tail(self) -> str:
-        """What it wrote last."""
+        """Return its last output, for a message."""
         size = os.fstat(self._told.fileno()).st_size
         text = os.pread(self._told.fileno(), _MAX_TAIL_BYTES, max(0, size - _MAX_TAIL_BYTES)).decode(errors="replace")
         return f"; it last wrote:\n{text.rstrip()}" if text.strip() else ""
 
     def relay_lost(self, rank: int) -> None:
-        """What it had started for a rank has ended before that."""
+        """Handle that the relay of a rank ended before the rank."""
         if self.ended.done():
             self._end_job(rank, f"lost its launcher: {self.ended.result()}")
         else:
@@ -125,18 +126,18 @@ class Launch:
             self._job.end(rank, what, 1, at_once=True)
 
     def give_up(self, why: str) -> None:
-        """The job cannot be started, for that reason, which all are told that wait for it."""
+        """Abort the launch; nodes that wait for it get the reason."""
         if not self.ended.done():
             self.ended.set_result(why)
         self._signal(signal.SIGTERM)
 
     def withdraw(self) -> None:
-        """The job is being ended; if it has not begun, it need not."""
+        """Abort the launch of a job that is being ended, if its ranks have not been started."""
         if not self._begun:
             self.give_up("its group was ended before that")
 
     def close(self) -> None:
-        """All ranks have ended."""
+        """Clean up after all ranks have ended."""
         self._over = True
         if not self.ended.done():
             self.ended.set_result("its group was closed")

@@ -1,6 +1,7 @@
-"""Ranks that find each other by what the site's launcher gives them: one node's side of such a job.
+"""Ranks that find each other through what the site's launcher provides: one node's side of such a job.
 
-The launcher starts a relay for each rank, which brings what it was given. The rank itself is a process like any other.
+The launcher starts a relay for each rank, which passes on what it was given. The rank itself is started like any other
+process.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dragon.runtime.protocol.jobs import LaunchEnd, Part
 
 __all__ = ["COME", "GIVEN", "LAUNCHER", "LaunchFailedError", "Launched"]
 
-# What the nodes of a job and the node that has the launcher exchange, one after the other.
+# The keys of the exchanges between the nodes of a job and the node that runs the launcher, in order.
 GIVEN = "what the launcher is given"
 COME = "all relays have come"
 LAUNCHER = -1
@@ -26,21 +27,21 @@ LAUNCHER = -1
 
 _MOST_DESCRIPTORS = 32
 _CHUNK = 64 * 1024
-# Of the relay itself; GPUs are those of the node, or of the rank's policy.
+# Variables of the relay itself; those of GPUs are set from the node, or from the rank's policy.
 _OF_A_RELAY = {"HOSTNAME", "OLDPWD", "PWD", "SHLVL", "SLURM_HOSTFILE", "TMPDIR", "_"}.union(*GPU_VARIABLES.values())
 
 
 class LaunchFailedError(RuntimeError):
-    """The launcher has not started all ranks."""
+    """Raised if the launcher has not started all ranks."""
 
 
 class _Relay:
-    """What the launcher has started for one rank."""
+    """The process that the launcher has started for one rank."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.environment: dict[str, str] = {}
-        self.variables: list[str] = []  # that tell the numbers of these
+        self.variables: list[str] = []  # variables with the numbers of the descriptors
         self.descriptors: list[int] = []
 
     @property
@@ -60,7 +61,7 @@ class Launched:
         self._failed = False
 
     async def prepare(self) -> None:
-        """Wait until all relays of the job have come. Raises LaunchFailedError."""
+        """Wait until all relays of the job have connected. Raises LaunchFailedError."""
         listeners = {rank: self._listen(rank) for rank in self.part.ranks}
         launched: asyncio.Future[Any] = asyncio.ensure_future(self.way.ask(LaunchEnd(self.part.name)))
         launched.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -111,7 +112,7 @@ class Launched:
             await self._readable(connection)
             more, given, _, _ = socket.recv_fds(connection, _CHUNK, _MOST_DESCRIPTORS)
             if not more:
-                raise LaunchFailedError(f"what the launcher had started for rank {rank} ended at once")
+                raise LaunchFailedError(f"the relay that the launcher had started for rank {rank} ended at once")
             data += more
             relay.descriptors += given
         relay.variables, relay.environment = received(data[SIZE:])
@@ -137,7 +138,7 @@ class Launched:
         relay.descriptors = []
 
     def join(self, rank: int) -> Joining:
-        """What its relay brought."""
+        """Return what the relay of a rank was given."""
         relay = self._relays[rank]
         given = {name: value for name, value in relay.environment.items() if name not in _OF_A_RELAY}
         own = {name: value for name, value in given.items() if is_foreign(name)}
@@ -148,7 +149,7 @@ class Launched:
         return Joining(own, dict(zip(relay.variables, descriptors, strict=False)), others)
 
     def ended(self, rank: int, code: int) -> None:
-        """Its process has ended: let the launcher know."""
+        """Report the end of a rank to its relay, and so to the launcher."""
         relay = self._relays[rank]
         if relay.is_open:
             try:
@@ -161,7 +162,7 @@ class Launched:
             self.way.fail(rank, "", code)
 
     def close(self) -> bool:
-        """Part with what is left of it."""
+        """Close all relays. Returns whether no rank has failed."""
         for relay in self._relays.values():
             self._part_with(relay)
         return not self._failed

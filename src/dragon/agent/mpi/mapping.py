@@ -1,4 +1,4 @@
-"""Which ranks of a job share a node, as PMI's clients read it."""
+"""The mapping of a job's ranks to nodes, in the format of PMI."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["process_mapping"]
 
 
 def process_mapping(placement: Sequence[int], longest: int = 1024) -> str:
-    """The value of PMI_process_mapping for ranks on these nodes, rank by rank; empty where it would be too long.
+    """Return the value of PMI_process_mapping for ranks on these nodes, in rank order; "" if it would be too long.
 
-    It is "(vector,(first node, nodes, ranks on each), …)" with nodes numbered in the order of their first ranks, and is
-    gone through again from its beginning where there are more ranks (MPICH, "PMI process mapping").
+    It is "(vector,(first node, nodes, ranks on each), …)" with nodes numbered in the order of their first ranks. If
+    there are more ranks, it is repeated from the beginning (MPICH, "PMI process mapping").
     """
     order: dict[int, int] = {}
     for node in placement:
@@ -33,7 +33,7 @@ def process_mapping(placement: Sequence[int], longest: int = 1024) -> str:
 
 
 def _period(runs: list[list[int]]) -> list[list[int]]:
-    """The shortest beginning that, repeated, makes the whole."""
+    """Return the shortest prefix whose repetition is the whole."""
     for length in range(1, len(runs) // 2 + 1):
         if len(runs) % length == 0 and runs == runs[:length] * (len(runs) // length):
             return runs[:length]

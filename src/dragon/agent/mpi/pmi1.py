@@ -1,7 +1,8 @@
-"""PMI-1, which MPICH and its family speak: one request a line, one reply (Flux RFC 13, "Simple PMI wire protocol").
+"""PMI-1, which MPICH and its derivatives use: one request per line, one reply (Flux RFC 13, "Simple PMI wire
+protocol").
 
-Each rank has a socket of its own, which it inherits. What ranks put is kept by the node until the next barrier, at
-which the nodes exchange it.
+Each rank inherits its own socket. What ranks put is kept by the node until the next barrier, at which the nodes
+exchange it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _CHUNK = 64 * 1024
 
 
 class ProtocolError(ValueError):
-    """A rank sent what is no PMI-1."""
+    """Raised if a rank sent something that is not PMI-1."""
 
 
 class Pmi1:
@@ -43,7 +44,7 @@ class Pmi1:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def join(self, rank: int) -> Joining:
-        """Its environment and its end of its socket."""
+        """Return the environment and the socket of a rank."""
         ours, theirs = socket.socketpair()
         self._ranks[rank] = _Rank(self, rank, ours)
         local = self.part.ranks.index(rank)
@@ -58,18 +59,18 @@ class Pmi1:
         return Joining(environment, {"PMI_FD": theirs.detach()})
 
     def ended(self, rank: int, code: int) -> None:
-        """Its process has ended: in order, too early, or without ever having been a rank of the job."""
+        """Handle the end of a rank's process: after MPI_Finalize, before it, or without MPI_Init."""
         each = self._ranks[rank]
-        each.read()  # what it said last
+        each.read()  # its last requests
         each.close()
         if not each.initialised:
             self.way.missing(rank, code)
         elif not each.finalised:
-            # How it ended is told by who saw it, unless that looks like an end in order.
+            # How it ended is reported with the end of its process, unless that looks like a success.
             self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
     def close(self) -> bool:
-        """Drop what is left of it."""
+        """Close the sockets. Returns whether all ranks have ended in order."""
         for rank in self._ranks.values():
             rank.close()
         for task in self._tasks:
@@ -77,18 +78,18 @@ class Pmi1:
         return all(rank.finalised or not rank.initialised for rank in self._ranks.values())
 
     def begin(self) -> None:
-        """A rank has called MPI_Init."""
+        """Note that a rank has called MPI_Init."""
         if sum(rank.initialised for rank in self._ranks.values()) == 1:
             self.way.begun()
 
-    # ---- what ranks ask for
+    # ---- requests of ranks
 
     def put(self, key: str, value: str) -> None:
-        """Known here at once, everywhere after the next barrier."""
+        """Set a value. It is visible on this node at once, everywhere after the next barrier."""
         self.values[key] = self._put[key] = value
 
     def enter(self) -> None:
-        """A rank has come to the barrier."""
+        """Note that a rank has reached the barrier."""
         if all(rank.waits for rank in self._ranks.values()) and len(self._ranks) == len(self.part.ranks):
             self._soon(self._barrier())
 
@@ -123,7 +124,7 @@ class Pmi1:
 
 
 class _Rank:
-    """The conversation with one rank."""
+    """The connection to one rank."""
 
     def __init__(self, job: Pmi1, rank: int, connection: socket.socket) -> None:
         self.job = job
@@ -144,7 +145,7 @@ class _Rank:
         self.waits = False
 
     def read(self) -> None:
-        """Take what it has sent."""
+        """Read and handle its requests."""
         while self._connection.fileno() >= 0:
             try:
                 data = self._connection.recv(_CHUNK)
@@ -163,11 +164,11 @@ class _Rank:
                 if len(self._received) > _LONGEST_REQUEST:
                     raise ProtocolError("a line without end")
             except (KeyError, ValueError) as error:
-                self.job.way.fail(self.rank, f"sent what is no PMI-1: {error}", 1)
+                self.job.way.fail(self.rank, f"sent invalid PMI-1: {error}", 1)
                 self.close()
 
     def write(self, reply: str) -> None:
-        """Send a reply; a rank that has ended does not mind."""
+        """Send a reply; ignored if the rank has ended."""
         try:
             self._connection.sendall(reply.encode() + b"\n")
         except OSError:
@@ -244,7 +245,7 @@ class _Rank:
         code = values.get("exitcode", "1")
         code = code if code.lstrip("-").isdigit() else "1"
         message = values.get("message") or values.get("error_msg")
-        message = None if message == "abort" else message  # MPICH's says no more
+        message = None if message == "abort" else message  # MPICH's default, without information
         what = f"aborted the job with exit code {code}" + (f": {message}" if message else "")
         self.job.way.fail(self.rank, what, int(code) or 1, at_once=True)
         return ""
@@ -270,7 +271,7 @@ class _Rank:
         self.job.answer(self, self.job.way.ask(request), reply)
 
     def _spawn(self, values: dict[str, str]) -> None:
-        """MPI_Comm_spawn; the programs of one MPI_Comm_spawn_multiple come one after the other."""
+        """Handle MPI_Comm_spawn; the programs of one MPI_Comm_spawn_multiple arrive one after the other."""
         self._programs.append(values)
         if int(values["spawnssofar"]) < int(values["totspawns"]):
             return
@@ -302,12 +303,12 @@ def _parse(line: str) -> dict[str, str]:
 def _pair(line: str) -> tuple[str, str]:
     key, equals, value = line.partition("=")
     if not equals:
-        raise ProtocolError(f"{line[:40]!r} is no key and value")
+        raise ProtocolError(f"{line[:40]!r} is not a key and a value")
     return key, value
 
 
 def _program(values: dict[str, str]) -> Program:
-    """One program of a spawn request."""
+    """Return one program of a spawn request."""
     infos = {values[f"info_key_{i}"]: values[f"info_val_{i}"] for i in range(int(values.get("info_num", "0")))}
     return Program(
         count=int(values["nprocs"]),

@@ -1,4 +1,4 @@
-"""PMIx, which Open MPI speaks: the agent's side of a process that has libpmix serve the ranks of a node."""
+"""PMIx, which Open MPI uses: the agent's side of a process in which libpmix serves the ranks of a node."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _START = "import sys; sys.path.append({path!r}); from dragon.agent.mpi.pmix_serv
 
 
 class PmixUnavailableError(RuntimeError):
-    """There is no PMIx server to be had."""
+    """Raised if no PMIx server can be started."""
 
 
 class PmixServer:
-    """The process that has a libpmix serve this node. It lives from the first job to the end of the run."""
+    """The process in which a libpmix serves this node. It runs from the first job to the end of the run."""
 
     def __init__(self, library: str) -> None:
         self.library = library
@@ -65,7 +65,7 @@ class PmixServer:
         return future
 
     async def open(self, job: Pmix) -> dict[int, dict[str, str]]:
-        """Have it serve a job; the environments of its ranks here. Raises PmixUnavailableError."""
+        """Register a job. Returns the environments of its ranks here. Raises PmixUnavailableError."""
         await asyncio.shield(self._starting)
         if self.is_lost:
             raise PmixUnavailableError(_ENDED)
@@ -76,19 +76,19 @@ class PmixServer:
         return {int(rank): variables for rank, variables in (await answer).items()}
 
     def close_job(self, job: Pmix) -> None:
-        """The ranks of a job have ended."""
+        """Remove a job whose ranks have ended."""
         if self.jobs.pop(job.part.name, None) is not None:
             self.send("close", job.part.name)
             shutil.rmtree(job.folder, ignore_errors=True)
 
     def send(self, *message: Any) -> None:
-        """Tell it something, unless it has ended, which its jobs learn of."""
+        """Send it a message, unless it has ended, of which its jobs are notified."""
         assert self._writer is not None
         if not self.is_lost:
             self._writer.write(framed(message))
 
     def close(self) -> None:
-        """The run ends."""
+        """Kill it at the end of the run."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -125,11 +125,11 @@ class Pmix:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def prepare(self) -> None:
-        """Have the server know of it. Raises PmixUnavailableError."""
+        """Register the job with the server. Raises PmixUnavailableError."""
         self._environments = await self._server.open(self)
 
     def join(self, rank: int) -> Joining:
-        """Its environment."""
+        """Return the environment of a rank."""
         local = self.part.ranks.index(rank)
         environment = {
             **self._environments[rank],
@@ -143,7 +143,7 @@ class Pmix:
         return Joining(environment)
 
     def on_event(self, what: str, *values: Any) -> None:
-        """What the server told."""
+        """Handle a message of the server."""
         if what == "fence":
             task = asyncio.ensure_future(self._fence(*values))
             self._tasks.add(task)
@@ -167,8 +167,8 @@ class Pmix:
         self._server.send("fenced", self.part.name, key, [given[node] for node in sorted(given)])
 
     def ended(self, rank: int, code: int) -> None:
-        """Its process has ended: in order, too early, or without ever having been a rank of the job."""
-        # The server may be about to tell what the rank said last.
+        """Handle the end of a rank's process: after MPI_Finalize, before it, or without MPI_Init."""
+        # The server may still report the rank's last message.
         asyncio.get_running_loop().call_later(_AWAIT_LAST_S, self._ended, rank, code)
 
     def _ended(self, rank: int, code: int) -> None:
@@ -178,7 +178,7 @@ class Pmix:
             self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
     def close(self) -> bool:
-        """Have the server forget it."""
+        """Remove the job from the server. Returns whether all ranks have ended in order."""
         for task in self._tasks:
             task.cancel()
         self._server.close_job(self)

@@ -1,4 +1,4 @@
-"""libpmix through ctypes: as much of its server interface as a job needs (PMIx Standard 4.1, chapter 17)."""
+"""libpmix through ctypes: the part of its server interface that a job needs (PMIx Standard 4.1, chapter 17)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _BOOL, _STRING, _UINT16, _UINT32, _INFO, _DATA_ARRAY, _PROC_RANK, _REGEX = 1, 3,
 
 
 class PmixError(RuntimeError):
-    """libpmix refused."""
+    """Raised if a function of libpmix fails."""
 
 
 class Proc(ctypes.Structure):
-    """pmix_proc_t."""
+    """The C structure pmix_proc_t."""
 
     _fields_ = (("nspace", c_char * 256), ("rank", c_uint32))
 
@@ -64,7 +64,7 @@ JobControl = CFUNCTYPE(c_int, POINTER(Proc), POINTER(Proc), c_size_t, c_void_p, 
 
 
 class Module(ctypes.Structure):
-    """pmix_server_module_t; what is not named here is not offered."""
+    """The C structure pmix_server_module_t; functions without a name here are not provided."""
 
     _fields_ = (
         ("client_connected", c_void_p),
@@ -91,15 +91,15 @@ class Info:
         self._entries.append((key, _BOOL, True))
 
     def string(self, key: str, text: str) -> None:
-        """Add a key with a text."""
+        """Add a key with a string."""
         self._entries.append((key, _STRING, self._keep(ctypes.create_string_buffer(text.encode()))))
 
     def uint16(self, key: str, number: int) -> None:
-        """Add a key with an unsigned number of 16 bits."""
+        """Add a key with an unsigned 16-bit number."""
         self._entries.append((key, _UINT16, number))
 
     def uint32(self, key: str, number: int) -> None:
-        """Add a key with an unsigned number of 32 bits."""
+        """Add a key with an unsigned 32-bit number."""
         self._entries.append((key, _UINT32, number))
 
     def rank(self, key: str, number: int) -> None:
@@ -107,7 +107,7 @@ class Info:
         self._entries.append((key, _PROC_RANK, number))
 
     def regex(self, key: str, data: bytes) -> None:
-        """Add a key with a list that PMIx has compressed, such as that of the nodes."""
+        """Add a key with a list in PMIx's compressed form, such as that of the nodes."""
         self._entries.append((key, _REGEX, self._keep(ctypes.create_string_buffer(data, len(data)))))
 
     def infos(self, key: str, infos: Info) -> None:
@@ -122,7 +122,7 @@ class Info:
         return len(self._entries)
 
     def array(self) -> Any:
-        """The array for C; this object keeps it."""
+        """Return the array for C; this object keeps it alive."""
         array = (_Info * len(self._entries))()
         for entry, (key, kind, value) in zip(array, self._entries, strict=True):
             entry.key = key.encode()
@@ -148,7 +148,7 @@ class Info:
 
 
 class Library:
-    """A loaded libpmix. Raises OSError where it cannot be loaded."""
+    """A loaded libpmix. Raises OSError if it cannot be loaded."""
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
@@ -169,11 +169,11 @@ class Library:
         self._call("PMIx_server_finalize")
 
     def regex(self, names: Sequence[str]) -> bytes:
-        """Names of nodes, as PMIx writes them."""
+        """Return names of nodes in PMIx's compressed form."""
         return self._generated("PMIx_generate_regex", ",".join(names))
 
     def ranges(self, ranks: Sequence[str]) -> bytes:
-        """Ranks of each node ("0,2"), as PMIx writes them."""
+        """Return the ranks of each node ("0,2") in PMIx's compressed form."""
         return self._generated("PMIx_generate_ppn", ";".join(ranks))
 
     def _generated(self, name: str, text: str) -> bytes:
@@ -183,12 +183,12 @@ class Library:
         begin = ctypes.string_at(result.value)
         if not begin.startswith(b"blob:"):
             return begin + b"\0"
-        # Text of the length that it tells, then as many bytes, which may be zeros.
+        # A string that contains a size, then that many bytes, which may be zeros.
         size = int(begin.partition(b"size=")[2].split(b":")[0])
         return ctypes.string_at(result.value, len(begin) + 1 + size)
 
     def register_namespace(self, name: str, local: int, infos: Info) -> None:
-        """Tell the server of a job: its name, its number of processes on this node, and what is known of it."""
+        """Register a job with the server: its name, its number of processes on this node, and its attributes."""
         self._call("PMIx_server_register_nspace", _name(name), local, infos.array(), c_size_t(len(infos)), None, None)
 
     def deregister_namespace(self, name: str) -> None:
@@ -197,13 +197,13 @@ class Library:
         self._library.PMIx_server_deregister_nspace(_name(name), None, None)
 
     def register_client(self, name: str, rank: int) -> None:
-        """Tell the server of a process of a job, which runs as this user."""
+        """Register a process of a job, which runs as this user."""
         proc = Proc(name.encode(), rank)
         ids = c_uint32(os.getuid()), c_uint32(os.getgid())
         self._call("PMIx_server_register_client", ctypes.byref(proc), *ids, None, None, None)
 
     def environment(self, name: str, rank: int) -> dict[str, str]:
-        """What a client finds in its environment."""
+        """Return the environment variables of a client."""
         proc = Proc(name.encode(), rank)
         variables = POINTER(c_char_p)()
         self._call("PMIx_server_setup_fork", ctypes.byref(proc), ctypes.byref(variables))

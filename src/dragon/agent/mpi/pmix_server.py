@@ -1,7 +1,7 @@
-"""The PMIx server of a node: a process of its own, as libpmix has threads and ends a process that it finds no way out
-for. It serves all jobs whose ranks use the same libpmix.
+"""The PMIx server of a node: a separate process, because libpmix starts threads and ends the process on fatal errors.
 
-It hears from the agent over a socket that it inherits, and ends when the agent closes it.
+It serves all jobs whose ranks use the same libpmix. It communicates with the agent over an inherited socket, and ends
+when the agent closes it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _KEPT = 100  # answers to fences
 
 
 def send(connection: socket.socket, message: Any) -> None:
-    """Send a message, waiting for room."""
+    """Send a message, waiting until there is space."""
     connection.sendall(framed(message))
 
 
 def receive(connection: socket.socket) -> Any:
-    """The next message; None at the end."""
+    """Return the next message; None at the end."""
     size = _read(connection, SIZE)
     return msgspec.msgpack.decode(_read(connection, int.from_bytes(size, "little"))) if size else None
 
@@ -48,7 +48,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 class Server:
-    """What libpmix calls, on a thread of its own, is done by the main thread."""
+    """Calls of libpmix, in its own thread, are queued and executed by the main thread."""
 
     def __init__(self, agent: socket.socket, library: str, name: str, node: int, folder: str) -> None:
         self.agent = agent
@@ -58,7 +58,7 @@ class Server:
         self.parts: dict[str, Part] = {}
         self.fences: dict[tuple[str, str], tuple[Any, Any]] = {}
         self.counts: dict[tuple[str, str], int] = {}
-        self.given: list[Any] = []  # data that libpmix may still read
+        self.given: list[Any] = []  # kept alive, since libpmix may still read it
         self.module = Module()
         self.module.client_finalized = type(self.module.client_finalized)(self._on_finalized)
         self.module.client_connected2 = type(self.module.client_connected2)(self._on_connected)
@@ -73,7 +73,7 @@ class Server:
         self.library.initialise(self.module, infos)
 
     def open(self, part: Part, folder: str) -> dict[int, dict[str, str]]:
-        """Be ready for the ranks of a job; what each finds in its environment."""
+        """Prepare for the ranks of a job. Returns the environment variables of each."""
         nodes = sorted(part.hosts)
         ranks_of = {node: [rank for rank, at in enumerate(part.placement) if at == node] for node in nodes}
         listed = {node: ",".join(map(str, ranks)) for node, ranks in ranks_of.items()}
@@ -88,7 +88,7 @@ class Server:
         infos.string("pmix.lpeers", listed[part.node])
         infos.rank("pmix.lldr", ranks_of[part.node][0])
         if part.crowded:
-            infos.flag("pmix.ndosub")  # Open MPI looks only whether it is there
+            infos.flag("pmix.ndosub")  # Open MPI checks only whether it is present
         infos.string("pmix.jobid", part.name)
         infos.string("pmix.tmpdir", folder)
         infos.string("pmix.nsdir", folder)
@@ -112,7 +112,7 @@ class Server:
         return {rank: self.library.environment(part.name, rank) for rank in part.ranks}
 
     def close(self, name: str) -> None:
-        """A job has ended."""
+        """Remove a job that has ended."""
         del self.parts[name]
         self.library.deregister_namespace(name)
         for key in [key for key in self.fences if key[0] == name]:
@@ -151,7 +151,7 @@ class Server:
     # ---- on the main thread
 
     def serve(self) -> None:
-        """Serve until the agent is gone."""
+        """Serve until the agent closes the connection."""
         while True:
             ready, _, _ = select.select([self.agent.fileno(), self.bell], [], [])
             if self.bell in ready:

@@ -1,7 +1,7 @@
-"""What the site's launcher starts for each rank of a job: it hands all that it was given for the rank to the agent of
-its node, which starts the rank, and ends as that does, so that the launcher sees how.
+"""The process that the site's launcher starts for each rank of a job. It passes everything that it was given for the
+rank to the agent of its node, which starts the rank, and ends as the rank does, so that the launcher sees how.
 
-It is run as a file and imports nothing of the runtime: a node starts one for each of its ranks, at the same time.
+It is run as a file and imports nothing of the runtime, since a node starts one for each of its ranks at the same time.
 """
 
 from __future__ import annotations
@@ -15,37 +15,38 @@ import sys
 __all__ = ["JOB", "SIZE", "address", "main", "received", "user_of"]
 
 JOB = "DRAGON_JOB"
-SIZE = 8  # bytes that tell the size of what follows
+SIZE = 8  # bytes of the size before each message
 _RANKS = ("SLURM_PROCID", "PALS_RANKID", "PMI_RANK")
 _UNCATCHABLE = (signal.SIGKILL, signal.SIGSTOP)
 
 
 def address(job: str, rank: int | str) -> str:
-    """Where the agent of its node awaits a rank: no file, so that nothing of it can be left, or be elsewhere."""
+    """Return the address at which the agent of a node awaits a rank: an abstract socket, of which no file can be left
+    behind."""
     return f"\0{job}-{rank}"
 
 
 def user_of(connection: socket.socket) -> int:
-    """The user at the other end."""
+    """Return the user id of the peer."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     return int.from_bytes(credentials[4:8], sys.byteorder)
 
 
 def main() -> int:
-    """Be the relay of the rank that the launcher says; the exit code of that."""
+    """Run the relay of the rank that the launcher has set in the environment. Returns the exit code of the rank."""
     rank = next((os.environ[name] for name in _RANKS if name in os.environ), "")
     job = os.environ.pop(JOB)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
         try:
             agent.connect(address(job, rank))
         except ConnectionRefusedError:
-            return _refuse(f"rank {rank} was started on {socket.gethostname()}, where its job does not await it")
+            return _refuse(f"rank {rank} was started on {socket.gethostname()}, where its job does not expect it")
         if user_of(agent) != os.getuid():
-            return _refuse(f"somebody else awaits rank {rank} on {socket.gethostname()}")
+            return _refuse(f"another user's process awaits rank {rank} on {socket.gethostname()}")
         _hand_over(agent)
         told = agent.recv(SIZE)
     if not told:
-        return _refuse(f"the agent on {socket.gethostname()} is gone, and with it rank {rank}")
+        return _refuse(f"the agent on {socket.gethostname()} has ended, and with it rank {rank}")
     return _end_like(int.from_bytes(told, "little", signed=True))
 
 
@@ -69,11 +70,11 @@ def _hand_over(agent: socket.socket) -> None:
         agent.sendall(size)
     agent.sendall(body)
     for descriptor in set(named.values()):
-        os.close(descriptor)  # they are the rank's alone, whose end the launcher may see by them
+        os.close(descriptor)  # only the rank keeps them, since the launcher may detect its end by them
 
 
 def received(body: bytes) -> tuple[list[str], dict[str, str]]:
-    """What a relay has handed over: the variables that tell the numbers of its descriptors, and its environment."""
+    """Return what a relay has sent: the variables with the numbers of its descriptors, and its environment."""
     named, *variables = body.decode(errors="replace").split("\0")
     return named.split(), dict(variable.split("=", 1) for variable in variables)
 

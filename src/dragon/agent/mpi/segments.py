@@ -1,4 +1,5 @@
-"""Shared memory that killed ranks leave behind: MPI libraries remove it when all ranks have attached, or at the end."""
+"""Removes shared memory that killed ranks leave behind; MPI libraries remove it once all ranks have attached, or at the
+end."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _PREFIXES = (
 
 
 def remove_segments(since: float) -> list[str]:
-    """Remove segments of MPI libraries that this user made after that time and no process uses; their names."""
+    """Remove segments of MPI libraries that this user created after that time and no process uses. Returns
+    their names."""
     left = {}
     for entry in os.scandir(_MEMORY):
         try:
@@ -39,7 +41,7 @@ def remove_segments(since: float) -> list[str]:
 
 
 def _in_use() -> Iterator[int]:
-    """The inodes of files in shared memory that processes have open or mapped."""
+    """Yield the inodes of files in shared memory that processes have open or mapped."""
     for process in os.scandir("/proc"):
         if not process.name.isdigit():
             continue

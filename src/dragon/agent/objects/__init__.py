@@ -1,1 +1,1 @@
-"""Queues, locks and other objects that processes of one node use on another, and the nodes that they are on."""
+"""Queues, locks and other objects of one node that processes on other nodes use."""

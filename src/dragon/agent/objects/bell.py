@@ -1,4 +1,4 @@
-"""The bell of a node's agent: processes tell by it which object has changed, whatever the number of objects."""
+"""The bell of a node's agent: a pipe by which processes notify it of changed objects, whatever their number."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LARGEST = 32 * 1024  # bytes that are read at once
 
 
 class Bell:
-    """Calls what is to be called for an object that has changed.
+    """Calls the handlers of objects that have changed.
 
-    `changed` is called with the offset of an object for which nothing else was said, and `any_changed` where more have
-    rung than could be kept.
+    `changed` is called with the offset of an object without a handler of its own, and `any_changed` if notifications
+    may have been lost.
     """
 
     def __init__(self, changed: Callable[[int], None], any_changed: Callable[[], None]) -> None:
@@ -26,20 +26,20 @@ class Bell:
         self._changed, self._any_changed = changed, any_changed
         self._answers: dict[int, Callable[[], None]] = {}
         self._bell = _core.agent_bell()
-        # A user with many pipes has smaller ones.
+        # The kernel limits the size of pipes of a user who has many.
         self._largest = min(_LARGEST, fcntl.fcntl(self._bell, fcntl.F_GETPIPE_SZ))
         self._loop.add_reader(self._bell, self._on_bell)
 
     def listen(self, offset: int, answer: Callable[[], None]) -> None:
-        """Call that when a channel has something in it again."""
+        """Call `answer` when a channel has something in it again."""
         self._answers[offset] = answer
 
     def ignore(self, offset: int) -> None:
-        """No more."""
+        """Remove the handler of a channel."""
         del self._answers[offset]
 
     def answer(self) -> None:
-        """Do what is to be done for channels that have rung; for other objects, soon."""
+        """Handle pending notifications of channels now, and of other objects soon."""
         others = self._hear()
         if others:
             self._loop.call_soon(self._tell, others)
@@ -48,13 +48,13 @@ class Bell:
         self._tell(self._hear())
 
     def _hear(self) -> set[int]:
-        """Call for channels; the offsets of other objects, and 0 for any."""
+        """Call the handlers of channels. Returns the offsets of other objects; 0 stands for any."""
         try:
             data = os.read(self._bell, self._largest)
         except BlockingIOError:
             return set()
         offsets = {int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)}
-        if len(data) == self._largest:  # more may have rung than it could hold
+        if len(data) == self._largest:  # the pipe was full: notifications may have been lost
             offsets.update(self._answers, [0])
         for offset in sorted(offsets & self._answers.keys()):
             answer = self._answers.get(offset)

@@ -1,4 +1,5 @@
-"""Messages that processes of other nodes put into channels of this one, as they arrive from those nodes' outboxes."""
+"""Incoming flows: messages that processes of other nodes put into channels of this node, as they arrive from those
+nodes' outboxes."""
 
 from __future__ import annotations
 
@@ -19,25 +20,25 @@ __all__ = ["LOCKED", "LOCKED_LONG", "PARCEL", "WINDOW", "Flows", "Watcher"]
 
 log = runtime_log("flows")
 
-PARCEL = -1  # in place of the kind of one message: several small ones
-# Bytes that may have left their node without being known to have arrived: so few that they stay in the caches.
+PARCEL = -1  # instead of the kind of a message: several small messages
+# Unacknowledged bytes in flight from a node: few enough to stay in the caches.
 WINDOW = 12 * 2**20
 _ACKNOWLEDGED = WINDOW // 4
 
-_MEMORY_RETRY_S = 0.02  # seconds until memory is asked for again
-# Seconds until it is looked again whether a process has let go of the channel's lock, which doubles each time.
+_MEMORY_RETRY_S = 0.02  # seconds between two attempts to allocate memory
+# Seconds between two checks whether the channel's lock was released; doubled each time, up to the second.
 LOCKED, LOCKED_LONG = 0.002, 0.1
-_IN_ORDER_S = 1.0  # seconds for which what comes after a message waits with it
-_REMEMBERED = 256  # channels for which messages were lost, until somebody asks
-_MEMORY_TIMEOUT_S = 10.0  # seconds without room for a message, after which it is lost and its sender is told
+_IN_ORDER_S = 1.0  # seconds for which later messages of the node wait for a message
+_REMEMBERED = 256  # channels for which the reason of lost messages is kept
+_MEMORY_TIMEOUT_S = 10.0  # seconds without space for a message, after which it is dropped and its sender notified
 
 
-# Is told of a message: the other node, the number of the flow, that of the message in it, and its size in bytes.
+# Called with the other node, the number of the flow, the number of the message in it, and its size in bytes.
 Watcher = Callable[[int, int, int, int], None]
 
 
 class _Flow:
-    """One outbox's way into one channel."""
+    """The receiving end of one outbox, which puts into one channel."""
 
     def __init__(self, node: int, number: int, name: Name) -> None:
         self.node = node
@@ -46,31 +47,31 @@ class _Flow:
         self._channel: Channel | None = None
         self.taken = 0
         self.messages = 0
-        # What has arrived and is not in the channel yet. Of the first, a parcel, `start` bytes are.
+        # What has arrived and is not in the channel yet. Of the first, if it is a parcel, `start` bytes are.
         self.waiting: deque[tuple[int, Any]] = deque()
         self.start = 0
         self.full_since: float | None = None
         self.delay = LOCKED
         self.turn: asyncio.Future[None] | None = None
-        self.orphaned = False  # nobody is left who could be told that something is lost
+        self.orphaned = False  # no sender is left that could be notified of lost messages
         self.closing = False
 
     @property
     def channel(self) -> Channel:
-        """The channel, to which the flow is attached from then on. Raises DestroyedError where it is gone, and
-        LockedError where a process that was stopped keeps others from attaching."""
+        """The channel, to which the flow is attached on first use. Raises DestroyedError if it no longer exists, and
+        LockedError if a stopped process prevents attaching."""
         if self._channel is None:
             self._channel = Channel._attached(self.name)
         return self._channel
 
     def close(self) -> None:
-        """Let go of the channel."""
+        """Release the channel."""
         if self._channel is not None:
             self._channel._close()
 
     def put_first(self) -> None:
-        """Put what has waited for the longest time. Raises MemoryError where there is no room, and LockedError where
-        another process uses the channel, or keeps others from attaching to it."""
+        """Put the oldest pending messages. Raises MemoryError if there is no space, and LockedError if another process
+        has locked the channel, or prevents attaching."""
         kind, payload = self.waiting[0]
         if kind == PARCEL:
             while self.start < len(payload):
@@ -85,7 +86,7 @@ class _Flow:
 
 
 class Flows:
-    """All flows into this node. `notify` tells another node how far one has come, or that it ended."""
+    """All flows into this node. `notify` notifies another node of the progress of a flow, or that it failed."""
 
     def __init__(self, notify: Callable[[int, Notice], None]) -> None:
         self._notify = notify
@@ -94,22 +95,22 @@ class Flows:
         self.on_received: Watcher | None = None
 
     def open(self, node: int, number: int, name: Name) -> None:
-        """A new flow of that node's, which keeps the channel. Raises DestroyedError where that is gone."""
+        """Open a flow from a node, which keeps the channel alive. Raises DestroyedError if it no longer exists."""
         flow = _Flow(node, number, name)
-        with suppress(LockedError):  # it is attached with the first message
+        with suppress(LockedError):  # then it is attached with the first message
             flow.channel  # noqa: B018
         self._flows[node, number] = flow
 
     def received(self, node: int, number: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
-        """Messages have arrived. Where there is no memory they wait for some, and so, once enough are under way, do
-        those who send more; for those that cannot be put the sender is told why, once.
+        """Handle messages that have arrived.
 
-        Returns a future where a process has locked the channel: what that node sent later, as that a process has ended,
-        is heard once it is done.
+        If there is no memory they stay pending, and once enough are in flight, senders wait too; if they cannot be put,
+        the sender is notified of the reason once. Returns a future if a process has locked the channel: later messages
+        of that node, such as the end of a process, are handled after it is done.
         """
         flow = self._flows.get((node, number))
         if flow is None:
-            return None  # it was told
+            return None  # it has failed, of which the sender was notified
         flow.messages += 1
         if self.on_received is not None:
             self.on_received(node, number, flow.messages, len(memoryview(payload)))
@@ -129,7 +130,7 @@ class Flows:
                 if flow.orphaned or loop.time() - flow.full_since < _MEMORY_TIMEOUT_S:
                     loop.call_later(_MEMORY_RETRY_S, self._put, flow)
                     return
-                self._fail(flow, MemoryError(f"{error}; messages that were on their way are lost"))
+                self._fail(flow, MemoryError(f"{error}; messages in flight are lost"))
                 return
             except LockedError:
                 self._wait_for_lock(flow)
@@ -160,7 +161,7 @@ class Flows:
 
     def _fail(self, flow: _Flow, error: Exception) -> None:
         if isinstance(error, MemoryError):
-            log.error("messages from node %d have no room here: %s", flow.node, error)
+            log.error("there is no memory for messages from node %d: %s", flow.node, error)
         if not flow.closing:
             self._notify(flow.node, FlowFailed(flow.number, error_of(error)))
         self._lost[flow.name] = error_of(error)
@@ -169,18 +170,19 @@ class Flows:
         self._forget(flow)
 
     def why_lost(self, name: Name) -> tuple[str, str]:
-        """Class and text of the error by which messages to a channel were lost since this was last asked; empty if none
-        were."""
+        """Return class and text of the error by which messages to a channel were lost since the last call; empty if
+        none were."""
         return self._lost.pop(name, ("", ""))
 
     def orphan(self, node: int, number: int) -> None:
-        """Nobody writes to its outbox any more. What was sent waits for room as long as it takes."""
+        """Note that no process writes to the outbox of a flow any more. What was sent waits for space without a
+        timeout."""
         flow = self._flows.get((node, number))
         if flow is not None:
             flow.orphaned = True
 
     def close(self, node: int, number: int) -> None:
-        """Its outbox is empty and gone. What waits for room is still put."""
+        """Close a flow whose outbox is empty and closed. Pending messages are still put."""
         flow = self._flows.get((node, number))
         if flow is not None:
             flow.orphaned = flow.closing = True
@@ -188,7 +190,7 @@ class Flows:
                 self._forget(flow)
 
     def cut(self, node: int, number: int) -> None:
-        """The connection on which that node's flows up to that number were opened broke there."""
+        """Close a node's flows up to that number, because the connection on which they were opened broke there."""
         for key in [key for key in self._flows if key[0] == node and key[1] <= number]:
             self.close(*key)
 
@@ -198,6 +200,6 @@ class Flows:
         flow.close()
 
     def node_left(self, node: int) -> None:
-        """Nothing comes from that node any more."""
+        """Close all flows of a node."""
         for key in [key for key in self._flows if key[0] == node]:
             self.close(*key)

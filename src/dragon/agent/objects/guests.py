@@ -1,8 +1,8 @@
-"""What processes of other nodes do with this node's objects.
+"""Operations of processes on other nodes with this node's objects.
 
-A guest is such a process. It has a place in the arena like the node's own processes, so that what it is attached to
-lives, and what it holds is freed when it has ended. An operation that must wait is parked: it costs no thread, and is
-tried again when the object changes. Those that wait for the same are served in the order in which they came.
+A guest is such a process. It has a slot in the arena like the node's own processes, so that objects it is attached to
+stay alive, and what it holds is freed when it has ended. An operation that must wait is parked: it needs no thread, and
+is retried when the object changes. Operations that wait for the same thing are served in the order of arrival.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _WAITING = {
     "Condition": {"_sleep"},
     "Words": {"wait"},
 }
-# What a process of this node may have the agent wait for: nothing that takes a message, which could be lost on its way.
+# Waits that the agent does for a process of this node: none that takes a message, which could be lost on cancellation.
 _WAITING_HERE = {kind: methods - {"put", "get"} for kind, methods in _WAITING.items()}
-# Each takes what there is away from the next one.
+# Operations that consume something, and so must be served in order.
 _IN_TURN = {"Channel.put", "Channel.get", "Lock.acquire", "Semaphore.acquire"}
-_RECHECK_S = 1.0  # seconds; a notification that was lost with a killed process delays a guest no longer
-_LOCK_RETRY_S = 0.02  # seconds until something is tried again that a process had locked
-_LOCKED_TIMEOUT_S = 1.0  # seconds for which that is tried where the guest does not wait, as local processes do
+_RECHECK_S = 1.0  # seconds; the longest delay after a notification that was lost with a killed process
+_LOCK_RETRY_S = 0.02  # seconds between two attempts if a process holds a lock
+_LOCKED_TIMEOUT_S = 1.0  # seconds for which non-waiting operations are retried then, as for local processes
 
 GuestId = tuple[int, int]  # node, process id
 Respond = Callable[..., None]
@@ -56,7 +56,7 @@ Respond = Callable[..., None]
 
 @dataclass
 class _Place:
-    """A guest's place in the arena."""
+    """A guest's slot in the arena, and its parked operations."""
 
     slot: int
     parked: set[_Parked] = field(default_factory=set)
@@ -73,7 +73,7 @@ class _Parked:
     attempt: Callable[[], tuple[bool, Any, Any]]
     respond: Respond
     handle: Any
-    once: bool  # it waits for nothing but a look at the object, which a process had locked
+    once: bool  # it does not wait for a change: it was only delayed by a process that held a lock
     timer: asyncio.TimerHandle | None = None
 
 
@@ -85,7 +85,7 @@ class Guests:
         self._places: dict[GuestId, _Place] = {}
         self._parked: dict[int, list[_Parked]] = defaultdict(list)
         self._handles: dict[int, dict[tuple[str, int], Any]] = {}  # by offset
-        self._locked: set[int] = set()  # offsets of what is tried again soon, as a process had it locked
+        self._locked: set[int] = set()  # offsets of objects that are retried soon, as a process held their lock
         self._me = _core.myself()
         self._look_again()
 
@@ -100,7 +100,7 @@ class Guests:
         return place
 
     def left(self, guest: GuestId) -> None:
-        """A guest has ended: what it held is free."""
+        """Free what a guest held that has ended."""
         place = self._places.pop(guest, None)
         if place is None:
             return
@@ -111,7 +111,7 @@ class Guests:
         self.try_all()
 
     def node_left(self, node: int) -> None:
-        """All processes of a node are gone."""
+        """Free what all guests of a lost node held."""
         for guest in [guest for guest in self._places if guest[0] == node]:
             self.left(guest)
 
@@ -127,7 +127,7 @@ class Guests:
     # ---- operations
 
     def serve(self, guest: GuestId, operation: Operation, payload: Any, respond: Respond) -> Callable[[], None] | None:
-        """Do what a guest asked for: respond at once, or later; then the result cancels it."""
+        """Execute an operation of a guest: respond at once, or later; then return a function that cancels it."""
         place = self._place(guest)
         name, kind, method = operation.name, operation.kind, operation.method
         if method in _WAITING.get(kind, ()):
@@ -153,14 +153,15 @@ class Guests:
         return None
 
     def wait_here(self, slot: int, operation: Operation, respond: Respond) -> Callable[[], None]:
-        """Wait as a process of this node, which has that slot: respond once it is done. The result cancels it."""
+        """Wait for an object as a process of this node, which has that slot, and respond when it is done. Returns a
+        function that cancels the wait."""
         name, kind, method = operation.name, operation.kind, operation.method
         if method not in _WAITING_HERE.get(kind, ()):
-            raise ValueError(f"nobody waits for {kind}.{method} by way of the agent")
+            raise ValueError(f"the agent does not wait for {kind}.{method}")
         place = _Place(slot)
         stop: Callable[[], None] | None = None
 
-        def drop_unused() -> None:  # the agent's own handle would keep the object
+        def drop_unused() -> None:  # the agent's own handle would keep the object alive
             if not self._parked.get(name[0]):
                 self._close_handles(name[0])
 
@@ -186,7 +187,7 @@ class Guests:
         return cancel
 
     def _begin_later(self, guest: GuestId, operation: Operation, payload: Any, respond: Respond) -> Callable[[], None]:
-        """Begin once the agent can attach to the object, which a process keeps it from that was stopped."""
+        """Begin an operation once the agent can attach to the object, which a stopped process prevents."""
         timeout = operation.timeout
         until = None if timeout is None else self._loop.time() + (timeout or _LOCKED_TIMEOUT_S)
 
@@ -215,7 +216,8 @@ class Guests:
         return stop
 
     def _do(self, guest: GuestId, place: _Place, do: Callable[[], Any], respond: Respond) -> None:
-        """Do it once no process that was stopped has locked what it needs. Raises what it raises at the first try."""
+        """Execute `do` once no stopped process holds a lock that it needs. Raises what it raises in the first
+        attempt."""
         try:
             value = do()
         except _core.LockedError:
@@ -233,29 +235,29 @@ class Guests:
         self.try_all()
 
     def make(self, node: int, kind: str, given: Sequence[Any], options: dict[str, Any]) -> Name:
-        """A new object, which lives until a process of that node has attached to it."""
+        """Create an object, which stays alive until a process of that node has attached to it."""
         if kind not in _KINDS:
-            raise ValueError(f"an agent makes no {kind!r}")
+            raise ValueError(f"an agent cannot create a {kind!r}")
         made = _KINDS[kind](*given, **options)
         self.announce(node, made._name(), 1)
         name: Name = made._name()
         return name
 
     def announce(self, node: int, name: Name, count: int) -> None:
-        """Processes that another node is about to start will attach to an object: it lives until they do."""
-        # Of no process: what of it never arrives is dropped with the node.
+        """Keep an object alive until `count` processes that another node is about to start have attached to it."""
+        # For process 0 of the node: references that are never taken are dropped with the node.
         for _ in range(count):
             _core.guest_send(self._place((node, 0)).slot, *name)
 
     def release(self, guest: GuestId, name: Name) -> None:
-        """A guest dropped a handle."""
+        """Release a handle that a guest has dropped."""
         place = self._places.get(guest)
         if place is not None:
             self._do(guest, place, lambda: self._release(place, name), lambda *done: None)
 
     def _release(self, place: _Place, name: Name) -> None:
         _core.guest_release(place.slot, *name)
-        # The agent's own handle would keep the object.
+        # The agent's own handle would keep the object alive.
         if not self._parked.get(name[0]):
             self._close_handles(name[0])
 
@@ -273,7 +275,7 @@ class Guests:
             return bytes(memoryview(handle).cast("B")[given[0] : given[0] + given[1]])
         if method == "write":
             memoryview(handle).cast("B")[given[0] : given[0] + len(payload)] = payload
-            handle.add(0, 0)  # whoever waits for a word looks at it
+            handle.add(0, 0)  # wakes processes that wait for a word
             return None
         with _Acting(place.slot, operation.thread, self._me):
             return getattr(handle, method)(*given)
@@ -306,7 +308,8 @@ class Guests:
         return lambda: self._unpark(parked)
 
     def _is_behind_others(self, offset: int, what: str, handle: Any, place: _Place, thread: int) -> bool:
-        """Whether others wait for the same; who has a recursive lock already does not wait behind them."""
+        """Return whether others wait for the same thing. A guest that already holds a recursive lock does not wait
+        behind them."""
         if what not in _IN_TURN or all(parked.what != what for parked in self._parked.get(offset, ())):
             return False
         if what != "Lock.acquire" or not handle._recursive():
@@ -343,7 +346,7 @@ class Guests:
             return not handle._full(), None, b""
 
         def acquire() -> tuple[bool, Any, Any]:
-            # The warning about a holder that died is for the guest, in whose program it is raised.
+            # The warning about a holder that died is sent to the guest, which issues it.
             with _Acting(place.slot, thread, self._me), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 return handle.acquire(False), [str(each.message) for each in caught], b""
@@ -357,8 +360,8 @@ class Guests:
     # ---- waiting
 
     def waiting(self) -> Iterator[tuple[GuestId, str, int, float, int]]:
-        """Every operation that waits: whose, which, the offset of its object, since when by the loop's clock, and the
-        process id of who holds it where it is a lock, otherwise 0."""
+        """Yield every parked operation: its guest, its name, the offset of its object, since when by the loop's clock,
+        and the process id of a lock's holder, otherwise 0."""
         for guest, place in self._places.items():
             for parked in place.parked:
                 holder = parked.handle._owner_pid() if parked.what == "Lock.acquire" else 0
@@ -369,20 +372,20 @@ class Guests:
         self._loop.call_later(_RECHECK_S, self._look_again)
 
     def try_all(self) -> None:
-        """Any object may have changed."""
+        """Retry all parked operations."""
         for offset in list(self._parked):
             self.try_those_at(offset)
 
     def try_those_at(self, offset: int) -> None:
-        """An object has changed: try those that wait for it, in the order in which they came; behind one that must wait
-        on no other can do the same."""
+        """Retry the parked operations of an object that has changed, in the order of arrival; those of the same kind
+        after one that must wait are not tried."""
         stuck = set()
         for parked in list(self._parked.get(offset, ())):
             if parked.what not in stuck and not self._try(parked) and parked.what in _IN_TURN:
                 stuck.add(parked.what)
 
     def _try(self, parked: _Parked) -> bool:
-        """Whether it waits no longer."""
+        """Retry a parked operation. Returns whether it no longer waits."""
         if parked not in parked.place.parked:
             return True
         try:
@@ -423,11 +426,11 @@ class Guests:
         try:
             parked.handle._watch(False)
         except _core.DestroyedError:
-            return  # nobody will ever watch it again
+            return  # it needs no watching any more
 
 
 class _Acting:
-    """The agent acts as a guest in the block: locks are the guest's, not the agent's."""
+    """Within the block the agent acts as a guest: locks are acquired for the guest, not the agent."""
 
     def __init__(self, slot: int, thread: int, me: int) -> None:
         self._slot, self._thread, self._me = slot, thread, me

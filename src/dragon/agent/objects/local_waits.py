@@ -1,4 +1,4 @@
-"""Waits of this node's own processes for its objects, without a thread for each: for those that run an event loop."""
+"""Waits of this node's own processes for its objects, without a thread for each: for processes with an event loop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ __all__ = ["LocalWaits"]
 
 
 class LocalWaits:
-    """What waits here waits with the guests of other nodes. `peers` are those, where the run has any."""
+    """Parks waits with those of the guests of other nodes. `peers` are the other nodes; None if the run has
+    only one."""
 
     def __init__(self, peers: Peers | None) -> None:
         self._guests = peers.guests if peers is not None else None
         self._bell: Bell | None = None
 
     def handlers(self) -> list[Handler]:
-        """What this answers."""
+        """Return the handlers of the requests that this object serves."""
         return [WaitHere.served_by(self._wait)]
 
     def _wait(self, request: WaitHere) -> asyncio.Future[tuple[bool, Any]]:

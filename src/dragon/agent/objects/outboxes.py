@@ -1,8 +1,8 @@
-"""Messages of this node's processes to channels of other nodes.
+"""Outgoing messages of this node's processes to channels of other nodes.
 
-A process does not wait while a message goes to another node. It puts it into a channel of its own node, the outbox,
-from which this agent sends many at a time: small ones together in a parcel, large ones from the memory that the process
-wrote them to. What is under way is bounded: a full outbox lets its writers wait.
+A process does not wait while a message is sent to another node. It puts it into a channel of its own node, the outbox,
+from which this agent sends many at a time: small ones together in a parcel, large ones from the memory in which the
+process wrote them. The bytes in flight are limited: a full outbox blocks its writers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dragon.runtime.remote import node_of
 __all__ = ["Outboxes"]
 
 _CAPACITY = 256  # messages
-_MEBIBYTES = 8  # few blocks that go round stay in the processors' caches
+_MEBIBYTES = 8  # few blocks, which stay in the processors' caches when they are reused
 _PARCEL = 256 * 1024  # bytes
 
-# The class and the text of an error, as is known when it is asked for.
+# Returns the class and the text of an error, as far as they are known at the time of the call.
 _Tell = Callable[[], tuple[str, str]]
 
 
@@ -41,14 +41,14 @@ class Outboxes:
         self.bell = bell
         self._outboxes: dict[Name, _Outbox] = {}
         self._by_flow: dict[tuple[int, int], _Outbox] = {}
-        self._used: dict[int, set[Name]] = {}  # by process id: where the outboxes lead to that it writes to
+        self._used: dict[int, set[Name]] = {}  # by process id: the channels to which it writes
         self._leads_to: dict[Name, Name] = {}  # by the names of outboxes
         self.on_sent: Watcher | None = None
         self._last = 0
-        self._failures: dict[Name, tuple[int, _Tell]] = {}  # by outbox: where it led to, and what happened
+        self._failures: dict[Name, tuple[int, _Tell]] = {}  # by outbox: its destination node, and the error
 
     def open(self, pid: int, name: Name) -> Name:
-        """The outbox that leads to a channel, for a handle of that process."""
+        """Return the outbox that leads to a channel, for a handle of that process."""
         outbox = self._outboxes.get(name)
         if outbox is None:
             outbox = self._outboxes[name] = _Outbox(self, self._links, name)
@@ -59,7 +59,7 @@ class Outboxes:
         return outbox.name
 
     def _open_flow(self, name: Name, outbox: _Outbox) -> None:
-        """Messages follow at once: links keep the order."""
+        """Open a flow. Messages may follow at once, since links keep the order."""
         self._last += 1
         self._by_flow[node_of(name), self._last] = outbox
         opened = self._links.call(node_of(name), OpenFlow(self._last, name))
@@ -81,47 +81,48 @@ class Outboxes:
         elif isinstance(error, NodeLostError) and node not in self._links.lost:
             self._open_flow(name, outbox)  # only the connection broke, and nothing was sent yet
         else:
-            self._give_up(name, outbox, _nothing)  # whoever tries the channel itself learns why
+            self._give_up(name, outbox, _nothing)  # the next operation on the channel itself raises the reason
 
     def why_gone(self, outbox: Name) -> asyncio.Future[tuple[str, str]]:
-        """The error by which messages in an outbox were lost; empty if none were."""
+        """Return a future of the error by which messages in an outbox were lost; empty if none were."""
         node, tell = self._failures.get(outbox, (self._links.index, _nothing))
         self._links.probe(node)
         return then(self._links.settled(node), lambda _: tell())
 
     def flush(self) -> None:
-        """Send what is there, before something else goes to another node."""
+        """Send pending messages before something else is sent to another node."""
         self.bell.answer()
 
     def lend(self, leads_to: Name, head: bytes, buffers: list[memoryview]) -> None:
-        """Send a message of this head for each buffer, which is kept until it has gone, after those that are there."""
+        """Send a message with this head for each buffer, after the pending ones. Buffers are kept until they
+        are sent."""
         outbox = self._outboxes.get(leads_to)
-        if outbox is not None:  # else who they are for has gone, or its connection
+        if outbox is not None:  # else the receiver, or the connection to it, is lost
             outbox.lent.extend((head, buffer) for buffer in buffers)
             outbox.send()
 
     def taken(self, node: int, number: int, size: int) -> None:
-        """So many bytes more have arrived."""
+        """Note that `size` more bytes have arrived."""
         outbox = self._by_flow.get((node, number))
         if outbox is not None:
             outbox.arrived(size)
 
     def failed(self, node: int, number: int, error: tuple[str, str]) -> None:
-        """Messages could not be put into the channel."""
+        """Handle that messages could not be put into the channel."""
         outbox = self._by_flow.pop((node, number), None)
         if outbox is not None:
             outbox.flow = 0
             self._give_up(outbox.leads_to, outbox, lambda: error)
 
     def forget(self, node: int, number: int) -> None:
-        """All that one held has been sent."""
+        """Remove a flow whose messages have all been sent."""
         del self._by_flow[node, number]
 
     def dropped(self, pid: int, outbox_name: Name) -> None:
-        """A process has dropped one of the handles for which it had that outbox."""
+        """Handle that a process has dropped a handle for which it had that outbox."""
         name = self._leads_to.get(outbox_name)
         if name is None:
-            return  # it was given up
+            return  # it has failed
         users = self._outboxes[name].users
         if users.get(pid, 0) > 1:
             users[pid] -= 1
@@ -129,7 +130,8 @@ class Outboxes:
             self.left(pid, name)
 
     def left(self, pid: int, name: Name | None = None) -> None:
-        """A process has ended, or has no handle of a channel any more. What it has put goes before others are told."""
+        """Handle that a process has ended, or has no handle of a channel any more. Its messages are sent before others
+        are notified."""
         used = self._used.get(pid, set())
         for known in list(used) if name is None else used & {name}:
             used.discard(known)
@@ -145,7 +147,7 @@ class Outboxes:
             self._used.pop(pid, None)
 
     def broken(self, node: int, reason: str) -> None:
-        """The connection to a node, or the node, is gone, and with it perhaps what was under way."""
+        """Handle that the connection to a node broke, or the node is lost: messages in flight may be lost."""
         tell = self._lost_on_the_way(node, reason)
         keys = [key for key in self._by_flow if key[0] == node]
         for key in keys:
@@ -153,13 +155,13 @@ class Outboxes:
             outbox.flow = 0
             if outbox.confirmed or outbox.messages:
                 self._give_up(outbox.leads_to, outbox, tell)
-        if keys:  # over the next connection
+        if keys:  # sent over the next connection
             self._links.notify(node, FlowCut(keys[-1][1]))
 
     def _lost_on_the_way(self, node: int, reason: str) -> _Tell:
         def tell() -> tuple[str, str]:
             happened = self._links.what_happened(node, reason)
-            return NodeLostError.__name__, f"{happened}; messages that were on their way there may be lost"
+            return NodeLostError.__name__, f"{happened}; messages in flight to it may be lost"
 
         return tell
 
@@ -171,7 +173,8 @@ class Outboxes:
 
 
 class _Outbox:
-    """One channel here that leads to one there. `users` are the processes that write to it, and by how many handles."""
+    """A channel of this node that leads to one of another node. `users` has the number of handles of each process that
+    writes to it."""
 
     def __init__(self, outboxes: Outboxes, links: Links, leads_to: Name) -> None:
         self._outboxes = outboxes
@@ -193,7 +196,7 @@ class _Outbox:
         self.channel._ring_agent()
 
     def open(self, flow: int) -> None:
-        """The other node takes messages."""
+        """Start sending over a flow."""
         self.flow = flow
         if self._closing:
             self.close()
@@ -201,7 +204,7 @@ class _Outbox:
             self.send()
 
     def send(self) -> None:
-        """Send what is there, as far as the window goes."""
+        """Send pending messages, as far as the window permits."""
         if not self.flow or self.ended:
             return
         while self._under_way < WINDOW:
@@ -226,7 +229,7 @@ class _Outbox:
                 return
 
     def _look_again(self) -> None:
-        """A process that puts something has lost its processor: see later whether it has gone on."""
+        """Retry later, as a process that is putting a message holds the lock."""
         if self._again is None:
             self._again = asyncio.get_running_loop().call_later(self._delay, self._send_again)
             self._delay = min(self._delay * 2, LOCKED_LONG)
@@ -244,21 +247,21 @@ class _Outbox:
         self._links.send_messages(self._node, self.flow, kind, data, start)
 
     def arrived(self, size: int) -> None:
-        """The window moves on."""
+        """Advance the window by `size` bytes."""
         was_full = self._under_way >= WINDOW
         self._under_way -= size
         if was_full:
             self.send()
 
     def close(self) -> None:
-        """Send what is left, then end: nobody writes to it any more."""
+        """Send the remaining messages, then end: no process writes to it any more."""
         self._closing = True
         self.send()
         if self.flow and not self.ended:
             self._links.notify(self._node, FlowOrphaned(self.flow))
 
     def end(self) -> None:
-        """The next put finds the outbox gone, and asks why."""
+        """Destroy the channel. A process that puts afterwards finds it destroyed, and requests the reason."""
         if self.ended:
             return
         self.ended = True

@@ -1,4 +1,4 @@
-"""The other nodes of a run, as the agent of one of them reaches them."""
+"""The other nodes of a run, and the requests to them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ _Answer = TypeVar("_Answer")
 
 
 class Peers:
-    """All nodes of the run, this one of that index among them; the last `idle` of them stay idle. Also what passes
-    between them: messages from here (`outboxes`) and to here (`flows`), and what processes of others hold and wait for
-    here (`guests`)."""
+    """All nodes of the run; `index` is this one's, and the last `idle` of them are spare.
+
+    It also has the objects for what passes between nodes: outgoing messages (`outboxes`), incoming ones (`flows`), and
+    the operations of other nodes' processes (`guests`).
+    """
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Peers:
         self.links = links
         self.lost: dict[int, str] = {}
         self.lost_at: dict[int, int] = {}  # the number of the front end's decision
-        # Has the front end decide who keeps a replicated shard.
+        # Requests a decision of the front end on the holders of a replicated shard.
         self.propose: Callable[[Proposal], None] = lambda proposal: None
         self.guests = guests
         self.outboxes = outboxes
@@ -59,20 +61,20 @@ class Peers:
         self._idle = idle
 
     def host(self, node: int) -> str:
-        """The name of a node."""
+        """Return the host name of a node."""
         return self.members[node].node.host_name
 
     def active(self) -> list[int]:
-        """The nodes that programs may use: all that are there, but for as many as are to stay idle."""
+        """Return the nodes that programs may use: all live ones except the spare ones."""
         active = max(1, len(self.members) - self._idle)
         return [node for node in range(len(self.members)) if node not in self.lost][:active]
 
     def others(self) -> list[int]:
-        """All that are there, but for this one."""
+        """Return all live nodes except this one."""
         return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]
 
     def leave(self, node: int, reason: str, epoch: int) -> None:
-        """Mark a node as lost, by the decision of number `epoch`. Nothing that it sends is done from now on."""
+        """Mark a node as lost, by the decision number `epoch`. Messages from it are ignored from now on."""
         self.lost_at[node] = epoch
         self.lost[node] = reason
         self.links.forget(node, reason)
@@ -80,15 +82,15 @@ class Peers:
         self.flows.node_left(node)
 
     def ask(self, node: int, request: Request[_Answer]) -> asyncio.Future[_Answer]:
-        """What another node answers."""
+        """Send a request to another node. Returns a future of the answer."""
         return then(self.links.call(node, request), lambda answer: decode_answer(request, answer[0]))
 
     def pass_on(self, node: int, request: Request[object]) -> asyncio.Future[msgspec.Raw]:
-        """The same as it is encoded, for whoever passes it on."""
+        """Send a request to another node. Returns a future of the encoded answer, for forwarding."""
         return then(self.links.call(node, request), value_of)
 
     def forward(self, node: int, request: Request[None]) -> None:
-        """Have another node do something, if it is still there."""
+        """Send a request to another node without waiting for an answer; errors are ignored."""
         self.pass_on(node, request).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def kill(self, puid: int, number: int) -> None:
@@ -103,8 +105,11 @@ class Peers:
         followed: bool = False,
         part: Part | None = None,
     ) -> asyncio.Future[list[tuple[int, Name]]]:
-        """Start processes on another node; their puids and the names of their records, which the caller attaches to if
-        they are `followed`. Fails with NodeLostError where it is gone."""
+        """Start processes on another node. Returns a future of their puids and the names of their records; the caller
+        must attach to these if they are `followed`.
+
+        It fails with NodeLostError if the node is lost.
+        """
         return asyncio.ensure_future(self._start(node, templates, instances, followed, part))
 
     async def _start(
@@ -115,9 +120,9 @@ class Peers:
         return await self.ask(node, StartFor(templates, instances, followed, part))
 
     async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
-        """Objects of other nodes live until the processes that are about to be started on that one attach to them.
+        """Keep objects of other nodes alive until the processes that are about to be started on `node` attach to them.
 
-        Of what the templates are attached to, the node's own objects are left.
+        In the templates only the node's own objects are left as attached.
         """
         for which, template in enumerate(templates):
             count = sum(instance.template == which for instance in instances)
@@ -128,7 +133,7 @@ class Peers:
                 templates[which] = msgspec.structs.replace(template, attached=own)
 
     async def announce(self, node: int, names: list[Name], count: int = 1) -> None:
-        """These objects live until so many processes of a node have attached to them."""
+        """Keep these objects alive until `count` processes of a node have attached to them."""
         for name in names:
             if node_of(name) == self.index:
                 self.guests.announce(node, name, count)
@@ -137,7 +142,7 @@ class Peers:
 
 
 def _for_another_node(template: Spawn) -> Spawn:
-    """The request with its payload in it, where that is in this node's arena."""
+    """Return the request with its payload included, if that is in this node's arena."""
     payload = template.payload
     if template.payload_in is not None:
         memory = Words._attached(template.payload_in)

@@ -1,4 +1,4 @@
-"""What processes of this node ask of objects on other nodes."""
+"""Operations of this node's processes on objects of other nodes."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ __all__ = ["RemoteObjects"]
 
 
 class RemoteObjects:
-    """The way of this node's processes to objects of others. `caller` is always the id of the process that asks."""
+    """Forwards operations of this node's processes to other nodes. `caller` is always the id of the
+    requesting process."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._links = peers.links
         self._loop = asyncio.get_running_loop()
-        # Is told of an operation when it is over: who asked, the node, what, and when that was.
+        # Called after an operation with the process id, the node, the operation, and when it began.
         self.on_operated: Callable[[int, int, str, float], None] | None = None
-        self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
-        self._ends: dict[int, int] = {}  # by process id: what can be read once it has ended
+        self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that it has contacted
+        self._ends: dict[int, int] = {}  # by process id: a pidfd, which is readable once it has ended
         self._inboxes: dict[tuple[int, Name], Channel] = {}
 
     def handlers(self) -> list[Handler]:
-        """What this answers."""
+        """Return the handlers of the requests that this object serves."""
         return [
             Operate.served_for(lambda r, caller: self.operate(r, caller.pid)),
             OpenOutbox.served_for(lambda r, caller: self.outbox(caller.pid, r.name)),
@@ -62,7 +63,8 @@ class RemoteObjects:
         ]
 
     def operate(self, request: Operate, caller: int) -> asyncio.Future[tuple[bool, Any]]:
-        """An operation on an object of another node: whether it was done, and its result."""
+        """Execute an operation on an object of another node. Returns a future of whether it was done, and its
+        result."""
         for name in request.released:
             if node_of(name) == self._peers.index:
                 self._peers.outboxes.dropped(caller, name)
@@ -92,7 +94,8 @@ class RemoteObjects:
         return then(future, lambda answer: self._deliver(caller, inbox, decode_answer(act, answer[0]), answer[1]))
 
     def _undo(self, caller: int, operation: Operation) -> Callable[[Answer], None] | None:
-        """What undoes an operation that was done although it was taken back: nobody is to keep a lock so."""
+        """Return a function that undoes an operation that was done although it was cancelled, so that no lock stays
+        acquired; None if not needed."""
         if operation.method != "acquire":
             return None
 
@@ -106,7 +109,7 @@ class RemoteObjects:
         return release
 
     def _deliver(self, caller: int, inbox: Name, answer: tuple[bool, int], data: Any) -> tuple[bool, Any]:
-        """A message for a process: with the reply, or if it is large, through its channel for that."""
+        """Deliver a message to a process: with the reply, or if it is large, through its channel for such messages."""
         done, kind = answer
         if not isinstance(data, _core.Loan):
             return done, (kind, data)
@@ -114,21 +117,22 @@ class RemoteObjects:
         return done, None
 
     def _channel_of(self, caller: int, name: Name) -> Channel:
-        """The channel through which a process and this agent exchange large messages."""
+        """Return the channel through which a process and this agent exchange large messages."""
         channel = self._inboxes.get((caller, name))
         if channel is None:
             channel = self._inboxes[caller, name] = Channel._attached(name)
         return channel
 
     def outbox(self, caller: int, name: Name) -> Name:
-        """A channel of this node from which messages go on to one of another node."""
+        """Return a channel of this node whose messages are forwarded to a channel of another node. Raises
+        NodeLostError."""
         if node_of(name) in self._peers.lost:
-            raise NodeLostError(f"{self._links.host(node_of(name))} is gone: {self._peers.lost[node_of(name)]}")
+            raise NodeLostError(f"{self._links.host(node_of(name))} is lost: {self._peers.lost[node_of(name)]}")
         self._note_contact(caller, node_of(name))
         return self._peers.outboxes.open(caller, name)
 
     def make(self, wanted: MakeObject) -> asyncio.Future[Name]:
-        """Make an object on another node; it lives until the caller is attached."""
+        """Create an object on another node; it stays alive until the caller has attached to it."""
         return self._peers.ask(wanted.node, MakeFor(wanted.kind, wanted.given, wanted.options))
 
     def _note_contact(self, caller: int, node: int) -> None:
@@ -144,10 +148,10 @@ class RemoteObjects:
         nodes.add(node)
 
     def left(self, caller: int) -> None:
-        """A process has ended: the nodes that know it are told, before anybody can tell them of its exit code."""
+        """Notify the nodes that a process has contacted of its end, before its exit code can be reported."""
         nodes = self._contacts.pop(caller, None)
         if nodes is None:
-            return  # it used nothing of other nodes, or they were told
+            return  # it used nothing of other nodes, or they were notified already
         fd = self._ends.pop(caller, -1)
         if fd >= 0:
             self._loop.remove_reader(fd)
@@ -172,6 +176,6 @@ class RemoteObjects:
 
 
 def _undo_late(undo: Callable[[Answer], None], given: asyncio.Future[Answer], taken: asyncio.Future[object]) -> None:
-    """Undo what was answered just before who asked for it took it back."""
+    """Undo an operation that was done just before its requester cancelled it."""
     if taken.cancelled() and given.done() and not given.cancelled() and given.exception() is None:
         undo(given.result())

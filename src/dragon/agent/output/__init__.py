@@ -1,1 +1,1 @@
-"""What processes write: read, labelled, and passed on to whoever is to have it."""
+"""The output of processes: it is read, labelled, and forwarded."""

@@ -1,4 +1,4 @@
-"""A channel on another node, for the standard streams of a process of this one."""
+"""A channel on another node, for the standard streams of a process of this node."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dragon.runtime.remote import from_parts, node_of, to_parts
 
 __all__ = ["DistantChannel"]
 
-# (node, request, payload) -> the answer; that of Links.
+# (node, request, payload) -> the answer: Links.call.
 Call = Callable[[int, Act, Any], "asyncio.Future[Answer]"]
 
 
 class DistantChannel:
-    """One end of a pipe whose channel another node holds. What is put arrives in order."""
+    """One end of a pipe whose channel is on another node. Objects that are put arrive in order."""
 
     def __init__(self, call: Call, name: Name) -> None:
         self._call = call
@@ -30,12 +30,12 @@ class DistantChannel:
         self._ask("_attach")
 
     def put(self, obj: Any) -> asyncio.Future[Answer]:
-        """Put an object; the future fails where the reader or its node is gone."""
+        """Put an object; the future fails if the reader or its node is lost."""
         kind, data = to_parts(obj)
         return self._ask("put", kind, timeout=None, payload=data)
 
     def get(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
-        """Have `received` called with the next object, or `ended` where none will come."""
+        """Call `received` with the next object, or `ended` if there will be none."""
 
         def done(future: asyncio.Future[Answer]) -> None:
             if future.cancelled() or future.exception() is not None:
@@ -47,7 +47,7 @@ class DistantChannel:
         self._ask("get", timeout=None).add_done_callback(done)
 
     def count(self, counted: Callable[[int], None]) -> None:
-        """Have `counted` called with how many objects lie in it, 0 where it is gone."""
+        """Call `counted` with the number of objects in the channel; 0 if it no longer exists."""
 
         def done(future: asyncio.Future[Answer]) -> None:
             failed = future.cancelled() or future.exception() is not None
@@ -56,7 +56,7 @@ class DistantChannel:
         self._ask("_size").add_done_callback(done)
 
     def close(self) -> None:
-        """Drop this end."""
+        """Release this end."""
         self._ask("_release")
 
     def _ask(self, method: str, *given: Any, timeout: float | None = 0, payload: Any = b"") -> asyncio.Future[Answer]:
@@ -67,11 +67,11 @@ class DistantChannel:
 
 
 def _result(value: msgspec.Raw) -> int:
-    """What a method returned, or the kind of a message."""
+    """Return the result of a method, or the kind of a message."""
     return msgspec.msgpack.decode(value, type=tuple[bool, int])[1]
 
 
 def _looked_at(future: asyncio.Future[Answer]) -> None:
-    # Who waits for it sees its failure; where nobody does, the channel is gone and so is who would read it.
+    # Callers that wait for it see its failure; otherwise the channel no longer exists, nor its reader.
     if not future.cancelled():
         future.exception()

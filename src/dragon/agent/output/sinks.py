@@ -1,4 +1,4 @@
-"""Where the output of processes goes: to connections, descriptors and the front end."""
+"""The destinations of the output of processes: connections, descriptors and the front end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Lines", "Sink", "Tails", "ToChannel", "ToDescriptor", "ToDistantChan
 
 log = runtime_log("output")
 
-_TAIL = 4096
+_TAIL = 4096  # bytes
 _MOST_TAILS = 1000
 _MOST_UNDER_WAY = 1000  # lines
 _PARTIAL_LINE_S = 0.05
@@ -33,10 +33,10 @@ _GONE = {BrokenPipeError.__name__, _core.DestroyedError.__name__}  # what a chan
 
 
 class Sink:
-    """Where output goes."""
+    """A destination of output."""
 
     by_line = True
-    # Seconds after which the beginning of a line, a prompt perhaps, is passed on.
+    # Seconds after which an incomplete line, such as a prompt, is forwarded; None for never.
     patience: float | None = None
 
     @property
@@ -45,33 +45,33 @@ class Sink:
         return False
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once is_full holds no more."""
+        """Call back once is_full is false."""
 
     def write(self, data: bytes) -> None:
         """Write output: whole lines where `by_line` is set."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the output."""
 
 
 class _Text:
-    """What is written, as text line by line; a character that comes in two pieces is one."""
+    """Decodes output to text line by line; characters that are split between pieces are joined."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def lines(self, data: bytes) -> Iterable[str]:
-        # Text would be parted at form feeds and Unicode's separators too.
+        # Bytes are split, as str.splitlines() also splits at form feeds and Unicode separators.
         return filter(None, map(self._decode, data.splitlines(keepends=True)))
 
     def rest(self) -> Iterable[str]:
-        """At the end, what was no whole character."""
+        """Return the incomplete character at the end."""
         return filter(None, [self._decode(b"", True)])
 
 
 class _Unread:
-    """What was put into a channel and not taken, as far as that is known."""
+    """The lines that were put into a channel and not read, as far as known."""
 
     def __init__(self) -> None:
         self.sizes: deque[int] = deque()
@@ -82,7 +82,7 @@ class _Unread:
         self.bytes += len(line)
 
     def are(self, lines: int) -> None:
-        """So many are left."""
+        """Set the number of lines that are left."""
         while len(self.sizes) > lines:
             self.bytes -= self.sizes.popleft()
 
@@ -92,7 +92,7 @@ class _Unread:
 
 
 class ToChannel(Sink):
-    """Lines to whoever reads the process's `stdout_conn`. With very many unread ones the process waits."""
+    """Sends lines to the reader of the process's `stdout_conn`. With very many unread ones the process is blocked."""
 
     def __init__(self, name: Name) -> None:
         self.channel: Channel | None = Channel._attached(name)
@@ -102,11 +102,11 @@ class ToChannel(Sink):
 
     @property
     def is_full(self) -> bool:
-        """Whether too many lines, or bytes of them, are unread. False where the reader is gone."""
+        """Whether too many lines, or bytes of them, are unread. False if the reader is gone."""
         try:
             self.unread.are(self.channel.qsize() if self.channel is not None else 0)
         except _core.DestroyedError:
-            return False  # nobody will ever read it, as the next write finds
+            return False  # it has no reader any more, which the next write detects
         return self.unread.are_too_many
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
@@ -117,7 +117,7 @@ class ToChannel(Sink):
             callback()
 
     def write(self, data: bytes) -> None:
-        """Put each line into the channel. Nothing happens where the reader is gone."""
+        """Put each line into the channel. Does nothing if the reader is gone."""
         self._put(self.text.lines(data))
 
     def _put(self, lines: Iterable[str]) -> None:
@@ -128,7 +128,7 @@ class ToChannel(Sink):
                 self.channel.put(line)
                 self.unread.add(line)
         except (_core.DestroyedError, BrokenPipeError):
-            self._leave()  # nobody will ever read it
+            self._leave()  # it has no reader any more
 
     def close(self) -> None:
         """Put what is left of an incomplete character, then close the channel."""
@@ -142,7 +142,7 @@ class ToChannel(Sink):
 
 
 class ToDistantChannel(Sink):
-    """The same where the reader's channel is on another node, which is asked what is unread when that may be much."""
+    """Sends lines to a channel on another node, which is asked for the number of unread lines when it may be large."""
 
     def __init__(self, channel: DistantChannel) -> None:
         self.channel: DistantChannel | None = channel
@@ -155,7 +155,7 @@ class ToDistantChannel(Sink):
 
     @property
     def is_full(self) -> bool:
-        """Whether too many lines are on their way or unread."""
+        """Whether too many lines are in flight or unread."""
         return self.under_way >= _MOST_UNDER_WAY or self.unread.are_too_many
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
@@ -164,7 +164,7 @@ class ToDistantChannel(Sink):
         self.look()
 
     def write(self, data: bytes) -> None:
-        """Send each line to the channel's node. Nothing happens where the reader is gone."""
+        """Send each line to the channel's node. Does nothing if the reader is gone."""
         self._put(self.text.lines(data))
 
     def _put(self, lines: Iterable[str]) -> None:
@@ -184,7 +184,7 @@ class ToDistantChannel(Sink):
         self.look()
 
     def look(self) -> None:
-        """Call back who waits, if there is room."""
+        """Call back waiting writers, if there is space."""
         if not self.waiting or self.asks:
             return
         if self.channel is not None and self.unread.are_too_many:
@@ -196,7 +196,7 @@ class ToDistantChannel(Sink):
                 callback()
 
     def counted(self, lines: int) -> None:
-        """Take the number of unread lines that the channel's node has answered."""
+        """Handle the reply with the number of unread lines."""
         self.asks = False
         self.unread.are(lines + self.under_way)
         if self.unread.are_too_many:
@@ -218,10 +218,10 @@ class ToDistantChannel(Sink):
 
 
 class ToDescriptor(Sink):
-    """To where the creator's stream goes, as fast as that takes it: whoever writes waits for it, and nobody else.
+    """Writes to the creator's stream as fast as that accepts data; only its writers wait for it.
 
-    The descriptor's file is the creator's too, so whether it blocks is not for the agent to set. `closed` is called at
-    its end.
+    The descriptor's open file is shared with the creator, so the agent must not change whether it blocks. `closed` is
+    called at its end.
     """
 
     def __init__(self, fd: int, closed: Callable[[ToDescriptor], None]) -> None:
@@ -243,12 +243,12 @@ class ToDescriptor(Sink):
         self.waiting.append(callback)
 
     def write(self, data: bytes) -> None:
-        """Write as much as the descriptor takes now, and the rest as soon as it can be written."""
+        """Write as much as the descriptor accepts now, and the rest as soon as possible."""
         self.unwritten += data
         self.flush()
 
     def flush(self) -> None:
-        """Write what is taken at once, and the rest when there is room."""
+        """Write what is accepted at once, and the rest when there is space."""
         while self.unwritten and self.room.poll(0):
             self.write_some()
         if self.unwritten:
@@ -264,10 +264,10 @@ class ToDescriptor(Sink):
     def write_some(self) -> None:
         """Write at most `PIPE_BUF` bytes of the rest. After an error the rest is discarded."""
         try:
-            # A pipe with any room at all has it for so many.
+            # A pipe that is writable accepts at least this many bytes without blocking.
             self.unwritten = self.unwritten[os.write(self.fd, self.unwritten[: select.PIPE_BUF]) :]
         except BlockingIOError:
-            return  # somebody else was faster
+            return  # another writer was faster
         except OSError as error:
             self.unwritten = b""
             if error.errno not in (errno.EPIPE, errno.EIO) and not self.told:  # the terminal is not gone
@@ -281,7 +281,7 @@ class ToDescriptor(Sink):
             self.finish()
 
     def finish(self) -> None:
-        """Write all that there is, however long that takes, and close."""
+        """Write the rest, however long that takes, and close."""
         if self.fd < 0:
             return
         while self.unwritten:
@@ -294,7 +294,7 @@ class ToDescriptor(Sink):
 
 
 class ToFrontEnd(Sink):
-    """To the terminal of a run of several nodes."""
+    """Writes to the terminal of a run of several nodes."""
 
     def __init__(self, output: Output, number: int) -> None:
         self.output, self.number = output, number
@@ -305,7 +305,7 @@ class ToFrontEnd(Sink):
         return self.output.is_full
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once the output to the front end has room."""
+        """Call back once the output to the front end has space."""
         self.output.when_there_is_room(callback)
 
     def write(self, data: bytes) -> None:
@@ -314,35 +314,35 @@ class ToFrontEnd(Sink):
 
 
 class Tails:
-    """The end of what each of the newest processes wrote, by puid."""
+    """The end of the output of each of the newest processes, by puid."""
 
     def __init__(self) -> None:
         self._tails: OrderedDict[int, bytes] = OrderedDict()
 
     def add(self, puid: int, data: bytes) -> None:
-        """A process wrote something; the one that has been silent for the longest time is forgotten for it."""
+        """Add output of a process; the process with the oldest output is dropped if there are too many."""
         self._tails[puid] = (self._tails.get(puid, b"") + data)[-_TAIL:]
         self._tails.move_to_end(puid)
         if len(self._tails) > _MOST_TAILS:
             self._tails.popitem(last=False)
 
     def of(self, puid: int) -> str:
-        """As text, empty where there is none."""
+        """Return the tail as text; "" if there is none."""
         return self._tails.get(puid, b"").decode(errors="replace").strip()
 
     def pop(self, puid: int) -> str:
-        """The same, and forget it."""
+        """Return the tail as text, and remove it."""
         text = self.of(puid)
         self._tails.pop(puid, None)
         return text
 
 
 class Lines(Sink):
-    """Output with a label before every line if asked for, its end being kept in all of `tails`."""
+    """Adds a label before every line if requested, and keeps the end of the output in all of `tails`."""
 
     def __init__(self, target: Sink, label: str, tails: list[Tails], puid: int) -> None:
         self.target, self.label, self.tails, self.puid = target, label.encode(), tails, puid
-        # At one terminal the lines of processes of several nodes stay whole.
+        # On the front end's terminal the lines of processes of several nodes must not mix.
         self.by_line = bool(label) or isinstance(target, ToFrontEnd)
         self.patience = None if label else _PARTIAL_LINE_S
 
@@ -352,7 +352,7 @@ class Lines(Sink):
         return self.target.is_full
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once the target has room."""
+        """Call back once the target has space."""
         self.target.when_there_is_room(callback)
 
     def write(self, data: bytes) -> None:

@@ -1,6 +1,6 @@
-"""Standard streams that are not simply inherited: to and from connections, with labels, with a copy of the end kept.
+"""Standard streams that are not simply inherited: connected to channels, labelled, or with their end kept.
 
-A process's output is read as it comes; lines stay whole, and in order within a process.
+A process's output is read as it arrives; lines stay whole, and in order within a process.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Streams:
         self._host_name = host_name
         self._readers: dict[tuple[int, int], _Reader] = {}
         self._descriptors: set[ToDescriptor] = set()
-        self.errors = Tails()  # what members of groups wrote to stderr
-        self.outputs = Tails()  # what all processes wrote to both streams
+        self.errors = Tails()  # stderr of members of groups
+        self.outputs = Tails()  # both streams of all processes
         self._output: Output | None = None
         self._call: Call | None = None
 
     def reach_out(self, output: Output, call: Call) -> None:
-        """In a run of several nodes: the way to the front end, and to channels of other nodes."""
+        """Set the connections to the front end and to channels of other nodes, in a run of several nodes."""
         self._output, self._call = output, call
 
     def add(
@@ -57,8 +57,8 @@ class Streams:
         group: int,
         descriptors: list[int],
     ) -> None:
-        """A stream of a process that is being started. `descriptors`: our end, and where to pass it on; none where
-        too many files are open."""
+        """Add a stream of a process that is being started. `descriptors` has the agent's end, and the target to forward
+        to; it is empty if too many files are open."""
         elsewhere = channel is not None and node_of(channel) != self._node
         if not descriptors:
             log.error("too many open files: %s of %s is lost; raise the hard limit (ulimit -Hn)", _NAMES[number], name)
@@ -102,13 +102,13 @@ class Streams:
         self._readers.pop((puid, number), None)
 
     def catch_up(self, puid: int) -> None:
-        """Pass on what a process that has ended last wrote to stderr."""
+        """Forward the last stderr output of a process that has ended."""
         reader = self._readers.get((puid, 2))
         if reader is not None:
             reader.catch_up()
 
     def drain(self) -> None:
-        """Pass on what processes had written when they ended."""
+        """Forward the remaining output of all processes, at the end of the run."""
         for reader in list(self._readers.values()):
             reader.read_rest()
         for descriptor in list(self._descriptors):
@@ -127,7 +127,7 @@ class _Reader:
         loop.add_reader(fd, self.on_readable)
 
     def on_readable(self) -> bool:
-        """Read what is there; False at the end or when there is nothing."""
+        """Read what has arrived. Returns False at the end, or when there is nothing."""
         if self.sink.is_full and not self.draining:
             self.loop.remove_reader(self.fd)
             self.sink.when_there_is_room(self.resume)
@@ -153,7 +153,7 @@ class _Reader:
         return True
 
     def lose_patience(self, beginning: bytes) -> None:
-        """Pass on the beginning of a line if no more of it has come, and no more could have."""
+        """Forward an incomplete line if nothing was added to it meanwhile, and nothing could have been."""
         self.timer = None
         if self.fd < 0 or self.on_readable() or not self.rest:
             return
@@ -163,7 +163,7 @@ class _Reader:
             self.timer = self.loop.call_later(self.sink.patience, self.lose_patience, self.rest)
 
     def pass_rest(self) -> None:
-        """Do not wait for the end of the line."""
+        """Forward an incomplete line."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -176,7 +176,7 @@ class _Reader:
             self.loop.add_reader(self.fd, self.on_readable)
 
     def catch_up(self) -> None:
-        """Read as much as a pipe can hold, and no more: somebody else may go on writing."""
+        """Read as much as a pipe can hold, and no more, as another process may continue to write."""
         self.draining = True
         for _ in range(2):
             if not self.on_readable():
@@ -202,7 +202,7 @@ class _Reader:
 
 
 class _OwnChannel:
-    """A channel of this node, which is asked as a distant one is."""
+    """A channel of this node, with the interface of DistantChannel."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: Name) -> None:
         self._loop = loop
@@ -210,7 +210,7 @@ class _OwnChannel:
         self._bell = self._channel._fileno()
 
     def get(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
-        """Have `received` called with the next object, or `ended` where none will come."""
+        """Call `received` with the next object, or `ended` if there will be none."""
         self._loop.add_reader(self._bell, self._look, received, ended)
 
     def _look(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
@@ -226,12 +226,12 @@ class _OwnChannel:
         received(message)
 
     def close(self) -> None:
-        """Drop this end."""
+        """Release this end."""
         self._channel._close()
 
 
 class _Writer:
-    """What arrives on a channel goes to a process's stdin."""
+    """Writes what arrives on a channel to a process's stdin."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, channel: _OwnChannel | DistantChannel) -> None:
         self.loop, self.fd, self.channel = loop, fd, channel

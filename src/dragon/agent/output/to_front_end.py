@@ -1,4 +1,4 @@
-"""What the processes of this node write, on its way to the front end of a run of several nodes."""
+"""Sends the output of this node's processes to the front end of a run of several nodes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["Output"]
 
 
 class Output:
-    """Sends output through `send`, ahead of what was shown by no more than about `window` bytes.
+    """Sends output with `send`, with at most about `window` bytes that the front end has not shown yet.
 
-    Whoever has more waits with `when_there_is_room`; so a slow terminal holds the writers back, and nothing is kept
+    Writers with more wait with `when_there_is_room`; so a slow terminal blocks the writers, and nothing is buffered
     here.
     """
 
@@ -24,7 +24,7 @@ class Output:
 
     @property
     def is_full(self) -> bool:
-        """Whether the front end has to show some before there may be more."""
+        """Whether the front end must show some output before more may be sent."""
         return self._ahead >= self._window
 
     def write(self, number: int, data: bytes) -> None:
@@ -37,7 +37,7 @@ class Output:
         self._waiting.append(callback)
 
     def written(self, count: int) -> None:
-        """The front end has shown so many bytes more."""
+        """Note that the front end has shown `count` more bytes."""
         self._ahead -= count
         if not self.is_full:
             waiting, self._waiting = self._waiting, []

@@ -1,1 +1,1 @@
-"""Processes of this node: started by the zygote, kept in a registry, signalled, and followed to their ends."""
+"""Processes of this node: started by the zygote, kept in a registry, signalled, and monitored to their ends."""

@@ -1,4 +1,4 @@
-"""What the zygote tells the agent of the processes that it was asked to start."""
+"""The events that the zygote sends to the agent about the processes that it starts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["Event", "Exited", "Failed", "Started", "Stream", "Synchronised", "de
 
 
 class _Event(msgspec.Struct, tag_field="event", frozen=True):
-    """An event of a process, by its puid, in a group of that number; 0 where it is in no group."""
+    """An event of a process, by its puid; `group` is the number of its group, or 0."""
 
     puid: int
     group: int
 
 
 class Stream(_Event, tag="stream", frozen=True):
-    """Standard stream `number` of a process that is being started. As many `descriptors` come with it: the agent's end,
-    and where to pass on what is read from it; `channel` is who reads it."""
+    """Standard stream `number` of a process that is being started. `descriptors` is the number of descriptors that come
+    with it: the agent's end, and the target to forward to. `channel` is that of the reader."""
 
     name: str
     number: int
@@ -27,7 +27,7 @@ class Stream(_Event, tag="stream", frozen=True):
 
 
 class Started(_Event, tag="started", frozen=True):
-    """It runs. `parent` asked for it, `record` is where its state is kept."""
+    """A process has started. `parent` is the puid of the requester, `record` holds its state."""
 
     pid: int
     name: str
@@ -36,16 +36,16 @@ class Started(_Event, tag="started", frozen=True):
 
 
 class Failed(_Event, tag="failed", frozen=True):
-    """It could not be started: the text of an error, and its number."""
+    """A process could not be started: the text of an error, and its number."""
 
     text: str
     error: int
 
 
 class Exited(_Event, tag="exited", frozen=True):
-    """It has ended, by itself or (a negative code) by a signal. With `leaves` the processes that it started go on.
+    """A process has ended; a negative code is a signal. With `leaves` the processes that it started continue.
 
-    `signals` has a bit for each signal that processes of its node have sent it by the runtime, from 1 on.
+    `signals` has a bit for each signal that processes of its node have sent it through the runtime, from signal 1 on.
     """
 
     code: int
@@ -54,7 +54,7 @@ class Exited(_Event, tag="exited", frozen=True):
 
 
 class Synchronised(msgspec.Struct, tag_field="event", tag="synchronised", frozen=True):
-    """The zygote has told what it had done when it was asked."""
+    """The zygote has sent all events up to the SYNCHRONISE request."""
 
 
 Event = Stream | Started | Failed | Exited
@@ -63,5 +63,5 @@ _decoder: msgspec.msgpack.Decoder[list[Event | Synchronised]] = decoder_of(list[
 
 
 def decode_events(data: bytes) -> list[Event | Synchronised]:
-    """The events of a message of the zygote's. Raises msgspec.MsgspecError where there are others in it."""
+    """Decode the events of a message of the zygote. Raises msgspec.MsgspecError for unknown ones."""
     return _decoder.decode(data)

@@ -1,4 +1,4 @@
-"""Python processes out of the zygote: forked, or as fresh interpreters where a fork would not be safe."""
+"""Starts Python processes from the zygote: as forks, or as new interpreters if a fork would not be safe."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from dragon.runtime.surroundings import take_over
 __all__ = ["Forker"]
 
 _THREADS_END_WITHIN_S = 0.2  # seconds
-_MOST_DRAWN = 1000  # times 624 numbers that a main program may draw from NumPy at its import, to be told from a seed
+_MOST_DRAWN = 1000  # times 624 numbers that a main program may draw from NumPy at import, without being taken as seeded
 
 _RANDOM = cpython.random_generator()
-# random.seed(), which is what `random` wants done after a fork, without the pages that it goes through.
+# random.seed(), which `random` calls after a fork, without the Python frames, whose pages would be copied.
 _reseed = _random.Random.seed.__get__(_RANDOM)
 
 
 class Forker:
-    """Starts the Python processes that the server is asked for."""
+    """Starts the Python processes that are requested from the server."""
 
     def __init__(self, server: _core.ForkServer, environment: Callable[[Spawn], dict[str, str]]) -> None:
         self._server = server
@@ -45,16 +45,16 @@ class Forker:
         self._reseed_numpy: Callable[[], Any] | None = None
 
     def start(self, request: Spawn) -> int:
-        """Start the process of a request; returns its process id. Raises OSError.
+        """Start the process of a request. Returns its process id. Raises OSError.
 
-        Where a fork was all it took, the server forks for the next ones like it by itself.
+        If a plain fork was sufficient, the server forks for similar requests by itself.
         """
         if not self._is_fit(request):
             return self._start_fresh(request)
         if request.main is not None and self._main is None:
             self._load_main(request)
             if not self._is_fit(request, loaded=True):
-                self._surroundings = b""  # not those of any fork
+                self._surroundings = b""  # matches no request for a fork
                 return self._start_fresh(request)
         if not self._safe or request.main != self._main:
             return self._start_fresh(request)
@@ -69,7 +69,7 @@ class Forker:
         return pid
 
     def become(self) -> NoReturn:
-        """Be the process of the server's request, in a child of the zygote."""
+        """Become the process of the server's request, in a child of the zygote."""
         # Nothing may return into the zygote's loop from here.
         try:
             task = self._server.enter_child()
@@ -85,7 +85,7 @@ class Forker:
             os._exit(1)
 
     def _is_fit(self, request: Spawn, loaded: bool = False) -> bool:
-        """Whether a fork does; asked once more when the imports of the main program have been `loaded`."""
+        """Return whether a fork is sufficient; checked again after the main program's imports were `loaded`."""
         if request.surroundings == self._surroundings and not loaded:
             return True
         theirs = decode_surroundings(request.surroundings)
@@ -113,16 +113,16 @@ class Forker:
         try:
             child.import_main(request.main)
         except BaseException as error:
-            # A process of its own meets the same error, where the user sees it.
+            # The started process raises the same error, where the user sees it.
             self._give_up_forking(" ".join(f"raised {type(error).__name__}: {error}".split()))
         else:
             reason = _unsafe_to_fork()
             if reason:
                 self._give_up_forking(reason)
-        self._server.disown()  # what the import started is the main program's
+        self._server.disown()  # processes that the import started belong to the main program
         self._reseed_numpy = _numpy_seed()
-        _RANDOM.gauss_next = None  # the second one of a pair that the import had begun
-        # Or every child would print again what the import printed.
+        _RANDOM.gauss_next = None  # the second number of a pair of which the import has drawn one
+        # Otherwise every child would print the buffered output of the import again.
         cpython.flush_streams()
         gc.freeze()
 
@@ -158,12 +158,13 @@ class Forker:
 
 
 def _numpy_seed() -> Callable[[], Any] | None:
-    """NumPy's function that seeds its global generator from the system, unless the program has seeded that itself."""
+    """Return NumPy's function that seeds its global generator from the system; None if the program has seeded it
+    itself."""
     module: Any = sys.modules.get("numpy.random.mtrand")
     if module is None:
         return None
     bits = module._rand._bit_generator
-    sequence = getattr(bits, "_seed_seq", None)  # from the system; none where it was seeded otherwise
+    sequence = getattr(bits, "_seed_seq", None)  # the seed from the system; None if it was seeded otherwise
     if sequence is None:
         return None
     key = bits.state["state"]["key"]
@@ -173,17 +174,17 @@ def _numpy_seed() -> Callable[[], Any] | None:
             seed: Callable[[], Any] = module.seed
             return seed
         unseeded.random_raw(len(key))
-    return None  # it was given a state
+    return None  # its state was set
 
 
 class _ForkHooks:
-    """Whether others than the standard library want something done after a fork (os.register_at_fork)."""
+    """Whether modules outside the standard library have registered hooks for forks (os.register_at_fork)."""
 
     def __init__(self) -> None:
         self.foreign = False
 
     def watch(self) -> None:
-        """Note every registration from now on."""
+        """Detect every registration from now on."""
         register = os.register_at_fork
 
         def register_at_fork(**hooks: Any) -> None:
@@ -194,7 +195,7 @@ class _ForkHooks:
 
 
 def _unsafe_to_fork() -> str:
-    """Why a fork of this process could hang or break its child; empty if it could not."""
+    """Return why a fork of this process could hang or break its child; "" if it could not."""
     if any(os.path.realpath(f"/proc/self/fd/{fd}").startswith("/dev/nvidia") for fd in os.listdir("/proc/self/fd")):
         return "opened a GPU"
     if len(os.listdir("/proc/self/task")) == 1:
@@ -204,7 +205,7 @@ def _unsafe_to_fork() -> str:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    # The system shows a thread that was joined for a moment more.
+    # A joined thread may still be visible for a moment.
     deadline = time.monotonic() + _THREADS_END_WITHIN_S
     while (left := len(os.listdir("/proc/self/task"))) > 1 and time.monotonic() < deadline:
         time.sleep(0.001)

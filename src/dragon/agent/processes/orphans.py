@@ -12,7 +12,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_reaper() -> None:
-    """What loses its parents below this process comes to it."""
+    """Make this process the parent of orphaned descendants (PR_SET_CHILD_SUBREAPER), if the kernel supports that."""
     try:
         _core.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Whose child a process is, as the kernel tells."""
+"""Parents and children of processes, from the kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ __all__ = ["children_of", "parent_of"]
 
 
 def parent_of(pid: int) -> int | None:
-    """The process id of a process's parent; None where the process is gone. Raises OSError without a descriptor."""
+    """Return the process id of a process's parent; None if the process has ended. Raises OSError if no file can be
+    opened."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -18,5 +19,5 @@ def parent_of(pid: int) -> int | None:
 
 
 def children_of(parent: int) -> list[int]:
-    """Process ids of a process's children."""
+    """Return the process ids of a process's children."""
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and parent_of(int(entry)) == parent]

@@ -1,4 +1,4 @@
-"""What is known of every process that the run started on this node."""
+"""The records of all processes that the run started on this node."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dragon.runtime.protocol.request import Handler
 
 __all__ = ["Registry"]
 
-_MOST_ENDED = 16_384  # that are remembered, some 0.7 KB each
-_KILL_DELAY_S = 5.0  # seconds between the two signals
+_MOST_ENDED = 16_384  # ended processes that are kept, some 0.7 KB each
+_KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass
 class _Asked:
-    """A process that is to be started, and the signals that it gets then."""
+    """A process that is to be started, and the signals to send it afterwards."""
 
     parent: int
     group: int
@@ -36,7 +36,7 @@ class _Asked:
 
 
 class Registry:
-    """The processes by puid. Ended ones are remembered, the oldest forgotten first."""
+    """The processes by puid. Ended ones are kept, up to a limit, and the oldest removed first."""
 
     def __init__(self, node: int, zygote: int) -> None:
         self._node = node
@@ -46,14 +46,14 @@ class Registry:
         self._ended = 0
         self._awaited: dict[int, list[asyncio.Future[int]]] = {}
         self._asked: dict[int, _Asked] = {}
-        self._sent: dict[int, int] = {}  # to those that live: a bit for each signal, from 1 on
+        self._sent: dict[int, int] = {}  # to live processes: a bit for each signal, from signal 1 on
 
     def asked(self, puid: int, parent: int = 0, group: int = 0) -> None:
-        """The zygote is asked to start it."""
+        """Note that a process was requested from the zygote."""
         self._asked[puid] = _Asked(parent, group)
 
     def started(self, told: Started) -> None:
-        """The zygote started it."""
+        """Note that the zygote has started a process."""
         known = Known(
             told.puid, told.pid, told.name, told.parent, told.group, told.record, self._node, started=time.time()
         )
@@ -63,7 +63,7 @@ class Registry:
             self._send(known, number)
 
     def failed(self, told: Failed) -> None:
-        """The zygote could not start it."""
+        """Note that the zygote could not start a process."""
         self._asked.pop(told.puid, None)
         for future in self._awaited.pop(told.puid, ()):
             if not future.done():
@@ -72,7 +72,7 @@ class Registry:
                 future.set_exception(failure)
 
     def exited(self, told: Exited) -> None:
-        """The zygote saw its end."""
+        """Note that a process has ended."""
         known = self._processes.get(told.puid)
         if known is not None:
             known.code, known.ended = told.code, time.time()
@@ -88,19 +88,19 @@ class Registry:
             self._ended -= 1
 
     def all(self) -> list[Known]:
-        """Every process that is remembered."""
+        """Return every process that is kept."""
         return list(self._processes.values())
 
     def living(self) -> list[Known]:
-        """The processes that have not ended."""
+        """Return the processes that have not ended."""
         return list(self._living.values())
 
     def present(self) -> list[int]:
-        """The puids of all that have not ended, and of those that are to be started."""
+        """Return the puids of all processes that have not ended, including those that are to be started."""
         return [*self._asked, *self._living]
 
     def in_groups(self) -> dict[int, int]:
-        """The groups of those that are members of one."""
+        """Return the groups of those that are members of one, by puid."""
         return {puid: one.group for puid, one in self._present() if one.group}
 
     def _present(self) -> Iterator[tuple[int, Known | _Asked]]:
@@ -110,7 +110,8 @@ class Registry:
     # ---- requests
 
     def handlers(self, catch_up: Callable[[object], asyncio.Future[None]]) -> list[Handler]:
-        """What this answers, once `catch_up` has let it hear what the zygote did until then."""
+        """Return the handlers of the requests that this object serves, after `catch_up` has processed pending events of
+        the zygote."""
         return [
             ListProcesses.served_by(lambda r: then(catch_up(None), lambda _: self.all())),
             FindProcess.served_by(lambda r: then(catch_up(r.identifier), lambda _: self.query(r.identifier))),
@@ -120,7 +121,7 @@ class Registry:
         ]
 
     def query(self, identifier: int | str) -> Known:
-        """The process of that puid or name. Raises LookupError."""
+        """Return the process of that puid or name. Raises LookupError."""
         if isinstance(identifier, int):
             if identifier in self._processes:
                 return self._processes[identifier]
@@ -131,14 +132,14 @@ class Registry:
         raise LookupError(f"the run has no process {identifier!r}")
 
     def kill(self, identifier: int | str, number: int = signals.SIGKILL) -> None:
-        """Send a signal, to a process that is about to be started once it is; nothing happens if it has ended. Raises
+        """Send a signal to a process; if it is being started, afterwards. Does nothing if it has ended. Raises
         LookupError."""
         if identifier not in self._asked:
             identifier = self.query(identifier).puid
         self.signal(int(identifier), number)
 
     def signal(self, puid: int, number: int) -> None:
-        """The same for a puid; nothing happens either if the process could not be started, or ended long ago."""
+        """Send a signal to the process of a puid. Does nothing if it has ended, could not be started, or is unknown."""
         if puid in self._asked:
             self._asked[puid].signals.append(number)
             return
@@ -147,12 +148,12 @@ class Registry:
             self._send(known, number)
 
     def signal_all(self, puids: Iterable[int], number: int) -> None:
-        """The same for several."""
+        """Send a signal to several processes."""
         for puid in puids:
             self.signal(puid, number)
 
     def _send(self, known: Known, number: int) -> None:
-        """Send a signal to it, and to no process that has got its number since."""
+        """Send a signal to a process, but not to another process that has got its process id since."""
         if number:
             self._sent[known.puid] = self._sent.get(known.puid, 0) | 1 << (number - 1)
         with suppress(ProcessLookupError):
@@ -166,17 +167,18 @@ class Registry:
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
-                os.kill(known.pid, number)  # without descriptors nothing can be looked at
+                os.kill(known.pid, number)  # without free descriptors the process cannot be checked
 
     def end_started_by(self, creator: int, killed: bool) -> None:
-        """End what a process of another node had started here: killed if that was, else asked before."""
+        """End the processes that a process of another node had started here: with SIGKILL if it was killed, else with
+        SIGTERM first."""
         those = [puid for puid, one in self._present() if one.parent == creator]
         self.signal_all(those, signals.SIGKILL if killed else signals.SIGTERM)
         if those and not killed:
             asyncio.get_running_loop().call_later(_KILL_DELAY_S, self.signal_all, those, signals.SIGKILL)
 
     def end_of(self, identifier: int | str) -> asyncio.Future[int]:
-        """A future of its exit code."""
+        """Return a future of the exit code of a process. Raises LookupError."""
         known = self.query(identifier)
         if known.code is None:
             return self.await_end(known.puid)
@@ -185,13 +187,13 @@ class Registry:
         return future
 
     def await_end(self, puid: int) -> asyncio.Future[int]:
-        """The same for a process that is about to be started; OSError where it cannot be."""
+        """Return a future of the exit code of a process that is about to be started; OSError if it cannot be."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(puid, []).append(future)
         return future
 
 
 def _is_ended_by(code: int, signals: int) -> bool:
-    """Whether an exit code is that of one of the signals; a shell adds 128 to what ended the program it had started."""
+    """Return whether an exit code means one of the signals; a shell adds 128 to the signal that ended its program."""
     number = -code if code < 0 else code - 128
     return number > 0 and bool(signals >> (number - 1) & 1)

@@ -1,4 +1,4 @@
-"""The agent's side of the zygote: start requests go there, what happens to processes comes back."""
+"""The agent's connection to the zygote: it sends start requests, and receives the events of processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Copies", "Spawner"]
 log = runtime_log("agent")
 
 _LARGEST_EVENT = 64 * 1024
-_SILENCE_TIMEOUT_S = 1.0  # seconds for which the zygote may say nothing
+_SILENCE_TIMEOUT_S = 1.0  # seconds to wait for the zygote
 _TOO_MANY_FILES = int(socket.MSG_CTRUNC)  # a plain number: operators of flags are slow
 
 
@@ -37,8 +37,7 @@ class Copies:
 
 
 class Spawner:
-    """Sends requests to the zygote and hands its events on, which come from the first process on. `gone` is called when
-    it has ended."""
+    """Sends requests to the zygote and forwards its events. `gone` is called when the zygote has ended."""
 
     def __init__(
         self,
@@ -54,8 +53,8 @@ class Spawner:
         self._is_gone = False
         self._waiting: deque[tuple[bytes, Sequence[Copies]]] = deque()
         self._kept: dict[int, Any] = {}
-        # Who is to be told once the zygote has told what it has done, and of which process: those for whom it is asked,
-        # those for whom it will be, and those who wait for one process.
+        # Futures of catch_up() with their processes: of the present SYNCHRONISE, of the next one, and those that then
+        # wait for a process.
         self._asking: list[tuple[asyncio.Future[None], object]] = []
         self._to_ask: list[tuple[asyncio.Future[None], object]] = []
         self._to_answer: dict[int, list[asyncio.Future[None]]] = {}
@@ -64,11 +63,11 @@ class Spawner:
         self._loop.add_reader(events, self._on_events)
 
     def report_to(self, on_event: Callable[[Event, list[int]], None]) -> None:
-        """Call that with each event, and the descriptors that come with it."""
+        """Call `on_event` with each event, and the descriptors that come with it."""
         self._on_event = on_event
 
     def start(self, request: Spawn, copies: Sequence[Copies], keep: Any = None) -> None:
-        """Have a process started; `keep` is kept until the zygote has done so or could not.
+        """Request the start of a process; `keep` is kept alive until the zygote has started it or failed to.
 
         The loop never waits for the zygote, which may be waiting for the loop.
         """
@@ -77,17 +76,17 @@ class Spawner:
         self._send_waiting()
 
     def tell(self, settings: dict[str, Any]) -> None:
-        """Give the zygote the settings of the run that this node joined, before anything is started."""
+        """Send the zygote the settings of the run that this node has joined, before anything is started."""
         self._events.setblocking(True)
         self._events.send(encode(settings))
         self._events.setblocking(False)
 
     def catch_up(self, puid: object = None) -> asyncio.Future[None]:
-        """A future that is done once this has heard what the zygote has done so far: who saw a process start or end
-        must find that with the agent. If the zygote was asked for the process of that id, that is started too.
+        """Return a future that is done once all events of the zygote up to now are processed: a client that saw a
+        process start or end must find that in the agent. If the process `puid` was requested, it is also started then.
 
-        It is done sooner where the zygote is gone, was told of the end, or says nothing for a second, as it may while
-        it imports the main program.
+        It is done earlier if the zygote has ended, is ending, or sends nothing for a second, as it may while it imports
+        the main program.
         """
         caught_up = self._loop.create_future()
         timer = self._loop.call_later(_SILENCE_TIMEOUT_S, _release, caught_up)
@@ -98,7 +97,7 @@ class Spawner:
         return caught_up
 
     def _ask(self) -> None:
-        """Ask for all who wait, once it has answered those before."""
+        """Send SYNCHRONISE for all that wait, once the previous one was answered."""
         self._asking, self._to_ask = self._to_ask, []
         if not self._asking:
             return
@@ -108,10 +107,10 @@ class Spawner:
         try:
             self._events.send(SYNCHRONISE)
         except BrokenPipeError:
-            self._on_events()  # the zygote is gone, and what it said last is still to be heard
+            self._on_events()  # the zygote has ended; its last events are still to be read
 
     def _synchronised(self) -> None:
-        """The zygote has told what it had done when it was asked."""
+        """Handle the zygote's answer to SYNCHRONISE."""
         for caught_up, puid in self._asking:
             if isinstance(puid, int) and self.awaits(puid):
                 self._to_answer.setdefault(puid, []).append(caught_up)
@@ -120,7 +119,7 @@ class Spawner:
         self._ask()
 
     def _release_all(self) -> None:
-        """Nothing more is heard of the zygote."""
+        """Complete all futures, as the zygote sends no more events."""
         waiting = [caught_up for caught_up, _ in self._asking + self._to_ask]
         waiting += [caught_up for several in self._to_answer.values() for caught_up in several]
         self._asking, self._to_ask = [], []
@@ -130,27 +129,27 @@ class Spawner:
 
     @property
     def waiting(self) -> int:
-        """Requests that the zygote has not taken."""
+        """The number of requests that the zygote has not received."""
         return len(self._waiting)
 
     @property
     def unanswered(self) -> int:
-        """Processes that it was asked for and has said nothing of yet."""
+        """The number of requested processes of which the zygote has not reported a start or failure."""
         return len(self._kept)
 
     def awaits(self, puid: object) -> bool:
-        """Whether that process is one of these."""
+        """Return whether the process was requested and not reported yet."""
         return puid in self._kept
 
     def close(self) -> None:
-        """The zygote ends everything below it, and itself."""
+        """Let the zygote end all its descendants, and itself."""
         self._loop.remove_reader(self._events)
         self._loop.remove_writer(self._requests)
         self._waiting.clear()
         try:
             self._events.send(FAREWELL)
         except (BrokenPipeError, ConnectionResetError, BlockingIOError):
-            log.debug("the zygote (or what is left of it) was not told of the end")
+            log.debug("the zygote has ended already")
         self._events.close()
         self._release_all()
 
@@ -191,8 +190,8 @@ class Spawner:
                     self._tell(event, descriptors)
 
     def _tell(self, event: Event, descriptors: list[int]) -> None:
-        """Hand on an event, with those descriptors of the message that belong to it."""
-        puid = event.puid if isinstance(event, Started | Failed) else 0  # which no process has
+        """Forward an event with its descriptors."""
+        puid = event.puid if isinstance(event, Started | Failed) else 0  # no process has puid 0
         self._kept.pop(puid, None)
         count = event.descriptors if isinstance(event, Stream) else 0
         self._on_event(event, descriptors[:count])
@@ -208,7 +207,7 @@ class Spawner:
 
 
 def _nobody_listens(event: Event, descriptors: list[int]) -> None:
-    raise AssertionError(f"the zygote says {event} before it was asked for any process")
+    raise AssertionError(f"the zygote sent {event} before any process was requested")
 
 
 def _release(caught_up: asyncio.Future[None]) -> None:

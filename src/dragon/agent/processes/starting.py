@@ -1,4 +1,4 @@
-"""Starting processes for others: members of groups, and whatever another node has started here."""
+"""Starts processes for groups and for other nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Processes"]
 
 
 class Processes:
-    """Has the zygote start processes that no process of this node asked it for itself."""
+    """Requests processes from the zygote that no process of this node requested itself."""
 
     def __init__(self, run: Run, spawner: Spawner, registry: Registry, jobs: Jobs, peers: Peers | None) -> None:
         self._node = run.node
@@ -37,41 +37,43 @@ class Processes:
         self._registry = registry
         self._jobs = jobs
         self._peers = peers
-        self._elsewhere: dict[int, set[int]] = {}  # by puid: the nodes on which a process has had others started
+        self._elsewhere: dict[int, set[int]] = {}  # by puid: the nodes on which a process has started others
 
     def handlers(self) -> list[Handler]:
-        """What this answers."""
+        """Return the handlers of the requests that this object serves."""
         return [StartElsewhere.served_by(lambda r: self.start(r.spawn))]
 
     def start(self, spawn: Spawn) -> asyncio.Future[list[tuple[int, Name]]]:
-        """Start a process on another node; its puid and the name of its record."""
+        """Start a process on another node. Returns a future of its puid and the name of its record."""
         if self._peers is None:
             raise ValueError(f"this run has no node {spawn.node}")
         self._elsewhere.setdefault(spawn.parent, set()).add(spawn.node)
         return self._peers.start(spawn.node, [spawn], [Instance(0, spawn.name, spawn.cpus)], followed=True)
 
     def creator_ended(self, puid: int, killed: bool) -> None:
-        """End what a process had started on other nodes; the zygote does that here."""
+        """End the processes that a process had started on other nodes; on this node the zygote ends them."""
         for node in self._elsewhere.pop(puid, ()):
             assert self._peers is not None
             self._peers.forward(node, EndStartedBy(puid, killed))
 
     async def prepare(self, part: Part) -> None:
-        """Be ready for ranks of that job."""
+        """Prepare this node for ranks of an MPI job."""
         await self._jobs.serve(part)
 
     def start_here(
         self, templates: list[Spawn], instances: list[Instance], descriptors: list[int], part: Part | None = None
     ) -> list[Spawn]:
-        """Start processes on this node; the requests with their puids and records, which the zygote keeps.
+        """Start processes on this node. Returns the requests with their puids and records, which the zygote keeps
+        alive.
 
-        With `part`, which was prepared, they are the ranks of an MPI job.
+        With `part`, which must be prepared, they are the ranks of an MPI job. Raises OSError if too many files are
+        open.
         """
         self._see_that_files_are_left(
             [instance.streams or templates[instance.template].streams for instance in instances]
         )
         payloads = [_in_arena(template) for template in templates]
-        records = [Words(RECORD_WORDS) for _ in instances]  # before any is asked for: there may be no memory for all
+        records = [Words(RECORD_WORDS) for _ in instances]  # before any request: there may not be memory for all
         streams = Copies(descriptors)
         requests = []
         for number, instance in enumerate(instances):
@@ -91,7 +93,7 @@ class Processes:
             )
             inherited = self._join(request, part, part.ranks[number]) if part is not None else []
             copies = [streams, Copies(inherited)] if inherited else [streams]
-            # Until the zygote is attached, which it is before it says anything of this process.
+            # Records are kept until the zygote has attached, which it does before it reports on this process.
             self._registry.asked(puid, request.parent, request.group)
             self._spawner.start(request, copies, [record, *filter(None, payloads)])
             for fd in inherited:
@@ -100,7 +102,7 @@ class Processes:
         return requests
 
     def _see_that_files_are_left(self, streams: list[list[Output]]) -> None:
-        """Raises OSError where the output of so many processes cannot be read."""
+        """Raise OSError if the agent cannot open enough files for the output of the processes."""
         needed, left = sum(map(self._files_for, streams)), files_left()
         if needed > left:
             few = f"{len(streams)} processes need {needed} open files of {socket.gethostname()}'s agent, which may open"
@@ -111,7 +113,7 @@ class Processes:
         return sum({"tee": 2, "pipe": 1, "forward": 1}.get(kind, 0) for kind in kinds)
 
     def _join(self, request: Spawn, part: Part, rank: int) -> list[int]:
-        """Make a process a rank of a job; the descriptors that it inherits for that."""
+        """Make a process a rank of a job. Returns the descriptors that it inherits for that."""
         joining = self._jobs.join(part, rank, request.puid)
         foreign = without_foreign_variables(request.environment)
         request.environment = {**joining.defaults, **request.environment, **foreign, **joining.environment}
@@ -119,7 +121,7 @@ class Processes:
         return list(joining.descriptors.values())
 
     def start_for(self, wanted: StartFor) -> list[Spawn]:
-        """The same for another node, whose streams are not here: output goes to the front end."""
+        """Start processes for another node. The creator's streams are not here: output is sent to the front end."""
         for template in wanted.templates:
             template.streams = _forwarding(template.streams or [Output(), Output(), Output()])
         for instance in wanted.instances:
@@ -132,7 +134,7 @@ class Processes:
 
 
 def _in_arena(template: Spawn) -> Words | None:
-    """A payload that is too large for a datagram goes through the arena; what holds it there."""
+    """Move a payload that is too large for a datagram to the arena. Returns the memory that holds it, or None."""
     if len(template.payload) <= LARGEST_PAYLOAD:
         return None
     memory = Words(-(-len(template.payload) // 8))
@@ -142,7 +144,7 @@ def _in_arena(template: Spawn) -> Words | None:
 
 
 def _forwarding(streams: list[Output]) -> list[Output]:
-    """The same streams where the creator's are on another node."""
+    """Return the streams for a process whose creator's streams are on another node."""
     kinds = {"inherit": "forward", "tee": "forward"}
     return [
         msgspec.structs.replace(stream, kind="null" if number == 0 and stream.kind == "inherit" else kind)

@@ -1,4 +1,5 @@
-"""Python's trackers of shared memory: each is an interpreter of its own, and begins when it is first told something."""
+"""Python's trackers of shared memory: each is a separate interpreter, which is started when it gets its first
+message."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ __all__ = ["Trackers"]
 log = runtime_log("agent")
 
 _RESTART_DELAY_S = 1.0  # seconds between two attempts to start one
-_END_WITHIN_S = 5.0  # seconds in which it has removed what nobody else can remove any more
+_END_WITHIN_S = 5.0  # seconds to wait until a tracker has removed what no process uses any more
 
 
 class _Idle(NamedTuple):
-    """What a tracker will read from, where it will complain, and the process it is for."""
+    """A tracker that is not started: its pipe, its stderr, and the process that it is for."""
 
     reading: int
     errors: int
@@ -40,20 +41,20 @@ class _Idle(NamedTuple):
 
 
 class Trackers:
-    """Those of this node. A tracker goes by the inode of the pipe through which it is told what to remove."""
+    """The trackers of this node. A tracker is identified by the inode of its pipe."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._idle: dict[int, _Idle] = {}
-        self._running: dict[int, tuple[int, asyncio.Future[None]]] = {}  # by process id: whose it is, and its end
+        self._running: dict[int, tuple[int, asyncio.Future[None]]] = {}  # by process id: the process it is for; its end
 
     @property
     def processes(self) -> set[int]:
-        """The process ids of those that have begun."""
+        """The process ids of the trackers that were started."""
         return set(self._running)
 
     def handlers(self) -> list[Handler]:
-        """What this answers."""
+        """Return the handlers of the requests that this object serves."""
         return [
             KeepTracker.served_for(lambda r, caller: self.keep(r.process, caller.descriptors)),
             GiveTrackerBack.served_by(lambda r: self.give_back(r.pipe)),
@@ -67,7 +68,7 @@ class Trackers:
         self.loop.add_reader(reading, self._look, pipe)
 
     def give_back(self, pipe: int) -> bool:
-        """Forget one that was never told anything; whether it is such a one."""
+        """Remove a tracker that has got no message. Returns False if it has, or is unknown."""
         idle = self._idle.get(pipe)
         if idle is None or idle.is_told:
             return False
@@ -81,7 +82,7 @@ class Trackers:
         os.close(idle.errors)
 
     def _look(self, pipe: int) -> None:
-        """Something is told, or everybody who could tell something is gone."""
+        """Start a tracker that has got a message; remove it if all writers of its pipe have ended."""
         idle = self._idle.get(pipe)
         if idle is None:
             return
@@ -92,10 +93,10 @@ class Trackers:
             self._forget(pipe)
 
     def _start(self, idle: _Idle) -> bool:
-        os.set_blocking(idle.reading, True)  # the loop does not leave it so
+        os.set_blocking(idle.reading, True)  # the event loop has made it non-blocking
         program = f"from multiprocessing.resource_tracker import main; main({idle.reading})"
         try:
-            # In a session of its own, where no terminal ends it before it is ready.
+            # In its own session, so that signals of a terminal do not end it before it is ready.
             tracker = subprocess.Popen(
                 [sys.executable, "-I", "-c", program],
                 stdin=subprocess.DEVNULL,
@@ -120,7 +121,8 @@ class Trackers:
         self._running.pop(tracker.pid)[1].set_result(None)
 
     async def finish(self) -> None:
-        """The run ends: wait for those whose processes are gone to remove what is left. The others go on."""
+        """Wait, at the end of the run, until trackers whose processes have ended have removed their files. Others
+        continue."""
         for pipe in list(self._idle):
             self._look(pipe)
         ends = [ended for process, ended in self._running.values() if process_start_time(process) is None]

@@ -1,4 +1,4 @@
-"""The process that starts user processes and reaps them: single-threaded, with the runtime loaded."""
+"""The process that starts user processes and reaps them: single-threaded, with the runtime imported."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ _PRELOADED = (
 
 
 class Zygote:
-    """Serves start requests, reaps what ends, and ends everything when the agent is gone."""
+    """Serves start requests, reaps ended processes, and ends all of them when the agent ends."""
 
     def __init__(self, requests: socket.socket, agent: socket.socket, run: Run) -> None:
         self.requests = requests
         self.agent = agent
         self.run_info = run
-        self.taken_leave = False  # the agent ends in order
-        self.abandoned = False  # it is gone, though the system may still show it
+        self.taken_leave = False  # whether the agent ends in order
+        self.abandoned = False  # whether it died, though the system may still show it
         self.since = time.time()
 
     def serve_for_ever(self) -> NoReturn:
         """Serve until the agent closes its end or dies."""
         become_reaper()
         end_with_parent(signal.SIGTERM)
-        # Blocked, not handled: a child has them back with one call, and no handler of ours.
+        # Blocked, not handled: a child unblocks them with one call, and inherits no handler.
         signals = _core.signal_descriptor([signal.SIGCHLD, signal.SIGTERM], [*PROGRAMS_OWN, signal.SIGHUP])
         set_for_programs(signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # requests say who ignores it
@@ -83,7 +83,7 @@ class Zygote:
         self.end()
 
     def _heard_from_agent(self) -> bool:
-        """Do what the agent says; False if it is gone."""
+        """Handle a message of the agent. Returns False if the agent has ended."""
         try:
             data = self.agent.recv(_LARGEST_MESSAGE)
         except ConnectionResetError:  # it ended before it read all that was reported; what it said itself follows
@@ -101,7 +101,7 @@ class Zygote:
     # ---- starting
 
     def start(self) -> None:
-        """Start the process of the request that has come; its record says how that went."""
+        """Start the process of the received request; its record shows the outcome."""
         server = self.server
         request = decode_spawn(server.request())
         try:
@@ -109,7 +109,7 @@ class Zygote:
                 server.started(self._execute(request), forked=False)
             else:
                 server.started(self.forker.start(request), forked=True)
-        except Exception as error:  # that process is not started, the others are not concerned
+        except Exception as error:  # only this process fails to start
             number = getattr(error, "errno", None) or errno.EIO
             server.failed(number, _wording(error, request.executable))
 
@@ -127,7 +127,7 @@ class Zygote:
             limits=request.limits,
             signals=request.signals,
             death_signal=signal.SIGKILL,
-            # What the main program leaves ends with the run: it needs no children that it did not start.
+            # Processes that the main program leaves end with the run: it need not adopt orphans.
             reaper=request.name != "head",
             detached=False,
         )
@@ -143,7 +143,7 @@ class Zygote:
                 environment[name] = restored(value)
         me = Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group)
         environment[variables.RUN] = str(self.run_info.folder)
-        # What it starts is no rank of its job, and was not given its data.
+        # Its children must not inherit variables of its MPI job and its argument data.
         handed_on = [name for name in changes if not is_foreign(name) and name != variables.ARGUMENT_DATA]
         environment[variables.PROCESS] = msgspec.json.encode([me, self.server.slot(), handed_on]).decode()
         return environment
@@ -151,7 +151,7 @@ class Zygote:
     # ---- ending
 
     def end(self) -> NoReturn:
-        """Stop every process below this one: first asked, after a while killed."""
+        """End every descendant: with SIGTERM, and SIGKILL 3 s later."""
         for pid in self.server.running():
             _signal(pid, signal.SIGTERM)
         deadline = time.monotonic() + _KILL_DELAY_S
@@ -167,7 +167,7 @@ class Zygote:
                 break
             self.server.reap()
         if self.abandoned or not self.run_info.is_alive():
-            # The agent did not come to it.
+            # The agent could not do this.
             remove_folder(self.run_info.folder)
             remove_segments(self.since)
         os._exit(0)

@@ -1,1 +1,1 @@
-"""Shards of distributed dictionaries on this node: served, copied to other nodes, persisted and restored."""
+"""Shards of distributed dictionaries on this node: served, replicated to other nodes, persisted and restored."""

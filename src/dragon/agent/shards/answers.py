@@ -1,5 +1,5 @@
-"""What was answered to writes that may be asked for again, because the connection over which they came broke or the
-node that did them is lost. Who asks again is given the same answer, and nothing is done twice."""
+"""The answers to writes that clients may retry, because a connection broke or a node is lost. A retry gets the same
+answer, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LARGEST = 2**20  # bytes of an answer that is kept
 _MOST = 64 * 2**20  # bytes of all answers that are kept
 _FORGOTTEN = "NodeLostError", "the key was removed, but its value was lost with the connection that it was sent over"
 
-# Who asked (a thread's own number), the number of the write, and the last one of which it needs no answer any more.
+# The session (a unique number of a thread), the number of the write, and the last write whose answer it has received.
 Identity = tuple[bytes, int, int]
 
 
 class Reply(Protocol):
-    """Takes a value and buffers, which become bytes objects or memory that can be written to, or an error by its
-    class's name and its text."""
+    """Sends a value and buffers, which become bytes objects or writable memory, or an error by its class's name and its
+    text."""
 
     def __call__(
         self, value: Any, buffers: list[Any], error: tuple[str, str] | None, /, *, as_bytes: bool = False
@@ -31,8 +31,8 @@ class Reply(Protocol):
 
 @dataclass(slots=True)
 class Answered:
-    """An operation that was done here, and what it gave. Until it is done `everywhere`, here and by all that do what
-    this node does, those who asked wait."""
+    """A write that was done here, and its result. Clients wait until it is done `everywhere`: here and on all replicas
+    after this one."""
 
     whose: Whose
     value: Any
@@ -43,25 +43,25 @@ class Answered:
     forgotten: bool = False
 
     def answer(self, reply: Reply) -> None:
-        """Answer now, or once it is done everywhere."""
+        """Reply now, or once it is done everywhere."""
         if self.everywhere:
             self.tell(reply)
         else:
             self.waiting.append(reply)
 
     def fail(self, error: tuple[str, str]) -> None:
-        """Whether it is done everywhere is not known, and will not be here."""
+        """Reply with an error, because it will not be known here whether it is done everywhere."""
         waiting, self.waiting = self.waiting, []
         for reply in waiting:
             reply(None, [], error)
 
     def tell(self, reply: Reply) -> None:
-        """Answer, with an error where the answer was too large to be kept."""
+        """Reply; with an error if the answer was too large to be kept."""
         error = _FORGOTTEN if self.forgotten else None
         reply(self.value, self.buffers, error, as_bytes=self.as_bytes)
 
     def is_everywhere(self) -> None:
-        """All copies have it: answer those who wait."""
+        """Note that all replicas have done it, and reply to those that wait."""
         self.everywhere = True
         waiting, self.waiting = self.waiting, []
         for reply in waiting:
@@ -70,22 +70,22 @@ class Answered:
 
     @property
     def size(self) -> int:
-        """Bytes of its buffers."""
+        """The bytes of its buffers."""
         return sum(memoryview(buffer).nbytes for buffer in self.buffers)
 
     def forget_large(self) -> None:
-        """Nobody waits here for an answer that takes much memory."""
+        """Drop a large result, as no client waits for it here."""
         if self.size > _LARGEST:
             self.forget()
 
     def forget(self) -> None:
-        """Keep only that it was done."""
+        """Drop the result, and keep only that the write was done."""
         self.value, self.buffers, self.forgotten = None, [], True
 
 
 @dataclass(slots=True)
 class _Session:
-    """The writes of one thread, but for those up to `settled`, of which it needs no answer any more."""
+    """The writes of one thread, except those up to `settled`, whose answers it has received."""
 
     settled: int = 0
     answered: dict[int, Answered] = field(default_factory=dict)
@@ -98,15 +98,17 @@ class _Session:
 
 
 class Answers:
-    """Those of one node, for the sessions that were heard of last."""
+    """The answers of one node, for the most recent sessions."""
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
-        self._added = 0  # bytes since it was last looked at what all take
+        self._added = 0  # bytes since the total was last checked
 
     def find(self, identity: Identity | None) -> Answered | None:
-        """The answer to a write, None where it was not done here. What its session needs no more is forgotten. Raises
-        ValueError for a write of which the session has the answer: what asks for it was late, and is not done again."""
+        """Return the answer to a write; None if it was not done here. Settled answers of its session are dropped.
+
+        Raises ValueError for a settled write: its request was delayed, and must not be executed again.
+        """
         if identity is None:
             return None
         name, number, settled = identity
@@ -120,7 +122,7 @@ class Answers:
         return session.answered.get(number)
 
     def add(self, identity: Identity | None, answer: Answered) -> None:
-        """A write was done."""
+        """Keep the answer to a write."""
         if identity is not None:
             name, number, settled = identity
             session = self._session(bytes(name))
@@ -135,7 +137,7 @@ class Answers:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """Processes that have ended ask for nothing more, and nobody says which those are."""
+        """Drop the oldest results beyond the limit: ended processes do not retry, but are not known here."""
         taken = 0
         for session in reversed(self._sessions.values()):
             for answer in session.answered.values():
@@ -151,7 +153,7 @@ class Answers:
         return session
 
     def of(self, whose: Whose) -> list[Any]:
-        """All about one shard, for a node that is to keep it too."""
+        """Return all answers about one shard, for a node that becomes a replica."""
         return [
             (
                 name,
@@ -166,7 +168,7 @@ class Answers:
         ]
 
     def take_over(self, whose: Whose, told: list[Any]) -> None:
-        """What of() gave on another node."""
+        """Add the answers that of() returned on another node."""
         for name, settled, answers in told:
             session = self._session(bytes(name))
             session.settle(settled)

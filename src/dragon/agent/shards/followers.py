@@ -1,6 +1,6 @@
-"""What this node sends to the others that hold a copy of its shards: in order, and again where a connection broke.
+"""Sends this node's operations to the other replicas of its shards: in order, and again if a connection broke.
 
-Each message has a number, and is kept until the other node says that it did what it says, or until it is taken back.
+Each message has a number, and is kept until the other node acknowledges it, or until it is taken back.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dragon.runtime.protocol.shards import CreateShard, ShardChannel
 __all__ = ["Followers", "Sent"]
 
 _encode = msgspec.msgpack.Encoder().encode
-_RECONNECT_S = 0.2  # seconds until a node is called again that could not be reached
+_RECONNECT_S = 0.2  # seconds between two attempts to reach a node
 
 
 @dataclass(eq=False)
 class Sent:
-    """A message that was not acknowledged yet. `buffers` are None where they are not kept, so it goes only once."""
+    """A message that was not acknowledged yet. If `buffers` is None they were not kept, so it can be sent only once."""
 
     shard: Whose
     operation: str
@@ -42,11 +42,11 @@ class Sent:
 
 
 class Followers:
-    """All of one node; used by the thread of its service only.
+    """All messages of one node to other replicas; used only in the thread of its service.
 
-    `way_to` opens the way to a channel of another node, `later` has something done in this thread. `on_unreachable` is
-    called with a node, a shard about which it was sent something, and why it cannot be reached; it is tried again all
-    the same. `on_torn` is called with a node and a shard about which it was sent what cannot be sent again.
+    `way_to` opens an outbox to a channel of another node, `later` calls a function in this thread. `on_unreachable` is
+    called with a node, a shard about which it was sent something, and the reason why it cannot be reached; it is
+    retried anyway. `on_torn` is called with a node and a shard about which it was sent what cannot be sent again.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Followers:
         self._on_torn = on_torn
         self._loop = asyncio.get_running_loop()
         self._services: dict[int, Name] = {}
-        # Nobody else's: where one has failed, what went over it is sent again before anything else.
+        # Used only here: if one has failed, its messages are sent again before anything else.
         self._ways: dict[int, Channel] = {}
         self._last = 0
         self._sent: dict[int, dict[int, Sent]] = {}  # by node and number
@@ -83,13 +83,13 @@ class Followers:
         done: Callable[[], None],
         keep: bool = True,
     ) -> None:
-        """Have another holder do something. Without `keep` the buffers are valid only now."""
+        """Send an operation to another replica. Without `keep` the buffers are valid only during the call."""
         self._last += 1
         head = _encode((self._last, self._own_name, os.getpid(), *shard, operation, arguments, tag))
         kept = buffers if keep else None
         self._sent.setdefault(node, {})[self._last] = Sent(shard, operation, arguments, kept, done, head)
         if node in self._waiting:
-            return  # it goes after those before it
+            return  # it is sent after the earlier ones
         if node not in self._services:
             self._connect(node)
         else:
@@ -104,33 +104,33 @@ class Followers:
             self._ways.pop(node, None)
             self._connect(node)
             return False
-        except MemoryError:  # it is sent with all that was not acknowledged, once there is some
+        except MemoryError:  # it is sent with all unacknowledged messages, once there is memory
             self._waiting.add(node)
             self.after(_RECONNECT_S, partial(self._call, node))
             return False
         return True
 
     def acknowledged(self, number: int) -> tuple[int, Sent] | None:
-        """What a number meant, and which node has done it; None where nobody waits for that any more."""
+        """Return the node and the message of an acknowledged number; None if it was taken back."""
         for node, sent in self._sent.items():
             if number in sent:
                 return node, sent.pop(number)
         return None
 
     def put_back(self, node: int, number: int, sent: Sent) -> None:
-        """A node could not do it: it is kept until it is taken."""
+        """Keep a message again that a node could not execute."""
         numbered = self._sent[node]
         numbered[number] = sent
         self._sent[node] = dict(sorted(numbered.items()))
 
     def take(self, shard: Whose) -> list[Sent]:
-        """What was sent about a shard, in order; it is waited for no more."""
+        """Remove and return the messages about a shard, in order; they are not waited for any more."""
         found = [(number, node) for node, sent in self._sent.items() for number in sent if sent[number].shard == shard]
         return [self._sent[node].pop(number) for number, node in sorted(found)]
 
     def prepare(self, node: int, request: CreateShard, then: Callable[[BaseException | None], None]) -> None:
-        """Have another agent do something before it is sent anything; `then` is called here with what was raised, or
-        None."""
+        """Request the creation of a shard from another agent before it is sent anything; `then` is called in this
+        thread with the exception, or None."""
 
         async def ask() -> Name:
             await self._peers.ask(node, request)
@@ -149,28 +149,28 @@ class Followers:
         return await self._peers.ask(node, ShardChannel(node))
 
     def propose(self, proposal: Proposal) -> None:
-        """Have the front end decide about who keeps a shard."""
+        """Request a decision of the front end on the holders of a shard."""
         self._loop.call_soon_threadsafe(self._peers.propose, proposal)
 
     def after(self, seconds: float, do: Callable[[], object]) -> None:
-        """Have something done in this thread after that time."""
+        """Call a function in this thread after that time."""
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._later, do)
 
     # ---- connections
 
     def link_broken(self, node: int) -> None:
-        """What was on its way may be lost."""
+        """Send messages again that may be lost."""
         self._ways.pop(node, None)
         if self._sent.get(node):
             self._connect(node)
 
     def node_lost(self, node: int) -> None:
-        """Nothing goes there any more. What it has not acknowledged is to be taken."""
+        """Stop sending to a node. Its unacknowledged messages are to be taken."""
         self._services.pop(node, None)
         self._ways.pop(node, None)
 
     def _connect(self, node: int) -> None:
-        """Make the connection (again), and meanwhile go on with other nodes."""
+        """Connect (again), while other nodes are served."""
         if node not in self._waiting and node not in self._peers.lost:
             self._waiting.add(node)
             self._call(node)
