@@ -1,4 +1,4 @@
-"""What processes of this node wait for, by object, and what those of other nodes wait for here."""
+"""What processes of this node wait for, by object, and what processes of other nodes wait for here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _MOST_OBJECTS, _MOST_WAITERS = 50, 8
 
 
 def waiting(services: Services, zygote: int, asking: Iterable[Asked]) -> list[NodeWaits]:
-    """What is waited for here for a second or longer, the longest first. `asking` have no answer yet."""
+    """Return what has been waited for here for at least a second, longest first. `asking`: requests without
+    an answer."""
     said, node, me = report(services, zygote, asking), services.run.node, os.getpid()
     puids = {pid: (puid, name) for puid, pid, name, _ in said.processes}
     head = head_of(services.run.folder)

@@ -1,19 +1,20 @@
 """Shards that several nodes keep.
 
-The holders of a shard stand in a row. The first decides: it does every write itself, in its order, and numbers it; each
-passes what it did on to the one behind it, and answers when that one has. So a holder has done all that those behind it
-have, and whoever is first after a loss knows of everything that was answered.
+The holders of a replicated shard have an order. The first, the primary, does every write itself and numbers it. Each
+holder passes what it did to the next holder, and answers when the next one has answered. So a holder has done all
+that the holders behind it have done, and whichever is first after a loss has everything that was answered.
 
-Who the holders are is decided by the front end, which numbers its decisions. A message between holders carries the
-number (the epoch) of the decision by which its sender knows them, and is obeyed only by a holder that knows the same
-and has the sender before it. Older ones are dropped: their sender is lost, or sends again once it knows. Newer ones
-wait until the decision is known here. So one that was declared lost, or that lost its place, changes nothing any more,
-and answers nobody: for that it needs the word of those behind it. A holder that does not do what it is sent is not
-dropped by the one before it; that one asks for a decision, and answers nobody until there is one.
+The front end decides which nodes are the holders, and numbers its decisions. A message between holders carries the
+number (the epoch) of the decision that its sender knows. A holder obeys it only if it knows the same decision, and
+the sender is the holder before it. It drops a message of an older decision: the sender is lost, or sends again once
+it knows the newer one. A message of a newer decision waits until that decision is known here. So a holder that was
+declared lost, or that is a holder no more, changes nothing and answers nobody: for an answer it would need those of
+the holders behind it. If a holder does not do what it is sent, the holder before it does not drop it, but asks the
+front end for a decision, and answers nobody until there is one.
 
-A lost holder is replaced by the last one: it gives all entries to a node that has none, passes on to it what comes
-meanwhile, and asks for the decision that it counts. What is asked for again, because an answer did not arrive, is done
-once. tests/models/replication.pml is a model of this.
+The last holder replaces a lost one: it sends all entries to a node that has no copy, passes on the writes that come
+meanwhile, and asks the front end to decide that the node is a holder. A request that is repeated, because its answer
+did not arrive, is done once. tests/models/replication.pml is a model of this protocol.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class _Learner:
 
     node: int
     tag: Tag
-    begun: bool = False  # what is done here is passed on to it
+    begun: bool = False  # operations that are done here are passed on to it
     complete: bool = False
 
 
@@ -66,17 +67,17 @@ class _Copy:
     """A copy of a shard on this node. `position` is the number of the last operation that was done."""
 
     position: int = 0
-    pending: dict[int, Answered] = field(default_factory=dict)  # done here, and behind it not yet; by number
+    pending: dict[int, Answered] = field(default_factory=dict)  # done here, but not yet behind; by number
     early: list[Callable[[], None]] = field(default_factory=list)  # messages of a decision that is not known here yet
     failure: Exception | None = None  # why it differs from here on
-    doubted: int | None = None  # the holder behind, which is to be one no more
+    doubted: int | None = None  # the holder behind, where its removal was proposed
     learner: _Learner | None = None
     tried: set[int] = field(default_factory=set)  # nodes that could not be given a copy
-    filled: Tag | None = None  # by what this copy was given
+    filled: Tag | None = None  # the tag with which this copy was filled
 
 
 class Replication:
-    """What of the service concerns replicas; used by its thread only."""
+    """What the service does for replicated shards. Only the service's thread uses it."""
 
     def __init__(
         self,
@@ -109,9 +110,11 @@ class Replication:
         buffers: list[Any],
         reply: Reply,
     ) -> None:
-        """Do an operation here and have it done by every other holder, then answer; one that was done already is
-        answered again. (A read is done here; when all others have taken what came before it and this node still
-        decides, it was the newest.)"""
+        """Do an operation here, have every other holder do it, then answer.
+
+        If the operation was done already, its answer is sent again. A read is done here only; it is answered when all
+        holders behind have done what came before it and this node is still the primary, so it saw the newest values.
+        """
         try:
             holders = self._held.holding(whose).holders
         except LookupError as error:
@@ -134,7 +137,7 @@ class Replication:
         buffers: list[Any],
         reply: Reply,
     ) -> None:
-        """Do it, have it done by those behind, and answer."""
+        """Do an operation, have the holders behind do it, and answer."""
         answered = Answered(whose, None, [], waiting=[reply])
 
         def keep(value: Any, found: list[Any], *, as_bytes: bool = False) -> None:
@@ -155,9 +158,9 @@ class Replication:
             self._followers.send(to, whose, _APPLY, tag, told, parts, partial(self._passed, copy, copy.position))
 
     def _next(self, whose: Whose) -> tuple[int | None, Tag]:
-        """Who is to do what was done here, and the tag for it."""
+        """Return the node that is to do next what was done here (None: none is), and the tag to send with it."""
         if self._held.teacher(whose) is not None:
-            return None, Tag(0)  # of a copy that does not count yet there is none
+            return None, Tag(0)  # a copy that is not valid yet has none behind it
         holding, learner = self._held.holding(whose), self._copy(whose).learner
         behind = holding.behind(self._peers.index)
         if behind is None and learner is not None and learner.begun:
@@ -165,13 +168,13 @@ class Replication:
         return behind, Tag(holding.epoch)
 
     def _passed(self, copy: _Copy, position: int) -> None:
-        """All behind have done an operation, or there is nobody any more who is to."""
+        """Note that all holders behind have done an operation, or that there are none any more."""
         answered = copy.pending.pop(position, None)
         if answered is not None:
             answered.is_everywhere()
 
     def acknowledged(self, which: int, value: Any, error: Any) -> None:
-        """Another holder has done what it was sent, or could not."""
+        """Note that another holder has done what it was sent, or failed to."""
         found = self._followers.acknowledged(which)
         if found is None:
             return
@@ -179,7 +182,7 @@ class Replication:
         if error is None:
             sent.done()
         else:
-            self._followers.put_back(node, which, sent)  # until it is decided that nobody waits for that one
+            self._followers.put_back(node, which, sent)  # until the front end has decided about that node
             self._doubt(sent.shard, node, error[1])
 
     # ---- those behind it
@@ -195,7 +198,7 @@ class Replication:
         buffers: list[Any],
         reply: Reply,
     ) -> None:
-        """What another holder has sent, if it is the one before this one and knows what this one knows."""
+        """Do what another holder has sent, if it is the holder before this one and both know the same decision."""
         meant = Tag(*tag)
         try:
             holding = self._held.holding(whose)
@@ -203,7 +206,7 @@ class Replication:
         except LookupError:
             teacher = self._held.teacher(whose)
             if teacher is None:
-                log.debug("node %d sent an operation to manager %d, of which there is no copy here", sender, whose[1])
+                log.debug("node %d sent an operation to manager %d, but there is no copy of it here", sender, whose[1])
                 return
             known = teacher
         if meant.epoch > known[1].epoch:
@@ -211,7 +214,13 @@ class Replication:
             self._copy(whose).early.append(lambda: _answering(again, reply))
             return
         if (sender, meant) != known:
-            log.debug("node %d decides about manager %d no more: %s %s", sender, whose[1], meant, known)
+            log.debug(
+                "dropped an operation of node %d on manager %d: its decision %s is not the one known here, %s",
+                sender,
+                whose[1],
+                meant,
+                known,
+            )
             return
         copy = self._copy(whose)
         if operation == _LOAD:
@@ -222,7 +231,7 @@ class Replication:
         elif operation == _STATE:
             newest, frozen, chosen, answers, position = arguments
             early, copy.early = copy.early, []
-            self._let_go(whose)  # of a copy that was here before
+            self._let_go(whose)  # operations on a copy that was here before
             shard.take_over(newest, frozen, chosen)
             self._answers.take_over(whose, answers)
             self._copies[whose] = _Copy(position, early=early, filled=meant)
@@ -236,7 +245,7 @@ class Replication:
         position, operation, given, identity = arguments
 
         def acknowledge(value: Any, found: list[Any], error: Any, *, as_bytes: bool = False) -> None:
-            reply(None, [], error)  # the answer itself is of no use to the holder before this one
+            reply(None, [], error)  # the holder before this one has no use for the value
 
         if copy.failure is not None:
             raise copy.failure
@@ -257,7 +266,7 @@ class Replication:
     # ---- decisions
 
     def decided(self, whose: Whose, holding: Holding) -> None:
-        """A shard has other holders."""
+        """Note that the front end has decided on other holders of a shard."""
         self._adopt(whose, holding)
         shard = self._held.copy_of(whose)
         if shard is not None:
@@ -285,20 +294,23 @@ class Replication:
             do()
 
     def _let_go(self, whose: Whose) -> None:
-        """Drop what is under way, as this node is no longer a valid replica or the dictionary is gone. Whether it was
-        done is not known here, so nobody is told that it was."""
+        """Drop the operations under way, because this node is no longer a valid replica, or the dictionary is
+        destroyed.
+
+        Whether they were done everywhere is not known here, so they are answered with an error.
+        """
         self._followers.take(whose)
         copy = self._copies.pop(whose)
         for answered in copy.pending.values():
-            answered.fail(error_of(DestroyedError(f"node {self._peers.index} keeps manager {whose[1]} no more")))
+            answered.fail(error_of(DestroyedError(f"node {self._peers.index} no longer keeps manager {whose[1]}")))
 
     def forget(self, number: str) -> None:
-        """A dictionary is gone."""
+        """Drop what is known of a dictionary that was destroyed."""
         for whose in [whose for whose in self._copies if whose[0] == number]:
             self._let_go(whose)
 
     def node_lost(self, node: int, epoch: int) -> None:
-        """Whatever waits for that node waits no more; what it held is given to another one."""
+        """Stop waiting for a lost node, and give what it held to another node."""
         self._seen = epoch
         self._patience = _RECOPY_S
         self._followers.node_lost(node)
@@ -311,21 +323,24 @@ class Replication:
         self.look_after_copies()
 
     def link_broken(self, node: int) -> None:
-        """The connection to a node that may well live is gone."""
+        """Note that the connection to a node broke; the node itself may be alive."""
         self._followers.link_broken(node)
 
     def _on_unreachable(self, node: int, whose: Whose, why: str) -> None:
         self._doubt(whose, node, why)
 
     def _on_torn(self, node: int, whose: Whose) -> None:
-        """The connection broke over which a node was given its copy."""
+        """Handle that the connection broke over which a node was given its copy."""
         log.info("the connection broke over which node %d was given manager %d", node, whose[1])
         self._abandon(whose, self._copy(whose))
         self._look_again()
 
     def _doubt(self, whose: Whose, node: int, why: str) -> None:
-        """A node does not do what it is sent. A holder is to be one no more. One that is given a copy does not get to
-        be one, unless that was proposed already: then it is waited for until it is decided."""
+        """Handle that a node does not do what it is sent.
+
+        A holder is proposed for removal. A node that is being given a copy does not become a holder, unless that was
+        proposed already; then nothing changes until the front end has decided.
+        """
         copy = self._copy(whose)
         try:
             behind = self._held.holding(whose).behind(self._peers.index)
@@ -333,7 +348,7 @@ class Replication:
             self._let_go(whose)
             return
         if behind == node and copy.doubted != node:
-            log.error("node %d cannot keep its copy of manager %d (%s); it is given up", node, whose[1], why)
+            log.error("node %d cannot keep its copy of manager %d (%s); the copy is given up", node, whose[1], why)
             copy.doubted = node
             self._propose(whose)
         elif behind is None and not (copy.learner is not None and copy.learner.complete):
@@ -343,7 +358,7 @@ class Replication:
             self._look_again()
 
     def _propose(self, whose: Whose) -> None:
-        """Have the front end decide what this node holds to be due."""
+        """Ask the front end for the decision that this node considers due, if there is one."""
         copy, holding = self._copy(whose), self._held.holding(whose)
         if copy.doubted is not None:
             due = [holder for holder in holding.holders if holder != copy.doubted]
@@ -357,9 +372,9 @@ class Replication:
     # ---- new copies
 
     def look_after_copies(self) -> None:
-        """See that each shard of which this node has the last copy has as many as it should have."""
+        """Start the copies that are missing, for each shard of which this node is the last holder."""
         for whose, shard in list(self._held.held()):
-            self._propose(whose)  # what was proposed before a loss was known is out of date
+            self._propose(whose)  # a proposal from before the loss was known is out of date
             self._recruit(whose, shard)
 
     def _recruit(self, whose: Whose, shard: Shard) -> None:
@@ -383,7 +398,7 @@ class Replication:
     def _fill(self, whose: Whose, learner: _Learner, error: BaseException | None) -> None:
         copy = self._copy(whose)
         if copy.learner is not learner:
-            return  # something was decided meanwhile
+            return  # the front end decided meanwhile
         shard = self._held.copy_of(whose)
         if error is not None or shard is None:
             log.warning("manager %d has fewer copies than it should have: %s", whose[1], error)
@@ -409,7 +424,7 @@ class Replication:
             self._propose(whose)
 
     def _abandon(self, whose: Whose, copy: _Copy) -> None:
-        """A node that was given a copy does not come to count. (Nobody else was told of it.)"""
+        """Give up the copy that a node is being given. (No other node was told of it.)"""
         copy.learner = None
         for one in self._followers.take(whose):
             one.done()
@@ -429,7 +444,7 @@ class Replication:
 
 
 def _answering(do: Callable[[], None], reply: Reply) -> None:
-    """Do something, whose error is an answer."""
+    """Call `do`, and send its exception, if it raises one, as the answer."""
     try:
         do()
     except Exception as error:
@@ -437,4 +452,4 @@ def _answering(do: Callable[[], None], reply: Reply) -> None:
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """Do nothing: nobody waits for this answer."""

@@ -1,12 +1,14 @@
 """Operations of other nodes' processes on this node's shards.
 
-Small reads, which wait for nobody, are done where they arrive. All else a thread does, one after another, so that a
-shard whose writer is stopped keeps no agent from its work. Requests come through a channel and answers go through one
-of the asking thread's, both by way of the outboxes. A request has seven parts, or eight: with who asks for a write
-that is done once however often it is asked for, with the epoch that one holder of a shard tells another, or with
-nothing, for a read that shows every write that was answered before it. An answer has three. A large one is told first,
-with the sizes of its buffers and whether they become bytes objects, and follows in pieces out of the shard's own
-memory: it is under way while it is copied at the other end.
+A small read, which waits for nothing, is done where it arrives. A thread does everything else, one after the other, so
+a shard whose writer is stopped does not keep the agent from its work. A request comes through a channel, and its
+answer goes through a channel of the requesting thread; both pass through the outboxes.
+
+A request has seven parts or eight. The eighth is the identity of a write that is done once however often it is
+requested, or the epoch that one holder of a shard sends another, or empty, for a read that sees every write that was
+answered before it. An answer has three parts. A large answer is announced first, with the sizes of its buffers and
+whether they become bytes objects; its content follows in pieces out of the shard's own memory, so that it is sent
+while the other end copies it.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 _REQUEST_BATCH = 256  # requests before others have their turn
 _PIECE = 4 * 2**20  # bytes
-_MEMORY_RETRY_S = 0.02  # seconds until memory is asked for again
-_MEMORY_TIMEOUT_S = 10.0  # seconds without memory for an answer, after which the asking process is told
+_MEMORY_RETRY_S = 0.02  # seconds until memory is requested again
+_MEMORY_TIMEOUT_S = 10.0  # seconds without memory for an answer, after which an error is sent
 
 
 @dataclass(slots=True)
 class _Answer:
-    """An answer to the request of that number, for the inbox of a process; it has been there `since` then."""
+    """An answer to the request `number` for the inbox of a process. It exists `since` then."""
 
     pid: int
     inbox: Name
@@ -63,7 +65,7 @@ class _Answer:
 
 
 class ShardService:
-    """The thread and its channel. `shard` finds a shard of this node, `copies` says who holds what."""
+    """The thread and its channel. `shard` finds a shard of this node, `copies` knows which nodes hold a shard."""
 
     def __init__(self, peers: Peers, shard: Callable[[str, int], Shard], copies: Copies) -> None:
         self._loop = asyncio.get_running_loop()
@@ -80,34 +82,34 @@ class ShardService:
         threading.Thread(target=self._serve, name="shards", daemon=True).start()
 
     def client_left(self, node: int, pid: int) -> None:
-        """A process has ended: nothing is sent to it any more."""
+        """Forget a process that has ended: nothing is sent to it any more."""
         for name in self._inboxes.pop((node, pid), ()):
             self._ways.pop(name, None)
             if node != self._peers.index:
                 self._peers.outboxes.left(os.getpid(), name)
 
     def node_lost(self, node: int, epoch: int) -> None:
-        """What that node held is taken care of, after what was asked before."""
+        """Handle the loss of a node, after all requests that came before."""
         self.afterwards(partial(self._replication.node_lost, node, epoch))
 
     def decided(self, whose: Whose, holding: Holding) -> None:
-        """The front end has decided which nodes keep a shard."""
+        """Take over a decision of the front end which nodes keep a shard."""
         self.afterwards(partial(self._replication.decided, whose, holding))
 
     def forget(self, number: str) -> None:
-        """A dictionary is gone."""
+        """Forget a dictionary that was destroyed."""
         self.afterwards(partial(self._replication.forget, number))
 
     def look_after_copies(self) -> None:
-        """See that each shard has as many copies as it should have."""
+        """Start the copies of shards that are missing."""
         self.afterwards(self._replication.look_after_copies)
 
     def link_broken(self, node: int) -> None:
-        """The connection to another node is gone."""
+        """Handle that the connection to another node broke."""
         self.afterwards(partial(self._replication.link_broken, node))
 
     def afterwards(self, do: Callable[[], object]) -> None:
-        """Do something after what was asked before."""
+        """Have the thread call `do` after all that was requested before."""
         self._work.put(do)
 
     def _on_requests(self) -> None:
@@ -126,7 +128,7 @@ class ShardService:
         self._loop.call_soon(self._on_requests)
 
     def _read_here(self, request: Any) -> bool:
-        """Answer a read, if it is one and takes no time."""
+        """Answer a request at once if it is a small read that waits for nothing. Return whether it was."""
         number, inbox, _, dictionary, manager, operation, arguments = request[:7]
         way = self._ways.get(as_name(inbox))
         if way is None:
@@ -138,7 +140,7 @@ class ShardService:
         try:
             return read_here(self._shard(dictionary, manager), operation, arguments, answer)
         except (DDictError, DestroyedError, Full, MemoryError, _core.LockedError):
-            return False  # the thread tells why, or waits for room
+            return False  # the thread answers with the error, or waits for memory
 
     def _serve(self) -> None:
         while True:
@@ -146,7 +148,7 @@ class ShardService:
             try:
                 work()
             except Exception:
-                log.exception("something that a shard was to do failed")
+                log.exception("an operation on a shard failed")
             del work  # and the memory that came with a request
 
     def _take(self, request: Any, buffers: list[Any]) -> None:
@@ -157,7 +159,7 @@ class ShardService:
         name = as_name(inbox)
         sender = node_of(name)
         if sender in self._peers.lost:
-            return  # whatever it asks for was asked before it was declared lost: others hold its locks by now
+            return  # it sent this before it was declared lost: others may hold its locks by now
         reply = partial(self._reply, pid, name, number)
         try:
             shard = self._shard(dictionary, manager)
@@ -187,7 +189,7 @@ class ShardService:
         self._give(_Answer(pid, inbox, number, value, buffers, error, as_bytes, self._loop.time()))
 
     def _give(self, answer: _Answer) -> None:
-        """Send an answer as soon as there is memory for it; once there was none for too long, an error in its place."""
+        """Send an answer as soon as there is memory for it; after too long without memory, send an error."""
         try:
             self._send_whole(answer)
         except MemoryError as failure:
@@ -196,11 +198,11 @@ class ShardService:
             self._later(partial(self._give, answer))
 
     def _later(self, do: Callable[[], object]) -> None:
-        self._tell("answers to requests to dictionaries wait: this node has no shared memory left (DRAGON_ARENA_SIZE)")
+        self._tell("answers to requests to dictionaries wait: this node has no free shared memory (DRAGON_ARENA_SIZE)")
         self._loop.call_soon_threadsafe(self._loop.call_later, _MEMORY_RETRY_S, self.afterwards, do)
 
     def _send_whole(self, answer: _Answer) -> None:
-        """Send an answer, a large one in pieces. Raises MemoryError where nothing of it could be sent."""
+        """Send an answer, a large one in pieces. Raises MemoryError if nothing of it could be sent."""
         number, buffers, inbox = answer.number, answer.buffers, answer.inbox
         sizes = [len(memoryview(each)) for each in buffers]
         if sum(sizes) <= _PIECE:
@@ -222,7 +224,7 @@ class ShardService:
         self._hand_over(way, inbox, head, pieces)
 
     def _hand_over(self, way: Channel, name: Name, head: bytes, pieces: list[memoryview]) -> None:
-        """Give the pieces of an answer to a process of this node."""
+        """Send the pieces of an answer to a process of this node."""
         for index, piece in enumerate(pieces):
             try:
                 way._put_frames(head, [piece], None)
@@ -242,8 +244,8 @@ class ShardService:
                 channel._put_frames(head, buffers, None)
                 return channel
             except _core.DestroyedError:
-                self._ways.pop(name, None)  # its process is gone, or the connection broke and is there again
-        log.debug("nobody waits for an answer any more")
+                self._ways.pop(name, None)  # its process has ended, or the connection broke and was made again
+        log.debug("dropped an answer: no process waits for it any more")
         return None
 
     def _way_to(self, pid: int, name: Name) -> Channel:

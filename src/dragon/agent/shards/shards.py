@@ -1,5 +1,7 @@
-"""The shards of distributed dictionaries on this node: made, named, persisted, and removed with the last that knows
-them."""
+"""The shards of distributed dictionaries on this node.
+
+They are created, described to other processes, and persisted here, and removed with the dictionary's last user.
+"""
 
 from __future__ import annotations
 
@@ -59,11 +61,11 @@ log = runtime_log("shards")
 _Result = TypeVar("_Result")
 
 _CHECK_INTERVAL_S = 1.0
-_HOLD_TIMEOUT_S = 60.0  # seconds until what is held for somebody who does not come back is let go
+_HOLD_TIMEOUT_S = 60.0  # seconds until a held checkpoint that nobody persists is dropped
 
 
 class _Dictionary:
-    """What this node knows of a dictionary. `nodes` and `life` are known on the node where it was made."""
+    """What this node knows of a dictionary. `nodes` and `life` are known only on the node where it was created."""
 
     def __init__(self) -> None:
         self.descriptor = ""
@@ -72,18 +74,18 @@ class _Dictionary:
         self.shards: dict[int, tuple[Settings, Words, Lock]] = {}
         self.open: dict[int, Shard] = {}
         self.holdings: dict[int, Holding] = {}
-        self.teachers: dict[int, tuple[int, Tag]] = {}  # who gives this node a copy that does not count yet
+        self.teachers: dict[int, tuple[int, Tag]] = {}  # the nodes that fill copies that are not valid yet
 
 
 class Shards:
-    """All of one node."""
+    """All shards of one node."""
 
     def __init__(self, run: Run, peers: Peers | None) -> None:
         self._run = run
         self._peers = peers
         self._loop = asyncio.get_running_loop()
         self._dictionaries: dict[str, _Dictionary] = {}
-        self._kept: dict[str, _Dictionary] = {}  # by name, those that were destroyed and may be restarted
+        self._kept: dict[str, _Dictionary] = {}  # by name: destroyed dictionaries that may be restarted
         self._lock = threading.Lock()
         self._service: ShardService | None = None
         self._files = ThreadPoolExecutor(1, "snapshots")
@@ -95,7 +97,7 @@ class Shards:
     # ---- lifetime
 
     def handlers(self) -> list[Handler]:
-        """What this answers."""
+        """Return the handlers of the requests that this answers."""
         return [
             ShardChannel.served_by(lambda r: self.service()),
             ListDictionaries.served_by(lambda r: self._descriptors()),
@@ -116,8 +118,10 @@ class Shards:
         ]
 
     def create(self, number: str, settings: Settings, teacher: tuple[int, int, int] | None = None) -> Settings:
-        """Make a shard; its settings with its folder and its words. A copy that `teacher` (node, epoch, number) is to
-        fill counts once the front end has decided so."""
+        """Create a shard. Return its settings, with its folder and its words.
+
+        A copy that `teacher` (node, epoch, number) is to fill is valid only once the front end has decided so.
+        """
         manager = settings.manager
         try:
             folder = make_data_folder(self._run.folder, settings.capacity)
@@ -128,7 +132,7 @@ class Shards:
             settings, words=words._name(), lock=lock._name(), folder=str(folder), node=self._run.node
         )
         known = self._dictionaries.setdefault(number, _Dictionary())
-        self._remove(known, manager)  # a copy that counted no more
+        self._remove(known, manager)  # a copy that was no longer valid
         known.shards[manager] = made, words, lock
         known.holdings.pop(manager, None)
         if teacher is not None:
@@ -138,7 +142,7 @@ class Shards:
         return made
 
     def _hold(self, known: _Dictionary, manager: int, holders: list[int]) -> None:
-        """Keep a copy of a new shard that those nodes are to keep, as far as they are not lost by now."""
+        """Keep a copy of a new shard together with the nodes `holders`, without those that are lost already."""
         assert self._peers is not None
         lost = [self._peers.lost_at[node] for node in holders if node in self._peers.lost]
         left = [node for node in holders if node not in self._peers.lost]
@@ -149,7 +153,7 @@ class Shards:
             self._service.look_after_copies()
 
     def describe(self, number: str, descriptor: str, nodes: list[int], life: Name) -> None:
-        """Keep what others need to attach to a dictionary that was made on this node, while `life` exists."""
+        """Keep what others need to attach to a dictionary that was created on this node, while `life` exists."""
         known = self._dictionaries.setdefault(number, _Dictionary())
         known.descriptor, known.nodes, known.life = descriptor, nodes, life
         self._loop.call_later(_CHECK_INTERVAL_S, self._look, number)
@@ -167,8 +171,10 @@ class Shards:
         self.destroy(number)
 
     def destroy(self, number: str) -> asyncio.Future[None] | None:
-        """Remove a dictionary's shards from this node, and finish what is due to be written of them. Processes that
-        have them open find them gone."""
+        """Remove a dictionary's shards from this node. The future is done when the snapshots that are due are written.
+
+        Processes that use the shards get DestroyedError.
+        """
         with self._lock:
             known = self._dictionaries.pop(number, None)
         if known is None:
@@ -181,8 +187,10 @@ class Shards:
         return self.finish() if may_be_due else None
 
     def keep(self, number: str, name: str, descriptor: str) -> asyncio.Future[None] | None:
-        """Destroy a dictionary, but keep what its shards here hold for revive(). What was kept of one that had its name
-        before is dropped."""
+        """Destroy a dictionary, but keep the content of its shards on this node for revive().
+
+        What was kept of an earlier dictionary with its name is dropped.
+        """
         before = self._kept.pop(name, None)
         for manager in list(before.shards) if before else []:
             assert before is not None
@@ -212,12 +220,12 @@ class Shards:
         self._kept[name] = known
 
     def kept(self, name: str) -> tuple[str, list[int]] | None:
-        """The descriptor of what is kept under a name, and the managers of which this node has the shards."""
+        """Return the descriptor kept under a name, and the managers whose shards this node has. None: nothing kept."""
         known = self._kept.get(name)
         return (known.descriptor, sorted(known.shards)) if known else None
 
     def revive(self, number: str, name: str, manager: int, holders: list[int]) -> Settings:
-        """Make a shard of what is kept of one; its settings."""
+        """Make a shard of a kept one. Return its settings."""
         settings, before, old_lock = self._kept[name].shards.pop(manager)
         if not self._kept[name].shards:
             del self._kept[name]
@@ -245,18 +253,18 @@ class Shards:
             self._close_later(shard)
 
     def _close_later(self, shard: Shard) -> None:
-        """Give its memory back once whoever may be at it is done: the service, and then what is written to files."""
+        """Free a shard's memory once the service and the writing of snapshots are done with it."""
         if self._service is not None:
             self._service.afterwards(lambda: self._in_turn(shard.close))
         else:
             self._in_turn(shard.close)
 
     def _descriptors(self) -> list[str]:
-        """Of the dictionaries that were made on this node."""
+        """Return the descriptors of the dictionaries that were created on this node."""
         return [known.descriptor for known in self._dictionaries.values() if known.descriptor]
 
     def usages(self) -> Iterator[tuple[str, int, int, int, int]]:
-        """Of every shard on this node: its dictionary's name, its manager, bytes in use, bytes in all, its records."""
+        """Yield, for each shard on this node: dictionary name, manager, used bytes, total bytes, records."""
         for number, known in self._dictionaries.items():
             for manager, (settings, *_) in known.shards.items():
                 usage = self._shard(number, manager).usage()
@@ -265,38 +273,41 @@ class Shards:
     # ---- other nodes' processes
 
     def service(self) -> Name:
-        """The channel through which other nodes' processes reach the shards of this one."""
+        """Return the channel through which other nodes' processes reach the shards of this node."""
         if self._service is None:
             assert self._peers is not None
-            from dragon.agent.shards.service import ShardService  # a node without dictionaries starts sooner without
+            from dragon.agent.shards.service import ShardService  # a node without dictionaries starts faster without it
 
             self._service = ShardService(self._peers, self._shard, self)
         return self._service.name
 
     def client_left(self, node: int, pid: int) -> None:
-        """A process has ended."""
+        """Forget a process that has ended."""
         if self._service is not None:
             self._service.client_left(node, pid)
 
     def node_lost(self, node: int, epoch: int) -> None:
-        """Another node is gone, by the front end's decision of that number."""
+        """Handle the loss of a node, which the front end decided with the number `epoch`."""
         if self._service is not None:
             self._service.node_lost(node, epoch)
 
     def decided(self, number: str, manager: int, holders: list[int], epoch: int) -> None:
-        """The front end has decided which nodes keep a shard."""
+        """Take over a decision of the front end which nodes keep a shard."""
         if self._service is not None:
             self._service.decided((number, manager), Holding(epoch, holders))
 
     def link_broken(self, node: int) -> None:
-        """The connection to another node is gone."""
+        """Handle that the connection to another node broke."""
         if self._service is not None:
             self._service.link_broken(node)
 
     # ---- copies
 
     def holding(self, whose: Whose) -> Holding:
-        """The nodes that keep a replicated shard, by the front end's decision. Raises LookupError if not this one."""
+        """Return the nodes that keep a replicated shard, by the front end's decision.
+
+        Raises LookupError if this node is not one of them.
+        """
         number, manager = whose
         known = self._dictionaries.get(number)
         if known is None or manager not in known.holdings or self._run.node not in known.holdings[manager].holders:
@@ -304,7 +315,7 @@ class Shards:
         return known.holdings[manager]
 
     def hold_since(self, whose: Whose, holding: Holding) -> None:
-        """They have changed."""
+        """Note that the nodes that keep a shard have changed."""
         number, manager = whose
         known = self._dictionaries.get(number)
         if known is None or manager not in known.shards:
@@ -315,12 +326,12 @@ class Shards:
             mark_gone(known.shards[manager][1])
 
     def teacher(self, whose: Whose) -> tuple[int, Tag] | None:
-        """Who gives this node a copy that does not count yet."""
+        """Return the node that fills this node's copy, and its tag, while the copy is not valid yet."""
         known = self._dictionaries.get(whose[0])
         return known.teachers.get(whose[1]) if known is not None else None
 
     def copy_of(self, whose: Whose) -> Shard | None:
-        """This node's copy, None where it has none that counts."""
+        """Return this node's copy of a shard, None if it has no valid one."""
         try:
             self.holding(whose)
             return self._shard(*whose)
@@ -328,14 +339,14 @@ class Shards:
             return None
 
     def held(self) -> Iterator[tuple[Whose, Shard]]:
-        """Every copy on this node that counts."""
+        """Yield every valid copy on this node."""
         for number, known in list(self._dictionaries.items()):
             for manager, holding in list(known.holdings.items()):
                 if self._run.node in holding.holders:
                     yield (number, manager), self._shard(number, manager)
 
     def copy(self, number: str, manager: int) -> Settings | None:
-        """The settings of this node's copy, None where it has none that counts."""
+        """Return the settings of this node's copy of a shard, None if it has no valid one."""
         try:
             self.holding((number, manager))
         except LookupError:
@@ -346,7 +357,7 @@ class Shards:
         with self._lock:
             known = self._dictionaries.get(number)
             if known is None or manager not in known.shards:
-                raise DestroyedError("the dictionary is gone: it was destroyed")
+                raise DestroyedError("the dictionary was destroyed")
             if manager not in known.open:
                 shard = known.open[manager] = Shard(*known.shards[manager])
                 shard.retire = lambda checkpoints: self._retire(shard, checkpoints)
@@ -355,20 +366,20 @@ class Shards:
     # ---- files
 
     def finish(self) -> asyncio.Future[None]:
-        """Done when what was to be written before is in its files."""
+        """Return a future that is done when all snapshots that were due before are written."""
         if not self._wrote:
-            nothing = self._loop.create_future()  # there may be no room for a thread, which is made when first used
+            nothing = self._loop.create_future()  # the executor starts its thread at first use, and that may fail
             nothing.set_result(None)
             return nothing
         return asyncio.wrap_future(self._in_turn(lambda: None))
 
     def _in_turn(self, do: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
-        """Do something that takes its time with files, one after the other."""
+        """Run `do`, which works with files, after those given before."""
         self._wrote = True
         return self._files.submit(do, *arguments)
 
     def hold(self, number: str, manager: int, checkpoint: int) -> asyncio.Future[int]:
-        """Keep a checkpoint as it is once the writer that is at it is done; a number for persist()."""
+        """Keep a checkpoint as it is once the current writer is done. Return a number for persist()."""
         shard = self._shard(number, manager)
 
         def hold() -> int:
@@ -391,8 +402,13 @@ class Shards:
             records.close()
 
     def persist(self, number: str, manager: int, checkpoint: int, held: int) -> asyncio.Future[int | None] | None:
-        """Write a checkpoint: one that is held, and the number of its records; or else as it is now, which is only
-        begun."""
+        """Write a checkpoint to its file.
+
+        Args:
+            held: a number that hold() returned. The checkpoint is written as it was then, and the number of its records
+            is
+                returned. With 0, writing the checkpoint as it is now is only started, and None is returned.
+        """
         shard = self._shard(number, manager)
         if not held:
             self._retire(shard, [checkpoint])
@@ -426,14 +442,20 @@ class Shards:
         return self._in_turn(write)
 
     def persisted(self, number: str, manager: int) -> asyncio.Future[dict[int, int]]:
-        """The checkpoints of which this node has a manager's file, or those of all managers where there were more or
-        fewer; how many managers wrote each. What is being written is waited for."""
+        """Return the checkpoints of which this node has a file of a manager, and how many managers wrote each.
+
+        If a checkpoint was written by more or fewer managers, it counts if all their files are there. Files that are
+        being
+        written are waited for.
+        """
         settings = self._shard(number, manager).settings
         return asyncio.wrap_future(self._in_turn(persisted_for, settings))
 
     def restore(self, number: str, managers: list[int], checkpoint: int, written_by: int) -> asyncio.Future[bool]:
-        """Fill shards with what the files of `written_by` managers hold, once those were found whole; whether a key
-        lies with another manager than its hash says."""
+        """Fill shards from the files of `written_by` managers, after checking that the files are complete.
+
+        Return whether a key is with another manager than its hash selects.
+        """
         shards = [self._shard(number, manager) for manager in managers]
         return asyncio.wrap_future(self._in_turn(restore, shards, checkpoint, written_by))
 

@@ -1,4 +1,4 @@
-"""AMD's driver, by the management library of ROCm."""
+"""AMD's driver, through the management library of ROCm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AmdDriver"]
 
 
 class AmdDriver:
-    """AMD SMI as the module `module` has it."""
+    """AMD SMI, through the Python module `module`."""
 
     remedy = "install the amdsmi of your version of ROCm"
 
@@ -21,7 +21,7 @@ class AmdDriver:
         self._module = module
 
     def open(self) -> None:
-        """Load it, and put the devices in the order in which programs number them: that of the kernel's nodes."""
+        """Load the library, and sort the devices as programs number them: by the number of the kernel's node."""
         self._smi: Any = importlib.import_module(self._module)
         smi = self._smi
         smi.amdsmi_init()
@@ -44,7 +44,7 @@ class AmdDriver:
         )
 
     def device(self, gpus: Gpus, place: int) -> Any:
-        """By its unique name where the environment chooses by names, else by its number."""
+        """Return a device: by its unique name if the environment selects by names, else by its number."""
         if not gpus.names:
             return at(self._devices, int(gpus.numbers[place]))
         wanted = gpus.names[place].upper().removeprefix("GPU-")
@@ -59,13 +59,13 @@ class AmdDriver:
         return smi.amdsmi_get_gpu_memory_usage(device, kind), smi.amdsmi_get_gpu_memory_total(device, kind)
 
     def processes(self, device: Any) -> list[tuple[int, int]]:
-        """Those that compute on it."""
+        """Return the id and the used GPU memory in bytes of each process that computes on the device."""
         running = self._smi.amdsmi_get_gpu_process_list(device)
         return [(process["pid"], process["memory_usage"]["vram_mem"]) for process in running]
 
 
 def _first(told: Mapping[str, Any], *names: str) -> float:
-    """The first of these values that is a number. Raises Untold where none is."""
+    """Return the first of these values that is a number. Raises Untold if none is."""
     for name in names:
         if isinstance(told.get(name), int | float):
             return float(told[name])

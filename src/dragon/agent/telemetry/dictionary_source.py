@@ -9,12 +9,12 @@ __all__ = ["DictionarySource"]
 
 
 class DictionarySource:
-    """Those on this node, copies included."""
+    """The shards on this node, including copies."""
 
     name = "the dictionaries"
 
     def read(self, seen: Seen) -> list[Sample]:
-        """What they hold, and what they may."""
+        """Return the used and allowed bytes and the number of keys of each shard."""
         samples = []
         for shard in seen.shards:
             tags = tags_of(dictionary=shard.dictionary, manager=shard.manager)

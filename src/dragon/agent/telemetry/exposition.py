@@ -1,4 +1,4 @@
-"""The newest values of a node as Prometheus has them: in families, with base units."""
+"""The newest values of a node in Prometheus' form: in families, with base units."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ __all__ = ["families", "lines"]
 
 
 def families(history: History, now: float, age: float) -> list[Family[Told]]:
-    """The newest values of all series; of what the runtime measures only those that are no older than `age` seconds, or
-    than they count for."""
+    """Return the newest values of all series.
+
+    A metric that the runtime measures is included only if its value is no older than `age` seconds, or than the
+    metric's
+    own `counts_for`.
+    """
     found: dict[str, Family[Told]] = {}
     for series in history:
         metric = METRICS.get(series.name)
@@ -25,7 +29,7 @@ def families(history: History, now: float, age: float) -> list[Family[Told]]:
             continue
         family = found.setdefault(family.name, family)
         if series.kind != family.kind:
-            continue  # two names of a program's that are one to Prometheus; a name has one type there
+            continue  # two names of a program that are the same in Prometheus, where a name has one type
         if series.kind == Kind.SUMMARY:
             family.samples.append(("_count", series.tags, series.count))
             family.samples.append(("_sum", series.tags, series.total))
@@ -40,7 +44,7 @@ def _exported(series: Series) -> str:
 
 
 def lines(families: Iterable[Family[Told]]) -> list[Family[Line]]:
-    """The samples of families as they stand on Prometheus' page."""
+    """Return families with their samples as lines of Prometheus' page."""
     return [
         Family(one.name, one.kind, one.meaning, [_line(one.name, *told) for told in one.samples]) for one in families
     ]

@@ -1,4 +1,4 @@
-"""What the library of a vendor's driver is to telemetry, and what those of several vendors have in common."""
+"""The interface to a GPU vendor's library, and what several vendors' libraries have in common."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ Reading = Callable[[Any], float | None]
 
 
 class Untold(Exception):
-    """The library has no value, or no device."""
+    """The library has no such value, or no such device."""
 
 
 class Driver(Protocol):
-    """A vendor's library, after open(). `remedy` says how it is had where it is not there.
+    """A vendor's library, after open().
 
-    `readings` are metrics by name, each of which is read from a device as this driver knows it, or raises one of
-    `errors`. One that is None is not known yet, as that of a counter which was read for the first time.
+    Attributes:
+        remedy: how to install the library if it is missing
+        errors: the exceptions that the functions in `readings` raise
+        readings: functions that read a metric from a device, by the metric's name. None means: not known yet, as the
+        rate
+            of a counter that was read for the first time.
     """
 
     remedy: str
@@ -29,24 +33,24 @@ class Driver(Protocol):
     readings: dict[str, Reading]
 
     def open(self) -> None:
-        """Load the library. Raises ImportError where it is not there, and what it raises where it does not work."""
+        """Load the library. Raises ImportError if it is missing, and another exception if it does not work."""
 
     def device(self, gpus: Gpus, place: int) -> Any:
-        """The device at that place of the numbers. Raises one of the errors where there is none."""
+        """Return the device at position `place` of the numbers. Raises one of `errors` if there is none."""
 
     def processes(self, device: Any) -> list[tuple[int, int]]:
-        """The ids of the processes that use a device, and the bytes of its memory that each has."""
+        """Return the ids of the processes that use a device, and the bytes of its memory that each uses."""
 
 
 def at(devices: list[Device], number: int) -> Device:
-    """The device of that number. Raises Untold where the driver has fewer."""
+    """Return the device of that number. Raises Untold if the driver has fewer."""
     if number >= len(devices):
         raise Untold(f"the driver has {len(devices)} devices")
     return devices[number]
 
 
 def memory_readings(memory: Callable[[Any], tuple[float, float]]) -> dict[str, Reading]:
-    """What there is to read where `memory` tells the bytes of a device that are used, and all that it has."""
+    """Return the readings of memory, given a function that returns a device's used and total bytes."""
 
     def utilization(device: Any) -> float:
         used, total = memory(device)

@@ -27,7 +27,7 @@ _DRIVERS: dict[str, Callable[[], Driver]] = {
 
 
 def gpu_source(level: int) -> GpuSource | None:
-    """The GPUs that this node may use, None where it has none that can be measured."""
+    """Return the source for the GPUs that this node may use, None if none can be measured."""
     gpus = find_gpus()
     if gpus.vendor not in _DRIVERS or not gpus.numbers:
         return None
@@ -35,7 +35,7 @@ def gpu_source(level: int) -> GpuSource | None:
 
 
 class GpuSource:
-    """The GPUs that the job may use, and what each of the run's processes has of them. What fails is said once."""
+    """The GPUs that the job may use, and the GPU memory of the run's processes. A failure is logged once."""
 
     name = "the GPUs"
 
@@ -53,7 +53,7 @@ class GpuSource:
         except ImportError as error:
             log.warning("the GPUs are not measured: %s; %s", error, self._driver.remedy)
             return {}
-        except Exception as error:  # the driver's own class, which is there only with the library
+        except Exception as error:  # the driver's own exceptions, which exist only with the library
             log.warning("the GPUs are not measured: the driver says %s", error)
             return {}
         devices = {}
@@ -65,10 +65,10 @@ class GpuSource:
         return devices
 
     def read(self, seen: Seen) -> list[Sample]:
-        """What each of them tells; one that is divided into instances, or has gone, does not tell everything."""
+        """Return what each GPU reports. One that is divided into instances, or has failed, reports only a part."""
         samples = []
         if self._devices is None:
-            self._devices = self._open()  # here, as a driver may take its time
+            self._devices = self._open()  # here, because a driver may be slow
         for number, device in self._devices.items():
             for metric, read in self._driver.readings.items():
                 try:

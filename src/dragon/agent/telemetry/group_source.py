@@ -1,4 +1,4 @@
-"""What the agent counts itself: the members of process groups, and how much it keeps."""
+"""What the agent counts itself: the members of process groups, and the size of its history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class GroupSource:
     name = "the groups"
 
     def read(self, seen: Seen) -> list[Sample]:
-        """Their live members, and how often one was started again."""
+        """Return the number of live members and of restarts of each group, and the size of the history."""
         samples = [Sample("db_size", seen.history)]
         for group in seen.groups:
             samples.append(Sample("group_live", group.live, tags_of(group=group.name)))

@@ -19,7 +19,7 @@ _Key = tuple[str, Tags]
 
 
 class Series:
-    """The newest values of one metric with one set of tags, and the number and the sum of all there were."""
+    """The newest values of one metric with one set of tags, and the number and the sum of all values there were."""
 
     def __init__(self, name: str, tags: dict[str, str], kind: Kind) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Series:
         self._values = array("d")
 
     def add(self, time: float, value: float) -> bool:
-        """Append a value; the oldest goes if there are too many, and else there is one more: that is returned."""
+        """Append a value; if there are too many, it replaces the oldest. Return whether the series got longer."""
         place = self.count % _MOST_POINTS
         grows = self.count < _MOST_POINTS
         if grows:
@@ -50,13 +50,13 @@ class Series:
         return len(self._times)
 
     def points(self, start: float, end: float) -> list[tuple[float, float]]:
-        """Times and values between two moments, in order of time."""
+        """Return the times and values between two times, sorted by time."""
         found = [(t, v) for t, v in zip(self._times, self._values, strict=True) if start <= t <= end]
         return sorted(found, key=lambda point: point[0])
 
 
 class History:
-    """All series. Where there are too many, the one goes that was not written to for the longest time."""
+    """All series. If there are too many, the one that was not written to for the longest time is dropped."""
 
     def __init__(self) -> None:
         self._series: OrderedDict[_Key, Series] = OrderedDict()
@@ -67,11 +67,11 @@ class History:
 
     @property
     def size(self) -> int:
-        """Bytes that the points take."""
+        """The bytes that the points take."""
         return self._points * _BYTES_PER_POINT
 
     def add(self, name: str, tags: Tags, kind: Kind, time: float, value: float) -> None:
-        """Add a value. Raises ValueError where the metric is of another kind."""
+        """Add a value. Raises ValueError if the metric is of another kind."""
         key = name, tags
         series = self._series.get(key)
         if series is None:
@@ -85,16 +85,16 @@ class History:
         self._points += series.add(time, value)
 
     def last(self, name: str, tags: Tags) -> float:
-        """The newest value, 0 where there is none."""
+        """Return the newest value, 0 if there is none."""
         series = self._series.get((name, tags))
         return series.last if series is not None else 0.0
 
     def names(self) -> set[str]:
-        """The metrics that have values."""
+        """Return the metrics that have values."""
         return {series.name for series in self}
 
     def kinds(self) -> dict[str, Kind]:
-        """The metrics that have values, and the kind of each."""
+        """Return the metrics that have values, with their kinds."""
         return {series.name: series.kind for series in self}
 
     def query(
@@ -106,9 +106,11 @@ class History:
         interval: float,
         aggregate: Aggregate,
     ) -> list[Record]:
-        """The series of these metrics that have points in a time, and each tag with one of its values ("*": any).
+        """Return the series of these metrics that have points in the given time, and whose tags have the given values.
 
-        Of the points within each `interval` seconds one is made; with 0 they stay as they are.
+        Args:
+            tags: for each tag the values that are allowed, "*" for any
+            interval: if above 0, the points within each `interval` seconds are combined to one
         """
         found = []
         for series in self:

@@ -1,4 +1,4 @@
-"""Intel's driver, by its management library."""
+"""Intel's driver, through its management library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INTEGRATED = 1  # ZES_DEVICE_PROPERTY_FLAG_INTEGRATED, which the bindings do no
 
 
 class _Family(NamedTuple):
-    """Parts of a device: how they are listed, and what each of them is."""
+    """One kind of part of a device: the functions that list and describe such parts."""
 
     listing: str
     handle: str
@@ -56,7 +56,7 @@ _SENSORS = _Family(
     "zesDeviceEnumTemperatureSensors", "zes_temp_handle_t", "zesTemperatureGetProperties", "zes_temp_properties_t"
 )
 
-# What tells a metric, the best first: of several in a row all are read, those of the next row where these do not tell.
+# The parts that have a metric, best first. All parts of a row are read; the next row only if these cannot be read.
 _BUSY: _Rows = (
     ("ZES_ENGINE_GROUP_ALL",),
     ("ZES_ENGINE_GROUP_COMPUTE_ALL", "ZES_ENGINE_GROUP_RENDER_ALL"),
@@ -76,7 +76,7 @@ _MEMORY_CLOCK: _Rows = (("ZES_FREQ_DOMAIN_MEMORY",),)
 
 @dataclass
 class _Part:
-    """Of a device, on one of its tiles or on none. `last` is its counter as it was read last, with the time."""
+    """A part of a device, on one of its tiles or on none. `last` is the last value of its counter, and its time."""
 
     handle: Any
     kind: int
@@ -86,7 +86,7 @@ class _Part:
 
 @dataclass
 class _Device:
-    """A card, or one of its tiles; and the parts of the card, as they are asked for."""
+    """A card or one of its tiles, and the parts of the card that were listed so far."""
 
     card: Any
     tile: int | None = None
@@ -94,10 +94,11 @@ class _Device:
 
 
 class IntelDriver:
-    """Level Zero Sysman as the bindings `module` have it.
+    """Level Zero Sysman, through the Python bindings `module`.
 
-    It knows all cards, whatever the environment makes of them for programs, so their numbers are counted here. A card
-    whose parts are those of its tiles is the sum of these, or as hot, fast and busy as the one that is so most.
+    The library lists all cards, whatever the environment shows to programs, so the cards are numbered here. If only the
+    tiles of a card have parts of a kind, the card's value is their sum (power, memory) or their maximum (temperature,
+    clock, utilization).
     """
 
     remedy = "pip install 'dragon-runtime[gpu]', and install Intel's Level Zero loader"
@@ -107,7 +108,7 @@ class IntelDriver:
         self._module = module
 
     def open(self) -> None:
-        """Load it, and put the cards in the order in which programs number them: that of their PCI addresses."""
+        """Load the library, and sort the cards as programs number them: by PCI address."""
         self._library = LevelZero(self._module)
         self._library.call("zesInit", 0)
         cards = []
@@ -128,12 +129,12 @@ class IntelDriver:
         try:
             told, _ = self._library.filled("zesDevicePciGetProperties", card, "zes_pci_properties_t")
         except Untold:
-            return (math.inf,)  # the library's own order, behind those that tell
+            return (math.inf,)  # the library's own order, after those that have an address
         address = told.address
         return (address.domain, address.bus, address.device, address.function)
 
     def _tiles(self, card: Any) -> int | None:
-        """How many it has, None where it is none that programs are given: an integrated one, or one that is lost."""
+        """Return the number of tiles, or None if programs cannot use the card: integrated, or lost."""
         try:
             told, more = self._library.filled(
                 "zesDeviceGetProperties", card, "zes_device_properties_t", "zes_device_ext_properties_t"
@@ -144,7 +145,7 @@ class IntelDriver:
         return None if other or more.flags & _INTEGRATED else int(told.numSubdevices)
 
     def device(self, gpus: Gpus, place: int) -> _Device:
-        """A tile by its card and number, or the card or the tile of a number, as the environment has it."""
+        """Return a tile by card and number, or the card or tile of a number, depending on the environment."""
         number = gpus.numbers[place]
         if isinstance(number, float):
             card, _, tile = str(number).partition(".")
@@ -161,13 +162,13 @@ class IntelDriver:
         read: Callable[[_Part], float | None],
         together: Callable[[Iterable[float]], float],
     ) -> float | None:
-        """Of all parts that tell it, together; None while one of them has yet to be read again."""
+        """Combine the values of all parts that have one. None if one of them must be read once more."""
         values = self._read(device, family, rows, read)
         known = [value for value in values if value is not None]
         return together(known) if len(known) == len(values) else None
 
     def _read(self, device: _Device, family: _Family, rows: _Rows, read: Callable[[_Part], Value]) -> list[Value]:
-        """From a tile; from a card by its own parts, or where only its tiles have such, from each of these."""
+        """Read a tile; or a card, from its own parts, or from those of each tile if only tiles have such."""
         kinds = [[self._library.constant(name) for name in row] for row in rows]
         parts = [part for part in self._parts(device, family) if any(part.kind in row for row in kinds)]
         tiles = {part.tile for part in parts}
@@ -182,7 +183,7 @@ class IntelDriver:
         ]
 
     def _parts(self, device: _Device, family: _Family) -> list[_Part]:
-        """All of the card, looked for once. Raises Untold where none of them says what it is."""
+        """Return all parts of a kind, which are listed once. Raises Untold if none can be described."""
         if family not in device.parts:
             found, failure = [], None
             for handle in self._library.listed(family.listing, family.handle, device.card):
@@ -205,7 +206,7 @@ class IntelDriver:
 
     def _watts(self, part: _Part) -> float | None:
         told, _ = self._library.filled("zesPowerGetEnergyCounter", part.handle, "zes_power_energy_counter_t")
-        return _rate(part, told.energy, told.timestamp)  # of millionths of a joule in millionths of a second
+        return _rate(part, told.energy, told.timestamp)  # microjoules per microsecond
 
     def _celsius(self, part: _Part) -> float:
         told = ctypes.c_double()
@@ -229,7 +230,7 @@ class IntelDriver:
         return self._library.filled("zesMemoryGetState", part.handle, "zes_mem_state_t")[0]
 
     def processes(self, device: _Device) -> list[tuple[int, int]]:
-        """Those that use it. Of a tile it is not known which of the card's processes do."""
+        """Return the processes that use the card. Which of them use a tile is not known."""
         if device.tile is not None:
             raise Untold("the driver tells them of whole cards only")
         running = self._library.listed("zesDeviceProcessesGetState", "zes_process_state_t", device.card)
@@ -237,12 +238,12 @@ class IntelDriver:
 
 
 def _split(card: Any, tiles: int) -> list[_Device]:
-    """A card as its tiles; one that is not divided as itself."""
+    """Return a card's tiles; for a card that is not divided, the card."""
     return [_Device(card, tile) for tile in range(tiles)] if tiles > 1 else [_Device(card)]
 
 
 def _best(rows: list[list[_Part]], read: Callable[[_Part], Value]) -> list[Value]:
-    """What the parts of the first row that tells have to say. Raises Untold where none does."""
+    """Return the values of the first row of parts that can be read. Raises Untold if there is none."""
     failure = Untold("the driver shows this user nothing that would tell")
     for parts in rows:
         try:
@@ -254,7 +255,7 @@ def _best(rows: list[list[_Part]], read: Callable[[_Part], Value]) -> list[Value
 
 
 def _rate(part: _Part, count: int, time: int) -> float | None:
-    """By how much a counter has risen in a unit of its time; None for the first time, or after a reset."""
+    """Return the increase of a counter per unit of its time; None at the first reading, or after a reset."""
     last, part.last = part.last, (count, time)
     if last is None or time <= last[1] or count < last[0]:
         return None

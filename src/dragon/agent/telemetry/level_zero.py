@@ -13,13 +13,13 @@ from dragon.agent.telemetry.gpu_driver import Untold
 __all__ = ["LevelZero"]
 
 _LOADER = "libze_loader.so.1"
-_ROOM = 16  # for processes that begin between two questions, of which the first asks how many there are
+_ROOM = 16  # spare entries for processes that start after the call that returned their number
 
 
 class LevelZero:
-    """The library as the bindings `module` have it: calls that raise, and structures that come back filled.
+    """The library, through the bindings `module`: calls that raise exceptions, and structures that are filled.
 
-    Whatever the library refuses raises Untold with the name of its result.
+    If a call fails, it raises Untold with the name of the result.
     """
 
     def __init__(self, module: str) -> None:
@@ -29,7 +29,7 @@ class LevelZero:
         }
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Raises Untold where it does not succeed, or where this library is too old to have it."""
+        """Call a function. Raises Untold if it fails, or if this version of the library does not have it."""
         try:
             result = getattr(self._bindings, function)(*arguments)
         except AttributeError as error:
@@ -38,18 +38,18 @@ class LevelZero:
             raise Untold(self._results.get(result, f"result {result:#x}"))
 
     def constant(self, name: str) -> int:
-        """A constant of the bindings."""
+        """Return a constant of the bindings."""
         return int(getattr(self._bindings, name))
 
     def structure(self, kind: str) -> Any:
-        """An empty one that knows what it is, as the library asks of most of them."""
+        """Return an empty structure, with its type set where the library needs that."""
         empty = getattr(self._bindings, kind)()
         if hasattr(empty, "stype"):
             empty.stype = self._type_of(kind)
         return empty
 
     def filled(self, function: str, handle: Any, kind: str, extension: str = "") -> tuple[Any, Any]:
-        """What a function tells of a handle, and what it tells beside that; None where nothing more is asked."""
+        """Return the structure that a function fills for a handle, and its extension, None if not requested."""
         told, more = self.structure(kind), self.structure(extension) if extension else None
         if more is not None:
             told.pNext = ctypes.cast(ctypes.pointer(more), ctypes.c_void_p)
@@ -57,7 +57,7 @@ class LevelZero:
         return told, more
 
     def listed(self, function: str, kind: str, *owner: Any) -> list[Any]:
-        """What there is of a kind of handle or structure, of its owner where it has one."""
+        """Return all handles or structures of a kind, of the owner if one is given."""
         count = ctypes.c_uint32(0)
         self.call(function, *owner, ctypes.byref(count), None)
         if count.value == 0:
@@ -71,23 +71,23 @@ class LevelZero:
         return list(array[: count.value])
 
     def _type_of(self, kind: str) -> int:
-        """zes_mem_state_t is ZES_STRUCTURE_TYPE_MEM_STATE, and so are the others."""
+        """Return a structure's type: for zes_mem_state_t it is ZES_STRUCTURE_TYPE_MEM_STATE, and so on."""
         return self.constant(kind.removesuffix("_t").upper().replace("ZES_", "ZES_STRUCTURE_TYPE_", 1))
 
 
 class _OnSearchPath(ctypes.CDLL):
-    """A library, of which Level Zero's loader is looked for as the linker looks for any other."""
+    """A library; for Level Zero's loader, the one on the linker's search path."""
 
     def __init__(self, name: str, *arguments: Any, **options: Any) -> None:
         super().__init__(_LOADER if Path(name).name == _LOADER else name, *arguments, **options)
 
 
 def _load(module: str) -> ModuleType:
-    """The bindings, with the loader. Raises ImportError where one of both is not there.
+    """Import the bindings, with the loader. Raises ImportError if one of them is missing.
 
-    They load it as they are imported, up to 0.1.3 from the folder that only Debian and Ubuntu have
-    (oneapi-src/level-zero#485): on other systems, and with the loader of a module of the cluster, they could not be
-    imported.
+    The bindings load the loader when they are imported: up to version 0.1.3 from the folder that only Debian and Ubuntu
+    have (oneapi-src/level-zero#485). Without this function, they could not be imported on other systems, nor with the
+    loader of a cluster's environment module.
     """
     usual = ctypes.CDLL
     ctypes.CDLL = _OnSearchPath  # type: ignore[misc, assignment]

@@ -12,7 +12,7 @@ __all__ = ["lifetimes"]
 
 
 def lifetimes(services: Services, since: float) -> list[Lifetime]:
-    """Those that live, and those that have ended since that time (seconds since 1970)."""
+    """Return the processes that are alive, or have ended since `since` (seconds since 1970)."""
     node, host = services.run.node, services.host_name
     head = head_of(services.run.folder)
     found = []

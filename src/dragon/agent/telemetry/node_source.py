@@ -21,7 +21,7 @@ class NodeSource:
         self._times = psutil.cpu_times()
 
     def read(self, seen: Seen) -> list[Sample]:
-        """CPUs, memory, network and disks; the run's shared memory."""
+        """Return the use of CPUs, memory, network, disks and the run's shared memory."""
         before, self._times = self._times, psutil.cpu_times()
         memory, swap, loads = psutil.virtual_memory(), psutil.swap_memory(), psutil.getloadavg()
         values: dict[str, float] = {
@@ -54,16 +54,19 @@ class CoreSource:
         self._times = psutil.cpu_times(percpu=True)
 
     def read(self, seen: Seen) -> list[Sample]:
-        """How busy they were since the last time."""
+        """Return the utilization of each CPU since the last call."""
         before, self._times = self._times, psutil.cpu_times(percpu=True)
         busy = map(_busy, before, self._times)
         return [Sample("cpu_core_percent", value, tags_of(cpu=number)) for number, value in enumerate(busy)]
 
 
 def _busy(before: Any, now: Any) -> float:
-    """In percent, between two readings. psutil's own measure is one for each thread, and threads read by turns."""
+    """Return the CPU utilization in percent between two readings.
+
+    psutil's own measure is kept for each thread, and this is called from changing threads.
+    """
     passed = [later - earlier for earlier, later in zip(before, now, strict=True)]
-    # Time of guests is in that of users already.
+    # The time of guests is contained in that of users.
     whole = sum(passed) - (now.guest - before.guest) - (now.guest_nice - before.guest_nice)
     idle = now.idle - before.idle + now.iowait - before.iowait
     return min(max(100 * (whole - idle) / whole, 0.0), 100.0) if whole > 0 else 0.0

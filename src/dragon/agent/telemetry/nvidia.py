@@ -1,4 +1,4 @@
-"""NVIDIA's driver, by its management library."""
+"""NVIDIA's driver, through its management library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["NvidiaDriver"]
 
 
 class NvidiaDriver:
-    """NVML as the module `module` has it."""
+    """NVML, through the Python module `module`."""
 
     remedy = "pip install 'dragon-runtime[gpu]'"
 
@@ -20,7 +20,7 @@ class NvidiaDriver:
         self._module = module
 
     def open(self) -> None:
-        """Load it."""
+        """Load the library."""
         self._nvml: Any = importlib.import_module(self._module)
         self._nvml.nvmlInit()
         self.errors: tuple[type[Exception], ...] = (self._nvml.NVMLError,)
@@ -38,7 +38,7 @@ class NvidiaDriver:
         }
 
     def device(self, gpus: Gpus, place: int) -> Any:
-        """By its unique name where the environment chooses by names, else by its number."""
+        """Return a device: by its unique name if the environment selects by names, else by its number."""
         if gpus.names:
             return self._nvml.nvmlDeviceGetHandleByUUID(gpus.names[place])
         return self._nvml.nvmlDeviceGetHandleByIndex(int(gpus.numbers[place]))
@@ -48,6 +48,6 @@ class NvidiaDriver:
         return memory.used, memory.total
 
     def processes(self, device: Any) -> list[tuple[int, int]]:
-        """Those that compute on it."""
+        """Return the id and the used GPU memory in bytes of each process that computes on the device."""
         running = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
         return [(process.pid, process.usedGpuMemory) for process in running if process.usedGpuMemory is not None]

@@ -1,7 +1,7 @@
-"""Brings recorded values into the order in which they are asked for: by metric and series, then by time.
+"""Sorts recorded values into the order in which they are queried: by metric and series, then by time.
 
-What tells the series from each other takes most of the memory, and is the same for all values of a series; so it is
-kept once for each while they are sorted.
+The description of a series takes most of the memory, and is the same for all its values. So it is kept once for each
+series while the values are sorted.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dragon.infrastructure.recordings import sample_schema, whole_batches
 __all__ = ["as_written", "ordered_samples"]
 
 _MOST_ROWS = 2**20  # that are sorted together, in some 100 MB
-_PIECE = 2**15  # rows; what a reader takes in for a metric of few values
+_PIECE = 2**15  # rows; a reader loads at least this many for a metric with few values
 
 
 def as_written(path: Path) -> Iterator[Any]:
-    """The rows of a stream, which are few, in the order in which they were written."""
+    """Yield the rows of a stream, of which there are few, in the order in which they were written."""
     batches = list(whole_batches(path))
     if batches:
         yield pa.Table.from_batches(batches)
 
 
 def ordered_samples(path: Path) -> Iterator[Any]:
-    """The values of a stream as small tables in order; those of a very long one as several such sequences."""
+    """Yield the values of a stream as small sorted tables; for a very long stream, as several such sequences."""
     values: list[Any] = []
     series: list[Any] = []
     known: set[int] = set()

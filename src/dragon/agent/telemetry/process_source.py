@@ -1,8 +1,8 @@
 """The run's processes, and what those of each group use together.
 
-Each takes some 15 µs to read and to keep. So that a node with a thousand of them does not pay more for being measured
-than one with ten, only so many are read at a time as fit into a small share of one core, those that were not read for
-the longest time first.
+Each process takes some 15 µs to read and to store. So that a node with a thousand processes does not spend more on
+measuring than a node with ten, only as many are read at a time as fit into a small share of a core, those that were
+not read for the longest time first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dragon.runtime.protocol.processes import Known
 
 __all__ = ["ProcessSource"]
 
-_SHARE = 0.0025  # of a core, for reading; to keep what was read takes nearly as much again
-_FIRST_CPU_S = 0.003  # seconds of CPU for the first time
+_SHARE = 0.0025  # of a core, for reading; storing the values takes nearly as much again
+_FIRST_CPU_S = 0.003  # seconds of CPU for the first reading
 _LEAST, _MOST = 8, 2000
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -27,11 +27,11 @@ _OTHER = PROCESS_STATES.index("other")
 
 
 class _Process:
-    """A process as it was when it was last read: its CPU time in seconds, and when that was."""
+    """A process when it was last read: its CPU time in seconds, and the time of the reading."""
 
     def __init__(self, process: Known) -> None:
         self.pid = process.pid
-        # A group is followed by one node; on others only the names of its members tell what it is called: NAME-RANK.
+        # One node follows a group. On the others, its name is known only from its members' names: NAME-RANK.
         self.group = process.name.rpartition("-")[0] if process.group else ""
         self.tags = tags_of(puid=process.puid, name=process.name)
         self.read_at = 0.0
@@ -40,21 +40,21 @@ class _Process:
         self.memory = 0
 
     def read(self) -> list[Sample]:
-        """CPU since the last time, memory and state. Raises OSError where it has ended."""
+        """Return CPU use since the last call, memory and state. Raises OSError if the process has ended."""
         fd = os.open(f"/proc/{self.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
             text = os.read(fd, 1024)
         finally:
             os.close(fd)
         now = time.monotonic()
-        fields = text[text.rindex(b")") + 2 :].split(b" ", 22)  # the name may hold anything
+        fields = text[text.rindex(b")") + 2 :].split(b" ", 22)  # the name may contain spaces and parentheses
         cpu = (int(fields[11]) + int(fields[12])) / _TICKS
         self.memory = int(fields[21]) * _PAGE
         samples = [
             Sample("process_memory", self.memory, self.tags),
             Sample("process_state", _STATES.get(fields[0], _OTHER), self.tags),
         ]
-        if self.read_at:  # it is measured from one time to the next
+        if self.read_at:  # CPU use is measured from one reading to the next
             self.percent = 100 * (cpu - self.cpu) / (now - self.read_at)
             samples.append(Sample("process_cpu_percent", self.percent, self.tags))
         self.read_at, self.cpu = now, cpu
@@ -62,16 +62,16 @@ class _Process:
 
 
 class ProcessSource:
-    """As many live processes of the run as there is time for; the first two thousand in turn."""
+    """As many live processes of the run as there is time for, among the first two thousand, in turn."""
 
     name = "the processes"
 
     def __init__(self) -> None:
-        self._known: dict[int, _Process] = {}  # those whose turn it is come first
+        self._known: dict[int, _Process] = {}  # those to be read next come first
         self._asked_at = 0.0
 
     def read(self, seen: Seen) -> list[Sample]:
-        """What those whose turn it is use, and what all members of each group used when they were last read."""
+        """Return what the processes read this time use, and the last known sums of each group."""
         live = {process.puid: process for process in seen.processes[:_MOST]}
         self._known = {puid: process for puid, process in self._known.items() if puid in live}
         self._known |= {puid: _Process(process) for puid, process in live.items() if puid not in self._known}

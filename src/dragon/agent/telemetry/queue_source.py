@@ -1,8 +1,8 @@
-"""Users' queues and pools, as they lie in the node's shared memory.
+"""Users' queues and pools, read from the node's shared memory.
 
-Nobody tells the agent of a queue: it looks for them among the arena's blocks, and reads the counts that they have for
-their own use. So a put and a get cost the same whether or not they are measured, and a process that is killed in the
-middle of one disturbs nothing.
+Processes do not report their queues to the agent: it looks for them among the arena's blocks, and reads the counters
+that the queues have anyway. So a put and a get cost the same whether or not they are measured, and a process that is
+killed in the middle of one disturbs nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ __all__ = ["QueueSource"]
 log = runtime_log("telemetry")
 
 _MOST_QUEUES = 100
-_MOST_BLOCKS = 2**18  # that are looked through for new ones each time
-# How processes of other nodes wait for an object of this one.
+_MOST_BLOCKS = 2**18  # searched for new queues each time
+# The operations in which processes of other nodes wait for an object of this node.
 _GETS, _PUTS = {"Channel.get", "Channel._wait_readable"}, {"Channel.put"}
 
 
 class _Queue:
-    """A queue or pool: its tags, and what its counters were last. They are read while they change, and never told to
-    be less than before."""
+    """A queue or pool: its tags, and the last values of its counters.
+
+    A counter may change while it is read; a value below the last one is not reported.
+    """
 
     def __init__(self, tags: Tags) -> None:
         self.tags = tags
@@ -41,7 +43,7 @@ class _Queue:
         return self._last[counter]
 
     def of_queue(self, state: State, seen: Seen) -> list[Sample]:
-        """What it holds, what went through, and who waits."""
+        """Return a queue's size, its counters, and the number of processes that wait for it."""
         parked = [what for offset, what in seen.parked if offset == state["offset"]]
         getting = state["getting"] + sum(what in _GETS for what in parked)
         putting = state["putting"] + sum(what in _PUTS for what in parked)
@@ -55,17 +57,17 @@ class _Queue:
         ]
 
     def of_pool(self, state: State) -> list[Sample]:
-        """Its tasks and its workers."""
+        """Return the number of a pool's tasks and workers."""
         return [
             Sample("pool_tasks_waiting", state["size"], self.tags),
             Sample("pool_tasks_running", state["running"], self.tags),
             Sample("pool_tasks_done", self._counted("done", state["done"]), self.tags),
-            Sample("pool_workers", max(state["attached"] - 1, 0), self.tags),  # the others have the tasks, too
+            Sample("pool_workers", max(state["attached"] - 1, 0), self.tags),  # the last attachment is not a worker's
         ]
 
 
 class QueueSource:
-    """The queues and pools of this node, a hundred at most."""
+    """The queues and pools of this node, at most a hundred."""
 
     name = "the queues"
 
@@ -76,7 +78,7 @@ class QueueSource:
         self._told = False
 
     def read(self, seen: Seen) -> list[Sample]:
-        """How much is in them and went through them."""
+        """Return the contents and counters of each queue and pool."""
         found, self._next = _core.find_queues(self._next, _MOST_BLOCKS)
         offsets = list(dict.fromkeys([*self._offsets, *found]))
         if len(offsets) > _MOST_QUEUES and not self._told:
@@ -94,7 +96,8 @@ class QueueSource:
 
 
 def _tags(state: State, seen: Seen) -> Tags:
-    """Its number, and the id and the name of the process that made it, unless that has ended or is on another node."""
+    """Return the queue's number, and the id of the process that created it, with its name if it is alive on
+    this node."""
     kind, maker = "pool" if "done" in state else "queue", state["maker"]
     tags: dict[str, object] = {kind: state["number"], "puid": maker}
     for process in seen.processes:

@@ -25,14 +25,14 @@ __all__ = ["Recorder", "open_recorder"]
 
 log = runtime_log("telemetry")
 
-_FLUSH_INTERVAL_S = 2.0  # seconds; so much is lost with an agent that is killed
-_MOST_ROWS = 200_000  # that wait to be written
-_CLOCK_MARGIN_S = 60.0  # seconds by which the clock may be set back without the end of a process being missed
+_FLUSH_INTERVAL_S = 2.0  # seconds; at most this much is lost if the agent is killed
+_MOST_ROWS = 200_000  # rows that may wait to be written
+_CLOCK_MARGIN_S = 60.0  # seconds that the clock may be set back without missing the end of a process
 _CLOSE_TIMEOUT_S = 10.0
 
 
 def open_recorder(services: Services, directory: Path) -> Recorder:
-    """Record what an agent's node measures."""
+    """Start recording what this agent's node measures."""
     info = RunInfo.read(services.run.folder)
     members = services.peers.members if services.peers is not None else []
     description = RunDescription(
@@ -48,7 +48,8 @@ def open_recorder(services: Services, directory: Path) -> Recorder:
 class Recorder:
     """Records values and lifetimes of a node in a directory, from now on.
 
-    `lifetimes` gives the processes that live or have ended since a time.
+    Args:
+        lifetimes: returns the processes that are alive or have ended since a time
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Recorder:
         self._looked = 0.0
         self._known: dict[int, float | None] = {}  # when each process ended, as it was recorded
         self._loop = asyncio.get_running_loop()
-        # Not one that the end of the process would wait for: a file system may hang.
+        # A daemon thread, so that the process can end even if the file system hangs.
         self._thread = threading.Thread(target=self._writer.run, name="recorder", daemon=True)
         self._thread.start()
         self._timer = self._loop.call_later(_FLUSH_INTERVAL_S, self._hand_over)
@@ -82,7 +83,7 @@ class Recorder:
             log.warning("telemetry is written too slowly, and some of it is dropped")
 
     def add_spans(self, spans: list[Span]) -> None:
-        """Record what took a while."""
+        """Record spans."""
         if len(self._spans) + len(spans) <= _MOST_ROWS:
             self._spans += spans
         elif not self._late:
@@ -100,7 +101,7 @@ class Recorder:
         self._writer.parcels.put(parcel)
 
     def _news(self, now: float) -> list[Lifetime]:
-        """The processes that have started or ended since the last time."""
+        """Return the processes that have started or ended since the last call."""
         found = self._lifetimes(min(self._looked, now) - _CLOCK_MARGIN_S)
         self._looked = now
         news = [one for one in found if self._known.get(one.puid, 0.0) != one.ended]
@@ -108,12 +109,14 @@ class Recorder:
         return news
 
     async def close(self) -> None:
-        """Write what is left, and make the files those of a run that has ended; of one that hangs they stay as they
-        are."""
+        """Write what is left, and turn the files into those of a run that has ended.
+
+        If the file system hangs, the files stay as they are.
+        """
         self._timer.cancel()
         now = time.time()
         self._known = {puid: ended for puid, ended in self._known.items() if ended is not None}
-        # What lives yet ends with the run, and nobody learns of its exit code.
+        # Processes that are still alive end with the run; their exit codes are not known.
         ended = [msgspec.structs.replace(one, ended=one.ended or now) for one in self._news(now)]
         self._put(Parcel(now, self._rows, ended, self._spans, last=True))
         await self._loop.run_in_executor(None, self._thread.join, _CLOSE_TIMEOUT_S)

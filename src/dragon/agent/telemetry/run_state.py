@@ -1,4 +1,4 @@
-"""What a run is, for whoever looks at it."""
+"""The state of a run, as views of it show it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["run_state"]
 
 
 def run_state(services: Services, level: int, period: float) -> RunState:
-    """The run of an agent that measures at that level."""
+    """Return the state of the run, whose agent measures at `level` every `period` seconds."""
     info, peers = RunInfo.read(services.run.folder), services.peers
     return RunState(
         name=run_name(services.run.folder, info),

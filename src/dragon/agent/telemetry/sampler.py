@@ -1,4 +1,4 @@
-"""Asks all sources for values, again and again, without waiting for any of them."""
+"""Reads all sources periodically, without waiting for any of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _FIRST_SAMPLE_S = 0.1  # seconds over which the first load of the CPUs is measur
 
 
 class Sampler:
-    """Asks every `period` seconds. A source that has not answered is not asked again; `store` gets what they say."""
+    """Reads all sources every `period` seconds, and gives the values to `store`.
+
+    A source that has not answered yet is not read again.
+    """
 
     def __init__(
         self, sources: list[Source], period: float, look: Callable[[], Seen], store: Callable[[list[Sample]], None]
@@ -34,7 +37,7 @@ class Sampler:
         self._asked: dict[Source, tuple[float, asyncio.Future[list[Sample]]]] = {}
         self._told: set[tuple[str, str]] = set()
         self._closed = False
-        # Not the loop's own threads, for whose end it would wait.
+        # Not the loop's own threads, because the loop would wait for their end.
         self._threads = ThreadPoolExecutor(len(sources), "telemetry")
         self._timer = self._loop.call_later(min(period, _FIRST_SAMPLE_S), self._ask)
 
@@ -68,7 +71,7 @@ class Sampler:
             log.warning("%s %s", source.name, text)
 
     def close(self) -> None:
-        """Ask no more; answers that are outstanding are not heard."""
+        """Stop. Values that are still being read are dropped."""
         self._closed = True
         self._timer.cancel()
         for _, future in self._asked.values():

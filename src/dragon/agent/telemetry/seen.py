@@ -35,10 +35,11 @@ class SeenShard(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What there is on the node. Sizes are in bytes.
+    """The state of the node. Sizes are in bytes.
 
-    `processes` are the run's that live, `parked` is what processes of other nodes wait for: the offset of an object,
-    and the operation.
+    Attributes:
+        processes: the run's processes that are alive
+        parked: what processes of other nodes wait for: the offset of an object, and the operation
     """
 
     processes: list[Known] = []
@@ -51,7 +52,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def see(services: Services, history: int, level: int) -> Seen:
-    """Look at what is measured at that level, where the history of metrics has that size."""
+    """Return what is measured at that level. `history` is the size of the history of metrics."""
     usage = _core.usage()
     head = head_of(services.run.folder)
     heads = [Known(FIRST_PUID, head.pid, "head", parent=0, group=0, record=(0, 0, 0))] if head is not None else []
@@ -74,6 +75,6 @@ def see(services: Services, history: int, level: int) -> Seen:
 
 @functools.cache
 def head_of(folder: Path) -> Owner | None:
-    """The program that started its run itself, if one did; any other the run has started."""
+    """Return the program that started its run itself. None: the run was started first, and then its program."""
     info = RunInfo.read(folder)
     return None if info.front_end is not None or info.owner == info.agent else info.owner

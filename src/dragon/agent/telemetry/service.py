@@ -1,4 +1,4 @@
-"""Telemetry as this node's agent serves it: to the processes of the node, and to the other agents."""
+"""Telemetry as this node's agent serves it, to the processes of the node and to the other agents."""
 
 from __future__ import annotations
 
@@ -33,8 +33,12 @@ _STALE_PERIODS = 5  # periods without a new value
 
 
 class Telemetry:
-    """Begins at the level that the environment says, 0 where it says none. What is measured is also written to files
-    where the environment says so."""
+    """The telemetry of one node.
+
+    It starts with the level that the environment sets, by default 0. If the environment names a directory, the values
+    are
+    also written to files there.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -55,7 +59,7 @@ class Telemetry:
     # ---- requests
 
     def handlers(self) -> list[Handler]:
-        """What this answers."""
+        """Return the handlers of the requests that this answers."""
         services = self._services
         return [
             protocol.TelemetryLevel.served_by(lambda r: self._level),
@@ -76,7 +80,7 @@ class Telemetry:
         ]
 
     def start(self, level: int, period: float | None = None) -> list[int]:
-        """Measure at that level, every `period` seconds. Raises ValueError."""
+        """Measure at that level, every `period` seconds. Raises ValueError if there is no such level."""
         from dragon.agent.telemetry.history import History
 
         highest = variables.HIGHEST_TELEMETRY_LEVEL
@@ -115,14 +119,17 @@ class Telemetry:
             self._recorder = open_recorder(self._services, directory)
 
     def stop(self) -> list[int]:
-        """Measure no more and forget everything."""
+        """Stop measuring, and drop all values."""
         self.close()
         self._level = 0
         self._history = None
         return [0]
 
     def add(self, given: protocol.AddValue) -> None:
-        """Keep a value of a program's own; a counter grows by it. Raises ValueError where name or kind is taken."""
+        """Store a value of a program's own metric; the value of a counter is added to it.
+
+        Raises ValueError if the runtime uses the name itself, or the metric is of another kind.
+        """
         if self._history is None:
             return
         if given.name in METRICS:
@@ -135,15 +142,15 @@ class Telemetry:
         self._keep(given.name, told, given.kind, when, value)
 
     def names(self) -> list[str]:
-        """The metrics of which this node has values."""
+        """Return the metrics of which this node has values."""
         return sorted(self._history.names()) if self._history is not None else []
 
     def kinds(self) -> list[tuple[str, Kind]]:
-        """The metrics of which this node has values, and the kind of each."""
+        """Return the metrics of which this node has values, with their kinds."""
         return sorted(self._history.kinds().items()) if self._history is not None else []
 
     def query(self, asked: protocol.Query) -> list[Record]:
-        """What this node has of them."""
+        """Return what this node has of the queried series."""
         if self._history is None:
             return []
         return self._history.query(
@@ -151,13 +158,13 @@ class Telemetry:
         )
 
     def name_task(self, name: str) -> int:
-        """The number by which processes of this node note tasks of that name."""
+        """Return the number with which processes of this node record tasks of that name."""
         if name not in self._task_names:
             self._task_names.append(name)
         return self._task_names.index(name)
 
     def families(self) -> list[Family[Told]]:
-        """The newest values, as Prometheus has them."""
+        """Return the newest values in Prometheus' form."""
         if self._history is None:
             return []
         from dragon.agent.telemetry.exposition import families
@@ -165,7 +172,7 @@ class Telemetry:
         return families(self._history, time.time(), _STALE_PERIODS * self._period)
 
     def lines(self) -> list[Family[Line]]:
-        """The same as text."""
+        """Return the newest values as lines of Prometheus' page."""
         from dragon.agent.telemetry.exposition import lines
 
         return lines(self.families())
@@ -174,17 +181,17 @@ class Telemetry:
 
     @property
     def recording(self) -> bool:
-        """Whether it is written to files."""
+        """Whether the values are written to files."""
         return self._recorder is not None
 
     async def finish(self) -> None:
-        """The run is over: measure no more, and write what is left."""
+        """Stop measuring at the end of the run, and write what is left."""
         self.close()
         if self._recorder is not None:
             await self._recorder.close()
 
     def close(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None

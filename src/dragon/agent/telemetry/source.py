@@ -1,4 +1,4 @@
-"""What can be measured."""
+"""The interface of what can be measured."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ class Source(Protocol):
     name: str
 
     def read(self, seen: Seen) -> list[Sample]:
-        """The values of this moment. What it raises means that there are none this time."""
+        """Return the current values. An exception means that there are none this time."""

@@ -1,4 +1,4 @@
-"""Which sources there are at each level."""
+"""Selects the sources of each telemetry level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["sources_of"]
 
 
 def sources_of(level: int) -> list[Source]:
-    """What is measured at that level."""
+    """Return the sources that are measured at that level."""
     found: list[Source] = []
     if level >= 2:
         found.append(NodeSource())

@@ -21,9 +21,9 @@ _ZSTD = pa.Codec.is_available("zstd")
 
 
 class StreamFile:
-    """A new Arrow IPC stream in a folder, `stem` being its name; each batch is in the file when `write` returns.
+    """A new Arrow IPC stream in a folder. `stem` is its name; each batch is in the file when `write` returns.
 
-    All methods raise OSError; what was not written whole is cut off again, and the file may be written to afterwards.
+    All methods raise OSError. A batch that was not written completely is removed again, and later ones can be written.
     """
 
     def __init__(self, folder: Path, stem: str, schema: Any) -> None:
@@ -60,7 +60,7 @@ class StreamFile:
         self._size += len(data)
 
     def finish(self, tables: Callable[[Path], Iterator[Any]]) -> None:
-        """Close it and make it a Parquet file, of the rows that `tables` reads of it."""
+        """Close the stream, and make a Parquet file of the rows that `tables` reads from it."""
         self.close()
         target = self._path.with_suffix(PARQUET)
         temporary = self._path.with_suffix(PARQUET + _UNFINISHED)
@@ -75,14 +75,14 @@ class StreamFile:
         pa.default_memory_pool().release_unused()
 
     def close(self) -> None:
-        """Leave it as a stream."""
+        """Close the stream, and leave it as it is."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def _free(folder: Path, stem: str) -> Path:
-    """A name that no file has: one hour may come twice where a clock is set back."""
+    """Return a path that is not used. An hour may come twice if the clock is set back."""
     count = 1
     while True:
         path = folder / (f"{stem}{STREAM}" if count == 1 else f"{stem}.{count}{STREAM}")

@@ -1,4 +1,4 @@
-"""Collects what processes of this node wait for and do, and what goes to other nodes, for a trace of the run."""
+"""Collects, for a trace of the run, what processes of this node wait for and do, and their messages to other nodes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _FLOW_BITS, _MESSAGE_BITS = 20, 24  # of a message's link; the node is above the
 
 
 class Tracer:
-    """Hands `store` what has happened, again and again, until it is closed. `names` are those of tasks, by number.
+    """Gives `store` the new spans periodically until it is closed. `names` are the names of tasks, by number.
 
-    Raises MemoryError where there is none for it.
+    Raises MemoryError if there is not enough shared memory.
     """
 
     def __init__(self, services: Services, names: list[str], store: Callable[[list[Span]], None]) -> None:
@@ -86,7 +86,7 @@ class Tracer:
         return self._services.peers.host(node)
 
     def close(self) -> None:
-        """Trace no more."""
+        """Stop tracing."""
         self._timer.cancel()
         _core.trace(False)
         self._watch(None, None, None)
@@ -95,6 +95,6 @@ class Tracer:
 
 
 def _link(node: int, flow: int, number: int) -> int:
-    """The same for a message where it is sent and where it arrives, by the node and the flow that it goes to."""
+    """Return a number that is the same where a message is sent and where it arrives, from its destination and flow."""
     low = flow % (1 << _FLOW_BITS) << _MESSAGE_BITS | number % (1 << _MESSAGE_BITS)
     return (node + 1) << (_FLOW_BITS + _MESSAGE_BITS) | low

@@ -38,7 +38,7 @@ Row = tuple[float, str, Tags, Kind, float]
 
 
 class Parcel(msgspec.Struct):
-    """What is to be written together, and when it was handed over. The last one of a run says so."""
+    """What is to be written together, and when it was handed over. `last`: the run has ended."""
 
     time: float
     rows: list[Row]
@@ -48,10 +48,11 @@ class Parcel(msgspec.Struct):
 
 
 class Writer:
-    """Writes parcels into the folder of a run, until the last.
+    """Writes parcels into the folder of a run, until the last one.
 
-    What cannot be written is dropped, which is said once; the next parcel is tried anew. `description` is that of the
-    run, where this node is the one that writes it.
+    What cannot be written is dropped, which is logged once; the next parcel is tried again. `description` is that of
+    the
+    run if this node is the one that writes it.
     """
 
     def __init__(self, folder: Path, prefix: str, description: RunDescription | None) -> None:
@@ -69,7 +70,7 @@ class Writer:
         self._told = False
 
     def run(self) -> None:
-        """Write what comes out of the queue; the body of the thread."""
+        """Write the parcels of the queue; the body of the thread."""
         last = False
         while not last:
             parcel = self.parcels.get()
@@ -78,7 +79,7 @@ class Writer:
             last = parcel.last
 
     def write(self, parcel: Parcel) -> None:
-        """Write one."""
+        """Write one parcel."""
         try:
             import pyarrow
         except ImportError as error:
@@ -91,7 +92,7 @@ class Writer:
                 self._tell(str(error))
 
     def _steps(self, parcel: Parcel) -> list[Callable[[], None]]:
-        """What to do for a parcel, whether or not the step before it succeeded."""
+        """Return the steps for a parcel. Each is done whether or not the one before it succeeded."""
         steps: list[Callable[[], None]] = [] if self._made else [self._make_folder]
         if hour_name(parcel.time) != self._hour:
             self._hour = hour_name(parcel.time)
@@ -106,10 +107,10 @@ class Writer:
     def _tell(self, reason: str) -> None:
         if not self._told:
             self._told = True
-            log.warning("telemetry is not recorded in %s: %s; the program goes on", self._folder, reason)
+            log.warning("telemetry is not recorded in %s: %s; the program continues", self._folder, reason)
 
     def _make_folder(self) -> None:
-        for folder in reversed([self._folder, *self._folder.parents]):  # one by one, that all be private
+        for folder in reversed([self._folder, *self._folder.parents]):  # one by one, so that all are private
             if not folder.exists():
                 folder.mkdir(mode=0o700, exist_ok=True)
         self._made = True
@@ -164,7 +165,7 @@ class Writer:
         return [times, metrics, kinds, tags, values, list(map(self._number, metrics, tags))]
 
     def _number(self, metric: str, tags: Tags) -> int:
-        """The same for all values of one series, and for no other; after very many, one may get another."""
+        """Return a number for a series that no other series has; after very many series, it may get a new one."""
         number = self._numbers.get((metric, tags))
         if number is None:
             if len(self._numbers) >= _MOST_NUMBERS:

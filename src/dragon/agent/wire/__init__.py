@@ -1,1 +1,1 @@
-"""Connections between agents, and between an agent and the front end: links, their bulk lanes, and what is answered."""
+"""Connections between agents, and between an agent and the front end: links, their bulk lanes, and responses."""

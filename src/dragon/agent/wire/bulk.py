@@ -1,7 +1,7 @@
-"""How payloads go from one agent to another: two ways behind one small protocol.
+"""How payloads go from one agent to another: two kinds of lanes with one small interface.
 
-Every link has a lane in itself, over TCP with TLS. Where both agents have the same fabric it has a second one beside
-it, for large payloads. Frames stay on the link, so a payload has a place among them whichever way it comes.
+Every link contains a lane, over TCP with TLS. If both agents have the same fabric, the link has a second lane, for
+large payloads. Frames always go over the link, so a payload has its place among them whichever lane it uses.
 """
 
 from __future__ import annotations
@@ -12,53 +12,59 @@ from typing import Any, NamedTuple, Protocol
 
 __all__ = ["Fabric", "Greeting", "InLink", "Lane"]
 
-_PIECE = 4 * 2**20  # bytes that are written at a time; TLS takes none of 2 GiB, and keeps a copy of what waits
+_PIECE = 4 * 2**20  # bytes written at a time; TLS cannot take 2 GiB at once, and copies what it has not sent
 
 
 class Greeting(NamedTuple):
-    """What one agent tells another, in private, of its end of a new link."""
+    """What one agent sends another, over the encrypted link, about its end of a new lane."""
 
     kind: str
-    """Of its fabric."""
+    """The kind of its fabric."""
     place: bytes
-    """Where and how it can be reached over that."""
+    """Its address on the fabric, encoded."""
     tag: int
-    """Of the first payload that it expects, or of its end."""
+    """The tag of the first payload that it expects, or of its end of the lane."""
 
 
 class Lane(Protocol):
-    """One way for the payloads of one link, in both directions."""
+    """A way for the payloads of one link, in both directions."""
 
     def open(self) -> bool:
-        """Whether payloads can be sent this way; made sure of when it is first asked."""
+        """Return whether payloads can be sent this way. The first call starts connecting if that is needed."""
         ...
 
     def send(self, payload: memoryview) -> None:
-        """Send the next payload. It is kept, and must not change, until it is under way."""
+        """Send the next payload. It is kept, and must not change, until it is sent."""
         ...
 
     def receive(self, memory: Any, done: Callable[[], None]) -> None:
-        """Fill `memory` with the next payload that has not been asked for, then call `done`."""
+        """Fill `memory` with the next payload that was not requested yet, then call `done`."""
         ...
 
     def close(self) -> None:
-        """The link is gone: nothing more is received."""
+        """Close the lane, because the link is closed: nothing more is received."""
         ...
 
 
 class Fabric(Protocol):
-    """What an agent has beside its links."""
+    """What an agent has for payloads besides its links."""
 
     def greet(self) -> Greeting:
-        """What to tell the other side of a new link."""
+        """Return what to send to the other side of a new link."""
         ...
 
     def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> Lane:
-        """The lane beside a link on which both sides have greeted. `lost` is told why it failed, if it does."""
+        """Return the lane of a link on which both sides have greeted.
+
+        Args:
+            told: the greeting of this side
+            heard: the greeting of the other side
+            lost: called with the reason if the lane fails
+        """
         ...
 
     def close(self) -> None:
-        """Use no processor any more. What is not finished never will be."""
+        """Stop using the fabric. What is not finished is given up."""
         ...
 
 
@@ -71,7 +77,7 @@ class InLink:
         self._is_full = False
         self._done: Callable[[], None] | None = None
         self.rest = memoryview(b"")
-        """Where what is still to come of the payload under way is to be put."""
+        """The memory for the rest of the payload that is being received."""
 
     def open(self) -> bool:
         """Return True: the lane is there as soon as the link is."""
@@ -82,7 +88,7 @@ class InLink:
         self.write(payload)
 
     def write(self, data: Any) -> None:
-        """Write something after what was written before; large data piece by piece, as the connection takes it."""
+        """Write data after what was written before; large data in pieces, as the connection takes it."""
         if not self._waiting and len(data) <= _PIECE:
             self._transport.write(data)
             return
@@ -90,7 +96,7 @@ class InLink:
         self.resume(self._is_full)
 
     def resume(self, is_full: bool = False) -> None:
-        """Go on with what waits, unless the connection has as much as it should."""
+        """Continue writing what waits, unless the connection's buffer is full."""
         self._is_full = is_full
         while self._waiting and not self._is_full:
             data = self._waiting.popleft()
@@ -104,13 +110,13 @@ class InLink:
         self._done = done
 
     def filled(self, count: int) -> None:
-        """So many more bytes are in place."""
+        """Note that `count` more bytes are in place."""
         self.rest = self.rest[count:]
         if not self.rest and self._done is not None:
             done, self._done = self._done, None
             done()
 
     def close(self) -> None:
-        """Drop what was not written or read: the link is gone."""
+        """Drop what was not written or read, because the link is closed."""
         self.rest, self._done = memoryview(b""), None
         self._waiting.clear()

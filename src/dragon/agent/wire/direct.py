@@ -1,9 +1,9 @@
 """Large payloads over TCP connections of their own, beside the links.
 
-A lane has a connection in each direction, which whoever sends makes when the first large payload is to go, at the port
-where links come in too. After a greeting it says a number that the receiver told over the link; then it says it again
-as it sends payloads, sealed with a key that was told there too, unless the network is trusted. So nobody else's
-connection is taken for a lane.
+A lane has one connection for each direction. The sender makes it when the first large payload is to be sent, to the
+port that accepts links too. After a greeting it sends a token that the receiver gave it over the link; then it sends
+the token again in the same way as payloads, encrypted with a key that it got over the link too, unless the network is
+trusted. So no other connection can be taken for a lane.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["LANE", "Direct"]
 log = runtime_log("fabric")
 
 LANE = b"\0"
-"""What the caller's first byte is; a link's is TLS's 22."""
+"""The first byte that the connecting side sends; on a link it is TLS's 22."""
 
 _GREETING = LANE + b"dragon\n"
-_WELCOME = b"\1"  # what the listening side answers, and all that it ever says
+_WELCOME = b"\1"  # the listening side's answer, and all that it ever sends
 _TOKEN = 8  # bytes
 _CONNECT_TIMEOUT_S = 5.0  # seconds for each address
 
-# Addresses, a port, and the key of what is sent there; no key where that goes as it is.
+# Addresses, a port, and the key of what is sent there (b"" if it is not encrypted).
 _Place = tuple[list[str], int, bytes]
 
 
@@ -48,17 +48,17 @@ class Direct:
         self._lanes: dict[int, _Beside] = {}
 
     def greet(self) -> Greeting:
-        """Return the addresses, the port and, where payloads are sealed, a new key."""
+        """Return the addresses, the port and, if payloads are encrypted, a new key."""
         place: _Place = (self._addresses, self._port, secrets.token_bytes(KEY_SIZE) if self._sealed else b"")
         return Greeting(self.kind, msgspec.msgpack.encode(place), secrets.randbits(8 * _TOKEN - 1))
 
     def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> _Beside:
-        """Return the lane beside a link, which connects by TCP to where the other side has told."""
+        """Return the lane beside a link, which connects by TCP to the addresses in the other side's greeting."""
         lane = self._lanes[told.tag] = _Beside(self, told, heard, peer, lost, lambda: self._lanes.pop(told.tag, None))
         return lane
 
     async def admit(self, connection: socket.socket) -> None:
-        """A caller whose first byte is LANE. Raises OSError where it is not the other end of a lane."""
+        """Accept a connection whose first byte is LANE. Raises OSError if it is not the other end of a lane."""
         opening = bytearray(len(_GREETING) + _TOKEN)
         await _fill(connection, memoryview(opening))
         if not opening.startswith(_GREETING):
@@ -66,15 +66,17 @@ class Direct:
         token = opening[len(_GREETING) :]
         number = int.from_bytes(token, "little")
         lane = self._lanes.get(number)
-        if lane is None:  # it is a stranger, or late: the link is gone
-            raise ConnectionRefusedError("the handshake of a bulk-data connection names no link between two agents")
+        if lane is None:  # not an agent of the run, or too late: the link is closed
+            raise ConnectionRefusedError(
+                "the handshake of a bulk-data connection does not name a link between two agents"
+            )
         coding, again = lane.coding(), bytearray(_TOKEN)
         for piece in coding.inward(memoryview(again)):
             await _fill(connection, piece)
         if again != token:
             raise ConnectionAbortedError("malformed handshake on a bulk-data connection")
         if self._lanes.get(number) is not lane or not lane.take(connection, coding):
-            raise ConnectionRefusedError("the connection that it names is gone, or has one already")
+            raise ConnectionRefusedError("the link that it names is closed, or has a bulk-data connection already")
 
     def close(self) -> None:
         """Log how many bytes were sent and received."""
@@ -101,20 +103,20 @@ class _Beside:
         self._connecting: asyncio.Task[None] | None = None
         self._outward: OneWay | None = None
         self._inward: OneWay | None = None
-        self._expected: list[tuple[memoryview, Callable[[], None]]] = []  # before the connection that they come by
+        self._expected: list[tuple[memoryview, Callable[[], None]]] = []  # until the connection is there
 
     def open(self) -> bool:
         if self._connecting is None:
-            # Payloads go over the link until the connection stands.
+            # Payloads go over the link until there is a connection.
             self._connecting = asyncio.ensure_future(self._make())
         return self._outward is not None
 
     def coding(self) -> Coding:
-        """How payloads come."""
+        """Return how received payloads are encoded."""
         return _coding(_place(self._told)[2])
 
     def take(self, connection: socket.socket, coding: Coding) -> bool:
-        """The connection that payloads come by; whether there was none yet. Raises OSError."""
+        """Use this connection for received payloads. Return False if there is one already. Raises OSError."""
         if self._inward is not None:
             return False
         watch_silence(connection)
@@ -164,7 +166,7 @@ class _Beside:
         for address in addresses:
             connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
             try:
-                coding = _coding(key)  # at each address it seals the same first, so no nonce is used for two things
+                coding = _coding(key)  # each address gets the same first data, so no nonce is used for different data
                 async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                     await self._open(connection, (address, port), coding)
                 return connection, coding
@@ -200,7 +202,7 @@ class _Beside:
 
 
 async def _fill(connection: socket.socket, memory: memoryview) -> None:
-    """Receive until it is full. Raises OSError at an end before that."""
+    """Receive until `memory` is full. Raises OSError if the connection is closed before that."""
     loop = asyncio.get_running_loop()
     while memory:
         count = await loop.sock_recv_into(connection, memory)

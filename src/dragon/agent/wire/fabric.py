@@ -1,4 +1,4 @@
-"""What an agent sends large payloads over: TCP, or a fabric that was asked for or pays."""
+"""Selects what an agent sends large payloads over: TCP, or a fabric that was requested or is faster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEVICES = Path("/sys/class/infiniband")
 
 
 class FabricError(DragonError):
-    """A node has not got the fabric that the run is to use."""
+    """A node does not have the fabric that the run is to use."""
 
 
 def active_devices(folder: Path = _DEVICES) -> list[str]:
@@ -28,15 +28,15 @@ def active_devices(folder: Path = _DEVICES) -> list[str]:
 
 
 def open_fabric(transport: str, host_name: str, folder: Path = _DEVICES) -> Fabric | None:
-    """UCX for "ucx", and for "" where there are an RDMA device and ucxx. Else None: there is TCP.
+    """Return UCX for "ucx", and for "" if there are an RDMA device and ucxx. Otherwise return None: TCP is used.
 
-    Raises FabricError where what was asked for cannot be had.
+    Raises FabricError if the requested fabric is not available.
     """
     if transport in ("tcp", "plain"):
         return None
     devices = active_devices(folder)
     if devices:
-        # A UCX that was installed with the drivers knows the devices; the one in the wheel may not.
+        # A UCX that was installed with the drivers supports the devices; the one in the wheel may not.
         os.environ.setdefault("RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY", "true")
     if transport == "ucx":
         return _wanted(host_name)
@@ -56,7 +56,7 @@ def _wanted(host_name: str) -> Fabric:
 def _for_devices(devices: list[str], host_name: str) -> Fabric | None:
     found = f"{host_name} has {', '.join(devices)}"
     try:
-        # Nobody asked for it, so nothing is to leave the links for an ordinary network.
+        # UCX was not requested, so it must not send payloads over an ordinary network instead of the links.
         fabric = Ucx({} if "UCX_TLS" in os.environ else {"TLS": "^tcp"})
     except ModuleNotFoundError:
         return None
@@ -66,5 +66,5 @@ def _for_devices(devices: list[str], host_name: str) -> Fabric | None:
     if fabric.reaches(devices):
         return fabric
     fabric.close()
-    log.warning("%s, but the UCX there has no transport for that; large payloads go over TCP", found)
+    log.warning("%s, but the UCX there has no transport for them; large payloads go over TCP", found)
     return None

@@ -21,7 +21,7 @@ __all__ = ["Asked", "Cancelled", "Failed", "Frame", "Greeted", "Messages", "Noti
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One of them. Requests of one side are numbered, and answered in any order."""
+    """A frame. The requests of one side are numbered, and answered in any order."""
 
 
 class Asked(Frame, tag=0, frozen=True):
@@ -32,14 +32,14 @@ class Asked(Frame, tag=0, frozen=True):
 
 
 class Value(Frame, tag=1, frozen=True):
-    """The answer to one, as it was encoded."""
+    """The answer to a request, encoded."""
 
     number: int
     value: msgspec.Raw
 
 
 class Failed(Frame, tag=2, frozen=True):
-    """The class and text of the error that answers one."""
+    """The class and text of the error that answers a request."""
 
     number: int
     kind: str
@@ -47,19 +47,19 @@ class Failed(Frame, tag=2, frozen=True):
 
 
 class Noticed(Frame, tag=3, frozen=True):
-    """What needs no answer."""
+    """A notice, which is not answered."""
 
     notice: AnyNotice
 
 
 class Cancelled(Frame, tag=4, frozen=True):
-    """A request is waited for no more."""
+    """The answer to a request is not needed any more."""
 
     number: int
 
 
 class Messages(Frame, tag=5, frozen=True):
-    """Messages of a flow: `start` and the payload."""
+    """Messages of a flow: `start`, followed by the payload."""
 
     flow: int
     kind: int
@@ -67,7 +67,7 @@ class Messages(Frame, tag=5, frozen=True):
 
 
 class Greeted(Frame, tag=6, frozen=True):
-    """What the other side is told first, where there is a fabric."""
+    """The first frame of a side that has a fabric."""
 
     greeting: Greeting
 
@@ -76,5 +76,5 @@ _decoder: msgspec.msgpack.Decoder[Frame] = decoder_of(Asked | Value | Failed | N
 
 
 def decode_frame(data: bytes) -> Frame:
-    """A frame, which keeps `data`. Raises msgspec.MsgspecError for anything else."""
+    """Decode a frame, which keeps `data`. Raises msgspec.MsgspecError if it is invalid."""
     return _decoder.decode(data)
