@@ -1,1 +1,1 @@
-"""Logs of programs under the names that they know from dragonhpc. They are those of Python's logging."""
+"""Logs of programs under dragonhpc's names. They use Python's logging."""

@@ -1,7 +1,7 @@
-"""Sets up Python's logging for programs that do it by these functions.
+"""Sets up Python's logging for programs that use these functions of dragonhpc.
 
-There is no service that collects logs: what a program logs goes to its stderr, which the front end shows, or to a file
-of its own.
+There is no service that collects logs: a program's log goes to its stderr, which the front end shows, or to its own
+file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORMAT = "%(asctime)s %(levelname)-8s %(name)s %(process)d: %(message)s"
 
 
 class DragonLoggingServices(enum.StrEnum):
-    """By which programs name the part of them that logs."""
+    """The names of the parts of a program that log."""
 
     LA_FE = "LA_FE"
     LA_BE = "LA_BE"
@@ -54,7 +54,7 @@ def setup_logging(
     force: bool = False,
     add_console: bool = False,
 ) -> None:
-    """Log to the file `{basename}_{host}.log` in `basedir`, and with `add_console`, or without a name, to stderr."""
+    """Log to the file `{basename}_{host}.log` in `basedir`, and with `add_console` or without `basename` to stderr."""
     logging.basicConfig(format=_FORMAT, handlers=[], force=force)
     logging.getLogger().setLevel(level)
     if basename is not None:
@@ -78,9 +78,9 @@ def setup_BE_logging(
     fname: str | None = None,
     load_sdesc_from_environ: bool = True,
 ) -> tuple[int, str]:
-    """Log to stderr, and to the file `fname` where it is given; the level of the logger of the service, and the file.
+    """Log to stderr, and to the file `fname` if it is given. Return the level of the service's logger, and the file.
 
-    The other arguments name a service that collects logs, and have no meaning here.
+    The other arguments name a service that collects logs, and are not used.
     """
     if not logging.getLogger().handlers:
         _add(logging.StreamHandler(sys.stderr))
@@ -98,7 +98,7 @@ def setup_FE_logging(
     test_BE_dir: str | None = None,
     multi_node_mode: bool = False,
 ) -> tuple[int, str]:
-    """setup_logging(); the level, and the file, "" for none."""
+    """Call setup_logging(). Return the level and the file, "" if there is none."""
     setup_logging(basename=basename, basedir=basedir, force=force, add_console=add_console)
     files = [
         handler.baseFilename for handler in logging.getLogger().handlers if isinstance(handler, logging.FileHandler)
@@ -107,15 +107,15 @@ def setup_FE_logging(
 
 
 def setup_dragon_logging(node_index: int) -> None:
-    """Log to stderr."""
+    """Log to stderr. `node_index` is not used."""
     setup_logging()
 
 
 def close_FE_logging() -> None:
-    """Write out what is logged."""
+    """Flush all handlers."""
     for handler in logging.getLogger().handlers:
         handler.flush()
 
 
 def detach_from_dragon_handler(service: DragonLoggingServices | str) -> None:
-    """Does nothing: there is no service that collects logs."""
+    """Do nothing: there is no service that collects logs."""

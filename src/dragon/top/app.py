@@ -23,7 +23,7 @@ _STYLES = {"": "", "ended": "dim", "failed": "red"}
 
 
 class Top(App[None]):
-    """Shows what `look` tells, again and again, every `period` seconds."""
+    """Shows what `look` returns, refreshed every `period` seconds."""
 
     TITLE = "dragon top"
     CSS = "#facts { height: 1; padding: 0 1; } #filter { display: none; } DataTable { height: 1fr; }"
@@ -45,7 +45,7 @@ class Top(App[None]):
         self._period = period
         self._snapshot: Snapshot | None = None
         self._orders = {table.title: (table.order, bool(table.order)) for table in TABLES}
-        # Kept, and not looked for on the screen, which may be gone when an answer comes.
+        # Kept, not looked up on the screen, which may be closed when an answer comes.
         self._facts = Static(id="facts")
         self._filter = Input(placeholder="a part of any cell", id="filter")
         self._tabs = TabbedContent(initial=TABLES[0].title)
@@ -65,7 +65,7 @@ class Top(App[None]):
 
     async def on_mount(self) -> None:
         """Add the columns, show the first values, and refresh them every period."""
-        for number in ENDING:  # by which the terminal would stay as the screen needs it
+        for number in ENDING:  # without a handler, these would leave the terminal in the screen's mode
             asyncio.get_running_loop().add_signal_handler(number, functools.partial(self._end, 128 + number))
         for table in TABLES:
             for column in table.columns:
@@ -125,7 +125,7 @@ class Top(App[None]):
         self._tabs.active = title
 
     def on_tabbed_content_tab_activated(self) -> None:
-        """It is drawn when it is looked at."""
+        """Draw the table that is now shown."""
         self._draw()
         self._tables[self._shown.title].focus()
 
@@ -137,13 +137,13 @@ class Top(App[None]):
         self._order_by(table.columns[following])
 
     def action_reverse(self) -> None:
-        """Sort the other way."""
+        """Reverse the order."""
         order, downwards = self._orders[self._shown.title]
         self._orders[self._shown.title] = (order or self._shown.columns[0], not downwards)
         self._draw()
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        """A click on a column sorts by it, another one the other way."""
+        """Sort by the clicked column; another click reverses the order."""
         column = str(event.column_key.value)
         order, downwards = self._orders[self._shown.title]
         self._order_by(column, not downwards if column == order else True)
@@ -153,7 +153,7 @@ class Top(App[None]):
         self._draw()
 
     def action_find(self) -> None:
-        """Ask what the rows are to have."""
+        """Show the input for the text that rows must contain."""
         self._filter.display = True
         self._filter.focus()
 
@@ -164,18 +164,18 @@ class Top(App[None]):
         self._draw()
 
     def on_input_changed(self) -> None:
-        """Only rows that have it."""
+        """Show only the rows that contain the text."""
         self._draw()
 
     def on_input_submitted(self) -> None:
-        """Back to the rows."""
+        """Go back to the rows."""
         self._tables[self._shown.title].focus()
 
 
 class TopOfRecording(Top):
-    """The same of a recorded run: `move` goes so many seconds on in it, or back."""
+    """Shows a recorded run. `move` goes that many seconds forwards in it, or back."""
 
-    # Before the table has them, which needs them only where it is wider than the terminal.
+    # With priority over the table, which needs these keys only if it is wider than the terminal.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "Earlier", priority=True),
         Binding("right", "move(1)", "Later", priority=True),
@@ -194,6 +194,6 @@ class TopOfRecording(Top):
 
 
 def _sortable(row: Row, place: int) -> tuple[bool, float, str]:
-    """Numbers before text, so that a column may have both."""
+    """Return a key that sorts numbers before text, so that a column may have both."""
     value = row.cells[place].value
     return (True, 0.0, value) if isinstance(value, str) else (False, value, "")

@@ -1,4 +1,4 @@
-"""What is known of a run at one moment."""
+"""The state of a run at one moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_GPUS = ("DeviceUtilization", "DeviceMemoryUtilization", "DevicePowerUsage", "
 OF_PROCESSES = ("process_cpu_percent", "process_memory", "process_state")
 OF_QUEUES = ("queue_depth", "queue_puts", "queue_gets", "queue_waiting")
 OF_POOLS = ("pool_tasks_waiting", "pool_tasks_running", "pool_tasks_done", "pool_workers")
-# Those of which it is shown how they went; of the others the newest value is enough.
+# The metrics whose history is shown; for the others the newest value is enough.
 _WITH_PAST = (*OF_NODES, *OF_GPUS, *OF_QUEUES, *OF_POOLS)
 
 
@@ -36,7 +36,7 @@ class Series(msgspec.Struct, array_like=True):
 
 
 class Snapshot(msgspec.Struct):
-    """What is known of a run at one moment."""
+    """The state of a run at one moment, `now` in seconds since 1970."""
 
     now: float
     run: RunState
@@ -45,7 +45,7 @@ class Snapshot(msgspec.Struct):
 
 
 async def take(ask: Ask, now: float) -> Snapshot:
-    """Ask a run. Raises what `ask` raises."""
+    """Ask a run for its state. Raises what `ask` raises."""
 
     async def query(metrics: Sequence[str], start: float, interval: float) -> list[Series]:
         records = await ask(Query(list(metrics), {}, start, math.inf, interval, "last"))

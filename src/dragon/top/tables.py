@@ -18,7 +18,7 @@ _ENDED_SHOWN = 200  # processes that have ended, the newest
 
 
 class Cell(NamedTuple):
-    """What is shown, and what it is sorted by."""
+    """The text that is shown, and the value to sort by."""
 
     text: str
     value: float | str
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 class _Subject:
-    """One thing that has metrics: a node, a queue."""
+    """Something that has metrics: a node, a queue."""
 
     def __init__(self, tags: tuple[str, ...]) -> None:
         self.tags = tags
@@ -46,12 +46,12 @@ class _Subject:
         return self._series[metric][0].values if metric in self._series else []
 
     def last(self, metric: str) -> float | None:
-        """The newest value, the sum where tags tell several apart."""
+        """Return the newest value, summed if there are several series."""
         found = [series.values[-1] for series in self._series.get(metric, ())]
         return sum(found) if found else None
 
     def rates(self, metric: str) -> list[float]:
-        """What a counter grew by in a second, time and again."""
+        """Return the increases of a counter per second."""
         if metric not in self._series:
             return []
         series = self._series[metric][0]
@@ -73,7 +73,7 @@ def _subjects(snapshot: Snapshot, metrics: Iterable[str], *names: str) -> list[_
 
 
 def sparkline(values: Sequence[float], top: float | None = None) -> str:
-    """The newest values as bars, the highest one `top`, or the greatest there is."""
+    """Return the newest values as bars. A bar of full height is `top`, by default the largest value."""
     shown = values[-_SPARK:]
     highest = max([*shown, 1e-9]) if top is None else top
     steps = len(_BARS) - 1
@@ -105,7 +105,7 @@ def _rate(subject: _Subject, metric: str, unit: str) -> Cell:
 
 
 def duration(seconds: float) -> str:
-    """As minutes and seconds, with hours where there are any."""
+    """Return a duration as minutes and seconds, and hours if there are any."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -131,7 +131,7 @@ def _nodes(snapshot: Snapshot) -> list[Row]:
         rows.append(Row(node.tags[0], cells))
     for index, reason in snapshot.run.lost.items():
         host = snapshot.run.hosts[index]
-        rows.append(Row(f"lost {host}", [_text(host), _text(f"is gone: {reason}"), *[Cell("", -1.0)] * 6], "failed"))
+        rows.append(Row(f"lost {host}", [_text(host), _text(f"is lost: {reason}"), *[Cell("", -1.0)] * 6], "failed"))
     return rows
 
 
@@ -218,7 +218,7 @@ def _pools(snapshot: Snapshot) -> list[Row]:
 
 
 class Table(NamedTuple):
-    """A table: its title, columns, what makes its rows, and the column that it is sorted by, downwards."""
+    """A table: its title, its columns, the function that makes its rows, and the column to sort by, descending."""
 
     title: str
     columns: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""What a run tells over HTTP: its metrics to Prometheus, and a page to look at."""
+"""What a run shows over HTTP: its metrics for Prometheus, and its dashboard."""

@@ -1,4 +1,4 @@
-"""How a server here gets answers from a run."""
+"""How a server of this package gets answers from a run."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class Ask(Protocol):
     """Asks the agents of a run."""
 
     async def __call__(self, request: Request[Answer], /) -> Answer:
-        """What they answer. Raises RunEndedError where the run is at its end."""
+        """Return the agents' answer. Raises RunEndedError if the run is ending."""

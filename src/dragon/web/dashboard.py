@@ -1,4 +1,4 @@
-"""A page that shows a run: its nodes, devices and processes, live, in any browser and without any other network."""
+"""A page that shows a run live: its nodes, devices and processes, in any browser and without access to the Internet."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from dragon.web.page import SIGNALS, html
 
 __all__ = ["Dashboard"]
 
-# Nothing of the page may come from, or go, anywhere else.
+# The page may load nothing from other servers, and send nothing to them.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 _BEARER = "Bearer "
 
 
 class Dashboard:
-    """The page and the data that it asks for, which need the token that only its link has.
+    """The page, and the data that it requests, for which it needs the token in its link.
 
-    Raises what `ask` raises, and ValueError for a malformed question.
+    Raises what `ask` raises, and ValueError for a malformed request.
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -37,12 +37,12 @@ class Dashboard:
         self._token = secrets.token_urlsafe(16)
 
     def link(self, address: str) -> str:
-        """Where to look, given the server's address. What is after # stays in the browser."""
+        """Return the link to the page, given the server's address. The browser does not send what follows "#"."""
         return f"{address}/#{self._token}"
 
     @property
     def routes(self) -> dict[str, Handler]:
-        """What the server is to answer."""
+        """The paths that the server is to answer, with their handlers."""
         return {
             "/": self._page,
             "/run": self._guarded(self._run),
@@ -60,13 +60,15 @@ class Dashboard:
         async def answer(request: Request) -> Response:
             given = request.headers.get("authorization", "")
             if not hmac.compare_digest(given.encode(), f"{_BEARER}{self._token}".encode()):
-                return Response(b"the dashboard's link has a token, which is missing here\n", status="401 Unauthorized")
+                return Response(
+                    b"open the dashboard by its full link: the token is missing or wrong\n", status="401 Unauthorized"
+                )
             return Response(msgspec.json.encode(await tell(request.parameters)), "application/json")
 
         return answer
 
     async def _run(self, parameters: Mapping[str, str]) -> Any:
-        """What there is to ask for."""
+        """Return what can be requested."""
         return {
             **msgspec.structs.asdict(await self._ask(StateOfRun())),
             "now": time.time(),
@@ -76,27 +78,27 @@ class Dashboard:
         }
 
     async def _query(self, parameters: Mapping[str, str]) -> Any:
-        """Series of the metrics that are named, since a time, one value for each interval of so many seconds."""
+        """Return series of the named metrics since a time, with one value per interval of that many seconds."""
         start, interval = _number(parameters, "since"), _number(parameters, "interval")
         metrics = parameters.get("metrics", "").split(",")
         found = await self._ask(Query(metrics, {}, start, math.inf, interval, "last"))
         return {"now": time.time(), "records": found}
 
     async def _lifetimes(self, parameters: Mapping[str, str]) -> Any:
-        """Processes that live, or have ended since a time."""
+        """Return the processes that are alive, or have ended since a time."""
         return await self._ask(Lifetimes(_number(parameters, "since")))
 
     async def _waits(self, parameters: Mapping[str, str]) -> Any:
-        """What processes wait for, by object."""
+        """Return what processes wait for, by object."""
         return _each_once(await self._ask(Waits()))
 
     async def _output(self, parameters: Mapping[str, str]) -> Any:
-        """The end of what a process wrote."""
+        """Return the end of what a process wrote."""
         return await self._ask(OutputOf(int(_number(parameters, "puid"))))
 
 
 def _each_once(nodes: Sequence[NodeWaits]) -> list[NodeWaits]:
-    """The same, where a wait for an object of another node is told by that one alone, which knows who holds it."""
+    """Keep a wait for another node's object only in that node's answer, which knows the holder, if there is one."""
     answered = {node.node for node in nodes}
     return [
         msgspec.structs.replace(
@@ -112,5 +114,5 @@ def _number(parameters: Mapping[str, str], name: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number) or number < 0:
-        raise ValueError(f"{name}={parameters[name]!r} is no number")
+        raise ValueError(f"{name}={parameters[name]!r} is not a number of at least 0")
     return number

@@ -1,4 +1,4 @@
-"""A server of GET requests on the loopback: as much of HTTP as Prometheus and a browser need."""
+"""A server of GET requests on the loopback interface: as much of HTTP as Prometheus and a browser need."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = runtime_log("web")
 
 _LARGEST_REQUEST = 2**14
 _BACKLOG = 128
-_IO_TIMEOUT_S = 5.0  # seconds for the request to come, and for as much of the answer as the kernel keeps to be taken
+_IO_TIMEOUT_S = 5.0  # seconds to receive the request, and seconds to send the response
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A GET request. The names of headers are in small letters."""
+    """A GET request. The names of headers are in lower case."""
 
     path: str
     parameters: dict[str, str]
@@ -33,7 +33,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """The answer to one."""
+    """The response to a request."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -45,7 +45,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Server:
-    """Answers at a port of 127.0.0.1, until it is closed; each path by its handler."""
+    """Answers requests to a port of 127.0.0.1 until it is closed; each path has its handler."""
 
     def __init__(self, listener: socket.socket, routes: Mapping[str, Handler]) -> None:
         self.port: int = listener.getsockname()[1]
@@ -53,7 +53,7 @@ class Server:
         self._callers = Callers(listener, self._talk, Once(log, logging.DEBUG))  # browsers connect ahead
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Accept no more requests."""
         self._callers.close()
 
     async def _talk(self, connection: socket.socket, address: str) -> None:
@@ -65,15 +65,15 @@ class Server:
             async with asyncio.timeout(_IO_TIMEOUT_S):
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
-            log.debug("%s asked and got no answer: %r", address, error)
+            log.debug("the request of %s was not answered: %r", address, error)
         finally:
             writer.close()
 
 
 async def serve(port: int, routes: Mapping[str, Handler]) -> Server:
-    """A server at a port of 127.0.0.1 (0: any that is free). Raises OSError.
+    """Start a server at a port of 127.0.0.1 (0: any free one). Raises OSError.
 
-    A handler's ValueError is the client's fault, its DragonError means that nothing can be told now.
+    A handler's ValueError means that the request is invalid, its DragonError that the run cannot answer now.
     """
     return Server(socket.create_server(("127.0.0.1", port), backlog=_BACKLOG), routes)
 
@@ -85,7 +85,7 @@ async def _answer(received: bytes, routes: Mapping[str, Handler]) -> Response:
     if method != "GET":
         return Response(b"only GET\n", status="405 Method Not Allowed")
     if not _is_here(host := headers.get("host", "")):
-        told = f"this is no server of {host!r}: ask for it by its address, or as localhost\n"
+        told = f"this is not a server of {host!r}: use its address, or localhost\n"
         return Response(told.encode(), status="421 Misdirected Request")
     try:
         target = urlsplit(rest.partition(" ")[0])
@@ -94,7 +94,7 @@ async def _answer(received: bytes, routes: Mapping[str, Handler]) -> Response:
     handler = routes.get(target.path)
     if handler is None:
         there = ", ".join(sorted(routes))
-        return Response(f"there is {there}\n".encode(), status="404 Not Found")
+        return Response(f"not found; the paths are {there}\n".encode(), status="404 Not Found")
     return await _handled(handler, Request(target.path, dict(parse_qsl(target.query)), headers))
 
 
@@ -105,15 +105,17 @@ async def _handled(handler: Handler, request: Request) -> Response:
         return Response(f"{error}\n".encode(), status="400 Bad Request")
     except DragonError as error:
         return Response(f"{error}\n".encode(), status="503 Service Unavailable")
-    except Exception as error:  # a fault of this program: whoever asked is told, and the next one is answered
+    except Exception as error:  # a bug: the client gets the error, and the next request is answered
         log.exception("%s cannot be answered", request.path)
         return Response(f"{type(error).__name__}: {error}\n".encode(), status="500 Internal Server Error")
 
 
 def _is_here(host: str) -> bool:
-    """Whether a browser that asks this host can only mean this server.
+    """Return whether a browser that requests this host can only mean this server.
 
-    Any other name may be a page's own, which its owner has pointed here to read what only this machine may.
+    Any other name may belong to a web page whose owner lets it resolve to this machine, to read what only this machine
+    may
+    read.
     """
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     if name.lower() in ("", "localhost"):

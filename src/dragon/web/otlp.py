@@ -1,4 +1,4 @@
-"""A run's metrics for an OpenTelemetry collector, by OTLP over HTTP."""
+"""Sends a run's metrics to an OpenTelemetry collector, by OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ _UNITS = {"ratio": "1", "bytes": "By", "watts": "W", "celsius": "Cel", "hertz": 
 class Export:
     """Sends the newest values of all nodes to a collector, every ten seconds until it is closed.
 
-    A collector that is not there is said once, and disturbs nothing. Raises ImportError where the library is missing.
+    If the collector cannot be reached, that is logged once, and nothing else is affected. Raises ImportError if the
+    library is missing.
     """
 
     def __init__(self, ask: Ask, collector: str) -> None:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-        # What it has to say is said here, once.
+        # Its errors are logged here instead, once.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
         self._ask = ask
         self._collector = collector
@@ -46,7 +47,7 @@ class Export:
         self._begun = time.time_ns()
         self._told = False
         self._parcels: Queue[list[Family[Told]]] = Queue(1)
-        # Not one that the end of the process would wait for: a collector may hang.
+        # A daemon thread, so that the process can end even if the collector hangs.
         threading.Thread(target=self._send_all, name="export", daemon=True).start()
         self._task = asyncio.ensure_future(self._collect())
 
@@ -55,7 +56,7 @@ class Export:
         while True:
             try:
                 self._parcels.put_nowait(await self._ask(Families()))
-            except (DragonError, Full) as error:  # the run ends, or the collector takes its time
+            except (DragonError, Full) as error:  # the run ends, or the collector is slow
                 log.debug("nothing was sent to %s: %r", self._collector, error)
             await asyncio.sleep(_EVERY_S)
 
@@ -66,10 +67,12 @@ class Export:
             data = _data(self._parcels.get(), self._begun)
             if self._exporter.export(data) is not MetricExportResult.SUCCESS and not self._told:
                 self._told = True
-                log.warning("%s takes no metrics; the run goes on, and it is tried again", self._collector)
+                log.warning(
+                    "%s does not accept metrics; the run continues, and sending is tried again", self._collector
+                )
 
     def close(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._task.cancel()
 
 
@@ -84,7 +87,7 @@ def _data(families: Iterable[Family[Told]], begun: int) -> MetricsData:
 
 
 def _metrics(family: Family[Told], begun: int, now: int) -> Iterator[Metric]:
-    """A family, of which what has a suffix is a metric of its own."""
+    """Yield the metrics of a family. The samples of each suffix are a metric of their own."""
     from opentelemetry.sdk.metrics.export import AggregationTemporality, Gauge, Metric, NumberDataPoint, Sum
 
     name = family.name.removesuffix("_total")

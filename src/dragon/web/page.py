@@ -1,4 +1,4 @@
-"""The page to look at a run with: one file, with all that it needs in it."""
+"""The page that shows a run: one file that contains all it needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragon.signals import name_of
 __all__ = ["SIGNALS", "html"]
 
 SIGNALS = {number: name_of(number) for number in range(1, signal.NSIG)}
-"""Their names by number."""
+"""The names of the signals, by number."""
 
 _ALONE = """<meta http-equiv="Content-Security-Policy"
   content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
@@ -22,13 +22,18 @@ _ALONE = """<meta http-equiv="Content-Security-Policy"
 
 
 def html(title: str = "dragon", data: object = None) -> str:
-    """The page. With `data`, all that it would ask a run for, it asks nobody, and is not allowed to."""
+    """Return the page.
+
+    Args:
+        data: all that the page would request from a run. If it is given, the page requests nothing, and is not allowed
+        to.
+    """
     static = files("dragon.web") / "static"
 
     def text(name: str) -> str:
         return (static / name).read_text()
 
-    # In a script element "<" may end it, or keep it from ending.
+    # In a script element, "<" may begin its end tag, or hide it.
     embedded = msgspec.json.encode(data).decode().replace("<", "\\u003c") if data is not None else ""
     return Template(text("page.html")).substitute(
         title=html_text.escape(title),

@@ -1,4 +1,4 @@
-"""The page that Prometheus reads: the newest values of all nodes in its text format, 0.0.4."""
+"""The page that Prometheus reads: the newest values of all nodes in its text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def page(ask: Ask) -> Handler:
-    """Answers with the metrics of a run."""
+    """Return a handler that answers with the metrics of a run."""
 
     async def answer(request: Request) -> Response:
         told = await ask(Lines())
-        # Beside the loop: with hundreds of nodes it takes a tenth of a second.
+        # In a thread: with hundreds of nodes it takes a tenth of a second.
         return Response(await asyncio.to_thread(_render, told), _CONTENT_TYPE)
 
     return answer
 
 
 def _render(told: list[Family[Line]]) -> bytes:
-    """The families of all nodes as one page, on which each metric comes once."""
+    """Return the families of all nodes as one page, on which each metric occurs once."""
     return "".join(map(_text, merged(told))).encode()
 
 
 def _text(family: Family[Line]) -> str:
     meaning = family.meaning.replace("\\", r"\\").replace("\n", r"\n")
-    lines = {line.rpartition(" ")[0]: line for line in family.samples}  # the same name and labels must not come twice
+    lines = {line.rpartition(" ")[0]: line for line in family.samples}  # the same name and labels must not occur twice
     head = f"# HELP {family.name} {meaning}\n# TYPE {family.name} {family.kind}"
     return "\n".join([head, *lines.values(), ""])

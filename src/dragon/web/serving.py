@@ -1,4 +1,4 @@
-"""What a run shows of itself while it runs, as its environment asks for."""
+"""Serves a run's metrics and dashboard while it runs, as its environment requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ log = runtime_log("web")
 
 
 def are_wanted() -> bool:
-    """Whether there is anything to show."""
+    """Return whether anything is to be served or exported."""
     return bool(os.environ.get(variables.TELEMETRY_PORT) or variables.dashboard() or variables.otlp())
 
 
 class Views:
-    """The metrics for Prometheus, those for OpenTelemetry, and the dashboard: those that are wanted."""
+    """The metrics for Prometheus, those for OpenTelemetry, and the dashboard: those that are requested."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -36,9 +36,9 @@ class Views:
                 log.warning("metrics are not sent: %s; pip install 'dragon-runtime[otlp]'", error)
 
     async def open(self) -> None:
-        """Serve what is wanted, and say where on stderr.
+        """Serve what is requested, and print the addresses to stderr.
 
-        A port that cannot be had is said in the log, and is no reason not to run.
+        A port that cannot be used is logged, and the run continues.
         """
         routes: dict[str, Handler] = {}
         lines = []
@@ -66,6 +66,6 @@ class Views:
             print("dragon: " + line.format(address=address), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Show no more."""
+        """Stop serving and exporting."""
         for close in self._closers:
             close()

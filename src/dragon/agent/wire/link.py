@@ -1,8 +1,8 @@
 """One connection between two agents.
 
-A frame goes after a header (its size and the size of its payload, 4 and 8 bytes), and before the payload, which is
-received straight into place. A flag in the header says that the payload comes over the fabric that both agents have;
-frames are taken in the order they were sent in all the same.
+A frame follows a header (its size and the size of its payload, 4 and 8 bytes). The payload follows the frame, and is
+received directly into its memory. A flag in the header says that the payload comes over the fabric that both agents
+have; even then, frames are handled in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -48,17 +48,19 @@ _LARGEST_PAYLOAD = 2**36
 _JOINED = 32 * 1024  # bytes of the largest payload that is copied to be written with others
 _LARGE = 64 * 1024
 _BULK = 128 * 1024  # bytes of the smallest payload that goes over a fabric
-_BESIDE = 1 << 63  # in the size of a payload: it does
+_BESIDE = 1 << 63  # flag in the size of a payload: it comes over the fabric
 
 
 def _memory(frame: Frame, size: int) -> tuple[Any, memoryview]:
-    """The memory for a payload, a large message's straight in the arena, and where in it is received: the start of a
-    message may be here already."""
+    """Return the memory for a payload, in the arena for a large message, and the part of it that is to be received.
+
+    The start of a message may be here already.
+    """
     start = frame.start if isinstance(frame, Messages) else b""
     to_arena = isinstance(frame, Value) or (isinstance(frame, Messages) and frame.kind >= 0)
     try:
         whole = _core.Loan(len(start) + size) if to_arena and size >= _LARGE else bytearray(len(start) + size)
-    except MemoryError:  # whoever puts it into a channel meets that too, and who sent it is told
+    except MemoryError:  # putting it into a channel fails too, and the sender gets that error
         whole = bytearray(len(start) + size)
     view = memoryview(whole)
     view[: len(start)] = start
@@ -67,7 +69,7 @@ def _memory(frame: Frame, size: int) -> tuple[Any, memoryview]:
 
 @dataclass(eq=False, slots=True)
 class _Arrival:
-    """A frame that waits for its payload, or for that of one before it; none keeps others waiting."""
+    """A frame that waits for its payload, or for the payload of a frame before it."""
 
     frame: Frame | None
     payload: Any
@@ -79,7 +81,7 @@ Serve = Callable[[int, Request[object], Any, Callable[..., None]], Callable[[], 
 
 
 class LinkOwner(Protocol):
-    """What a connection tells the agent at this end of it, and asks it."""
+    """The agent at this end of a connection, as the connection uses it."""
 
     fabric: Fabric | None
     serve: Serve
@@ -87,17 +89,17 @@ class LinkOwner(Protocol):
     received: Callable[[int, int, int, Any], asyncio.Future[None] | None]
 
     def host(self, node: int) -> str:
-        """How messages name a node."""
+        """Return a node's name for messages."""
 
     def made(self, node: int, link: Link) -> None:
-        """A connection to that node stands."""
+        """Note that a connection to that node is ready."""
 
     def broken(self, node: int | None, link: Link, reason: str) -> None:
-        """A connection ended."""
+        """Note that a connection ended."""
 
 
 class Link(asyncio.BufferedProtocol):
-    """One connection. `node` is None until the other side's certificate has told."""
+    """One connection. `node` is None until the other side's certificate is known."""
 
     def __init__(self, owner: LinkOwner, node: int | None) -> None:
         self._owner = owner
@@ -169,11 +171,11 @@ class Link(asyncio.BufferedProtocol):
         self._guard(self._take, count)
 
     def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Do something with what the other side sent, which may make no sense."""
+        """Call `action` on what the other side sent, which may be invalid."""
         try:
             action(*arguments)
         except (msgspec.MsgspecError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError):
-            log.exception("%s sent what cannot be understood; the connection is closed", self._owner.host(self._peer))
+            log.exception("%s sent invalid data; the connection is closed", self._owner.host(self._peer))
             self.transport.abort()
 
     @property
@@ -222,16 +224,16 @@ class Link(asyncio.BufferedProtocol):
         return not self._in_link.rest
 
     def _arrived(self, frame: Frame, payload: Any) -> None:
-        """A frame is complete, and all that were sent before it are here, if some not yet complete."""
+        """Handle a complete frame. All frames sent before it are here, though some may not be complete."""
         if self._arrivals:
             self._arrivals.append(_Arrival(frame, payload, True))
         else:
             self._received(frame, payload)
 
     def _expect(self, frame: Frame, whole: Any, memory: memoryview) -> None:
-        """The payload of a frame comes by the other lane."""
+        """Receive the payload of a frame over the other lane."""
         if self._beside is None:
-            raise ValueError("there is no fabric over which a payload could come")
+            raise ValueError("a payload is announced over a fabric, but there is none")
         arrival = _Arrival(frame, whole, False)
         self._arrivals.append(arrival)
         self._beside.receive(memory, partial(self._complete, arrival))
@@ -247,14 +249,14 @@ class Link(asyncio.BufferedProtocol):
                 self._received(arrival.frame, arrival.payload)
 
     def _hear_on(self, turn: asyncio.Future[None] | None) -> None:
-        """Hear what was sent after this once that is done, if there is anything to wait for."""
+        """Continue with the frames after this one once `turn` is done, if it is not None."""
         if turn is not None:
             place = _Arrival(None, None, False)
             self._arrivals.appendleft(place)
             turn.add_done_callback(lambda _: self._complete(place))
 
     def _hear_all(self) -> None:
-        """Hear what has come whole; nothing follows that could overtake something."""
+        """Handle all complete frames, in order, at the end of the connection."""
         while self._arrivals:
             arrival = self._arrivals.popleft()
             if not arrival.complete and arrival.frame is not None:
@@ -278,11 +280,11 @@ class Link(asyncio.BufferedProtocol):
     # ---- frames
 
     def send(self, frame: Frame, payload: Any) -> None:
-        """Send what is not answered."""
+        """Send a frame that is not answered."""
         self._write(frame, payload)
 
     def ask(self, request: Request[object], payload: Any, future: asyncio.Future[Answer]) -> None:
-        """Send a request, to have the answer in the future unless that is done."""
+        """Send a request. Its answer becomes the result of the future, unless that is done."""
         if future.done():
             return
         self._last = number = self._last + 1
@@ -304,7 +306,7 @@ class Link(asyncio.BufferedProtocol):
         lane, flag = self._lane(len(following))
         head = _HEADER.pack(len(data), len(following) | flag) + data
         if not self._waits:
-            # The first frame in a round of the loop goes at once, those after it together.
+            # The first frame in a round of the loop is sent at once, those after it together.
             self._waits = True
             self._soon(self._flush)
             self._in_link.write(head)
@@ -318,7 +320,7 @@ class Link(asyncio.BufferedProtocol):
             lane.send(following)
 
     def _lane(self, size: int) -> tuple[Lane, int]:
-        """The way for a payload, and how the header says so."""
+        """Return the lane for a payload, and the flag for it in the header."""
         if size >= _BULK and self._beside is not None and self._beside.open():
             return self._beside, _BESIDE
         return self._in_link, 0
@@ -380,7 +382,7 @@ class Link(asyncio.BufferedProtocol):
             )
 
     def _on_lane_lost(self, reason: str) -> None:
-        # What was sent that way is lost, so the link is worth nothing either.
+        # What was sent over the lane is lost, so the link cannot be used either.
         self._failure = self._failure or reason
         self.transport.abort()
 
@@ -392,12 +394,12 @@ class Link(asyncio.BufferedProtocol):
             self._write(Value(number, value), payload)
 
     def abort(self) -> None:
-        """Close the connection at once: nothing that has come over it and was not taken yet is taken any more."""
+        """Close the connection at once: what has arrived and was not handled yet is dropped."""
         self._over = True
         self.transport.abort()
 
     def dismiss(self, notice: Notice) -> None:
-        """Say something, and close the connection; nothing is taken from it."""
+        """Send a notice, and close the connection; nothing is received from it."""
         self._over = True
         data = encode(Noticed(notice))
         self._in_link.write(_HEADER.pack(len(data), 0) + data)

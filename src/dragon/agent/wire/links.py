@@ -1,8 +1,7 @@
-"""Connections between agents: one for each pair of nodes, made when it is first needed, and again when it is needed
-after it broke.
+"""Connections between agents: one for each pair of nodes, made when first needed, and made again when needed again.
 
-That a node is lost is decided by the front end alone. From then on nothing is taken from it, over no connection: one
-that it makes is closed, after it was told that it is outside.
+Only the front end decides that a node is lost. From then on nothing is accepted from it, over any connection: if it
+connects, it is told that it does not belong to the run any more, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ __all__ = ["Links"]
 log = runtime_log("links")
 
 _CONNECT_TIMEOUT = 10.0
-_TRIES = 3  # to make a connection that breaks while it is made
+_TRIES = 3  # for a connection that breaks while it is made
 
 
-# What goes to a node once there is a connection, its payload, and the future of the answer to a request.
+# What is sent to a node once there is a connection, its payload, and the future of the answer to a request.
 _Waiting = tuple[Request[object] | Frame, Any, asyncio.Future[Answer] | None]
 
 
@@ -63,20 +62,20 @@ class Links:
         self.fabric = fabric
         self.is_broken = is_broken
         self.lost: dict[int, str] = {}
-        self.unreachable: dict[int, str] = {}  # nodes that the last try to connect did not reach, and why
-        # Seconds that a node without a connection has until the front end says that it is lost. No wait fails earlier,
-        # so whoever hears of a lost node finds it gone everywhere.
+        self.unreachable: dict[int, str] = {}  # nodes that the last attempt did not reach, and why
+        # Seconds until the front end declares a node without a connection lost. No wait fails earlier,
+        # so a node that is reported lost is lost for all nodes.
         self.verdict = 0.0
         self._doubts: dict[int, asyncio.Future[None]] = {}
         self._client = client
-        self._links: dict[int, Link] = {}  # over which is sent
-        self._all: dict[int, list[Link]] = {}  # of each node, what it made too
+        self._links: dict[int, Link] = {}  # used for sending
+        self._all: dict[int, list[Link]] = {}  # by node, including those that it made
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, list[_Waiting]] = {}
         self._loop = asyncio.get_running_loop()
 
     def accept(self) -> Link:
-        """The protocol of a connection that another agent made."""
+        """Return the protocol for a connection that another agent made."""
         return Link(self, None)
 
     def call(
@@ -93,19 +92,19 @@ class Links:
         return future
 
     def notify(self, node: int, notice: Notice) -> None:
-        """Tell another agent something."""
+        """Send another agent a notice."""
         self._send(node, Noticed(notice), b"", None)
 
     def send_messages(self, node: int, flow: int, kind: int, data: Any, start: bytes = b"") -> None:
-        """Send messages of a flow, in order: `start` and `data`. Where the connection breaks `is_broken` says so."""
+        """Send messages of a flow, in order: `start` and `data`. `is_broken` is called if the connection breaks."""
         self._send(node, Messages(flow, kind, start), data, None)
 
     def host(self, node: int) -> str:
-        """How messages name a node."""
+        """Return a node's name for messages."""
         return f"node {node} ({self.members[node].node.host_name})" if node in self.members else f"node {node}"
 
     def forget(self, node: int, reason: str) -> None:
-        """A node is gone: whatever waits for it fails."""
+        """Handle the loss of a node: whatever waits for it fails."""
         if node in self.lost:
             return
         self.lost[node] = reason
@@ -118,8 +117,10 @@ class Links:
         self._fail(node, [future for _, _, future in self._waiting.pop(node, [])])
 
     def settled(self, node: int) -> asyncio.Future[None]:
-        """Done once it is known whether a node whose connection broke is lost. Each caller has one of its own, which it
-        may cancel."""
+        """Return a future that is done once it is known whether a node whose connection broke is lost.
+
+        Each caller gets its own future, which it may cancel.
+        """
         doubt = self._doubts.get(node)
         if doubt is None:
             doubt = self._loop.create_future()
@@ -127,7 +128,7 @@ class Links:
         return asyncio.shield(doubt)
 
     def probe(self, node: int) -> None:
-        """Find out whether a node whose connection broke is there: a new connection settles it."""
+        """Find out whether a node whose connection broke is alive, by connecting to it again."""
         if node in self._doubts:
             self.call(node, Members()).add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -138,7 +139,7 @@ class Links:
         return self.settled(node)
 
     def _settle(self, node: int, when: asyncio.Future[None] | None = None) -> None:
-        """End the doubt about a node; of a later one than `when` that is not the time."""
+        """End the doubt about a node, but not if it is a later one than `when`."""
         doubt = self._doubts.get(node)
         if doubt is not None and when in (doubt, None):
             del self._doubts[node]
@@ -155,9 +156,9 @@ class Links:
                 future.set_exception(NodeLostError(self.what_happened(node, reason)))
 
     def what_happened(self, node: int, reason: str) -> str:
-        """Whether it is known by now that a node is gone, or only the connection to it broke, and why."""
+        """Return a text that says whether the node is lost or only the connection to it broke, and why."""
         if node in self.lost:
-            return f"{self.host(node)} is gone: {self.lost[node]}"
+            return f"{self.host(node)} is lost: {self.lost[node]}"
         return f"the connection to {self.host(node)} broke: {reason}"
 
     def _send(
@@ -191,15 +192,15 @@ class Links:
             self._connecting.pop(node, None)
 
     def _cannot_reach(self, node: int, reason: str) -> None:
-        """Whatever waits for that node fails; what comes next tries again."""
+        """Fail all that waits for that node; later requests try again."""
         if node in self._links or node in self.lost:
-            return  # it called meanwhile, or was declared lost, and all that waited was seen to
+            return  # it connected meanwhile, or was declared lost, and nothing waits any more
         self.unreachable[node] = reason
         self.is_broken(node, reason)
         self._fail(node, [future for _, _, future in self._waiting.pop(node, [])], reason)
 
     async def _open(self, node: int, address: str, port: int) -> None:
-        """Make a connection, also where the first ones break on the way: somebody is there, so the node lives."""
+        """Make a connection. If it breaks while it is made, try again: the node is alive."""
         for left in reversed(range(_TRIES)):
             opening = self._loop.create_connection(lambda: Link(self, node), address, port, ssl=self._client)
             try:
@@ -210,30 +211,32 @@ class Links:
                     raise
 
     def made(self, node: int, link: Link) -> None:
-        """A connection to that node stands."""
+        """Note that a connection to that node is ready."""
         if node in self.lost:
-            log.warning("%s called, which is lost (%s); it is told so", self.host(node), self.lost[node])
+            log.warning(
+                "%s connected, but was declared lost (%s); its connection is closed", self.host(node), self.lost[node]
+            )
             link.dismiss(Outside(self.lost[node]))
             return
         self.unreachable.pop(node, None)
         self._links.setdefault(node, link)
         self._all.setdefault(node, []).append(link)
-        self._settle(node)  # it lives
+        self._settle(node)  # it is alive
         for waiting in self._waiting.pop(node, []):
             _send_by(link, *waiting)
 
     def broken(self, node: int | None, link: Link, reason: str) -> None:
-        """A connection ended."""
+        """Note that a connection ended."""
         if node is not None:
             others = self._all.get(node, [])
             if link in others:
                 others.remove(link)
             if self._links.get(node) is link:
                 del self._links[node]
-            # Where each side made a connection what one sent came over the other's.
+            # If each side made a connection, what one side sent came over its own.
             self.is_broken(node, self.lost.get(node, reason))
             if others:
-                # That side knew earlier, and made another one. What was sent to it meanwhile is lost.
+                # The other side noticed earlier, and made a new one. What was sent to it meanwhile is lost.
                 self._links.setdefault(node, others[0]).send(Noticed(LinkBroken(reason)), b"")
             pending = list(link.pending.values())
             settled = self.settled(node) if others else self._doubt(node)

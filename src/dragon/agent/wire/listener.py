@@ -1,5 +1,7 @@
-"""Where other agents call this one, with links and with lanes beside them. Who is none of them is refused, which is
-logged once."""
+"""Where other agents connect to this one, with links and with lanes beside them.
+
+Any other connection is refused, which is logged once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _HANDSHAKE_WITHIN = 5.0
 
 
 class Listener:
-    """Accepts connections on `listener`: links, which `protocol` makes something to serve, and lanes of `direct`."""
+    """Accepts connections on `listener`: links, served by `protocol`, and lanes of `direct`."""
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class Listener:
         self._callers = Callers(listener, self._greet, self._tell)
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept no more connections."""
         self._callers.close()
 
     async def _greet(self, connection: socket.socket, address: str) -> None:
@@ -49,9 +51,9 @@ class Listener:
             await self._loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE_WITHIN
             )
-        except ConnectionResetError as error:  # as a node whose run ends does
+        except ConnectionResetError as error:  # as from a node whose run ends
             connection.close()
-            log.debug("a caller from %s left before it had shown a certificate: %s", address, error)
+            log.debug("a connection from %s was closed before it had shown a certificate: %s", address, error)
         except OSError as error:  # TimeoutError is one
             connection.close()
             why = str(error) or type(error).__name__

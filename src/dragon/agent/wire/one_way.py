@@ -1,7 +1,7 @@
-"""Payloads that go one way over a connection, as it takes or brings them.
+"""Payloads that go in one direction over a connection, as fast as it takes or delivers them.
 
-The event loop's coroutines for sockets have the kernel watch one, and no longer watch it, for every piece. Here it is
-watched for as long as there is something to wait for.
+The event loop's coroutines for sockets register and unregister the socket with the kernel for every piece. Here it
+stays registered as long as there is something to wait for.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 
 __all__ = ["OneWay"]
 
-_AT_A_TIME = 8 * 2**20  # bytes, then others have their turn
+_AT_A_TIME = 8 * 2**20  # bytes, before other connections have their turn
 
-# Memory, piece by piece, that is to be sent or filled for one payload.
+# The memory to send or fill for one payload, in pieces.
 Pieces = Callable[[memoryview], Iterator[memoryview]]
 
 
 class OneWay:
-    """One direction of a connection that does not block. `lost` is told why it failed, if it does."""
+    """One direction of a non-blocking connection. `lost` is called with the error if it fails."""
 
     def __init__(
         self, connection: socket.socket, pieces: Pieces, lost: Callable[[OSError], None], *, is_outward: bool
@@ -36,14 +36,16 @@ class OneWay:
         self._is_outward = is_outward
         self._is_watched = False
         self._waiting: deque[tuple[memoryview, Callable[[], None]]] = deque()
-        # Of the payload under way: its pieces, what is left of the piece, and whom to tell in the end.
+        # Of the current payload: its pieces, the rest of the current piece, and what to call at the end.
         self._rest = memoryview(b"")
         self._following: Iterator[memoryview] = iter(())
         self._done: Callable[[], None] | None = None
 
     def add(self, payload: memoryview, done: Callable[[], None]) -> None:
-        """One more payload to send or to fill, after those before it. It is kept until it is through; then `done` is
-        called, which adds nothing itself."""
+        """Send or fill one more payload, after those before it.
+
+        It is kept until it is finished. Then `done` is called, which must not call add().
+        """
         self._waiting.append((payload, done))
         if self._rest:
             return
@@ -54,7 +56,7 @@ class OneWay:
             self._set_watched(True)
 
     def _go_on(self) -> None:
-        """As much as the connection takes or brings at once."""
+        """Send or receive as much as is possible at once."""
         left = _AT_A_TIME
         try:
             while left > 0:
@@ -74,13 +76,13 @@ class OneWay:
         self._set_watched(bool(self._rest))
 
     def _next(self) -> bool:
-        """Go to the next piece; whether there is one."""
+        """Go to the next piece. Return whether there is one."""
         while True:
             piece = next(self._following, None)
             if piece is not None:
                 self._rest = piece
                 return True
-            # Nothing refers to it any more: what it lies in can be used again.
+            # Nothing refers to the piece any more, so its memory can be used again.
             self._rest, self._following = memoryview(b""), iter(())
             done, self._done = self._done, None
             if done is not None:
@@ -98,7 +100,7 @@ class OneWay:
         self._is_watched = on
 
     def close(self) -> None:
-        """Close the connection. What is not through never will be."""
+        """Close the connection. What is not finished is given up."""
         self._set_watched(False)
         self._waiting.clear()
         self._rest, self._following, self._done = memoryview(b""), iter(()), None

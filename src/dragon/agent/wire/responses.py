@@ -12,25 +12,28 @@ from dragon.infrastructure.ddict_errors import DDictError
 
 __all__ = ["Answer", "Call", "RemoteError", "error_of", "then", "value_of"]
 
-# What came back: a value as it is encoded, and a payload.
+# An answer: an encoded value, and a payload.
 Answer = tuple[msgspec.Raw, Any]
 
 
 def value_of(answer: Answer) -> msgspec.Raw:
-    """The value alone."""
+    """Return the value of an answer, without its payload."""
     return answer[0]
 
 
 def error_of(error: BaseException) -> tuple[str, str]:
-    """An exception as it is sent: its class's name, a dictionary's with its code, and its text."""
+    """Return an exception in the form that is sent: the name of its class (for a dictionary's, with its code), and its
+    text."""
     if isinstance(error, DDictError):
         return f"{type(error).__name__} {error.lib_err.removeprefix('DRAGON_')}", error.text
     return error.kind if isinstance(error, RemoteError) else type(error).__name__, str(error)
 
 
 def then(future: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:
-    """A future of what `change` makes of another one's result, or of the result of a future that it makes; cancelling
-    it cancels the other one."""
+    """Return a future of what `change` makes of another future's result.
+
+    If `change` returns a future, its result is used. Cancelling the returned future cancels the other one.
+    """
     result = future.get_loop().create_future()
     awaited = future
 
@@ -67,7 +70,7 @@ def then(future: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.F
 
 
 class Call(asyncio.Future[Answer]):
-    """The answer of another agent. Where this is cancelled `late` is called with an answer that was given anyway."""
+    """The answer of another agent. If this is cancelled, `late` is called with an answer that comes nevertheless."""
 
     def __init__(self, late: Callable[[Answer], None] | None, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
@@ -75,7 +78,7 @@ class Call(asyncio.Future[Answer]):
 
 
 class RemoteError(Exception):
-    """What an operation raised on another node."""
+    """An exception that an operation raised on another node."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)

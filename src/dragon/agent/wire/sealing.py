@@ -1,9 +1,9 @@
-"""How payloads go over a TCP connection of their own: sealed, or as they are.
+"""How payloads go over a TCP connection of their own: encrypted, or as they are.
 
-A sealed piece is what AES-256-GCM (NIST SP 800-38D) makes of it, with the tag at its end; its nonce is its number on
-the connection. A key is used for one connection, in one direction: its receiver made it, and told it over the link. So
-whoever can reach the network can neither read a piece nor change, repeat, omit or reorder one unnoticed. TLS does the
-same with records of at most 16 KiB, each of which costs more around the cipher than in it.
+An encrypted piece is the output of AES-256-GCM (NIST SP 800-38D), with the tag at its end; its nonce is its number on
+the connection. A key is used for one connection, in one direction: the receiver created it, and sent it over the link.
+So an attacker on the network cannot read a piece, nor change, repeat, omit or reorder one unnoticed. TLS does the same
+with records of at most 16 KiB, each of which has more overhead around the cipher than the cipher itself takes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Protocol
 __all__ = ["KEY_SIZE", "Clear", "Coding", "Sealed"]
 
 KEY_SIZE = 32  # bytes
-_PIECE = 512 * 1024  # bytes, which stay in a processor's cache
-_KEPT = 8  # buffers for a piece; all lanes of an agent may have two each for a while, but not for ever
+_PIECE = 512 * 1024  # bytes; this fits into a processor's cache
+_KEPT = 8  # buffers kept for reuse; for a while, each lane of an agent may have two
 _TAG = 16
 _NONCE = 12
 
@@ -26,17 +26,19 @@ class Coding(Protocol):
     """One direction of a connection."""
 
     def outward(self, payload: memoryview) -> Iterator[memoryview]:
-        """What to send for a payload. A piece is used no more when the next one is asked for."""
+        """Yield what to send for a payload. A piece is not used any more when the next one is requested."""
         ...
 
     def inward(self, memory: memoryview) -> Iterator[memoryview]:
-        """What to fill with what comes, so that the next payload is in `memory`, which has its size. Raises OSError
-        when more is asked for and what came is not what was sent."""
+        """Yield the memory to fill with what is received, so that the payload ends up in `memory`, which has its size.
+
+        Raises OSError, when the next piece is requested, if what was received is not what was sent.
+        """
         ...
 
 
 class Clear:
-    """As they are."""
+    """Payloads that are not encrypted."""
 
     def outward(self, payload: memoryview) -> Iterator[memoryview]:
         """Yield the pieces of a payload that are sent."""
@@ -48,10 +50,12 @@ class Clear:
 
 
 class Sealed:
-    """Sealed with `key`, of 32 bytes, which nothing else may be sealed with."""
+    """Payloads that are encrypted with `key`, of 32 bytes, which must be used for nothing else."""
 
     def __init__(self, key: bytes) -> None:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # 40 ms, which few nodes of a short run need
+        from cryptography.hazmat.primitives.ciphers.aead import (
+            AESGCM,
+        )  # takes 40 ms, and few nodes of a short run need it
 
         self._cipher = AESGCM(key)
         self._pieces = 0
@@ -67,8 +71,10 @@ class Sealed:
             yield sealed
 
     def inward(self, memory: memoryview) -> Iterator[memoryview]:
-        """Yield buffers to fill, and decrypt each into `memory`. Raises ConnectionAbortedError if authentication
-        fails."""
+        """Yield buffers to fill, and decrypt each into `memory`.
+
+        Raises ConnectionAbortedError if authentication fails.
+        """
         from cryptography.exceptions import InvalidTag
 
         for piece, sealed in _with_buffer(memory):
@@ -87,7 +93,7 @@ def _pieces(payload: memoryview) -> Iterator[memoryview]:
 
 
 def _with_buffer(payload: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
-    """Its pieces, each with memory for what it is when it is sealed."""
+    """Yield the pieces of a payload, each with memory for its encrypted form."""
     buffer = _buffers.pop() if _buffers else memoryview(bytearray(_PIECE + _TAG))
     try:
         for piece in _pieces(payload):

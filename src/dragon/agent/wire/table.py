@@ -1,4 +1,4 @@
-"""What an agent does for each kind of request."""
+"""Selects the handler for each kind of request to an agent."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ _Answer = TypeVar("_Answer")
 
 
 class Table:
-    """The handlers by the kind of request that each is for."""
+    """The handlers, by the kind of request that each answers."""
 
     def __init__(self, handlers: Iterable[Handler] = ()) -> None:
         self._handlers: dict[type[Request[object]], Callable[[Any, Caller], object]] = {}
         self.serve(handlers)
 
     def serve(self, handlers: Iterable[Handler]) -> None:
-        """Have these answer the requests of their kinds."""
+        """Let these handlers answer the requests of their kinds."""
         self._handlers.update(handlers)
 
     def do(self, request: Request[_Answer], caller: Caller) -> _Answer | asyncio.Future[_Answer]:
-        """The answer, or a future of it. Raises what the handler raises, ValueError where there is none."""
+        """Return the answer, or a future of it. Raises what the handler raises, and ValueError if there is no
+        handler."""
         do = self._handlers.get(type(request))
         if do is None:
             raise ValueError(f"the agent knows no operation {tag_of(type(request))!r}")

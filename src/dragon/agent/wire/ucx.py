@@ -1,15 +1,15 @@
 """Large payloads over UCX: InfiniBand, RoCE, and whatever else it has a transport for.
 
-A payload goes in pieces, each a message with a tag of its own. The first tags of a link are random, and told over the
-link itself, so nobody else's messages are taken for its payloads. What crosses the fabric is neither encrypted nor
-signed.
+A payload is sent in pieces, each a message with its own tag. The first tags of a link are random, and are exchanged
+over the link itself, so no other messages are taken for its payloads. What is sent over the fabric is neither
+encrypted nor signed.
 
-Pieces are copied into buffers of the agent's own, and out of them. UCX keeps memory registered with devices, by its
-address; but pages of the arena are given back to the kernel by any process of the node, and what a device then knows is
-no longer what is at the address. (UCX 1.21 crashes when a peer is lost if it is told to keep nothing registered.) So
-little memory is ever registered, and what a lost node left unfinished is not in the arena.
+Pieces are copied into and out of the agent's own buffers. UCX keeps memory registered with devices, by its address;
+but any process of the node may give pages of the arena back to the kernel, and then the device's address refers to
+other memory. (UCX 1.21 crashes when a peer is lost if it is told to keep nothing registered.) So only a little memory
+is ever registered, and what a lost node left unfinished is not in the arena.
 
-UCX is given the processor when its descriptor says so, and costs nothing in between.
+UCX gets processor time only when its descriptor is readable, and costs nothing in between.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = ["Ucx"]
 
 log = runtime_log("fabric")
 
-_AT_A_TIME = 64  # steps of progress before others have their turn
+_AT_A_TIME = 64  # steps of progress before other work of the loop has its turn
 _PIECE = 2 * 2**20  # bytes
-_UNDER_WAY = 4  # pieces of a lane in each direction
+_UNDER_WAY = 4  # pieces that a lane sends or receives at once in each direction
 _KEPT = 32  # buffers
-_RECHECK_S = 1.0  # seconds; an event that a device lost delays a payload no longer
+_RECHECK_S = 1.0  # seconds; an event that a device lost delays a payload at most this long
 _TAGS = 1 << 64
 
 
 @dataclass(eq=False, slots=True)
 class _Operation:
-    """What UCX has not finished. Until it has, it may use what is in `uses`."""
+    """An operation that UCX has not finished. Until it has, it may use the memory in `uses`."""
 
     request: Any
     uses: Any
@@ -49,10 +49,16 @@ class _Operation:
 
 
 class Ucx:
-    """An agent's end of the fabric: a worker of UCX, with `options` in place of its variables without `UCX_`.
+    """An agent's end of the fabric: a UCX worker.
 
-    `sent` and `received` count bytes. Raises ImportError without ucxx, and what ucxx raises where there is nothing that
-    UCX could use.
+    Args:
+        options: values that replace those of UCX's environment variables, by name without `UCX_`
+
+    Attributes:
+        sent: bytes that were sent
+        received: bytes that were received
+
+    Raises ImportError without ucxx, and an exception of ucxx if there is nothing that UCX can use.
     """
 
     def __init__(self, options: dict[str, str] | None = None) -> None:
@@ -75,7 +81,7 @@ class Ucx:
         self._loop.add_reader(self._descriptor, self._progress)
 
     def reaches(self, devices: list[str]) -> bool:
-        """Whether UCX has a transport for one of them."""
+        """Return whether UCX has a transport for one of these devices."""
         return any(f"/{device}:" in self._context.info for device in devices)
 
     def greet(self) -> Greeting:
@@ -92,11 +98,11 @@ class Ucx:
         log.info("UCX sent %d bytes and received %d", self.sent, self.received)
 
     def take_buffer(self) -> bytearray:
-        """Memory for a piece."""
+        """Return memory for a piece."""
         return self._buffers.pop() if self._buffers else bytearray(_PIECE)
 
     def give_buffer(self, buffer: bytearray) -> None:
-        """UCX has finished with it."""
+        """Take back the memory of a piece, with which UCX has finished."""
         if len(self._buffers) < _KEPT:
             self._buffers.append(buffer)
 
@@ -146,7 +152,7 @@ class Ucx:
 
 
 class _Beside:
-    """The lane beside one link. It connects when the first payload goes or comes."""
+    """The lane beside one link. It connects when the first payload is sent or received."""
 
     def __init__(self, fabric: Ucx, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> None:
         self._fabric = fabric
@@ -239,7 +245,7 @@ class _Beside:
 
     def close(self) -> None:
         self._over = True
-        self._lost = _ignore  # what is under way is given up
+        self._lost = _ignore  # what is not finished is given up
         self._outward.clear()
         self._inward.clear()
         endpoint, self._endpoint = self._endpoint, None
