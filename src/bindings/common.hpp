@@ -2,13 +2,13 @@
 // objects.
 #pragma once
 
-#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/tuple.h>
 #include <unistd.h>
 
 #include "../core/channel.hpp"
 #include "../core/sync.hpp"
+#include "call_python.hpp"
 
 namespace nb = nanobind;
 
@@ -21,21 +21,6 @@ struct Python {
 };
 extern Python python;
 
-// Calls into Python, or asks for the GIL.
-//
-// A daemon thread that does so while the interpreter ends is ended by Python before 3.14 with pthread_exit().
-// That unwinds the stack, which may not pass through functions that are noexcept, as nanobind's and all
-// destructors are, and which would drop references without the GIL. The thread waits for the end of the
-// process instead, as from 3.14 on.
-template <class F>
-decltype(auto) in_python(F f) {
-    try {
-        return f();
-    } catch (abi::__forced_unwind&) {
-        for (;;) pause();
-    }
-}
-
 // The GIL is not held while one of these lives.
 class WithoutGil {
   public:
@@ -43,7 +28,7 @@ class WithoutGil {
     WithoutGil(const WithoutGil&) = delete;
     ~WithoutGil() {
         here_ = false;
-        in_python([&] { PyEval_RestoreThread(state_); });
+        call_python([](void* s) { PyEval_RestoreThread(static_cast<PyThreadState*>(s)); }, state_);
     }
     static bool here() { return here_; }
     // The interpreter has finished: there is no GIL any more.
@@ -291,7 +276,7 @@ inline Nanoseconds deadline_of(PyObject* block, PyObject* timeout) {
 template <class F>
 PyObject* guarded(F f) noexcept {
     try {
-        return in_python(f);
+        return f();
     } catch (nb::python_error& e) {
         e.restore();
     } catch (const OutOfMemory& e) {

@@ -11,7 +11,8 @@ namespace dragon::py {
 void report_myself() {
     if (!python.on_inquiry) return;
     try {
-        in_python([] { nb::handle(python.on_inquiry)(); });
+        nb::object done = nb::steal(in_python([] { return PyObject_CallNoArgs(python.on_inquiry); }));
+        if (!done.is_valid()) throw nb::python_error();
     } catch (nb::python_error& e) {
         if (!e.matches(PyExc_Exception)) throw;  // Ctrl-C
         e.discard_as_unraisable("the report for dragon doctor");

@@ -236,9 +236,10 @@ std::pair<nb::object, nb::list> copy_buffers(const char* data, size_t size) {
 PyObject* load_with_buffers(Arena& a, Message& message) {
     auto [pickle, buffers] =
         message.block ? borrow_buffers(a, message) : copy_buffers(message.data, message.label.size);
-    nb::object result =
-        in_python([&] { return nb::borrow(python.pickle_loads)(pickle, nb::arg("buffers") = buffers); });
-    return result.release().ptr();
+    nb::tuple arguments = nb::make_tuple(pickle);
+    nb::dict keywords;
+    keywords["buffers"] = buffers;
+    return in_python([&] { return PyObject_Call(python.pickle_loads, arguments.ptr(), keywords.ptr()); });
 }
 
 }  // namespace
@@ -310,7 +311,8 @@ PyObject* to_object(Arena& a, Message& message) {
             break;
         case kPickleBuffers:
             block.pass_on();
-            return load_with_buffers(a, message);
+            result = load_with_buffers(a, message);
+            break;
         default: {
             nb::object pickle = nb::steal(PyBytes_FromStringAndSize(data, size));
             if (pickle.is_valid()) result = call(python.pickle_loads, pickle.ptr());

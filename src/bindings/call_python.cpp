@@ -1,0 +1,21 @@
+// How a call into Python survives the end of the interpreter. Compiled without exceptions, for which
+// pthread_cleanup_push() remembers a place to return to: the stack is never unwound past it, whichever C++
+// library and unwinder are linked.
+#include "call_python.hpp"
+
+#include <pthread.h>
+#include <unistd.h>
+
+namespace dragon::py {
+
+void call_python(void (*f)(void*), void* context) {
+    pthread_cleanup_push(
+        [](void*) {
+            for (;;) pause();
+        },
+        nullptr);
+    f(context);
+    pthread_cleanup_pop(0);
+}
+
+}  // namespace dragon::py
