@@ -12,7 +12,7 @@ EXTRAS ?= demo,test
 GROUPS ?=
 BIN = $(VENV)/bin
 
-.PHONY: demo test suite mpi programs pythons check sanitize wheel docs clean
+.PHONY: demo test suite mpi programs pythons check sanitize wheel wheels docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
@@ -72,6 +72,12 @@ wheel: $(VENV)/test
 	PATH=$(abspath $(BIN)):$$PATH auditwheel repair --wheel-dir dist dist/raw/*.whl
 	mv dist/raw/*.tar.gz dist
 	rm -r dist/raw
+
+# Wheels for both processors and older Linux, in dist/, with each interpreter that WHEELS names.
+WHEELS ?= $(PYTHON)
+
+wheels:
+	$(PYTHON) packaging/make_wheels.py $(WHEELS)
 
 SOURCES = pyproject.toml CMakeLists.txt $(shell find src -name '*.py' -o -name '*.?pp' -o -name '*.pyi')
 

@@ -1,8 +1,8 @@
-"""Build wheels for x86-64 and aarch64 that run on any Linux with glibc 2.17 or later (manylinux2014), on either machine.
+"""Build wheels for x86-64 and aarch64, on either machine, for any Linux with glibc 2.17 or later (manylinux2014).
 
-The C++ compiler is zig's, from PyPI: it brings the headers of every glibc and both processors, and its C++ library becomes
-part of the module. A wheel is built with each interpreter that is named, and checked with auditwheel and abi3audit. What
-this machine can run is installed in an empty environment, where it must run the README's first program.
+The C++ compiler is zig's, from PyPI: it has the headers of every glibc and of both processors, and its C++ library
+becomes part of the module. A wheel is built with each interpreter that is named, and checked with auditwheel and
+abi3audit. What this machine can run is installed in an empty environment, where it must run the README's first program.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     """Return the options of a command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pythons", metavar="PYTHON", nargs="*", type=interpreter, help="interpreters to build for "
-                        "(default: the one that runs this); from 3.12 on one wheel is for all later versions")  # fmt: skip
+                        "(default: the one that runs this); one made with 3.12 is for all later ones")  # fmt: skip
     parser.add_argument("--machine", action="append", choices=MACHINES, help="build for this processor (default: both)")
     parser.add_argument("--glibc", default="2.17", help="the oldest C library that the wheels run with (default: 2.17)")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for the wheels (default: dist)")
@@ -105,10 +105,10 @@ def source_distribution(tools: Path, options: argparse.Namespace) -> Path:
 
 def tag_of(python: Path) -> tuple[str, str]:
     """Return the tag of an interpreter, such as cp312 or cp314t, and what its extension modules end in."""
-    asked = "import sys, sysconfig; v = sysconfig.get_config_var; " \
-            "print('cp%d%d' % sys.version_info[:2] + ('t' if v('Py_GIL_DISABLED') else ''), v('EXT_SUFFIX'))"  # fmt: skip
-    tag, suffix = run(python, "-c", asked).split()
-    return tag, suffix
+    names = "EXT_SUFFIX", "Py_GIL_DISABLED"
+    asked = f"import sys, sysconfig; print(*sys.version_info[:2], *map(sysconfig.get_config_var, {names}))"
+    major, minor, suffix, threaded = run(python, "-c", asked).split()
+    return f"cp{major}{minor}{'t' if threaded == '1' else ''}", suffix
 
 
 def headers(python: Path, tag: str, options: argparse.Namespace) -> Path:
@@ -129,7 +129,8 @@ def headers(python: Path, tag: str, options: argparse.Namespace) -> Path:
 
 
 def wheel(tools: Path, builder: Path, machine: str, source: Path, options: argparse.Namespace) -> Path:
-    """Build the wheel of one interpreter for one processor. Returns its path, which names the C library that it needs."""
+    """Build the wheel of one interpreter for one processor. Returns its path. Raises WheelError if it needs a later C
+    library than it should."""
     tag, suffix = tag_of(builder / "python")
     raw = options.work / "raw"
     shutil.rmtree(raw, ignore_errors=True)
@@ -143,10 +144,10 @@ def wheel(tools: Path, builder: Path, machine: str, source: Path, options: argpa
         _PYTHON_HOST_PLATFORM=f"linux-{machine}")  # fmt: skip
     (built,) = raw.glob("*.whl")
     repaired = raw / "repaired"
-    run(tools / "auditwheel", "repair", "--wheel-dir", repaired, "--plat",
-        f"manylinux_{options.glibc.replace('.', '_')}_{machine}", built,
-        PATH=f"{tools}:{os.environ['PATH']}")  # fmt: skip
+    run(tools / "auditwheel", "repair", "--wheel-dir", repaired, built, PATH=f"{tools}:{os.environ['PATH']}")
     (made,) = repaired.glob("*.whl")
+    if (tag := f"manylinux_{options.glibc.replace('.', '_')}_{machine}") not in made.name:
+        raise WheelError(f"{made.name} is no {tag}: `auditwheel show {built}` names what it needs")
     return Path(shutil.move(made, options.out / made.name))
 
 

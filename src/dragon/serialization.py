@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dragon.runtime.announcing import Mention, mention, mentions
@@ -36,8 +37,12 @@ class _Pickled(NamedTuple):
     handles: list[Mention]
 
     @property
+    def parts(self) -> list[memoryview]:
+        return [memoryview(self.data), *self.buffers]
+
+    @property
     def size(self) -> int:
-        return len(self.data) + sum(buffer.nbytes for buffer in self.buffers)
+        return sum(part.nbytes for part in self.parts)
 
 
 def _pickled(value: Any) -> _Pickled:
@@ -78,8 +83,14 @@ class Snapshot:
 class NodeSnapshot:
     """A snapshot that is once in the memory of this node. Who is sent it, there, gets an OnNode."""
 
-    def __init__(self, pickled: _Pickled) -> None:
-        self._memory = NodeMemory([memoryview(pickled.data), *pickled.buffers])
+    def __init__(self, parts: Sequence[memoryview]) -> None:
+        """Take the parts() of a snapshot, such as one of another node. Raises OSError if the system has no memory for
+        them."""
+        self._memory = NodeMemory(parts)
+
+    def parts(self) -> list[memoryview]:
+        """Return the bytes of which it consists. They are there as long as the views are."""
+        return Parts(self._memory.place).views()
 
     def same_as(self, other: object) -> bool:
         """Whether it is another one, of an object in the same state."""
@@ -90,11 +101,11 @@ class NodeSnapshot:
     def is_of(self, value: Any) -> bool:
         """Whether the object is in the state that it had. Raises what pickling raises."""
         pickled = _pickled(value)
-        return not pickled.handles and self._memory.has([memoryview(pickled.data), *pickled.buffers])
+        return not pickled.handles and self._memory.has(pickled.parts)
 
     def for_other_nodes(self) -> Snapshot:
         """Return the same for processes of other nodes, each of which gets a copy."""
-        data, *buffers = Parts(self._memory.place).views()
+        data, *buffers = self.parts()
         snapshot = Snapshot.__new__(Snapshot)
         snapshot._data, snapshot._handles, snapshot._buffers = bytes(data), [], [*buffers]
         return snapshot
@@ -130,7 +141,7 @@ def snapshot_on_node(value: Any) -> Snapshot | NodeSnapshot:
     pickled = _pickled(value)
     if not pickled.handles and pickled.size >= _LARGE:
         try:
-            return NodeSnapshot(pickled)
+            return NodeSnapshot(pickled.parts)
         except OSError as error:
             warnings.warn(
                 f"{pickled.size / 2**20:.0f} MiB cannot be shared by the processes of this node ({error}), each gets a "

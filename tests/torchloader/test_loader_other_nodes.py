@@ -243,3 +243,82 @@ def test_auto_counts_the_cores_of_the_nodes_that_its_workers_are_on(site: Site) 
     """
     done = run(site, 2, textwrap.dedent(source))
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+MEMORY = """
+class Placed(Rows):
+    # Gives the file in which the values lie in memory.
+    def __getitem__(self, index):
+        address = self.values.__array_interface__["data"][0]
+        for line in open("/proc/self/maps"):
+            first, last = (int(number, 16) for number in line.split()[0].split("-"))
+            if first <= address < last:
+                return current().hostname, os.getpid(), int(line.split()[4])
+
+
+def looked_at(batches):
+    workers = {}
+    while len(workers) < 4:  # as some are ready before others
+        workers |= {process: (node, file) for batch in batches for node, process, file in batch}
+    return workers
+
+
+def holders(file):
+    # The processes that have the file open.
+    found = set()
+    for path in glob.glob("/proc/[0-9]*/fd/*"):
+        with suppress(OSError):
+            if os.stat(path).st_ino == file and os.readlink(path).startswith("/memfd:"):
+                found.add(int(path.split("/")[2]))
+    return found
+"""
+
+
+def test_the_workers_of_another_node_have_the_dataset_in_memory_once(site: Site) -> None:
+    done = run(
+        site,
+        3,
+        f"""
+import glob
+from contextlib import suppress
+{MEMORY}
+
+if __name__ == "__main__":
+    batches = loader(Placed, workers_on=NODES[1:], persistent_workers=True)
+    for _ in range(2):
+        workers = looked_at(batches)
+        print(sorted(node for node, _ in workers.values()) == sorted(2 * NODES[1:]), len(set(workers.values())))
+        print(all(file for _, file in workers.values()))  # else it is memory of a worker's own
+        batches.dataset.values = VALUES + 1
+""",
+    )
+    assert (done.stdout, done.stderr) == ("True 2\nTrue\nTrue 2\nTrue\n", "")
+
+
+@pytest.mark.parametrize("before", ["workers start", "another dataset is sent"])
+def test_a_copy_of_the_dataset_whose_holder_is_killed_is_made_again(site: Site, before: str) -> None:
+    done = run(
+        site,
+        2,
+        f"""
+import glob
+from contextlib import suppress
+{MEMORY}
+
+if __name__ == "__main__":
+    batches = loader(Placed, workers_on=NODES[1], persistent_workers=True)
+    workers = looked_at(batches)
+    ((_, file),) = set(workers.values())
+    (holder,) = holders(file) - workers.keys()
+    os.kill(holder, signal.SIGKILL)
+    if {before == "workers start"}:
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+    else:
+        batches.dataset.values = VALUES + 1
+    again = looked_at(batches)
+    print({{node for node, _ in again.values()}} == {{NODES[1]}})
+    print(len(set(again.values())), (NODES[1], file) in again.values())
+""",
+    )
+    assert (done.stdout, done.stderr) == ("True\n1 False\n", "")

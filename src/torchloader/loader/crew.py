@@ -261,6 +261,10 @@ class Crew(Roster):
                 self._trouble = unpack(message.error).error
                 self._dismiss(worker)
                 return
+            if message.lacks is not None:
+                worker.datasets.discard(message.lacks)
+                if message.lacks in self._snapshots.numbers:
+                    self._ship(worker, message.lacks)
             worker.ready, self._failed_starts = True, 0
             self._take_on(worker)
 
@@ -292,7 +296,8 @@ class Crew(Roster):
 
     def _ship(self, worker: Member, dataset: int) -> None:
         needed = self._snapshots.numbers
-        worker.tasks.put(Shipment(dataset, needed, self._snapshots.content(dataset, worker.node is None)))
+        content = self._snapshots.content(dataset, self._snapshots[dataset], needed, worker.node)
+        worker.tasks.put(Shipment(dataset, needed, content))
         worker.datasets = worker.datasets & needed | {dataset}
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from dragon.serialization import UNSENDABLE, NodeSnapshot, OnNode, Snapshot, explained, snapshot_on_node
 from torchloader.loader.forks import Inherited, Template
 from torchloader.loader.making import Maker
+from torchloader.loader.node_copies import NodeCopies
 from torchloader.loader.policy import WorkerPolicy
 
 __all__ = ["AnySnapshot", "Snapshots", "Unkept", "received"]
@@ -64,6 +65,7 @@ class Snapshots:
         self._kept: dict[int, AnySnapshot] = {}
         self._latest = -1
         self._needed: dict[int, int | None] = {}
+        self._copies = NodeCopies()
 
     def take(self) -> AnySnapshot:
         """Return a snapshot of the object as it is now. May take long, and raises what pickling raises.
@@ -109,6 +111,7 @@ class Snapshots:
         for number in self._kept:
             _end(self.template_of(number))
         _end(self._template)
+        self._copies.close()
 
     def leave_templates(self) -> None:
         """End the templates of finished iterations, if no iteration is left."""
@@ -184,7 +187,9 @@ class Snapshots:
     def __getitem__(self, number: int) -> AnySnapshot:
         return self._kept[number]
 
-    def content(self, number: int, is_here: bool) -> AnySnapshot:
-        """Return what a worker is sent; a worker on another node cannot read this node's memory."""
-        kept = self._kept[number]
-        return kept if is_here or not isinstance(kept, NodeSnapshot) else kept.for_other_nodes()
+    def content(self, number: int, kept: AnySnapshot, needed: set[int], node: str | None) -> AnySnapshot | OnNode:
+        """Return what a worker on a node, None for this one, is sent of a snapshot. On another node that may take as
+        long as its bytes take to get there, and needs no lock."""
+        if node is None or not isinstance(kept, NodeSnapshot):
+            return kept
+        return self._copies.content(node, number, kept, needed)

@@ -83,7 +83,7 @@ class Starts:
                 self._snapshots.keep(snapshot)
             if worker.leaving:
                 return None
-            latest = self._snapshots.latest
-            content = self._snapshots.content(latest, worker.node is None)
-            shipment = Shipment(latest, self._snapshots.numbers, content)
-            return shipment, self._snapshots.template_of(latest)
+            latest, needed = self._snapshots.latest, self._snapshots.numbers
+            kept, template = self._snapshots[latest], self._snapshots.template_of(latest)
+        # Without the lock, which a trainer needs to take batches.
+        return Shipment(latest, needed, self._snapshots.content(latest, kept, needed, worker.node)), template

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections import deque
 from queue import Empty
 from typing import Any, NamedTuple
 
@@ -46,10 +46,12 @@ class Release(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Sent when a worker has begun, or failed to: then it has an error."""
+    """Sent when a worker has begun, or failed to: then it has an error. Also when it cannot load a snapshot, as the
+    process on its node that had it in memory has ended, or freed it."""
 
     worker: int
     error: Packed | None
+    lacks: int | None = None  # the number of that snapshot
 
 
 class Made(NamedTuple):
@@ -134,15 +136,18 @@ def work(
     exchange: Exchange | None = None
     meter, sending = Meter(), Effort()
     has_begun = False
+    postponed: list[Task | Release] = []  # until the snapshot comes that they need
+    backlog: deque[Task | Release] = deque()
     while not trainer.dismisses:
         try:
-            message: Task | Shipment | Release | None = tasks.get(timeout=_LOOK_AFTER_TRAINER_S)
+            message: Task | Shipment | Release | None
+            message = backlog.popleft() if backlog else tasks.get(timeout=_LOOK_AFTER_TRAINER_S)
             if isinstance(message, Shipment):
-                makers = {number: maker for number, maker in makers.items() if number in message.needed}
-                with suppress(SnapshotGoneError):  # its iteration is over, and there are no batches of it to be made
-                    makers[message.dataset] = _prepare(message, *place)
-                if not has_begun:
-                    results.put(Ready(worker, None))
+                lacks = _take_in(message, makers, *place)
+                backlog.extend(each for each in postponed if each.dataset in message.needed)
+                postponed.clear()
+                if not has_begun or lacks is not None:
+                    results.put(Ready(worker, None, lacks))
                 has_begun = True
                 continue
         except Empty:
@@ -154,10 +159,11 @@ def work(
             return
         if message is None or trainer.dismisses:
             return
-        if isinstance(message, Release):
-            if message.dataset in makers:
-                makers[message.dataset].release(message.iteration, message.stream)
-        elif trainer.needs(message.iteration) and message.dataset in makers:
+        if message.dataset not in makers:
+            postponed.append(message)
+        elif isinstance(message, Release):
+            makers[message.dataset].release(message.iteration, message.stream)
+        elif trainer.needs(message.iteration):
             start, maker = meter.now(), makers[message.dataset]
             exchange = exchange or _exchange_of(maker)
             made = _make_or_take(worker, maker, message, exchange, trainer)
@@ -166,6 +172,18 @@ def work(
             sending = meter.now().since(spent)
         elif trainer.is_gone:
             return
+
+
+def _take_in(shipment: Shipment, makers: dict[int, Maker], slot: int, workers: int) -> int | None:
+    """Add the maker of a shipment, and remove those that are no longer needed. Returns the number of the snapshot if it
+    is gone, as no iteration needs it any more, or as the process that kept it on this node has ended."""
+    for number in makers.keys() - shipment.needed:
+        del makers[number]
+    try:
+        makers[shipment.dataset] = _prepare(shipment, slot, workers)
+    except SnapshotGoneError:
+        return shipment.dataset
+    return None
 
 
 def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:
