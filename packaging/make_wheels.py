@@ -135,7 +135,11 @@ def wheel(tools: Path, builder: Path, machine: str, source: Path, options: argpa
     raw = options.work / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     compilers = {name: compiler(tools, name, f"{machine}-linux-gnu.{options.glibc}", options) for name in ("cc", "c++")}
-    arguments = [f"-DPython_INCLUDE_DIR={headers(builder / 'python', tag, options)}"]
+    # Under the limited API, Python.h leaves out stdio.h. nanobind needs it, and libc++ does not include it.
+    arguments = [
+        "-DCMAKE_CXX_FLAGS=-include stdio.h",
+        f"-DPython_INCLUDE_DIR={headers(builder / 'python', tag, options)}",
+    ]
     if machine != platform.machine():
         arguments += ["-DCMAKE_SYSTEM_NAME=Linux", f"-DCMAKE_SYSTEM_PROCESSOR={machine}"]
     run(builder / "python", "-m", "build", "--wheel", "--outdir", raw, source,

@@ -1,9 +1,8 @@
-"""The elastic loader beside PyTorch's, what a resize costs a trainer, and that no schedule of them changes a batch.
+"""The elastic loader beside PyTorch's, and what a resize costs a trainer.
 
 python benchmarks/torchloader/loader.py throughput     samples/s at equal numbers of workers, in pairs
 python benchmarks/torchloader/loader.py resize         a trainer's wait after a resize, beside a restart
 python benchmarks/torchloader/loader.py overtaking     samples/s of a few slow samples among fast ones, in order and not
-python benchmarks/torchloader/loader.py exactness      10,000 random schedules of resizes and kills
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -22,7 +20,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from torchloader import ElasticDataLoader
-from torchloader.loader.forks import Fork
 
 
 class Images(Dataset[Any]):
@@ -179,73 +176,15 @@ def quantile(values: list[float], q: float) -> float:
     return sorted(values)[int(q * (len(values) - 1))]
 
 
-class Noisy:
-    """Samples that show the random state in which they were made."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> tuple[int, float, float]:
-        return index, random.random(), float(torch.rand(1))
-
-
-def exactness(schedules: int, seed: int) -> None:
-    """One epoch for each schedule of up to five resizes and kills, compared with an undisturbed one."""
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1, "collate_fn": list}
-    expected = list(ElasticDataLoader(Noisy(80), **options))
-    dice, start, kills, resizes = random.Random(seed), time.perf_counter(), 0, 0
-    forked: dict[str, Any] = {"multiprocessing_context": "fork", "persistent_workers": True}
-    with ElasticDataLoader(Noisy(80), num_workers=2, **forked, **options) as loader:
-        for number in range(1, schedules + 1):
-            loader.set_epoch(0)
-            at = {dice.randrange(20): dice.random() for _ in range(dice.randrange(6))}
-            given = []
-            for place, batch in enumerate(loader):
-                given.append(batch)
-                if place in at and at[place] < 0.7:
-                    loader.resize(dice.randrange(5))
-                    resizes += 1
-                elif place in at:
-                    kills += kill_one(loader, dice)
-            if given != expected:
-                sys.exit(f"schedule {number} changed a batch")
-            if number % 500 == 0:
-                print(
-                    f"{number} schedules, {resizes} resizes, {kills} kills: every batch as it was "
-                    f"({time.perf_counter() - start:.0f} s)",
-                    flush=True,
-                )
-
-
-def kill_one(loader: ElasticDataLoader, dice: random.Random) -> int:
-    """Kill a worker that is ready, the hard way; how many that were."""
-    workers = [worker.process for worker in list(loader._crew._workers.values()) if worker.ready]
-    ready = [process.pid for process in workers if isinstance(process, Fork)]
-    if not ready:
-        return 0
-    try:
-        os.kill(dice.choice(ready), signal.SIGKILL)
-    except ProcessLookupError:
-        return 0
-    return 1
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["throughput", "resize", "overtaking", "exactness"])
+    parser.add_argument("what", choices=["throughput", "resize", "overtaking"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4], help="of throughput and overtaking")
-    parser.add_argument("--schedules", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1, help="of the schedules")
     arguments = parser.parse_args()
     if arguments.what == "throughput":
         throughput(arguments.repeats, arguments.workers)
     elif arguments.what == "overtaking":
         overtaking(arguments.repeats, arguments.workers)
-    elif arguments.what == "resize":
-        resize(arguments.repeats)
     else:
-        exactness(arguments.schedules, arguments.seed)
+        resize(arguments.repeats)

@@ -1,0 +1,113 @@
+"""No schedule of resizes, killed workers and resumptions changes a batch of the elastic loader.
+
+python benchmarks/torchloader/exactness.py                                         10,000 schedules
+dragon --nodes 3 benchmarks/torchloader/exactness.py --schedules 500 --iterable    the same, with workers on any node
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dragon.infrastructure.errors import ProcessError
+from dragon.native.machine import System
+from torchloader import ElasticDataLoader
+from torchloader.loader.forks import Fork
+from torchloader.streaming import shard
+
+sys.modules["torch"] = None  # type: ignore[assignment]  # nothing here needs it, and every worker would import it
+
+DEEDS = "resize", "resize", "kill", "resume"
+
+
+class Noisy:
+    """Samples that show the random state in which they were made."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        return index, random.random(), float(np.random.rand())
+
+
+class NoisyStream:
+    """The same of an iterable-style dataset: each stream has its part."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[tuple[int, float, float]]:
+        for index in shard(range(self.length)):
+            yield index, random.random(), float(np.random.rand())
+
+
+def exactness(schedules: int, seed: int, is_iterable: bool) -> None:
+    """One epoch for each schedule of up to five resizes, kills and resumptions, compared with an undisturbed one."""
+    dataset: Any = NoisyStream(80) if is_iterable else Noisy(80)
+    options: dict[str, Any] = {"batch_size": 4, "seed": 1, "collate_fn": list}
+    options |= {"streams": 3} if is_iterable else {"shuffle": True}
+    expected = list(ElasticDataLoader(dataset, **options))
+    nodes = [policy.host_name for policy in System().hostname_policies()]
+    placed: dict[str, Any] = {"multiprocessing_context": "fork"} if len(nodes) == 1 else {"workers_on": nodes[1:]}
+    dice, start, done = random.Random(seed), time.perf_counter(), Counter[str]()
+    with ElasticDataLoader(dataset, num_workers=2, persistent_workers=True, **placed, **options) as loader:
+        for number in range(1, schedules + 1):
+            loader.set_epoch(0)
+            at = {dice.randrange(20): dice.choice(DEEDS) for _ in range(dice.randrange(6))}
+            batches, given = iter(loader), []
+            while (batch := next(batches, None)) is not None:
+                given.append(batch)
+                deed = at.get(len(given) - 1)
+                if deed == "resize":
+                    moved = dice.sample(nodes, dice.randint(1, len(nodes)))
+                    loader.resize(dice.randrange(5), **({} if len(nodes) == 1 else {"workers_on": moved}))
+                elif deed == "resume":
+                    loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+                    batches = iter(loader)
+                done[deed or ""] += kill_one(loader, dice) if deed == "kill" else 1
+            if given != expected:
+                sys.exit(f"schedule {number} of seed {seed} changed a batch: {at}")
+            if number % 500 == 0 or number == schedules:
+                print(
+                    f"{number} schedules on {len(nodes)} nodes, {done['resize']} resizes, {done['kill']} kills, "
+                    f"{done['resume']} resumptions: every batch as it was ({time.perf_counter() - start:.0f} s)",
+                    flush=True,
+                )
+
+
+def kill_one(loader: ElasticDataLoader, dice: random.Random) -> int:
+    """Kill a worker that is ready, with SIGKILL. Returns how many that were."""
+    ready = [worker.process for worker in list(loader._crew._workers.values()) if worker.ready and worker.process]
+    if not ready:
+        return 0
+    process = dice.choice(ready)
+    try:
+        if isinstance(process, Fork):
+            os.kill(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    except (ProcessLookupError, ProcessError):  # an earlier kill has not been noticed yet
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--schedules", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1, help="of the schedules (default: 1)")
+    parser.add_argument("--iterable", action="store_true", help="an iterable-style dataset, of three streams")
+    arguments = parser.parse_args()
+    exactness(arguments.schedules, arguments.seed, arguments.iterable)
