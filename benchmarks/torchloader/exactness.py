@@ -4,6 +4,8 @@ python benchmarks/torchloader/exactness.py                                      
 dragon --nodes 3 benchmarks/torchloader/exactness.py --schedules 500 --iterable    the same, with workers on any node
 """
 
+# ruff: noqa: E402
+
 from __future__ import annotations
 
 import argparse
@@ -17,6 +19,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+sys.modules["torch"] = None  # type: ignore[assignment]  # nothing here needs it, and every worker would import it
+
 import numpy as np
 
 from dragon.infrastructure.errors import ProcessError
@@ -24,8 +28,6 @@ from dragon.native.machine import System
 from torchloader import ElasticDataLoader
 from torchloader.loader.forks import Fork
 from torchloader.streaming import shard
-
-sys.modules["torch"] = None  # type: ignore[assignment]  # nothing here needs it, and every worker would import it
 
 DEEDS = "resize", "resize", "kill", "resume"
 

@@ -1,3 +1,4 @@
+#include <dlfcn.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -16,9 +17,6 @@
 #include "fork_server.hpp"
 #include "large_bytes.hpp"
 #include "messages.hpp"
-
-// Part of every CPython from 3.8 on, though not of the limited API.
-extern "C" int PySys_AddAuditHook(int (*)(const char*, PyObject*, void*), void*);
 
 namespace dragon::py {
 
@@ -52,7 +50,12 @@ int on_audit(const char* event, PyObject* arguments, void*) {
 
 void watch_limits() {
     static std::once_flag once;
-    std::call_once(once, [] { PySys_AddAuditHook(on_audit, nullptr); });
+    std::call_once(once, [] {
+        // In every CPython from 3.8 on, but not in the limited API, so it is looked up by name.
+        using AddAuditHook = int (*)(int (*)(const char*, PyObject*, void*), void*);
+        if (void* add = dlsym(RTLD_DEFAULT, "PySys_AddAuditHook"))
+            reinterpret_cast<AddAuditHook>(add)(on_audit, nullptr);
+    });
 }
 
 void open_arena(int fd) {
