@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing as mp
 import time
+from collections.abc import Iterator
 
 import pytest
 from loops import in_asyncio, in_each_loop, soon
@@ -14,6 +15,7 @@ from dragon.data.ddict import DDict
 from dragon.native.pool import Pool
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+from dragon.workflows.batch import Batch, TaskCancelledError
 
 CONTEXT = mp.get_context("dragon")
 
@@ -151,3 +153,53 @@ async def test_a_wait_that_is_cancelled_is_forgotten() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     ddict.destroy()
+
+
+def slow_square(number: int) -> int:
+    time.sleep(0.3)
+    return square(number)
+
+
+@pytest.fixture
+def batch() -> Iterator[Batch]:
+    with Batch(workers_per_node=2) as batch:
+        yield batch
+
+
+@in_each_loop
+async def test_results_of_a_batch_are_awaited(batch: Batch) -> None:
+    tasks = [batch.function(square, number) for number in range(30)]
+    assert await asyncio.gather(*map(aio.result, tasks)) == [number * number for number in range(30)]
+    assert await aio.result(tasks[3]) == 9
+    with pytest.raises(ValueError, match="negative"):
+        await aio.result(batch.function(square, -1))
+
+
+@in_asyncio
+async def test_the_loop_goes_on_while_a_task_of_a_batch_runs(batch: Batch) -> None:
+    task = batch.function(slow_square, 7)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await aio.result(task)
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
+
+    turning = asyncio.create_task(turn())
+    assert await aio.result(task) == 49
+    assert turns > 2
+    turning.cancel()
+
+
+@in_asyncio
+async def test_a_task_that_is_cancelled_ends_who_awaits_it(batch: Batch) -> None:
+    task = batch.function(time.sleep, 60)
+    waiting = asyncio.create_task(aio.result(task))
+    await soon()
+    task.cancel()
+    with pytest.raises(TaskCancelledError):
+        await waiting

@@ -1,4 +1,4 @@
-"""Awaiting the results of a pool."""
+"""Awaiting the results of a pool, or of a batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import multiprocessing
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, Protocol
 
 from dragon.native.collecting import Collector
 from dragon.native.results import ApplyResult, Elements, IMapIterator
@@ -14,11 +15,43 @@ from dragon.native.results import ApplyResult, Elements, IMapIterator
 __all__ = ["result", "results"]
 
 
-async def result(pending: ApplyResult) -> Any:
-    """What apply_async(), map_async() or starmap_async() of a pool returned, once it is there. Raises what the function
-    raised."""
-    await _until(pending._collector, pending.ready)
-    return pending.get()
+class _Promise(Protocol):
+    def listen(self, listener: Callable[[], object]) -> None: ...
+
+    def unlisten(self, listener: Callable[[], object]) -> None: ...
+
+
+class _Task(Protocol):
+    """A task of a batch."""
+
+    _promise: _Promise
+
+    def get(self, block: bool = True) -> Any: ...
+
+
+async def result(pending: ApplyResult | _Task) -> Any:
+    """Await the result of a pool's apply_async(), map_async() or starmap_async(), or of a task of a batch. Raises what
+    the function raised, and for a task what its get() raises."""
+    if isinstance(pending, ApplyResult):
+        await _until(pending._collector, pending.ready)
+        return pending.get()
+    await _outcome(pending._promise)
+    return pending.get(block=False)
+
+
+async def _outcome(promise: _Promise) -> None:
+    loop = asyncio.get_running_loop()
+    there = asyncio.Event()
+
+    def wake() -> None:  # in the thread of the batch
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(there.set)
+
+    promise.listen(wake)
+    try:
+        await there.wait()
+    finally:
+        promise.unlisten(wake)
 
 
 async def results(iterator: IMapIterator | Elements) -> AsyncIterator[Any]:
