@@ -13,15 +13,16 @@ __all__ = ["Array"]
 
 
 class Array(Shared):
-    """An array of ctypes values of a fixed length: indexing, slices, len().
+    """A ctypes array of fixed length in shared memory, with indexing, slices and len().
 
     Args:
-        typecode_or_type: of one element.
-        size_or_initializer: a length (the elements are 0 then), or the elements.
-        lock: True for a lock of its own, a lock, or False for none.
-        m_uid: as in Lock.
+        typecode_or_type: the type of one element: a type code such as "d", or a ctypes type.
+        size_or_initializer: a length (all elements are 0 then), or the elements.
+        lock: True for a new lock, an existing lock, or False for none.
+        m_uid: the memory that holds the array, as in Lock.
 
-    Raises AttributeError for a type or lock that is none, ValueError for a negative length, IndexError outside of it.
+    Raises AttributeError for an invalid type or lock, ValueError for a negative length. An index outside of the array
+    raises IndexError.
 
     Examples:
         >>> from dragon.native import Array

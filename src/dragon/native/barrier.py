@@ -19,15 +19,16 @@ from dragon.runtime.nodes import node_of_memory
 __all__ = ["Barrier", "BrokenBarrierError"]
 
 BrokenBarrierError = threading.BrokenBarrierError
-"""Raised by those who wait at a barrier that is broken: threading.BrokenBarrierError itself."""
+"""Raised in the processes that wait at a barrier that is broken: threading.BrokenBarrierError itself."""
 
 
 class Barrier(threading.Barrier):
-    """A place where `parties` processes wait for each other; the rules are those of threading.Barrier.
+    """A barrier at which `parties` processes wait for each other, with the rules of threading.Barrier.
 
-    wait() returns a number from 0 to parties - 1, different for each; one of them runs `action` first. Raises
-    BrokenBarrierError where the barrier is aborted or reset, or when somebody waited longer than `timeout` seconds.
-    `m_uid` is as in Lock.
+    wait() returns a number from 0 to parties - 1, different for each process; one of them calls `action` first. Raises
+    BrokenBarrierError if the barrier is aborted or reset, or if a process waited longer than `timeout` seconds. `m_uid`
+    is
+    the memory that holds the barrier, as in Lock.
 
     Examples:
         >>> from dragon.native import Barrier, Process
@@ -37,7 +38,7 @@ class Barrier(threading.Barrier):
         True
     """
 
-    _fewest = 2  # with less there is nobody to wait for
+    _fewest = 2  # a single party has no other to wait for
 
     def __init__(
         self,
@@ -85,13 +86,18 @@ class Barrier(threading.Barrier):
         self._words[1] = value
 
     def serialize(self) -> str:
-        """The barrier's name, for attach() in any process of the run."""
+        """Return the barrier's name, which attach() takes in any process of the run."""
         names = (self._words._name(), self._cond._name(), self._cond._lock._name(), self._parties)
         return msgspec.json.encode(names).decode()
 
     @classmethod
     def attach(cls, serialized: str, *, action: Callable[[], Any] | None = None, timeout: float | None = None) -> Self:
-        """The barrier that serialize() named. Raises DestroyedError where it is gone, ValueError for other text."""
+        """Return the barrier that serialize() named.
+
+        `action` and `timeout` are not part of the name. Raises DestroyedError if the barrier does not exist any more,
+        ValueError
+        for text that serialize() did not write.
+        """
         parties_of = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
         kind = tuple[SerializedName, SerializedName, SerializedName, parties_of]
         words, condition, lock, parties = read_serialized(serialized, kind, "barrier")

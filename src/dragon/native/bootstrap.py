@@ -1,4 +1,4 @@
-"""The first thing a native Python process runs: it makes itself at home and calls the user's function."""
+"""The entry point of native Python processes: call the user's function and return its exit code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from dragon.runtime.run import identity
 __all__ = ["run"]
 
 _INTERRUPTED = -signal.SIGINT
-_MOST = 1 << 63  # what a number is below that C's long can hold
+_MOST = 1 << 63  # one more than the largest value of C's long
 
 
 def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
-    """Call what serialization.dumps_call() wrote. Returns the exit code: 0, that of sys.exit(), or 1 with a traceback.
+    """Call the function that serialization.dumps_call() wrote. Returns the exit code: 0, that of sys.exit(), or 1 after
+    an
+    exception, whose traceback is written.
 
-    What an interrupt ended dies of SIGINT.
+    A process that is interrupted ends by SIGINT.
     """
     code = _call(payload)
     in_order = run_exit_handlers(code)
@@ -52,12 +54,12 @@ def _call(payload: bytes | memoryview) -> int:
 
 
 def _is_stopped() -> bool:
-    """Whether the interrupt is the first step of the end of this process's group, which is no error."""
+    """Return whether the interrupt is the first step of stopping this process's group, and therefore not an error."""
     group = identity().group
     try:
         return bool(group) and ask(IsGroupEnding(group))
     except DragonError:
-        return True  # the run ends, or the node that follows the group is gone
+        return True  # the run ends, or the node that supervises the group is lost
 
 
 def _exit_code(code: Any) -> int:

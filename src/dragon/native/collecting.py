@@ -1,9 +1,9 @@
-"""Results of a pool's tasks, taken off its channel and handed to whoever waits for them.
+"""Takes results of a pool's tasks off its channel and gives them to the threads that wait for them.
 
-Whoever waits for a result collects what arrives, for others too, so that no thread is between. While nobody waits, the
-pool's attendant collects: a thread that is started by the first call whose result is awaited later, sleeps while
-there is nothing to collect, and steps in where nobody has collected for a moment. So callbacks are called, and results
-that nobody has fetched yet lie in this process's memory and not in that of the run.
+A thread that waits for a result collects whatever arrives, also results of other threads, so that no thread lies
+between it and the channel. While no thread waits, the pool's attendant collects: a thread that is started by the first
+asynchronous call, sleeps while no result is pending, and collects where no other thread did for a moment. So callbacks
+are called, and results that nobody has fetched yet are kept in this process's memory instead of the run's.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from dragon.runtime.handle import Channel
 
 __all__ = ["Collector", "Job", "Owner"]
 
-_POLL_S = 0.5  # seconds after which who waits looks again
-_NO_TASK = 2**64 - 4  # the ticket of a message that only wakes who waits for one
-_UNATTENDED_S = 0.1  # seconds without anybody who collects, before the attendant does
+_POLL_S = 0.5  # seconds between two checks of a thread that waits
+_NO_TASK = 2**64 - 4  # the ticket of a message that only wakes a thread that waits for a message
+_UNATTENDED_S = 0.1  # seconds without any thread that collects, after which the attendant does
 
 
 class Job(Protocol):
-    """What a collector needs of a result that is to come. Both methods return whether the job is complete."""
+    """The interface of a pending result that a collector uses. Both methods return whether the job is complete."""
 
     def _arrived(self, part: int, success: bool, value: Any) -> bool: ...
     def _failed(self, error: BaseException) -> None: ...
 
 
 class Owner(Protocol):
-    """The pool whose results these are."""
+    """The pool that a result belongs to."""
 
     _collector: Collector
 
@@ -48,26 +48,26 @@ class Collector:
     def __init__(self, results: Channel) -> None:
         self._results = results
         self._lock = threading.Lock()
-        self._turn = threading.Condition(self._lock)  # who collects
+        self._turn = threading.Condition(self._lock)  # for threads that wait while another one collects
         self._need = threading.Condition(self._lock)  # for the attendant
-        self.room = threading.Condition()  # for who waits until fewer tasks are under way, or results are fetched
-        self._room_below = -1  # that many tasks, where somebody waits for it
+        self.room = threading.Condition()  # for threads that wait for fewer pending tasks, or for fetched results
+        self._room_below = -1  # the number of pending tasks that a thread waits to fall below; -1 if none waits
         self._busy = False
         self._waiting = 0  # threads that wait while another one collects
         self._numbers = itertools.count()
         self._attendant: threading.Thread | None = None
-        self._idle = False  # the attendant sleeps until there is a job
-        self._promptly = 0  # jobs with callbacks, and threads that wait for room
+        self._idle = False  # whether the attendant sleeps until there is a job
+        self._promptly = 0  # jobs with callbacks, and threads that wait for room: results are collected at once
         self._delivered = 0
         self._closed = False
         self._at_exit: BaseException | None = None
         self.listeners: list[Callable[[], None]] = []  # called in any thread once a job may have more results
         self.jobs: dict[int, Job] = {}
-        self.tickets: dict[int, tuple[int, int]] = {}  # of each task that has no result yet: its job, and which part
+        self.tickets: dict[int, tuple[int, int]] = {}  # job number and part of each pending task, by its ticket
         self.on_start_failure: Callable[[BaseException], None] = lambda error: None
 
     def add(self, job: Job) -> int:
-        """Register a job; its number goes with its tasks."""
+        """Register a job. Returns its number, which its tasks carry."""
         number = next(self._numbers)
         self.jobs[number] = job
         return number
@@ -92,7 +92,8 @@ class Collector:
         return True
 
     def _take_turn(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Whether this thread is to collect; otherwise another one did, and has found something or stopped."""
+        """Return True if this thread is to collect; False after another thread, which collected, found results or
+        stopped."""
         with self._lock:
             if not self._busy:
                 self._busy = True
@@ -126,11 +127,11 @@ class Collector:
             timeout = end - time.monotonic()
 
     def fileno(self) -> int:
-        """A descriptor that is readable while there is something for poll() to collect."""
+        """Return a file descriptor that is readable while poll() has something to collect."""
         return self._results._fileno()
 
     def poll(self) -> None:
-        """Collect what is there already."""
+        """Collect the results that have arrived, without waiting."""
         with self._lock:
             if self._busy:
                 return
@@ -146,7 +147,7 @@ class Collector:
             self._end_turn()
 
     def drain(self) -> None:
-        """Collect what the workers, which have ended, have put."""
+        """Collect all results that the workers put before they ended."""
         while self._results._size():
             if self._take_turn(lambda: not self._results._size(), _POLL_S):
                 self._end_turn()
@@ -154,30 +155,30 @@ class Collector:
         with self._lock:
             self._waiting += 1
             try:
-                while self._busy:  # another thread hands on what it has taken
+                while self._busy:  # another thread delivers the results that it has taken
                     self._turn.wait(_POLL_S)
             finally:
                 self._waiting -= 1
 
     def await_room(self, below: int, timeout: float | None, over: Callable[[], bool]) -> None:
-        """Wait until fewer than `below` tasks have no result yet, or `over()`, but no longer than `timeout` seconds."""
+        """Wait until fewer than `below` tasks are pending or `over()` is true, `timeout` seconds at most."""
         with self.room:
             while True:
                 self._room_below = max(
                     self._room_below, below
-                )  # before the look: who makes room looks at it afterwards
+                )  # set before the check: a thread that makes room reads it afterwards
                 if len(self.tickets) < below or over() or not self.room.wait(timeout):
                     return
 
     def notify_room(self) -> None:
-        """Let who waits for room look again."""
+        """Wake the threads that wait for room, so that they check again."""
         with self.room:
             self.room.notify_all()
 
     # ---- the attendant
 
     def attend(self) -> None:
-        """See to it that results are collected though nobody waits."""
+        """Ensure that results are collected though no thread waits for them."""
         if self._attendant is None:
             with self._lock:
                 if self._attendant is None:
@@ -188,7 +189,7 @@ class Collector:
                 self._need.notify()
 
     def attend_promptly(self, change: int) -> None:
-        """One more (1) or one less (-1) for whom results are collected at once."""
+        """Add (1) or remove (-1) a reason to collect results at once."""
         with self._lock:
             self._promptly += change
             self._need.notify()
@@ -206,12 +207,12 @@ class Collector:
         return self._waiting > 0 or not self.jobs or self._closed
 
     def _await_need(self) -> bool:
-        """Wait until nobody collects though there is something to come, and begin to; False once the pool is closed."""
+        """Wait until results are pending and no thread collects, then take the turn; False once the pool is closed."""
         with self._lock:
             while not self._closed:
                 if not self.jobs:
                     self._idle = True
-                    if not self.jobs:  # who adds one looks at `_idle` afterwards
+                    if not self.jobs:  # a thread that adds a job reads `_idle` afterwards
                         self._need.wait()
                     self._idle = False
                 elif self._busy or self._waiting:
@@ -229,7 +230,7 @@ class Collector:
     # ---- results
 
     def deliver(self, ticket: int, success: bool, value: Any, buffers: list[Any] | None = None) -> None:
-        """The result of a task, or its error; the first that comes is the one."""
+        """Give a task's result or error to its job. Only the first one for each ticket counts."""
         if buffers is not None:
             success, value = outcome_of(success, value, buffers)
         if ticket == START_FAILED:
@@ -245,12 +246,12 @@ class Collector:
             self.complete(number)
 
     def complete(self, number: int) -> None:
-        """Nothing more comes for a job."""
+        """Remove a job that has all its results."""
         self.jobs.pop(number, None)
         self.wake()
 
     def wake(self) -> None:
-        """Let those who wait look again."""
+        """Wake the threads that wait, so that they check again, and call the listeners."""
         for tell in tuple(self.listeners):
             tell()
         if self._waiting:
@@ -258,15 +259,15 @@ class Collector:
                 self._turn.notify_all()
 
     def lost(self, ticket: int, error: BaseException) -> None:
-        """A task died with its worker. What the worker had put before that is there first."""
+        """Report that a task died with its worker. Results that the worker had put before arrive first."""
         self._results.put((ticket, False, error))
 
     def gave_up(self, error: BaseException) -> None:
-        """There is no worker, nor will there be."""
+        """Report that no worker is left and none can be started."""
         self._results.put((START_FAILED, False, error))
 
     def fail_all(self, error: BaseException) -> None:
-        """Give every job an error for a result."""
+        """Make `error` the result of every pending job."""
         self.tickets.clear()
         for number, job in list(self.jobs.items()):
             job._failed(error)
@@ -275,15 +276,20 @@ class Collector:
         self.notify_room()
 
     def fail_all_unless_exiting(self, error: BaseException) -> None:
-        """The same; but where the program ends, only for those who wait from then on. Who waits already is a daemon
-        thread, which waits to the end, as in the standard library: what it said might be in the way of that."""
+        """Make `error` the result of every pending job; at the exit of the program, only of jobs that the main thread
+        waits for
+        later.
+
+        At the exit, threads that wait already are daemon threads. As in the standard library they wait to the end: the
+        traceback of an error could disturb the exit.
+        """
         if cpython.is_exiting():
             self._at_exit = error
         else:
             self.fail_all(error)
 
     def close(self) -> None:
-        """No more results come: the attendant ends, after a callback that it is in."""
+        """End the attendant: no more results come. Waits for a callback that it is calling."""
         self._closed = True
         with self._lock:
             self._turn.notify_all()
@@ -293,6 +299,6 @@ class Collector:
         if self._attendant is None or self._attendant is threading.current_thread():
             return
         if busy:
-            with suppress(queue.Full, _core.DestroyedError):  # where it is full there is something to get
+            with suppress(queue.Full, _core.DestroyedError):  # a full channel has a message that wakes the thread
                 self._results.put_nowait((_NO_TASK, True, None))
         self._attendant.join()

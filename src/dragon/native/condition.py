@@ -14,9 +14,14 @@ __all__ = ["Condition"]
 
 
 class Condition(_Condition):
-    """Waiting for something that a lock protects, until told. Methods are those of threading.Condition.
+    """A condition variable: processes wait until another one notifies them. The methods are those of
+    threading.Condition.
 
-    Waiters are told in the order in which they came; one that was killed takes nobody's notification.
+    Waiters are notified in the order in which they came. A waiter that was killed uses up no notification.
+
+    Args:
+        lock: the lock to use; None for a new RLock.
+        m_uid: the memory that holds the condition, as in Lock.
 
     Examples:
         >>> from dragon.native import Condition, Process, Value
@@ -56,7 +61,8 @@ class Condition(_Condition):
             raise AssertionError("must acquire() condition before using it")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Release the lock, wait to be told, acquire it again; False after `timeout` seconds."""
+        """Release the lock, wait for a notification, and acquire the lock again. Returns False after `timeout`
+        seconds."""
         self._check()
         waiter = self._enter()
         held = self._lock._count()
@@ -71,7 +77,7 @@ class Condition(_Condition):
         return notified
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Wait until `predicate()` is true; its last value after `timeout` seconds."""
+        """Wait until `predicate()` is true, `timeout` seconds at most. Returns its last value."""
         end = None if timeout is None else time.monotonic() + timeout
         result = predicate()
         while not result:
@@ -83,10 +89,10 @@ class Condition(_Condition):
         return result
 
     def notify(self, n: int = 1) -> None:
-        """Tell `n` of those that wait."""
+        """Notify `n` of the waiting processes."""
         self._check()
         self._notify(n)
 
     def notify_all(self) -> None:
-        """Tell everybody that waits."""
+        """Notify all waiting processes."""
         self.notify(2**32 - 1)

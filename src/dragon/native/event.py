@@ -11,7 +11,9 @@ __all__ = ["Event"]
 
 
 class Event(_Event):
-    """A flag to wait for: set(), clear(), is_set(), wait(timeout=None) -> bool. `m_uid` is as in Lock.
+    """A flag that processes wait for: set(), clear(), is_set(), wait(timeout=None) -> bool.
+
+    `m_uid` is the memory that holds the event, as in Lock.
 
     Examples:
         >>> from dragon.native import Event, Process
@@ -32,5 +34,5 @@ class Event(_Event):
         self.clear()
 
     def destroy(self) -> None:
-        """End the event for every process."""
+        """Destroy the event for every process."""
         self._destroy()

@@ -1,8 +1,8 @@
-"""Tasks on their way to a pool's workers.
+"""Puts a pool's tasks into the channel from which its workers take them.
 
-What may wait in the run's memory is bounded. What there is no room for stays where it is, and a thread goes on as
-results arrive: one for all calls and lists, and one for each imap(), whose iterable may take its time, wait for the
-consumer of the results, or never end. Iterables are read by one thread only.
+The memory of the run that waiting tasks may take is bounded. Tasks for which there is no room stay in this process,
+and threads put them as results arrive: one thread for all calls and lists, and one for each imap(), whose iterable may
+be slow, wait for the consumer of the results, or never end. Each iterable is read by one thread only.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from dragon.runtime.serialization import explained_call
 __all__ = ["Feeding", "Task"]
 
 Task = tuple[tuple[int, int], Any, tuple[Any, ...], dict[str, Any]]
-"""Its job and which part of that it is; the function and its arguments."""
+"""((number of the job, part of the job), function, positional arguments, keyword arguments)."""
 
-_MOST_TASKS = 16384  # that have no result yet
-_SHARE = 8  # of the memory that a node's processes share, the part that waiting tasks take
-_MEMORY_CHECK_TASKS = 4  # tasks
+_MOST_TASKS = 16384  # pending tasks at most
+_SHARE = 8  # waiting tasks take at most 1/8 of the node's shared memory
+_MEMORY_CHECK_TASKS = 4  # tasks between two checks of the memory
 _MOST_BYTES = 256 * 2**20
 _ITERABLE_ENDS_WITHIN_S = 0.2  # seconds
-_MEMORY_CHECK_S = 1.0  # seconds: tasks that were taken make room too, and nobody tells
+_MEMORY_CHECK_S = 1.0  # seconds between two checks: a worker that takes a task makes room without a notification
 
 
 class Feeding:
-    """Puts tasks into the pool's channel, and their end once all are there and the pool is closed."""
+    """Puts tasks into the pool's channel, and the end mark after the last task once the pool is closed."""
 
     def __init__(self, tasks: Channel, collector: Collector) -> None:
         self._tasks = tasks
@@ -47,7 +47,7 @@ class Feeding:
         self._lock = threading.Lock()
         self._open = 0  # threads that feed
         self._waiting: deque[Iterator[Task]] = deque()
-        self._goes_on = False  # a thread puts what waits
+        self._goes_on = False  # whether a thread puts the waiting tasks
         self._threads: list[threading.Thread] = []
         self._idle = 0  # threads that wait for something to feed
         self._feeds: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -55,12 +55,12 @@ class Feeding:
         self.stopped = False
 
     def submit(self, task: Task) -> None:
-        """Put one task, later where there is no room now."""
+        """Put one task; a thread puts it later if there is no room now."""
         if self._waiting or not self._put_now(task):
             self._put_later(iter((task,)))
 
     def feed(self, tasks: Iterator[Task]) -> None:
-        """Put tasks that are at hand: those for which there is room now, the others by and by."""
+        """Put tasks whose iterator does not block: now those for which there is room, the others later in a thread."""
         if not self._waiting:
             for task in tasks:
                 if not self._put_now(task):
@@ -79,7 +79,7 @@ class Feeding:
         self.start(self._feed_waiting)
 
     def start(self, feed: Callable[[], None]) -> None:
-        """Call feed() in a thread; the end of the tasks comes after it."""
+        """Call feed() in a thread. The end mark is put only after it has returned."""
         with self._lock:
             self._open += 1
             idle = self._idle > 0
@@ -93,7 +93,7 @@ class Feeding:
             thread.start()
 
     def _run(self, feed: Callable[[], None] | None) -> None:
-        """Feed, and again when there is something else: a new thread takes longer than a small imap()."""
+        """Call feed(), then wait for another one: starting a thread takes longer than a small imap()."""
         while feed is not None:
             try:
                 feed()
@@ -123,12 +123,12 @@ class Feeding:
             self._waiting.popleft()
 
     def put(self, task: Task) -> None:
-        """Put a task when there is room; nothing happens once the pool is terminated."""
+        """Put a task when there is room. Does nothing once the pool is terminated."""
         while not self.stopped:
             self.await_room()
             if self._put_now(task):
                 return
-            # The run's memory is full; tasks that end give some back.
+            # The run's memory is full; tasks that end free some.
             self._collector.await_room(len(self._tickets), _MEMORY_CHECK_S, lambda: self.stopped)
 
     def await_room(self) -> None:
@@ -148,10 +148,11 @@ class Feeding:
         return len(self._tickets) < _MOST_TASKS and self._tasks._bytes() < self._most_bytes
 
     def _put_now(self, task: Task) -> bool:
-        """Put a task, whose result is an error where that cannot be done; False where there is no room for now."""
+        """Put a task. Returns False if there is no room now. A task that cannot be sent gets the error as its
+        result."""
         tickets = self._tickets
         under_way = len(tickets)
-        # The memory is looked at with some tasks only: what a few take is noticed soon enough.
+        # The memory is checked only with some tasks, because the check costs time and a few tasks take little.
         if under_way >= _MOST_TASKS or (
             under_way % _MEMORY_CHECK_TASKS == 1 and self._tasks._bytes() >= self._most_bytes
         ):
@@ -171,15 +172,16 @@ class Feeding:
         return True
 
     def qsize(self) -> int:
-        """Tasks that no worker has taken; what was submitted and has not been put yet counts as one a call."""
+        """Return the number of tasks that no worker has taken. Each submitted call that has not been put yet counts as
+        one."""
         return self._tasks._size() + len(self._waiting)
 
     def empty(self) -> bool:
-        """Whether there is none."""
+        """Return whether no task waits for a worker."""
         return self.qsize() == 0
 
     def close(self) -> None:
-        """No more is fed but what has been given already."""
+        """Accept no more tasks. Those that were submitted are still put."""
         with self._lock:
             if self.closed:
                 return
@@ -191,14 +193,15 @@ class Feeding:
         self._collector.notify_room()
 
     def stop(self) -> None:
-        """Nothing more is wanted, the end of the tasks included."""
+        """Put no more tasks, and no end mark."""
         with self._lock:
             self.stopped = True
             self._dismiss()
         self._collector.notify_room()
 
     def join(self) -> None:
-        """Wait for the threads to end. One that is inside of an iterable of a terminated pool is left there."""
+        """Wait for the threads to end. In a terminated pool, a thread that is blocked in an iterable is left
+        running."""
         deadline = time.monotonic() + _ITERABLE_ENDS_WITHIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():

@@ -11,13 +11,17 @@ __all__ = ["Lock", "RLock"]
 
 
 class Lock(_Lock):
-    """A lock: acquire(block=True, timeout=None) says if it was had, release() raises ValueError if nobody holds it.
+    """A lock between processes.
 
-    It lies in the memory `m_uid`, that of a node (facts.default_pool_muid_from_index()), or of its maker's. Raises
-    ValueError where there is no such memory.
+    acquire(block=True, timeout=None) returns whether the lock was acquired; release() raises ValueError if it is not
+    held.
+    If the process that holds the lock dies, the next acquire() gets it, with a RuntimeWarning.
 
-    If the process that holds it dies, the next acquire() has it, with a RuntimeWarning. A recursive lock may be
-    acquired again by the thread that holds it, and released by no other (AssertionError).
+    Args:
+        m_uid: the memory of the node that holds the lock (facts.default_pool_muid_from_index()); None for the creator's
+            node. Raises ValueError for a memory that does not exist.
+        recursive: whether the thread that holds the lock may acquire it again. Another thread that releases it gets an
+            AssertionError.
 
     Examples:
         >>> from dragon.native import Lock
@@ -31,24 +35,24 @@ class Lock(_Lock):
         self._make_on(node_of_memory(m_uid), recursive)
 
     def is_recursive(self) -> bool:
-        """Whether its holder may acquire it again."""
+        """Return whether the thread that holds the lock may acquire it again."""
         return self._recursive()
 
     def is_mine(self) -> bool:
-        """Whether the calling thread holds it (of a recursive lock), or this process may release it."""
+        """Return whether the calling thread holds the lock (if recursive), or whether this process may release it."""
         return self._is_mine()
 
     def count(self) -> int:
-        """How many times it is acquired now."""
+        """Return how many times the lock is acquired at the moment."""
         return self._count()
 
     def destroy(self) -> None:
-        """End the lock for every process."""
+        """Destroy the lock for every process."""
         self._destroy()
 
 
 class RLock(Lock):
-    """A recursive lock.
+    """A recursive lock. `m_uid` is as in Lock.
 
     Examples:
         >>> from dragon.native import RLock

@@ -1,4 +1,4 @@
-"""The machine a run has: its nodes, their CPUs and GPUs."""
+"""The nodes of a run, and their CPUs and GPUs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["Node", "System", "cpu_count", "current"]
 
 
 def cpu_count() -> int:
-    """CPUs that the run may use, over all nodes."""
+    """Return the number of CPUs that the run may use on all nodes together."""
     return nodes.query_total_cpus()
 
 
 class Node:
-    """A node by host name or host id. Raises DragonNodeError where the run has none such.
+    """A node of the run, by its host name or host id. Raises DragonNodeError for a node that the run does not have.
 
     Examples:
         >>> from dragon.native.machine import Node, System
@@ -48,52 +48,52 @@ class Node:
 
     @property
     def ip(self) -> list[str]:
-        """The host's addresses."""
+        """The host's IP addresses."""
         return self._node.ip_addrs
 
     @property
     def num_cpus(self) -> int:
-        """CPUs that the run may use."""
+        """The number of CPUs that the run may use."""
         return self._node.num_cpus
 
     @property
     def cpus(self) -> list[int]:
-        """The numbers of those CPUs."""
+        """The numbers of the CPUs that the run may use."""
         return self._node.cpus
 
     @property
     def num_gpus(self) -> int:
-        """GPUs that the run may use."""
+        """The number of GPUs that the run may use."""
         return self._node.num_gpus
 
     @property
     def gpus(self) -> list[int | float] | None:
-        """The numbers of those GPUs, tiles as fractions; None where there are none."""
+        """The numbers of the GPUs that the run may use, tiles as fractions; None on a node without GPUs."""
         return self._node.gpus or None
 
     @property
     def gpu_vendor(self) -> str | None:
-        """ "nvidia", "amd" or "intel"; None where there are none."""
+        """The vendor of the GPUs: "nvidia", "amd" or "intel"; None on a node without GPUs."""
         return self._node.gpu_vendor or None
 
     @property
     def gpu_env_str(self) -> str:
-        """The variable that tells a process which GPUs to use."""
+        """The environment variable that selects the GPUs of a process."""
         return self._node.gpu_env_str
 
     @property
     def physical_mem(self) -> int:
-        """Bytes of memory."""
+        """The node's memory in bytes."""
         return self._node.physical_mem
 
     @property
     def is_primary(self) -> bool:
-        """Whether the head process runs here."""
+        """Whether the head process runs on this node."""
         return self._node.is_primary
 
 
 class System:
-    """All nodes of the run.
+    """All nodes of the run, as they were when the object was made.
 
     Examples:
         >>> from dragon.native.machine import System
@@ -122,15 +122,15 @@ class System:
 
     @property
     def restarted(self) -> bool:
-        """Whether the program was started again after a failure."""
+        """Whether the program was restarted after a failure."""
         return os.environ.get("DRAGON_RESILIENT_RESTART", "") not in ("", "0")
 
     def hostname_policies(self) -> list[Policy]:
-        """A policy for each node."""
+        """Return one policy for each node, which places a process there."""
         return [Policy(placement=Policy.Placement.HOST_NAME, host_name=node.host_name) for node in self._nodes]
 
     def gpu_policies(self) -> list[Policy]:
-        """A policy for each GPU; empty on a machine without."""
+        """Return one policy for each GPU; an empty list on a machine without GPUs."""
         return [
             Policy(placement=Policy.Placement.HOST_NAME, host_name=node.host_name, gpu_affinity=[gpu])
             for node in self._nodes
@@ -139,10 +139,10 @@ class System:
 
     @staticmethod
     def cpu_count() -> int:
-        """CPUs that the run may use, over all nodes."""
+        """Return the number of CPUs that the run may use on all nodes together."""
         return cpu_count()
 
 
 def current() -> Node:
-    """The node of the calling process."""
+    """Return the node of the calling process."""
     return Node(nodes.own_node().h_uid)

@@ -1,7 +1,7 @@
-"""How a pool's task ended, as its worker tells whoever waits for it.
+"""The outcome of a pool's task, as the worker sends it to the pool.
 
-What is not plain is pickled apart from its message, so that one that cannot be read is an error of its own task and of
-no other.
+A value or error that is not plain is pickled separately from its message, so that one that cannot be deserialized
+fails its own task and no other.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dragon.runtime.serialization import dumps, loads
 __all__ = ["Outcome", "failed", "outcome_of", "returned"]
 
 Outcome = tuple[bool, Any, list[Any] | None]
-"""Whether the task returned, and its value or error: as it is, or pickled and with the buffers beside that."""
+"""(whether the task returned, value or error, buffers): the value itself with None, or pickled with its buffers."""
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def returned(value: Any) -> Outcome:
-    """The task returned this. Raises MaybeEncodingError where it cannot be pickled."""
+    """Return the outcome of a task that returned `value`. Raises MaybeEncodingError if it cannot be pickled."""
     kind = type(value)
     if kind in _PLAIN or (kind is list and _PLAIN.issuperset(map(type, value))):
         return True, value, None
@@ -32,7 +32,8 @@ def returned(value: Any) -> Outcome:
 
 
 def failed(error: BaseException, with_traceback: bool) -> Outcome:
-    """The task raised this; where its class cannot be made again from what it pickles, it is told in words."""
+    """Return the outcome of a task that raised `error`. An error that cannot be pickled and loaded is replaced by a
+    MaybeEncodingError with its text."""
     try:
         packed = _packed(_traced(error, error) if with_traceback else error)
         loads(*packed)
@@ -42,7 +43,7 @@ def failed(error: BaseException, with_traceback: bool) -> Outcome:
 
 
 def outcome_of(success: bool, value: Any, buffers: list[Any]) -> tuple[bool, Any]:
-    """Whether the task returned, and its value or error, of what was pickled."""
+    """Return whether the task returned, and its deserialized value or error."""
     try:
         return success, loads(value, _kept(buffers))
     except Exception as error:
@@ -51,7 +52,7 @@ def outcome_of(success: bool, value: Any, buffers: list[Any]) -> tuple[bool, Any
 
 
 def _kept(buffers: list[Any]) -> list[Any]:
-    """The buffers of a value, copied into this process's memory where more than half of the run's is taken."""
+    """Return a value's buffers, copied into this process's memory if more than half of the run's memory is in use."""
     if buffers:
         usage = _core.usage()
         if usage["in_use"] * 2 > usage["limit"]:

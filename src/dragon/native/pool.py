@@ -29,10 +29,10 @@ from dragon.runtime.run import identity
 __all__ = ["Pool", "WorkerLostError"]
 
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
-_MOST_OF_RESULTS = 128  # mebibytes of results that nobody has collected; workers wait then
-_AT_HAND = (list, tuple, range, set, frozenset, dict, str, bytes, deque)  # whose elements are there without any wait
-_DEFAULT_PATIENCE = 60.0
-_EXIT_TIMEOUT_S = 5.0  # of a pool that nobody terminates by name
+_MOST_OF_RESULTS = 128  # MiB of results that nobody has collected, above which workers wait
+_AT_HAND = (list, tuple, range, set, frozenset, dict, str, bytes, deque)  # types whose iteration never blocks
+_DEFAULT_PATIENCE = 60.0  # seconds
+_EXIT_TIMEOUT_S = 5.0  # seconds for the workers of a pool that is ended without a call of terminate()
 _numbers = itertools.count(1)
 
 
@@ -40,13 +40,15 @@ class Pool:
     """Worker processes that share tasks.
 
     Args:
-        processes: number of workers (default: one per CPU of the run).
-        initializer, initargs: called in every worker first. If it raises, so does every task.
-        maxtasksperchild: tasks after which a worker is replaced by a fresh one.
+        processes: the number of workers (default: one per CPU of the run).
+        initializer, initargs: called in every worker before its first task. If it raises, every task raises that error.
+        maxtasksperchild: the number of tasks after which a worker is replaced by a new one.
         policy: where the workers run: a policy, or a list of policies with `processes_per_policy` workers each. Workers
-            of which no policy names the node go round robin over the nodes.
+            whose policy does not name a node are distributed round robin over the nodes.
+        processes_per_policy: the number of workers for each policy of a list (default: 1).
 
-    A worker that dies is replaced, and its task's result is a WorkerLostError. Leaving a `with` block terminates the
+    A worker that dies is replaced, and the result of its task is a WorkerLostError. Leaving a `with` block terminates
+    the
     pool. Raises ValueError for less than one process, RuntimeError for `processes` beside a list of policies.
 
     Examples:
@@ -126,7 +128,7 @@ class Pool:
         return processes
 
     def _placing_starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
-        """The workers are members of the pool, on whichever thread one is started again."""
+        """Return a function that starts worker `index` as that member of the pool, in whichever thread it is called."""
         start, members = self._starter(arguments), placement.members(f"pool-{next(_numbers)}", self._policies)
 
         def start_member(index: int) -> WorkerProcess:
@@ -146,7 +148,8 @@ class Pool:
         return start
 
     def _start_failure_handler(self) -> Callable[[BaseException], None]:
-        """An initializer that raised would raise in every worker: no more are started."""
+        """Return a function that stops the pool after an initializer raised, because it would raise in every new
+        worker."""
         broken, collector, this = self._broken, self._collector, weakref.ref(self)
 
         def handle(error: BaseException) -> None:
@@ -174,7 +177,11 @@ class Pool:
         callback: Callable[[Any], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> ApplyResult:
-        """Have `func(*args, **kwds)` called; the result is to come. The callbacks run in a thread of this process."""
+        """Call `func(*args, **kwds)` in a worker and return its pending result. The callbacks run in a thread of this
+        process.
+
+        Raises ValueError if the pool is closed, and what the initializer raised.
+        """
         result = self._apply_async(func, tuple(args), kwds or {}, callback, error_callback)
         self._collector.attend()
         return result
@@ -193,7 +200,7 @@ class Pool:
         return result
 
     def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: dict[str, Any] | None = None) -> Any:
-        """Call `func(*args, **kwds)` in a worker and wait for what it returns."""
+        """Call `func(*args, **kwds)` in a worker, wait for it and return its result. What it raises is raised here."""
         return self._apply_async(func, tuple(args), kwds or {}).get()
 
     def map_async(
@@ -204,13 +211,16 @@ class Pool:
         callback: Callable[[Any], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> MapResult:
-        """Have `func` called for every element, `chunksize` elements to a task; the list of results is to come."""
+        """Call `func` for every element, `chunksize` elements to a task, and return the pending list of results.
+
+        The default chunk size makes four tasks for each worker. Raises ValueError for a chunk size below 1.
+        """
         result = self._map_async(func, iterable, mapstar, chunksize, callback, error_callback)
         self._collector.attend()
         return result
 
     def map(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
-        """The list of `func(element)` for every element."""
+        """Return the list of `func(element)` for every element."""
         values: list[Any] = self._map_async(func, iterable, mapstar, chunksize).get()
         return values
 
@@ -222,7 +232,7 @@ class Pool:
         callback: Callable[[Any], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> MapResult:
-        """As map_async(), with `func(*element)`."""
+        """Do the same as map_async() with `func(*element)`."""
         result = self._map_async(func, iterable, starmapstar, chunksize, callback, error_callback)
         self._collector.attend()
         return result
@@ -230,7 +240,7 @@ class Pool:
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[Any]:
-        """The list of `func(*element)` for every element."""
+        """Return the list of `func(*element)` for every element."""
         values: list[Any] = self._map_async(func, iterable, starmapstar, chunksize).get()
         return values
 
@@ -256,15 +266,16 @@ class Pool:
         return result
 
     def imap(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
-        """An iterator over `func(element)`, in order.
+        """Return an iterator over `func(element)`, in order.
 
-        A thread reads the iterable, at most 1,024 parts ahead of who takes the results. It goes on after half a second
-        in which nobody takes any, and without a limit once the pool is closed.
+        A thread reads the iterable, at most 1,024 tasks ahead of the consumer of the results. It reads another 1,024
+        each time
+        the consumer takes no result for half a second, and does not wait for the consumer once the pool is closed.
         """
         return self._imap_over(self._imap, func, iterable, chunksize)
 
     def imap_unordered(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
-        """As imap(), with results as they come."""
+        """Return an iterator over `func(element)` in the order in which results arrive; see imap()."""
         return self._imap_over(self._imap_unordered, func, iterable, chunksize)
 
     def _imap_over(
@@ -295,7 +306,7 @@ class Pool:
     # ---- ending
 
     def close(self) -> None:
-        """Take no more tasks; the workers end when all are done."""
+        """Accept no more tasks. The workers end when all tasks are done."""
         if self._state == RUN:
             self._state = CLOSE
             self._feeding.close()
@@ -303,14 +314,14 @@ class Pool:
                 self._collector.attend()
 
     def terminate(self, patience: float = _DEFAULT_PATIENCE) -> None:
-        """End the workers now, those that go on after `patience` seconds with SIGKILL; tasks that are not done get an
-        error for a result."""
+        """End the workers now: by SIGTERM, and after `patience` seconds by SIGKILL. Pending tasks get an error as their
+        result."""
         self._state = TERMINATE
         self._patience[0] = checked_seconds("patience", patience)
         self._terminate()
 
     def kill(self) -> None:
-        """End the workers at once, with SIGKILL."""
+        """End the workers immediately, by SIGKILL."""
         self._workers.stop_replacing()
         self._workers._kill_all()
         self.terminate()
@@ -353,7 +364,7 @@ class Pool:
             f"<{type(self).__module__}.{type(self).__qualname__} state={self._state} pool_size={len(self._policies)}>"
         )
 
-    # What programs look at that follow a pool's progress, under the standard library's names.
+    # Programs that show a pool's progress read these attributes of the standard library's pool.
 
     @property
     def _pool(self) -> list[Any]:
@@ -367,13 +378,13 @@ class Pool:
 
     @property
     def _cache(self) -> dict[int, Any]:
-        """The results that are to come, by the number of their job."""
+        """The pending results, by the number of their job."""
         self._collector.poll()
         return self._collector.jobs
 
     @property
     def _taskqueue(self) -> Feeding:
-        """The tasks that no worker has taken."""
+        """The tasks that no worker has taken yet."""
         return self._feeding
 
     def _repopulate_pool(self) -> None:

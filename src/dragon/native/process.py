@@ -27,13 +27,16 @@ from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument
 __all__ = ["MSG_DEVNULL", "MSG_PIPE", "MSG_STDOUT", "Popen", "Process", "ProcessTemplate", "current"]
 
 MSG_PIPE, MSG_STDOUT, MSG_DEVNULL = PIPE, STDOUT, DEVNULL
+"""dragonhpc's names of PIPE, STDOUT and DEVNULL."""
 
 
 class Process(ProcessTemplate):
-    """One process. Takes what ProcessTemplate takes, and `ident`, a name of its own.
+    """One process. Takes the arguments of ProcessTemplate, and `ident`, a name that is unique in the run.
 
     `Process(None, ident=name_or_puid)` is an existing process of the run, which may have ended; ProcessError if there
-    is none. So is `Process(target, ident=name)` where a live process has that name, with a RuntimeWarning. Cannot be
+    is
+    none. If a live process has the name, `Process(target, ident=name)` is that process, with a RuntimeWarning. Cannot
+    be
     subclassed (multiprocessing.Process can). Ranks of MPI jobs are members of a ProcessGroup(pmi=...).
 
     Examples:
@@ -91,7 +94,8 @@ class Process(ProcessTemplate):
 
     @classmethod
     def from_template(cls, template: ProcessTemplate, ident: str | None = None, _pmi: Any = None) -> Process:
-        """A process of that description. Raises ProcessError if the name is taken."""
+        """Return a process, not started yet, of the template's description. Raises ProcessError if a live process has
+        the name."""
         if ident and _exists(ident):
             raise ProcessError(f"A process {ident!r} already exists in this run")
         values = template.get_sdict()
@@ -99,7 +103,11 @@ class Process(ProcessTemplate):
         return cls(ident=ident, _pmi=_pmi, **values)
 
     def start(self) -> None:
-        """Start it. Raises OSError where that fails, RuntimeError the second time."""
+        """Start the process.
+
+        Raises OSError if that fails, ProcessError for a placement that is not possible, RuntimeError if it was started
+        before.
+        """
         if self._found is not None or self._started is not None:
             raise RuntimeError(f"This Process has already been started with puid {self.puid}")
         try:
@@ -114,7 +122,7 @@ class Process(ProcessTemplate):
         self._creator = request.parent
 
     def join(self, timeout: float | None = None) -> int | None:
-        """Wait for its end; its exit code, or None after `timeout` seconds."""
+        """Wait for the process to end. Returns its exit code, or None after `timeout` seconds."""
         if self._started is not None:
             return self._started.wait(timeout)
         if self._found is None:
@@ -122,15 +130,15 @@ class Process(ProcessTemplate):
         return processes.join(self.puid, timeout)
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM)."""
+        """Ask the process to end, by SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it (SIGKILL)."""
+        """Kill the process, by SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal. A process that has ended does not mind."""
+        """Send a signal to the process. Does nothing if it has ended; raises ProcessError if it was not started."""
         sig = checked_signal(sig)
         if self._started is not None:
             self._started.signal(sig)
@@ -141,7 +149,7 @@ class Process(ProcessTemplate):
 
     @property
     def puid(self) -> int:
-        """Its id in the run. Raises ProcessError before the start."""
+        """The number of the process, unique in the run. Raises ProcessError before the start."""
         if self._started is not None:
             return self._started.puid
         if self._found is not None:
@@ -150,24 +158,24 @@ class Process(ProcessTemplate):
 
     @property
     def ident(self) -> str | int | None:
-        """The `ident` that it was made with: a name, or the puid of a process that was there; else None."""
+        """The `ident` that was passed: a name, or the puid of an existing process; None if none was passed."""
         return self._ident
 
     @property
     def name(self) -> str:
-        """Its name, "dragon_process_<puid>" where none was given."""
+        """The name of the process; "dragon_process_<puid>" if none was passed."""
         if self._started is not None:
             return self._started.name
         return self._found.name if self._found is not None else self._name
 
     @property
     def is_alive(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the process was started and has not ended."""
         return (self._started is not None or self._found is not None) and self.returncode is None
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal; None while the process runs."""
         if self._started is not None:
             return self._started.wait(0)
         if self._found is not None:
@@ -181,7 +189,7 @@ class Process(ProcessTemplate):
 
     @property
     def node(self) -> int:
-        """Index of the node it runs on. Raises ProcessError before the start."""
+        """The index of the node on which the process runs. Raises ProcessError before the start."""
         if self._found is not None:
             return self._found.node
         if self._placed is None:
@@ -190,22 +198,24 @@ class Process(ProcessTemplate):
 
     @property
     def h_uid(self) -> int:
-        """Host id of the node it runs on. Raises ProcessError before the start, LookupError if the node is lost."""
+        """The host id of the process's node. Raises ProcessError before the start, LookupError if the node is lost."""
         return node_at(self.node).h_uid if self._placed is None else self._placed.node.h_uid
 
     @property
     def stdin_conn(self) -> Connection | None:
-        """Where to send what it reads from stdin, if that is a PIPE."""
+        """The connection to the process's stdin if that is a PIPE, else None."""
         return self._connection(0)
 
     @property
     def stdout_conn(self) -> Connection | None:
-        """Lines that it writes to stdout, if that is a PIPE; EOFError at the end."""
+        """The connection from which the process's stdout is received, by lines, if that is a PIPE, else None. EOFError
+        at the end."""
         return self._connection(1)
 
     @property
     def stderr_conn(self) -> Connection | None:
-        """Lines that it writes to stderr, if that is a PIPE; EOFError at the end."""
+        """The connection from which the process's stderr is received, by lines, if that is a PIPE, else None. EOFError
+        at the end."""
         return self._connection(2)
 
     def _connection(self, number: int) -> Connection | None:
@@ -217,11 +227,11 @@ class Process(ProcessTemplate):
         return self._connections.get(number)
 
     def children(self) -> list[Process]:
-        """The processes that it started."""
+        """Return the processes of the run that this process started."""
         return [Process(None, ident=k.puid) for k in ask(ListProcesses()) if k.parent == self.puid]
 
     def parent(self) -> Process:
-        """The process that started it. Raises ProcessError for the head process."""
+        """Return the process that started this one. Raises ProcessError for the head process."""
         parent = self._found.p_p_uid if self._found is not None else self._creator
         if not parent:
             raise ProcessError("the head process was started by no process of the run")
@@ -229,8 +239,9 @@ class Process(ProcessTemplate):
 
 
 class _MemberInput(Connection):
-    """Where to send what a member of a group reads. The group has such an end too, which goes with the first that is
-    closed."""
+    """The connection to the stdin of a group's member. The group holds such an end too, which is released when the
+    first
+    connection is closed."""
 
     def __init__(self, writer: Channel, member: ProcessDescriptor) -> None:
         super().__init__(None, writer)
@@ -252,12 +263,20 @@ def _exists(name: str) -> bool:
 
 
 def current() -> Process:
-    """The calling process."""
+    """Return the calling process."""
     return Process(None, ident=identity().puid)
 
 
 class Popen:
-    r"""An executable in the manner of subprocess.Popen; `args` has no argv[0], which is `executable`.
+    r"""An executable that runs, in the manner of subprocess.Popen; `args` does not contain argv[0], which is
+    `executable`.
+
+    Attributes:
+        PIPE: for a stream: a connection to this process.
+        STDOUT: for `stderr`: to the same place as `stdout`.
+        DEVNULL: for a stream: nothing is read, and what is written is dropped.
+        args: the arguments without argv[0].
+        returncode: the exit code that wait() or poll() found last, negative for a signal; None before.
 
     Examples:
         >>> from dragon.native import Popen
@@ -304,54 +323,54 @@ class Popen:
 
     @property
     def stdin(self) -> Connection | None:
-        """Where to send what it reads, if stdin is a PIPE."""
+        """The connection to the process's stdin if that is a PIPE, else None."""
         return self._process.stdin_conn
 
     @property
     def stdout(self) -> Connection | None:
-        """Lines that it writes, if stdout is a PIPE."""
+        """The connection from which the process's stdout is received, by lines, if that is a PIPE, else None."""
         return self._process.stdout_conn
 
     @property
     def stderr(self) -> Connection | None:
-        """Lines that it writes to stderr, if that is a PIPE."""
+        """The connection from which the process's stderr is received, by lines, if that is a PIPE, else None."""
         return self._process.stderr_conn
 
     @property
     def puid(self) -> int:
-        """Its id in the run."""
+        """The number of the process, unique in the run."""
         return self._process.puid
 
     @property
     def pid(self) -> int:
-        """Its process id on its node."""
+        """The process id on the process's node."""
         assert self._process._started is not None
         return self._process._started.pid
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
-        """Not offered: `stdin`, `stdout` and `stderr` are connections."""
+        """Raise NotSupportedError: `stdin`, `stdout` and `stderr` are connections, which are used directly."""
         raise NotSupportedError("Popen.communicate() is not offered; use stdin.send(), stdout.recv() and wait()")
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; the exit code, as in `returncode`. Raises TimeoutError after `timeout` seconds."""
+        """Wait for the process to end. Returns the exit code; raises TimeoutError after `timeout` seconds."""
         self.returncode = self._process.join(timeout)
         if self.returncode is None:
             raise TimeoutError(f"{self._process.name} still runs after {timeout} s")
         return self.returncode
 
     def poll(self) -> int | None:
-        """Its exit code, None while it runs."""
+        """Return the exit code, or None while the process runs."""
         self.returncode = self._process.returncode
         return self.returncode
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal."""
+        """Send a signal to the process."""
         self._process.send_signal(sig)
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM)."""
+        """Ask the process to end, by SIGTERM."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """End it (SIGKILL)."""
+        """Kill the process, by SIGKILL."""
         self._process.kill()

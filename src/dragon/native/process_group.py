@@ -53,26 +53,24 @@ __all__ = [
     "ProcessGroup",
 ]
 
-_LIVES = 0  # the word that says whether any member lives
+_LIVES = 0  # the index of the word that is not 0 while any member is alive
 _SHOWN = 16  # exit codes in the text of an error
-
-# Count of members, number of the template, node, CPUs, environment.
 
 
 class DragonProcessGroupError(DragonLoggingError):
-    """Any error of a process group."""
+    """The base class of the errors of process groups."""
 
 
 class DragonProcessGroupException(DragonProcessGroupError):
-    """A group that is used in a way that its state does not allow."""
+    """The group was used in a way that its state does not allow."""
 
 
 class DragonProcessGroupAlreadyInitialized(DragonProcessGroupError):
-    """The group was initialised; its properties cannot be changed any more."""
+    """The group is initialised, and its templates cannot be changed any more."""
 
 
 class DragonProcessGroupIdleError(DragonProcessGroupError):
-    """The group runs nothing."""
+    """The group has no running members."""
 
 
 class DragonProcessGroupStartError(DragonProcessGroupError):
@@ -99,7 +97,7 @@ _Answer = TypeVar("_Answer")
 
 
 class State(enum.Enum):
-    """What a group is doing."""
+    """The state of a group."""
 
     IDLE = "Idle"
     RUNNING = "Running"
@@ -108,25 +106,29 @@ class State(enum.Enum):
 
 
 class ProcessGroup:
-    """Processes of one or several templates that belong together.
+    """Processes of one or several templates that are started, watched and ended together.
 
-    add_process() as often as needed, then init(), start(), join(), close().
+    Call add_process() for each template, then init(), start(), join() and close().
 
     Args:
-        restart: start members that end again, until stop_restart().
-        ignore_error_on_exit: a member that fails does not make join() raise, and the others go on.
+        restart: restart members that end, until stop_restart() is called.
+        ignore_error_on_exit: if a member fails, join() does not raise and the other members continue.
         pmi: how the members, in order, find each other as ranks of an MPI job: PMIBackend.PMI1 (MPICH and its family),
-            PMIX (Open MPI), LAUNCHER (what the site's srun or mpiexec gives them: Cray MPICH) or AUTO, which finds that
-            out. `pmi_enabled=True` means AUTO.
-        walltime: seconds after which the members are killed, which the log says.
-        policy: placement of the members; a template's own policy lies above it. Members of which no policy names the
-            node go round robin over the nodes, or fill one after the other with Policy.Distribution.BLOCK.
-        critical: taken and unused.
-        name: shows in the members' names and labels.
+        PMIX
+            (Open MPI), LAUNCHER (through the site's srun or mpiexec: Cray MPICH) or AUTO, which detects the right one.
+            `pmi_enabled=True` means AUTO.
+        walltime: seconds after which the members are killed, with a message in the log.
+        policy: placement of the members; a template's own policy has precedence. Members whose policy does not name a
+        node
+            are distributed round robin over the nodes, or fill node after node with Policy.Distribution.BLOCK.
+        critical: accepted for dragonhpc's programs; has no effect.
+        name: part of the members' names and of the labels of their output.
 
-    If a member fails (its exit code is not 0) and that is not ignored, the others are ended a second later and
-    join() raises DragonUserCodeError. A group may be sent to other processes after init(). A `with` block has its
-    name, and does not close it.
+    If a member fails (its exit code is not 0) and ignore_error_on_exit is not set, the other members are ended one
+    second
+    later and join() raises DragonUserCodeError. A group may be sent to other processes after init(). Leaving a `with`
+    block
+    does not close the group.
 
     Examples:
         >>> from dragon.native.process import ProcessTemplate
@@ -193,12 +195,12 @@ class ProcessGroup:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """The group stays what it is: it may be joined after the block, and close() ends it."""
+        """Leave the group as it is: it may be joined after the block, and close() ends it."""
 
     # ---- setting up
 
     def add_process(self, nproc: int, template: ProcessTemplate) -> None:
-        """Have `nproc` members of this description. Raises DragonProcessGroupAlreadyInitialized after init()."""
+        """Add `nproc` members of this description. Raises DragonProcessGroupAlreadyInitialized after init()."""
         if self._number is not None:
             raise DragonProcessGroupAlreadyInitialized("processes cannot be added after init()")
         nproc = plain_number(nproc)
@@ -209,7 +211,11 @@ class ProcessGroup:
         self._templates.append((nproc, template))
 
     def init(self) -> None:
-        """Prepare the group. What its templates refer to is fixed now."""
+        """Place the members and create the group. The templates are serialized now: later changes of them have no
+        effect.
+
+        Raises DragonProcessGroupAlreadyInitialized the second time, DragonProcessGroupStartError without templates.
+        """
         if self._number is not None:
             raise DragonProcessGroupAlreadyInitialized("the group is initialised already")
         if not self._templates:
@@ -241,7 +247,7 @@ class ProcessGroup:
         self._words = Words._attached(created.words)
 
     def _placed(self) -> list[tuple[int, placement.Placed]]:
-        """The members in the order of their ranks: (number of the template, place)."""
+        """Return (index of the template, place) of the members, in the order of their ranks."""
         ranks = [(which, template) for which, (count, template) in enumerate(self._templates) for _ in range(count)]
         merged = [Policy.merge(self._policy, template.policy) for _, template in self._templates]
         members = placement.members("", (merged[which] for which, _ in ranks))
@@ -252,7 +258,7 @@ class ProcessGroup:
             ]
 
     def _in_runs(self, placed: list[tuple[int, placement.Placed]]) -> list[Places]:
-        """What the agent gets, with members of the same place together."""
+        """Return the places as the agent takes them: successive members of the same place are one element."""
         result: list[Places] = []
         for (which, p), environment in zip(placed, self._environments(placed), strict=True):
             place = (which, p.node.index, p.mask, environment)
@@ -263,13 +269,13 @@ class ProcessGroup:
         return result
 
     def _environments(self, placed: list[tuple[int, placement.Placed]]) -> list[dict[str, str]]:
-        """What is added to the environment of each member for its place."""
+        """Return the variables that each member's place adds to its environment."""
         return [self._templates[which][1].environment_of(p) for which, p in placed]
 
     def _request(self, template: ProcessTemplate) -> Spawn:
         request, record = template.request(self._settings.name)
         self._kept.append(record)
-        # stderr is copied on its way, so that a failure can be reported with the last lines.
+        # The agent keeps the last lines of stderr, for the report of a failure.
         if request.streams[2].kind == "inherit":
             request.streams[2].kind = "tee"
         return request
@@ -277,11 +283,12 @@ class ProcessGroup:
     # ---- running
 
     def start(self) -> None:
-        """Start all members. Raises DragonProcessGroupError while they run already."""
+        """Start all members. Raises DragonProcessGroupError if they run already."""
         self._just_started = [puid for puid in self._ask(StartGroup, DragonProcessGroupStartError) if puid]
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for all members. Raises TimeoutError after `timeout` seconds, DragonUserCodeError if one failed."""
+        """Wait for all members to end. Raises TimeoutError after `timeout` seconds, DragonUserCodeError if a member
+        failed."""
         self._check(DragonProcessGroupJoinError)
         timeout = checked_seconds("timeout", timeout)
         self._just_started = []
@@ -301,7 +308,7 @@ class ProcessGroup:
         return True
 
     async def _wait_with(self, wait: Callable[[Words, int, int], Awaitable[object]]) -> None:
-        """The same in an event loop, where `wait` waits until a word is no longer of a value."""
+        """Wait for all members in an event loop. `wait(words, index, value)` waits while a word has that value."""
         self._check(DragonProcessGroupJoinError)
         assert self._words is not None
         while self._words[_LIVES]:
@@ -318,20 +325,20 @@ class ProcessGroup:
             )
 
     def send_signal(self, sig: int, hide_stderr: bool = False) -> None:
-        """Send a signal to every live member."""
+        """Send a signal to every live member. `hide_stderr` has no effect."""
         which = checked_signal(sig)
         self._ask(lambda number: SignalGroup(number, which), DragonProcessGroupSignalError)
 
     def terminate(self, hide_stderr: bool = False) -> None:
-        """Ask every member to end (SIGTERM)."""
+        """Ask every member to end, by SIGTERM. `hide_stderr` has no effect."""
         self.send_signal(signal.SIGTERM, hide_stderr)
 
     def kill(self, hide_stderr: bool = False) -> None:
-        """End every member (SIGKILL)."""
+        """Kill every member, by SIGKILL. `hide_stderr` has no effect."""
         self.send_signal(signal.SIGKILL, hide_stderr)
 
     def stop(self, patience: float = 5.0) -> None:
-        """Interrupt, then terminate, then kill the members, with `patience` seconds between, and wait for their end."""
+        """Interrupt, then terminate, then kill the members, `patience` seconds apart, and wait for them to end."""
         self._just_started = []
         patience = checked_seconds("patience", patience)
         if self._number is not None:
@@ -339,11 +346,11 @@ class ProcessGroup:
             self._wait(3 * patience + 5)
 
     def stop_restart(self) -> None:
-        """Members that end from now on stay ended."""
+        """Stop restarting members that end."""
         self._ask(StopRestart, DragonProcessGroupError)
 
     def close(self, patience: float = 5.0) -> None:
-        """Stop what still runs and give the group up. Never raises because of a member."""
+        """Stop the members that still run and release the group. Never raises because of a member."""
         if self._closed or self._number is None:
             self._closed = True
             return
@@ -360,7 +367,8 @@ class ProcessGroup:
 
     @property
     def puids(self) -> list[int]:
-        """The ids of the members that live, in order of their ranks; when first asked for after start(), of all."""
+        """The puids of the live members, in the order of their ranks. The first read after start() gives those of all
+        members."""
         just_started, self._just_started = self._just_started, []
         if just_started or self._number is None:
             return just_started
@@ -368,7 +376,7 @@ class ProcessGroup:
 
     @property
     def inactive_puids(self) -> list[tuple[int, int]]:
-        """(puid, exit code) of the members that have ended."""
+        """(puid, exit code) of each member that has ended."""
         return self._status().ended
 
     @property
@@ -378,7 +386,7 @@ class ProcessGroup:
 
     @property
     def in_error_state(self) -> bool:
-        """Whether a member failed."""
+        """Whether a member failed, unless the group ignores errors."""
         return self._state == State.ERROR.value
 
     @property

@@ -25,32 +25,35 @@ __all__ = ["Empty", "Full", "Queue", "QueueError"]
 
 Empty, Full = queue.Empty, queue.Full
 
-_DEFAULT_SIZE = 100
-_THREAD_POLL_S = 0.05  # seconds between looks at what another thread may have set
+_DEFAULT_SIZE = 100  # objects
+_THREAD_POLL_S = 0.05  # seconds between two checks of the event that another thread may have set
 _Serialized = tuple[NameOffset, NameGeneration, NameRole, bool]
 
 _Q = TypeVar("_Q", bound="Queue")
 
 
 class QueueError(DragonError):
-    """A queue that was not made for what is asked of it."""
+    """task_done() or join() was called on a queue without joinable=True."""
 
 
 class Queue(Channel):
     """A first-in first-out queue.
 
     Args:
-        maxsize: objects it holds at most; put() waits for room. 0 or less: as many as there is memory for.
-        joinable: whether task_done() and join() count what was put.
-        policy: of a host by name or id: the node that holds it; otherwise it is this process's.
-        pickler: what turns objects into bytes and back, with `dumps` and `loads`, or `dump` and `load` of files. It is
-            sent along with the queue. Without one, arrays and bytes go without an intermediate copy.
+        maxsize: the number of objects that it holds at most; put() waits for room. 0 or less: limited by memory only.
+        joinable: whether task_done() and join() may be used.
+        policy: a policy that names a host selects the node that holds the queue; otherwise it is this process's node.
+        pickler: converts objects to bytes and back, with `dumps` and `loads`, or `dump` and `load` of files. It is sent
+            along with the queue. Without one, arrays and bytes are sent without an intermediate copy.
 
-    put(obj, block=True, timeout=None) raises queue.Full, get(block=True, timeout=None) raises queue.Empty; times are in
-    seconds. After close() every use raises ValueError; after destroy() it does so in every process. `pool`,
-    `block_size`, `buffered`, `num_streams` and the channels are taken as they are given and change nothing, as are
-    `stream_channel` and `flush` of put() and get(): memory is found by itself, and every object is one message that is
-    there at once.
+    put(obj, block=True, timeout=None) raises queue.Full, get(block=True, timeout=None) raises queue.Empty; timeouts are
+    in
+    seconds. After close() every use raises ValueError, after destroy() in every process. `pool`, `block_size`,
+    `buffered`,
+    `num_streams` and the channels are accepted for dragonhpc's programs and have no effect, as have `stream_channel`
+    and
+    `flush` of put() and get(): the queue finds memory itself, and every object is one message that can be taken at
+    once.
 
     Examples:
         >>> from dragon.native import Process, Queue
@@ -106,21 +109,24 @@ class Queue(Channel):
 
     @property
     def node(self) -> int:
-        """Index of the node that holds it."""
+        """The index of the node that holds the queue."""
         return node_of(self._name())
 
     def size(self) -> int:
-        """Objects in it now."""
+        """Return the number of objects in the queue."""
         return self._size()
 
     def poll(self, timeout: float | None = 0) -> bool:
-        """Whether there is an object, waiting `timeout` seconds for one (None: for ever)."""
+        """Wait at most `timeout` seconds (None: without limit) for an object, and return whether there is one."""
         return self._wait_readable(timeout)
 
     def thread_wait(self, timeout: float | None, done_ev: threading.Event, ready: list[Any]) -> None:
-        """In a thread of its own for each of several things that are waited for together: wait for an object, for
-        `timeout` seconds at most or until another thread sets `done_ev`. Who finds an object sets that and adds the
-        queue to `ready`."""
+        """Wait for an object, until `timeout` seconds have passed or another thread sets `done_ev`.
+
+        For threads that each wait for one of several objects: the thread that finds an object sets `done_ev` and
+        appends the
+        queue to `ready`.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not done_ev.is_set():
             left = _THREAD_POLL_S if deadline is None else min(_THREAD_POLL_S, deadline - time.monotonic())
@@ -131,13 +137,19 @@ class Queue(Channel):
                 return
 
     def task_done(self, timeout: float | None = None) -> None:
-        """Say that an object that was taken is dealt with. Raises ValueError when called too often."""
+        """Report that an object that was taken is processed. `timeout` has no effect.
+
+        Raises ValueError when called more often than objects were put, QueueError without joinable=True.
+        """
         self._check_joinable()
         if not self._task_done():
             raise ValueError("task_done() called too many times")
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until everything that was put is dealt with. Raises TimeoutError after `timeout` seconds."""
+        """Wait until task_done() was called for every object that was put.
+
+        Raises TimeoutError after `timeout` seconds, QueueError without joinable=True.
+        """
         self._check_joinable()
         if not self._join(timeout):
             raise TimeoutError(f"not everything in the queue was dealt with in {timeout} s")
@@ -147,28 +159,32 @@ class Queue(Channel):
             raise QueueError("this queue was made without joinable=True")
 
     def close(self) -> None:
-        """Leave the queue; other processes go on using it."""
+        """Close the queue in this process; other processes can still use it."""
         self._close()
 
     def destroy(self) -> None:
-        """End the queue for every process; what is in it is dropped."""
+        """Destroy the queue for every process; the objects in it are dropped."""
         if not self._closed:
             self._destroy()
 
     def serialize(self) -> bytes:
-        """The queue's name, for Queue.attach() in any process of the run. The caller keeps the queue alive."""
+        """Return the queue's name, which Queue.attach() takes in any process of the run. The caller keeps the queue
+        alive."""
         return msgspec.json.encode((*self._name(), self._joinable))
 
     @classmethod
     def attach(cls, data: bytes, *, mpool: Any = None, pickler: Any = None) -> Self:
-        """The queue that serialize() named. Raises DestroyedError where it is gone, ValueError for other bytes."""
+        """Return the queue that serialize() named. `mpool` has no effect.
+
+        Raises DestroyedError if the queue does not exist any more, ValueError for bytes that serialize() did not write.
+        """
         offset, generation, role, joinable = read_serialized(data, _Serialized, "queue")
         kind = _class_for(pickler, cls)
         return kind._attached((offset, generation, role), kind._state_of(joinable, pickler))
 
 
 class _PickledQueue(Queue):
-    """A queue whose objects become bytes, and objects again, by a pickler of the program's."""
+    """A queue that converts objects with the program's own pickler."""
 
     @staticmethod
     def _state_of(joinable: bool, pickler: Any) -> Any:
@@ -194,16 +210,16 @@ class _PickledQueue(Queue):
 
 
 def _node_for(policy: Policy | None) -> int:
-    """The node that a policy names, else this process's own."""
+    """Return the index of the node that a policy names, else of this process's node."""
     if policy is None or policy.placement not in (policy.Placement.HOST_NAME, policy.Placement.HOST_ID):
         return this_run().node
-    from dragon.runtime.placement import place  # not loaded before: every module here makes every fork dearer
+    from dragon.runtime.placement import place  # imported late: each loaded module makes every fork slower
 
     return place(policy).node.index
 
 
 def _class_for(pickler: Any, cls: type[_Q]) -> type[_Q]:
-    """The class of a queue. Cloudpickle is what queues use without a pickler too, where it is needed."""
+    """Return the class of a queue with that pickler. Queues without a pickler use cloudpickle where pickle fails."""
     if pickler is None or pickler is sys.modules.get("cloudpickle"):
         return cls
     if cls not in (Queue, _PickledQueue):

@@ -1,4 +1,4 @@
-"""Results of a pool's tasks, to come. Each keeps its pool alive until it is there."""
+"""Pending results of a pool's tasks. Each keeps its pool alive until it has arrived."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from dragon.runtime.child import write_traceback
 
 __all__ = ["ApplyResult", "Elements", "IMapIterator", "IMapUnorderedIterator", "MapResult", "chunks"]
 
-_AHEAD = 1024  # tasks of an imap() that are done before their results are fetched
-_FETCH_TIMEOUT_S = 0.5  # seconds without a fetched result after which as many more are done
+_AHEAD = 1024  # tasks of an imap() that are submitted before their results are fetched
+_FETCH_TIMEOUT_S = 0.5  # seconds without a fetched result after which another _AHEAD tasks are submitted
 
 
 class ApplyResult:
-    """The result of one call, to come."""
+    """The pending result of one call.
+
+    Attributes:
+        timeout_error: the class of the exception that get() raises after its timeout.
+    """
 
     timeout_error: type[Exception] = TimeoutError
 
@@ -42,23 +46,24 @@ class ApplyResult:
             self._collector.attend_promptly(1)
 
     def ready(self) -> bool:
-        """Whether the call has ended."""
+        """Return whether the call has ended."""
         if not self._done:
             self._collector.poll()
         return self._done
 
     def successful(self) -> bool:
-        """Whether it ended without an exception. Raises ValueError while it has not ended."""
+        """Return whether the call ended without an exception. Raises ValueError while it has not ended."""
         if not self.ready():
             raise ValueError(f"{self!r} not ready")
         return self._success
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for its end, `timeout` seconds at most."""
+        """Wait for the call to end, `timeout` seconds at most."""
         self._collector.wait(lambda: self._done, timeout)
 
     def get(self, timeout: float | None = None) -> Any:
-        """What it returned; what it raised is raised here. Raises TimeoutError after `timeout` seconds."""
+        """Wait for the call and return its result, or raise its exception. Raises TimeoutError after `timeout`
+        seconds."""
         if not self._done:
             self.wait(timeout)
         if not self._done:
@@ -68,7 +73,7 @@ class ApplyResult:
         raise self._value
 
     def _arrived(self, index: int, success: bool, value: Any) -> bool:
-        """Take one task's result; True if the job is complete."""
+        """Store one task's result. Returns whether the job is complete."""
         self._finish(success, value)
         return True
 
@@ -83,7 +88,7 @@ class ApplyResult:
         if call is not None:
             try:
                 call(value)
-            except Exception as error:  # whoever waits for this or another result has no part in it
+            except Exception as error:  # must not be raised in the thread that waits for this or another result
                 write_traceback(error)
         self._callback = self._error_callback = None
         self._done = True
@@ -93,7 +98,7 @@ class ApplyResult:
 
 
 class MapResult(ApplyResult):
-    """The results of a call for every element, to come."""
+    """The pending results of a call for every element."""
 
     def __init__(
         self,
@@ -108,25 +113,25 @@ class MapResult(ApplyResult):
         self._values: list[Any] = [None] * length
         self._parts = self._left = -(-length // chunksize)
         self._error: BaseException | None = None
-        if not self._left:  # then the standard library calls no callback
+        if not self._left:  # the standard library calls no callback for an empty iterable
             self._callback = None
             self._collector.complete(self._job)
             self._finish(True, [])
 
     @property
     def _number_left(self) -> int:
-        """Tasks without a result, by which programs follow the progress of a map()."""
+        """The number of tasks without a result. Programs read it to show the progress of a map()."""
         self.ready()
         return self._left
 
     def _submitted(self, parts: int) -> None:
-        """There are no more tasks; they may be fewer than the length of the iterable promised."""
+        """Note that all tasks were submitted. Fails the job if they are fewer than the iterable's len() promised."""
         if parts < self._parts:
             promised = f"the {self._parts} parts that its len() promised"
             self._fail(ValueError(f"the iterable of map() gave {parts} of {promised}"))
 
     def _fail(self, error: BaseException) -> None:
-        """No more tasks come, for this reason."""
+        """Fail the job because no more tasks come."""
         self._failed(error)
         self._collector.complete(self._job)
 
@@ -146,7 +151,11 @@ class MapResult(ApplyResult):
 
 
 class IMapIterator(Iterator[Any]):
-    """Results in the order of the arguments, as they come."""
+    """An iterator over results, in the order of the arguments.
+
+    Attributes:
+        timeout_error: the class of the exception that next() raises after its timeout.
+    """
 
     timeout_error: type[Exception] = TimeoutError
 
@@ -156,16 +165,16 @@ class IMapIterator(Iterator[Any]):
         self._ready: deque[tuple[bool, Any]] = deque()
         self._early: dict[int, tuple[bool, Any]] = {}
         self._placed = 0
-        self._placing = threading.Lock()  # results come in one thread, the end of the arguments in another
+        self._placing = threading.Lock()  # one thread stores results, another the end of the arguments
         self._taken = 0
         self._ahead = _AHEAD
-        self._resume_at = sys.maxsize  # results that were taken, where more elements are waited with until then
+        self._resume_at = sys.maxsize  # the count of taken results at which await_consumer() is to be woken
         self._length: int | None = None
         self._job = self._collector.add(self)
 
     @property
     def _index(self) -> int:
-        """Results that are there or were taken, by which programs follow the progress of an imap()."""
+        """The number of results that have arrived in order. Programs read it to show the progress of an imap()."""
         self._collector.poll()
         return self._placed
 
@@ -173,7 +182,8 @@ class IMapIterator(Iterator[Any]):
         return self
 
     def next(self, timeout: float | None = None) -> Any:
-        """The next result. Raises StopIteration at the end, TimeoutError after `timeout` seconds."""
+        """Return the next result, or raise its exception. Raises StopIteration at the end, TimeoutError after `timeout`
+        seconds."""
         while True:
             try:
                 success, value = self._ready.popleft()
@@ -194,22 +204,24 @@ class IMapIterator(Iterator[Any]):
         return self.next()
 
     def is_due(self) -> bool:
-        """Whether next() would return, or raise, at once."""
+        """Return whether next() would return or raise immediately."""
         if not self._ready:
             self._collector.poll()
         return bool(self._ready) or self._placed == self._length
 
     def await_consumer(self, part: int, lifted: Callable[[], bool]) -> None:
-        """Wait while that part would be too far ahead of who takes the results.
+        """Wait while task number `part` is too far ahead of the consumer of the results, unless `lifted()` is true.
 
-        Who takes none for a while, as a program that is interested in what the tasks do alone, gets more of them.
+        A consumer that takes no result for a while gets more tasks submitted: the program may use the effects of the
+        tasks
+        only.
         """
         if part - self._taken < self._ahead or lifted():
             return
         with self._collector.room:
             while True:
                 taken = self._taken
-                self._resume_at = part - self._ahead // 2  # before the look: who takes a result looks at it afterwards
+                self._resume_at = part - self._ahead // 2  # before the check: next() reads it afterwards
                 if self._taken >= self._resume_at or lifted():
                     break
                 if not self._collector.room.wait(_FETCH_TIMEOUT_S) and self._taken == taken:
@@ -235,7 +247,7 @@ class IMapIterator(Iterator[Any]):
             self._placed += 1
 
     def _submitted(self, length: int) -> None:
-        """There are so many results in all, unless the pool was terminated before that was known."""
+        """Note the number of tasks, unless the pool was terminated before it was known."""
         if self._length is None:
             self._length = length
         if self._is_complete():
@@ -243,7 +255,7 @@ class IMapIterator(Iterator[Any]):
         self._collector.wake()
 
     def _fail(self, index: int, error: BaseException) -> None:
-        """No more tasks come, for this reason, which is the last result."""
+        """End the results with this error, at position `index`: no more tasks come."""
         with self._placing:
             self._place_last(index, error)
         self._submitted(index + 1)
@@ -259,7 +271,7 @@ class IMapIterator(Iterator[Any]):
 
 
 class IMapUnorderedIterator(IMapIterator):
-    """Results as they come, and what the arguments raise after all of them."""
+    """An iterator over results in the order in which they arrive. An error of the arguments comes after all of them."""
 
     _last: tuple[int, BaseException] | None = None
 
@@ -278,7 +290,7 @@ class IMapUnorderedIterator(IMapIterator):
 
 
 class Elements(Iterator[Any]):
-    """The results of single elements, of those that come in `parts`."""
+    """An iterator over the results of single elements, from `parts`, the results of whole chunks."""
 
     def __init__(self, parts: IMapIterator) -> None:
         self.parts = parts
@@ -289,7 +301,7 @@ class Elements(Iterator[Any]):
 
 
 def chunks(items: Any, size: int) -> Iterator[tuple[Any, ...]]:
-    """The elements of `items` in tuples of `size`; the last may be shorter."""
+    """Yield the elements of `items` in tuples of `size`; the last may be shorter."""
     iterator = iter(items)
     while chunk := tuple(itertools.islice(iterator, size)):
         yield chunk

@@ -18,9 +18,11 @@ _MOST = 2**31 - 1
 
 
 class Semaphore(_Semaphore):
-    """A counter that acquire(blocking=True, timeout=None) lowers, waiting while it is 0, and release(n=1) raises.
+    """A counter that acquire() decrements, waiting while it is 0, and release(n=1) increments.
 
-    A bounded one is never raised above its first value: ValueError. `m_uid` is as in Lock.
+    A bounded semaphore is never raised above its first value: ValueError. `m_uid` is the memory that holds the
+    semaphore,
+    as in Lock.
 
     Examples:
         >>> from dragon.native import Semaphore
@@ -39,24 +41,27 @@ class Semaphore(_Semaphore):
         self._make_on(node_of_memory(m_uid), value, value if bounded else _MOST)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Lower the counter; False if it stayed 0 for `timeout` seconds."""
+        """Decrement the counter. Returns False if it stayed 0 for `timeout` seconds."""
         return self._acquire(blocking, timeout)
 
     def get_value(self) -> int:
-        """The counter now."""
+        """Return the counter's value."""
         return self._value()
 
     def destroy(self) -> None:
-        """End the semaphore for every process."""
+        """Destroy the semaphore for every process."""
         self._destroy()
 
     def serialize(self) -> str:
-        """The semaphore's name, for attach() in any process of the run."""
+        """Return the semaphore's name, which attach() takes in any process of the run."""
         return msgspec.json.encode(self._name()).decode()
 
     @classmethod
     def attach(cls, serialized: str) -> Self:
-        """The semaphore that serialize() named. Raises DestroyedError where it is gone, ValueError for other text."""
+        """Return the semaphore that serialize() named.
+
+        Raises DestroyedError if it does not exist any more, ValueError for text that serialize() did not write.
+        """
         return cls._attached(read_serialized(serialized, SerializedName, "semaphore"))
 
 

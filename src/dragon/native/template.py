@@ -1,4 +1,4 @@
-"""A description of a process, and the request that is made from it."""
+"""The description of a process, and the spawn request that is made from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STREAMS = ("stdin", "stdout", "stderr")
 
 
 class ProcessTemplate:
-    """A description of a process, from which any number can be started.
+    """The description of a process, from which any number of processes can be started.
 
     Args:
         target: a callable, or the name of an executable (as given, in PATH, or in `cwd`).
@@ -35,13 +35,31 @@ class ProcessTemplate:
         env: variables to set on top of the creator's environment.
         stdin, stdout, stderr: None (the creator's), PIPE, DEVNULL, a file to append to, for stderr STDOUT.
         policy: its placement.
-        leave_running: what it has started goes on after its end, until the run's. Otherwise that is ended with it: its
-            processes, in whatever groups and sessions they are, and those that it started by the runtime; killed if it
-            was killed, else asked (SIGTERM) and killed five seconds later.
+        options: accepted for dragonhpc's programs; has no effect.
+        leave_running: whether the processes that it started may continue after its end, until the run's. If not, they
+        are
+            ended with it: its child processes, in whatever groups and sessions they are, and those that it started by
+            the
+            runtime. They are killed if it was killed; else they get SIGTERM, and SIGKILL five seconds later.
 
-    Raises TypeError and ValueError for arguments that make no sense, AttributeError for an executable that does not
-    exist, PermissionError for a file that may not be run, FileNotFoundError for a `cwd` that does not exist, and what
-    pickle raises for a callable or arguments that cannot be sent.
+    Attributes:
+        PIPE: for a stream: a connection to the process that starts this one.
+        STDOUT: for `stderr`: to the same place as `stdout`.
+        DEVNULL: for a stream: nothing is read, and what is written is dropped.
+        is_python: whether the target is a callable.
+        target: the callable, or the path of the executable.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
+        cwd: the absolute path of the working directory.
+        env: the variables that are set on top of the creator's environment.
+        stdin, stdout, stderr: the streams, as they were passed.
+        policy: the placement, or None.
+        options: as it was passed.
+        leave_running: as it was passed.
+
+    Raises TypeError and ValueError for invalid arguments, AttributeError for an executable that does not exist,
+    PermissionError for a file that may not be run, FileNotFoundError for a `cwd` that does not exist, and what pickle
+    raises for a callable or arguments that cannot be sent.
 
     Examples:
         >>> from dragon.native.process import ProcessTemplate
@@ -55,7 +73,7 @@ class ProcessTemplate:
     STDOUT: ClassVar[int] = STDOUT
     DEVNULL: ClassVar[int] = DEVNULL
 
-    _umask = -1  # its creator's
+    _umask = -1  # -1: the creator's
 
     def __init__(
         self,
@@ -105,7 +123,7 @@ class ProcessTemplate:
 
     @property
     def argdata(self) -> bytes | None:
-        """The call as bytes; None for an executable."""
+        """The serialized call; None for an executable."""
         return dumps_call(self._callable(), self.args, self.kwargs) if self.is_python else None
 
     def _callable(self) -> Callable[..., Any]:
@@ -113,13 +131,13 @@ class ProcessTemplate:
         return self.target
 
     def get_original_python_parameters(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """(target, args, kwargs) of a Python process. Raises ValueError for an executable."""
+        """Return (target, args, kwargs) of a Python process. Raises ValueError for an executable."""
         if not self.is_python:
             raise ValueError(f"{self.target} is an executable, not a Python function")
         return self._callable(), self.args, self.kwargs
 
     def get_sdict(self) -> dict[str, Any]:
-        """The description as a dict, which from_sdict() reads."""
+        """Return the description as a dict, which from_sdict() reads."""
         names = (
             "target",
             "args",
@@ -144,18 +162,21 @@ class ProcessTemplate:
 
     @classmethod
     def from_sdict(cls, sdict: dict[str, Any]) -> ProcessTemplate:
-        """The template that get_sdict() described."""
+        """Return the template that get_sdict() described."""
         values = dict(sdict)
         if values["policy"] is not None:
             values["policy"] = Policy.from_sdict(values["policy"])
         return ProcessTemplate(**values)
 
     def start(self) -> None:
-        """A template starts nothing: Process.from_template(template).start() does."""
+        """Raise NotSupportedError: Process.from_template(template).start() starts a process."""
         raise NotSupportedError("a template cannot be started; use Process.from_template(template)")
 
     def request(self, name: str, placed: Placed | None = None) -> tuple[Spawn, Words]:
-        """A request for one process of this description, and its record; without a place, that is added later."""
+        """Return a spawn request for one process of this description, and the process's record.
+
+        Without `placed`, the caller sets the place in the request later.
+        """
         request, record = new_request(name, self._umask, folder=self.cwd, streams=self._outputs())
         request.leave_running = self.leave_running
         request.environment = environment_changes(this_run(), self.env)
@@ -174,7 +195,7 @@ class ProcessTemplate:
         return request, record
 
     def environment_of(self, placed: Placed) -> dict[str, str]:
-        """What the place adds to the environment; what the user set stays."""
+        """Return the variables that the place adds to the environment; those that the user set are kept."""
         return {key: value for key, value in placed.environment.items() if key not in self.env}
 
     def _command(self) -> tuple[str, list[str]]:

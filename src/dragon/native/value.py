@@ -13,7 +13,7 @@ __all__ = ["Value"]
 
 
 def ctype_of(typecode_or_type: Any) -> Any:
-    """The ctypes type of a code or type. Raises AttributeError for anything else."""
+    """Return the ctypes type of a type code or type. Raises AttributeError for anything else."""
     kind = typecode_to_type.get(typecode_or_type, typecode_or_type)
     if not isinstance(kind, type) or not hasattr(kind, "from_buffer"):
         raise AttributeError(f"{typecode_or_type!r} is no type code and no ctypes type")
@@ -21,7 +21,10 @@ def ctype_of(typecode_or_type: Any) -> Any:
 
 
 def lock_of(lock: Any, m_uid: Any = None) -> Any:
-    """The lock that an argument `lock` asks for. Raises AttributeError for what is none."""
+    """Return the lock that an argument `lock` means: a new one for True or None, None for False, else itself.
+
+    Raises AttributeError for an object that is not a lock.
+    """
     if lock in (True, None):
         return RLock(m_uid)
     if lock is False:
@@ -32,13 +35,13 @@ def lock_of(lock: Any, m_uid: Any = None) -> Any:
 
 
 class Memory:
-    """A ctypes object in shared memory; sent to other processes by name."""
+    """A ctypes object in shared memory. Other processes get its name instead of a copy."""
 
     def __init__(self, kind: Any, m_uid: Any = None) -> None:
         self.__setstate__((kind, words_for(kind, m_uid)))
 
     def fill(self, obj: Any) -> None:
-        """Be what a ctypes object of that type is."""
+        """Copy a ctypes object of the same type into the memory."""
         fill(self._words, obj)
 
     def __getstate__(self) -> Any:
@@ -51,26 +54,26 @@ class Memory:
 
 
 class Shared:
-    """A ctypes object in shared memory, and the lock that goes with it."""
+    """A ctypes object in shared memory, and its lock."""
 
     _memory: Memory
     _lock: Any
 
     def get_lock(self) -> Any:
-        """The lock; None if it has none."""
+        """Return the lock; None if the object has no lock."""
         return self._lock
 
     def get_obj(self) -> Any:
-        """The ctypes object itself."""
+        """Return the ctypes object."""
         return self._memory.data
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock. Raises AttributeError where there is none."""
+        """Acquire the lock. Returns False after `timeout` seconds; raises AttributeError if the object has no lock."""
         acquired: bool = self._its_lock().acquire(block, timeout)
         return acquired
 
     def release(self) -> None:
-        """Release the lock. Raises AttributeError where there is none."""
+        """Release the lock. Raises AttributeError if the object has no lock."""
         self._its_lock().release()
 
     def _its_lock(self) -> Any:
@@ -86,10 +89,14 @@ class Shared:
 
 
 class Value(Shared):
-    """One ctypes value; `value` reads and writes it, structures have their fields.
+    """One ctypes value in shared memory; `value` reads and writes it, and structures have their fields.
 
-    `lock`: True for a lock of its own, or a lock; then acquire(), release(), get_lock() and `with` use it. `m_uid`
-    is as in Lock.
+    Args:
+        typecode_or_type: a type code such as "i", or a ctypes type.
+        value: the first value; None for zeros.
+        lock: True for a new lock, an existing lock, or False for none. acquire(), release(), get_lock() and `with` use
+        it.
+        m_uid: the memory that holds the value, as in Lock.
 
     Examples:
         >>> from dragon.native import Value
@@ -111,7 +118,7 @@ class Value(Shared):
 
     @property
     def value(self) -> Any:
-        """The value; of a structure or an array the object itself, whose parts can be set."""
+        """The value; for a structure or an array, the ctypes object, whose parts can be set."""
         data = self._memory.data
         return data.value if hasattr(data, "value") else data
 
@@ -148,7 +155,8 @@ class Value(Shared):
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """A ctypes object of a type from one of it, from its parts, or from a plain value."""
+    """Return a ctypes object of a type, made from such an object, from a sequence of its parts, or from a
+    plain value."""
     if isinstance(value, kind):
         return value
     return kind(*value) if isinstance(value, (tuple, list)) else kind(value)

@@ -36,23 +36,23 @@ __all__ = [
     "work",
 ]
 
-START_FAILED = 0  # instead of a ticket: the initializer raised
-FINISHED = 2**64 - 1  # in `doing`: this worker saw the end of the tasks
-_END = 2**64 - 2  # the ticket of the end of the tasks
-_STARTING = 2**64 - 3  # in `doing`: this worker has not come to the tasks yet
-_MOST_STILLBORN = 5  # workers in a row that end before they come to the tasks
-_RESTART_DELAY_S = 1.0  # seconds between two attempts to start a worker where no process can be made for now
-_MOST_WITHOUT_MEMORY_S = 5.0  # seconds until a result that there is no memory for is an error
-_MEMORY_PAUSE = 0.05
-_MOST_WITHOUT_WORKERS_S = 30.0  # seconds of such attempts once none is left
+START_FAILED = 0  # in place of a ticket: the initializer raised
+FINISHED = 2**64 - 1  # in `doing`: this worker has seen the end mark of the tasks
+_END = 2**64 - 2  # the ticket of the end mark
+_STARTING = 2**64 - 3  # in `doing`: this worker has taken no task yet
+_MOST_STILLBORN = 5  # workers in a row that end before their first task, after which no more are started
+_RESTART_DELAY_S = 1.0  # seconds between two attempts to start a worker while no process can be made
+_MOST_WITHOUT_MEMORY_S = 5.0  # seconds after which a result for which there is no memory becomes an error
+_MEMORY_PAUSE = 0.05  # seconds between two attempts to put a result
+_MOST_WITHOUT_WORKERS_S = 30.0  # seconds of attempts to start workers once none is left
 
 
 class WorkerLostError(DragonError):
-    """A worker died in the middle of a task: killed, out of memory, or it ended itself."""
+    """A worker died during a task: it was killed, was out of memory, or ended itself."""
 
 
 class WorkerProcess(Protocol):
-    """What a pool needs of a process."""
+    """The interface of a process that a pool uses."""
 
     @property
     def sentinel(self) -> int:
@@ -80,7 +80,7 @@ class WorkerProcess(Protocol):
 
 
 class NativeWorker:
-    """A native process with the members that a pool looks for."""
+    """A native process with the interface that a pool uses."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -126,7 +126,8 @@ class NativeWorker:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """An interrupt ends a worker without a word: the main program has it too, and speaks for all of them."""
+    """End the worker without a traceback when it is interrupted: the main program is interrupted too, and
+    reports it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -144,9 +145,10 @@ def work(
     most: int | None,
     wrap_exceptions: bool,
 ) -> None:
-    """A worker's loop: take a task, do it, put its result, until None comes (and stays) or `most` tasks are done.
+    """Take tasks, run them and put their results, until the end mark comes (which stays for others) or `most` tasks are
+    done.
 
-    `doing[index]` is the ticket of the task at hand, so that it is known which one a killed worker had.
+    `doing[index]` is the ticket of the current task, so that the task of a killed worker is known.
     """
     if initializer is not None:
         try:
@@ -163,7 +165,7 @@ def work(
             ticket = doing[index]
             if not ticket:
                 raise
-            results.put((ticket, *failed(error, wrap_exceptions)))  # this process cannot read it
+            results.put((ticket, *failed(error, wrap_exceptions)))  # this process cannot deserialize the task
             doing[index] = 0
             continue
         if task is None:
@@ -186,13 +188,13 @@ def work(
 
 
 def _put_result(results: Channel, ticket: int, outcome: Outcome, wrap_exceptions: bool) -> None:
-    """Put a task's outcome; where the run's memory is full, once others' have been collected and gave some back."""
+    """Put a task's outcome; if the run's memory is full, retry while results that are collected free some."""
     deadline: float | None = None
     while True:
         try:
             results.put((ticket, *outcome))
             return
-        except MemoryError as error:  # it is too large, or there is too much else
+        except MemoryError as error:  # the result is too large, or the memory is full
             if deadline is None:
                 deadline = time.monotonic() + _MOST_WITHOUT_MEMORY_S
             if time.monotonic() > deadline:
@@ -205,24 +207,24 @@ def _put_result(results: Channel, ticket: int, outcome: Outcome, wrap_exceptions
 
 
 def _flush() -> None:
-    """What a task printed is out before its result is: the worker may be ended once all have theirs."""
+    """Flush stdout and stderr before the result is put: the pool may end the worker once it has all results."""
     try:
         _flush_std_streams()
     except OSError:
-        return  # it is for whoever prints to find that out
+        return  # the next print() raises it
 
 
 def pass_on_end(tasks: Channel) -> None:
-    """No more tasks come: whichever worker sees that hands it on to the others."""
+    """Put the end mark of the tasks; each worker that takes it puts it again, for the others."""
     tasks._put_task(None, _END)
 
 
 class Workers:
-    """The workers that share `tasks`. In `doing` each has the ticket of its task.
+    """The workers that share `tasks`. `doing` has the ticket of each worker's current task.
 
-    `start(index)` starts one, and is called again later where that failed for want of room; `lost(ticket, error)` is
-    told of tasks that died with their worker; `gave_up(error)` that no worker is left, and why no other could be
-    started.
+    `start(index)` starts a worker, and is called again later if that failed for lack of resources. `lost(ticket,
+    error)` is
+    called for a task that died with its worker, `gave_up(error)` if no worker is left and no other could be started.
     """
 
     def __init__(
@@ -245,8 +247,8 @@ class Workers:
         self._terminated = False
         self._not_started: BaseException | None = None
         self._stillborn = 0
-        self._over: set[int] = set()  # the places of workers whose end was dealt with, and that were not replaced
-        self._missing: set[int] = set()  # those of them for which there may be room later
+        self._over: set[int] = set()  # indices of workers that ended and were not replaced
+        self._missing: set[int] = set()  # those of `_over` whose start is retried
         self.ended = threading.Event()
         self.processes: list[WorkerProcess] = []
         try:
@@ -261,7 +263,7 @@ class Workers:
         self._thread.start()
 
     def _watch(self) -> None:
-        """Replace workers that end, until they have seen the end of the tasks or no more are wanted."""
+        """Replace workers that end, until they have seen the end mark or no more are wanted."""
         deadline = 0.0
         while True:
             waiting = {p.sentinel: i for i, p in enumerate(self.processes) if i not in self._over}
@@ -295,18 +297,18 @@ class Workers:
             return
         self._doing[index] = 0
         if self._terminated:
-            return  # whoever terminated it says so of its task
+            return  # terminate()'s caller makes its task fail
         self._stillborn = self._stillborn + 1 if ticket == _STARTING else 0
         if self._stillborn == _MOST_STILLBORN:
             self._give_up(WorkerLostError(f"{_MOST_STILLBORN} workers in a row ended while they started, {how}"))
         elif ticket == _END:
-            pass_on_end(self._tasks)  # it may have died before it could
+            pass_on_end(self._tasks)  # the worker may have died before it put the end mark again
         elif ticket not in (0, _STARTING):
             self._lost(ticket, WorkerLostError(f"the worker (pid {process.pid}) died in this task, {how}"))
         self.replace(index)
 
     def replace(self, index: int) -> None:
-        """Start a new worker in the place of one that ended."""
+        """Start a new worker in place of one that ended."""
         with self._lock:
             self._missing.discard(index)
             if self._replacing and not self.processes[index].is_alive():
@@ -316,25 +318,25 @@ class Workers:
                     self._over.discard(index)
                     self._not_started = None
                 except Exception as error:
-                    self._not_started = error  # its place stays empty: the others' may be on other nodes
+                    self._not_started = error  # the other workers continue: they may be on other nodes
                     if may_pass(getattr(error, "errno", None) or 0):
                         self._missing.add(index)
 
     def _give_up(self, error: BaseException) -> None:
-        """No more are started, for they would end as the last ones did."""
+        """Start no more workers, because they would end as the last ones did."""
         with self._lock:
             self._replacing = False
             self._not_started = error
 
     def stop_replacing(self) -> None:
-        """Workers that end from now on are not replaced."""
+        """Stop replacing workers that end."""
         with self._lock:
             self._replacing = False
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
     def terminate(self, patience: float) -> None:
-        """End all workers: asked first, killed after `patience` seconds."""
+        """End all workers by SIGTERM, and after `patience` seconds by SIGKILL."""
         self._terminated = True
         self.stop_replacing()
         for process in self.processes:
@@ -345,7 +347,7 @@ class Workers:
             _wait_for(process, max(0.0, deadline - time.monotonic()))
         self._kill_all()
         if threading.current_thread() is not self._thread:
-            # It looks at the processes, and the run may be over soon.
+            # The thread uses the processes, and the run may end soon.
             self._thread.join(patience)
 
     def _kill_all(self) -> None:
@@ -354,12 +356,12 @@ class Workers:
                 process.kill()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for all workers to end."""
+        """Wait for all workers to end. Returns False after `timeout` seconds."""
         return self.ended.wait(timeout)
 
 
 def _wait_for(process: WorkerProcess, timeout: float | None = None) -> str:
-    """How it ended, if it has."""
+    """Wait at most `timeout` seconds and return words that say how the process ended, for a message."""
     try:
         process.join(timeout)
     except NodeLostError as error:
