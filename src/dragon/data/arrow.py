@@ -1,9 +1,9 @@
-"""Keys and values as a table in a file of Arrow's or Parquet's.
+"""Reads and writes keys and values as a table in an Arrow or Parquet file.
 
-The columns are `key` and `value`, with a type of Arrow's where all of a column are numbers, text, bytes objects or
-one-dimensional arrays of one dtype (a list for each). Otherwise the column has pickles, and is called `pickled_key` or
-`pickled_value`. What it was is noted in the schema's metadata under `dragon`, so that reading gives the same again;
-tables from elsewhere with columns `key` and `value` are read as well.
+The columns are `key` and `value`, with an Arrow type if all entries of a column are numbers, text, bytes objects or
+one-dimensional arrays of one dtype (as lists). Otherwise the column has pickles, and is called `pickled_key` or
+`pickled_value`. The original types are noted in the schema's metadata under `dragon`, so that reading restores them.
+Tables of other programs with columns `key` and `value` are read as well.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["SUFFIXES", "read_table", "write_table"]
 SUFFIXES = (".parquet", ".arrow", ".feather")
 """The suffixes of files that tables are read from and written to."""
 
-_ROWS = 1000  # of a batch at most
-_BYTES = 64 * 2**20  # of arrays and bytes objects of a batch, about
+_ROWS = 1000  # rows of a batch at most
+_BYTES = 64 * 2**20  # bytes of arrays and bytes objects of a batch, approximately
 _COLUMNS = ("key", "value")
 _PICKLED = "pickled"
 
 
 class _OtherKindError(Exception):
-    """A column has something that is not what its first rows were."""
+    """A column has an entry of another kind than its first rows."""
 
 
 def _pyarrow() -> Any:
@@ -49,9 +49,9 @@ def _pyarrow() -> Any:
 
 
 def write_table(path: Path, pairs: Callable[[], Iterable[tuple[Any, Any]]]) -> int:
-    """Write keys and values to a file, which is there when it is whole; how many.
+    """Write keys and values to a file, which appears only when it is complete. Returns their number.
 
-    `pairs` is called again where a column turns out not to be of one type. Raises OSError, ModuleNotFoundError.
+    `pairs` is called again if a column turns out not to be of one type. Raises OSError, ModuleNotFoundError.
     """
     pa = _pyarrow()
     kinds = ["", ""]
@@ -64,7 +64,8 @@ def write_table(path: Path, pairs: Callable[[], Iterable[tuple[Any, Any]]]) -> i
 
 
 def _write(pa: Any, path: Path, suffix: str, pairs: Iterable[tuple[Any, Any]], kinds: list[str]) -> int:
-    """Write a table with columns of these kinds, which are found out where they are empty."""
+    """Write a table with columns of these kinds. A kind that is "" is determined from the first rows and stored in
+    `kinds`."""
     count = 0
     batches = _batches(pairs)
     first = next(batches, [])
@@ -100,7 +101,7 @@ def _batches(pairs: Iterable[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]
 
 
 def _kind_of(values: Iterable[Any]) -> str:
-    """What all of some values are."""
+    """Return the common kind of some values, or "pickled" if they have none."""
     kinds = {_kind(value) for value in values}
     return kinds.pop() if len(kinds) == 1 else (_PICKLED if kinds else "str")
 
@@ -113,7 +114,7 @@ def _kind(value: Any) -> str:
         return "str" if value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value) else _PICKLED
     if kind in (bool, float, bytes):
         return kind.__name__
-    # Not looked up by name: numpy is not needed where no value is an array.
+    # Compared by name, so that numpy is imported only if a value is an array.
     if kind.__name__ == "ndarray" and kind.__module__ == "numpy" and value.ndim == 1:
         return f"array:{value.dtype.name}" if value.dtype.kind in "iufb" and value.dtype.isnative else _PICKLED
     return _PICKLED
@@ -147,9 +148,9 @@ def _column(pa: Any, kinds: list[str], place: int, values: list[Any]) -> pyarrow
 
 
 def read_table(path: Path, allow_pickle: bool = False) -> tuple[int, Iterator[tuple[Any, Any]]]:
-    """How many keys a file holds, and they with their values.
+    """Return the number of keys in a file, and an iterator over (key, value).
 
-    Raises OSError, ValueError where it is no such table, PickleRefusedError, ModuleNotFoundError.
+    Raises OSError, ValueError for a file that is not such a table, PickleRefusedError, ModuleNotFoundError.
     """
     pa = _pyarrow()
     try:
@@ -171,7 +172,7 @@ def _opened(pa: Any, path: Path) -> tuple[Any, int, Iterable[Any]]:
     if path.suffix == ".parquet":
         file = pa.parquet.ParquetFile(path)
         return file.schema_arrow, file.metadata.num_rows, file.iter_batches(_ROWS)
-    # Mapped, so that only what is looked at is read.
+    # Mapped, so that only the rows that are used are read.
     opened = pa.ipc.open_file(pa.memory_map(str(path)))
     batches = (opened.get_batch(i) for i in range(opened.num_record_batches))
     return opened.schema, sum(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)), batches

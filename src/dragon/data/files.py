@@ -1,12 +1,11 @@
 """A distributed dictionary as a file system, `ddict://` of fsspec.
 
-A file is a key that is text, with its bytes object; the path `ddict://data/one.parquet` means the key
-`data/one.parquet`. There are no folders but those that paths imply, so making one does nothing. Other values are
-listed, with the type "other", and are not read. Paths have no slash at their beginning or end; keys that have one, and
-keys that are no text, are not seen.
+A file is a string key with its bytes value; the path `ddict://data/one.parquet` means the key `data/one.parquet`.
+Folders exist only as parts of paths, so making one has no effect. Other values are listed with the type "other", and
+cannot be read. Paths have no slash at their beginning or end; keys that have one, and keys that are not strings, are
+not listed.
 
-A file is in the reader's or writer's memory as a whole while it is open; a new one is in the dictionary once it is
-closed, whole or not at all.
+An open file is in memory as a whole. A new one is put into the dictionary when it is closed, completely or not at all.
 """
 
 from __future__ import annotations
@@ -34,7 +33,12 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
         dictionary: the dictionary, or the text of its serialize().
         options: those of every file system of fsspec.
 
-    (It is not called `ddict`, because fsspec.open() takes an option of the protocol's name for all of its options.)
+    (The argument is not called `ddict`, because fsspec.open() uses the protocol's name for its own options.)
+
+    Attributes:
+        protocol: the name of the protocol in paths.
+        cachable: False: fsspec must not reuse an instance, because equal arguments may mean different dictionaries.
+        ddict: the dictionary.
 
     Examples:
         >>> from dragon.data.ddict import DDict
@@ -47,7 +51,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """
 
     protocol = "ddict"
-    cachable = False  # a dictionary's name does not say which one it is
+    cachable = False  # a dictionary's name does not identify it
 
     def __init__(self, dictionary: DDict | str | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -65,17 +69,17 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return [cls._strip_protocol(one) for one in path]
         return str(path).removeprefix("ddict://").strip("/")
 
-    # ---- what there is
+    # ---- listing
 
     def _sizes(self, below: str) -> Iterator[tuple[str, int]]:
-        """The keys below a folder, and the sizes of their values."""
+        """Yield the keys below a folder with the sizes of their values, -1 for a value that is not a bytes object."""
         start = f"{below}/" if below else ""
         for key, size in self.ddict.bytes_sizes():
             if isinstance(key, str) and key.startswith(start) and key and key == key.strip("/"):
                 yield key, size
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        """What is in a folder, or the one file. Raises FileNotFoundError."""
+        """Return the entries of a folder, or the one file. Raises FileNotFoundError."""
         path = self._strip_protocol(path)
         found: dict[str, dict[str, Any]] = {}
         for key, size in self._sizes(path):
@@ -92,7 +96,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
     ) -> Any:
-        """All files below a folder, and with `withdirs` the folders."""
+        """Return all files below a folder, and with `withdirs` also the folders."""
         path = self._strip_protocol(path)
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
@@ -113,7 +117,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return {name: found[name] for name in names} if detail else names
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
-        """Name, size in bytes and type of one path. Raises FileNotFoundError."""
+        """Return name, size in bytes and type of one path. Raises FileNotFoundError."""
         path = self._strip_protocol(path)
         size = self._size(path) if path else None
         if size is not None:
@@ -129,14 +133,14 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return None
 
     def isfile(self, path: str) -> bool:
-        """Whether a path is a file."""
+        """Return whether a path is a file."""
         size = self._size(self._strip_protocol(path))
         return size is not None and size >= 0
 
     # ---- reading and writing
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        """The bytes of a file, or a part of them, of which no more is fetched."""
+        """Return the bytes of a file, or of a part of it, which alone is fetched. Raises FileNotFoundError."""
         path = self._strip_protocol(path)
         try:
             if start is not None or end is not None:
@@ -149,7 +153,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return value
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
-        """Write a file at once. Raises FileExistsError with the mode "create"."""
+        """Write a whole file. Raises FileExistsError with the mode "create"."""
         path = self._strip_protocol(path)
         if mode == "create" and path in self.ddict:
             raise FileExistsError(path)
@@ -158,11 +162,11 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def cp_file(self, path1: str, path2: str, **options: Any) -> None:
         """Copy a file."""
         if self.isdir(path1):
-            return  # it comes to be with its files
+            return  # a folder exists once it has files
         self.pipe_file(path2, self.cat_file(path1))
 
     def rm_file(self, path: str) -> None:
-        """Remove a file."""
+        """Remove a file. Raises FileNotFoundError."""
         path = self._strip_protocol(path)
         try:
             del self.ddict[path]
@@ -173,8 +177,9 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self.rm_file(path)
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Remove files, and with `recursive` what is below folders. Raises FileNotFoundError."""
-        # A folder goes with its last file, so only files are removed.
+        """Remove files, and with `recursive` also the contents of folders. Raises FileNotFoundError,
+        IsADirectoryError."""
+        # A folder disappears with its last file, so only files are removed.
         paths = self.expand_path(path, recursive=recursive, maxdepth=maxdepth)
         folders = [one for one in paths if self.isdir(one)]
         if folders and not recursive:
@@ -214,7 +219,7 @@ class _NewFile(io.BytesIO):
         self._data: bytes | None = None
 
     def close(self) -> None:
-        """Put it, unless a transaction does that later."""
+        """Put the file, unless a transaction commits it later."""
         if self.closed:
             return
         self._data = self.getvalue()
@@ -223,13 +228,13 @@ class _NewFile(io.BytesIO):
             self.commit()
 
     def commit(self) -> None:
-        """Put what was written."""
+        """Put the file."""
         if self._data is not None:
             self._ddict[self.path] = self._data
             self._data = None
 
     def discard(self) -> None:
-        """Forget what was written."""
+        """Close the file without putting it."""
         super().close()
         self._data = None
 

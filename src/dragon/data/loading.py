@@ -1,6 +1,6 @@
-"""A folder's files put into a dictionary by processes of this node, while the one that began it goes on.
+"""Loads a folder's files into a dictionary by processes of this node, in the background.
 
-Until all are there, what the dictionary lacks is read from the folder, by any process that has a handle.
+Until all files are loaded, keys that the dictionary lacks are read from the folder, by any process that has a handle.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dragon.native.semaphore import Semaphore
 
 __all__ = ["Loading", "Source", "files_below", "memory_for"]
 
-_BYTES_AT_ONCE = 64 * 2**20  # of files that one task puts
-_FILES_AT_ONCE = 256
-_BESIDE = 4096  # bytes that an entry takes beside its value at most
-_LOADING_POLL_S = 0.005  # seconds between two checks by a process that did not begin the loading
+_BYTES_AT_ONCE = 64 * 2**20  # bytes of files that one task puts
+_FILES_AT_ONCE = 256  # files that one task puts
+_BESIDE = 4096  # bytes that an entry takes in addition to its value, at most
+_LOADING_POLL_S = 0.005  # seconds between two checks by a process that did not start the loading
 
 
 class Source:
-    """A folder that is being loaded, as every process sees that has a handle."""
+    """A folder that is being loaded, for all processes that have a handle."""
 
     def __init__(self, folder: Path, tasks: int) -> None:
         self._folder = folder.absolute()
@@ -34,16 +34,16 @@ class Source:
         self._over = False
 
     def task_done(self) -> None:
-        """Note that a part of the files is in the dictionary."""
+        """Count a part of the files as loaded."""
         self._loaded.release()
 
     def is_over(self) -> bool:
-        """Whether all is in the dictionary. It never is where a loader failed."""
+        """Return whether all files are in the dictionary. If a loader failed it stays False."""
         self._over = self._over or self._loaded.get_value() >= self._tasks
         return self._over
 
     def wait(self, timeout: float | None) -> None:
-        """Wait until all is in the dictionary. Raises TimeoutError."""
+        """Wait until all files are in the dictionary. Raises TimeoutError after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.is_over():
             if deadline is not None and time.monotonic() > deadline:
@@ -51,16 +51,18 @@ class Source:
             time.sleep(_LOADING_POLL_S)
 
     def files(self) -> dict[str, int]:
-        """The sizes of the files, by their keys."""
+        """Return the sizes of the files in bytes, by their keys."""
         return dict(files_below(self._folder))
 
     def size(self, key: str) -> int | None:
-        """Bytes of a key's file, None where there is none. Raises FileNotFoundError on a node without the folder."""
+        """Return the size of a key's file in bytes, None if there is none. Raises FileNotFoundError on a node without
+        the folder."""
         file = self._file(key)
         return None if file is None else file.stat().st_size
 
     def read(self, key: str, part: slice | None = None) -> bytes | None:
-        """What is in a key's file, None where there is none. Raises FileNotFoundError as size() does."""
+        """Return the contents of a key's file, None if there is none. Raises FileNotFoundError on a node without the
+        folder."""
         file = self._file(key)
         return None if file is None else file.read_bytes()[part or slice(None)]
 
@@ -76,7 +78,7 @@ class Source:
 
 
 class Loading:
-    """Files on their way. Their keys are their paths below the folder, their values what is in them."""
+    """Files that are being loaded. Keys are their paths relative to the folder, values their contents."""
 
     def __init__(self, ddict: DDict, folder: Path, files: list[tuple[str, int]], processes: int) -> None:
         self._folder = folder
@@ -87,7 +89,8 @@ class Loading:
         self._pool.close()  # its processes end with the last task
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until all is loaded; its bytes. Raises TimeoutError, and what a task raised."""
+        """Wait until all files are loaded and return their total size in bytes. Raises TimeoutError, and what a task
+        raised."""
         deadline = None if timeout is None else time.monotonic() + timeout
         total = 0
         for task in self._tasks:
@@ -98,19 +101,19 @@ class Loading:
         return total
 
     def is_over(self) -> bool:
-        """Whether all is loaded. Raises what a task raised."""
+        """Return whether all files are loaded. Raises what a task raised."""
         over = all(task.ready() for task in self._tasks)
         if over:
             self.wait()
         return over
 
     def bytes_so_far(self) -> int:
-        """Bytes that were loaded."""
+        """Return the number of bytes that are loaded."""
         return sum(task.get() for task in self._tasks if task.ready() and task.successful())
 
 
 def files_below(folder: Path) -> list[tuple[str, int]]:
-    """The path and the size of every file. Raises OSError where there is no such folder."""
+    """Return (path, size in bytes) of every file below a folder. Raises OSError if there is no such folder."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
     found = (file for file in sorted(folder.rglob("*")) if file.is_file())
@@ -126,7 +129,8 @@ def memory_for(
     managers_per_policy: int = 1,
     **others: Any,
 ) -> int:
-    """Bytes of a dictionary that takes them all, although its managers do not get equal shares."""
+    """Return the bytes that a dictionary needs for all files, with a margin because managers do not get equal
+    shares."""
     managers = (managers_per_node or 1) * (n_nodes or 1)
     if isinstance(policy, (list, tuple)):
         managers = len(policy) * managers_per_policy
@@ -153,7 +157,7 @@ def _not_loaded(folder: Path, timeout: float | None) -> TimeoutError:
 
 
 def _put_files(ddict: DDict, source: Source, folder: Path, names: list[str]) -> int:
-    """A task; the bytes that it loaded. What a process has put in the meantime stays."""
+    """Load some files, as a task of the pool, and return their size in bytes. Keys that exist are not replaced."""
     values = {name: (folder / name).read_bytes() for name in names}
     for pending in [ddict.begin_put_new(name, value) for name, value in values.items()]:
         pending.result(ddict.timeout)

@@ -1,4 +1,4 @@
-"""Pickles in files: read where whoever reads said so, refused otherwise, because reading one can run any program."""
+"""Loads pickles from files only if the reader allowed it, because loading a pickle can run any program."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ __all__ = ["PickleRefusedError", "loader"]
 
 
 class PickleRefusedError(DragonError):
-    """A file holds a pickle, and nobody said that it can be trusted."""
+    """A file holds a pickle, and the reader did not allow pickles."""
 
 
 def loader(allowed: bool, where: object) -> Callable[..., Any]:
-    """What reads pickles of a file: pickle.loads where it is allowed, else something that raises PickleRefusedError."""
+    """Return pickle.loads if pickles are allowed, else a function that raises PickleRefusedError. `where` names the
+    file."""
 
     def refuse(data: Any, **options: Any) -> Any:
         raise PickleRefusedError(

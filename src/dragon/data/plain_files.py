@@ -1,8 +1,8 @@
-"""Keys and values as the files of a folder.
+"""Reads and writes keys and values as the files of a folder.
 
-Text and bytes objects are written as they are, arrays as `.npy`, everything else as `.pickle`. A file's name is made of
-its key as far as names may be; `keys.jsonl` tells what is in which file. A folder without it is read as well: the keys
-are then the paths of its files, and the values bytes objects, or arrays where the name ends in `.npy`.
+Strings and bytes objects are written as they are, arrays as `.npy`, everything else as `.pickle`. A file's name is made
+of its key as far as file names allow; `keys.jsonl` lists the key of each file. A folder without it is read as well: the
+keys are then the paths of its files, and the values bytes objects, or arrays if the name ends in `.npy`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SAFE = " !#$&'()+,;=@[]{}"
 
 
 def write_folder(folder: Path, pairs: Iterable[tuple[Any, Any]]) -> int:
-    """Write a file for each key; how many. Raises OSError, FileExistsError where the folder has something in it."""
+    """Write a file for each key and return their number. Raises OSError, FileExistsError if the folder is not empty."""
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,12 +57,12 @@ def write_folder(folder: Path, pairs: Iterable[tuple[Any, Any]]) -> int:
 
 
 def _contents(value: Any) -> tuple[str, bytes]:
-    """How a value is written; the bytes, but of arrays."""
+    """Return the kind of a file and its bytes, which are empty for arrays."""
     if type(value) is bytes:
         return "bytes", value
     if type(value) is str:
         return "str", value.encode("utf-8", "surrogatepass")
-    # Not looked up by name: numpy is not needed where no value is an array.
+    # Compared by name, so that numpy is imported only if a value is an array.
     kind = type(value)
     if kind.__name__ == "ndarray" and kind.__module__ == "numpy" and not value.dtype.hasobject:
         return "npy", b""
@@ -70,13 +70,13 @@ def _contents(value: Any) -> tuple[str, bytes]:
 
 
 def _name(key: Any, encoded: bytes, suffix: str, used: set[str]) -> str:
-    """A file name that was not used, as like the key as it may be."""
+    """Return an unused file name that resembles the key."""
     text = key if isinstance(key, str) else repr(key)
     plain = quote(text.encode("utf-8", "surrogatepass"), safe=_SAFE)
     if plain.startswith("."):
         plain = "%2E" + plain[1:]
     name = plain + suffix
-    # Without regard to case, as some file systems look at names.
+    # Some file systems ignore case in names.
     if len(plain) > _MAX_NAME_CHARS or not plain or name.lower() in used:
         name = f"{plain[:_MAX_NAME_CHARS]}-{blake2b(encoded, digest_size=8).hexdigest()}{suffix}"
     used.add(name.lower())
@@ -91,9 +91,9 @@ def _text(encoded: bytes) -> str:
 
 
 def read_folder(folder: Path, allow_pickle: bool = False) -> tuple[int, Iterator[tuple[Any, Any]]]:
-    """How many keys a folder holds, and they with their values.
+    """Return the number of keys in a folder, and an iterator over (key, value).
 
-    Raises OSError, ValueError where `keys.jsonl` is damaged, PickleRefusedError.
+    Raises OSError, ValueError if `keys.jsonl` is damaged, PickleRefusedError.
     """
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
@@ -114,7 +114,7 @@ def read_folder(folder: Path, allow_pickle: bool = False) -> tuple[int, Iterator
 
 
 def _entry(folder: Path, line: str) -> tuple[Path, str, bytes]:
-    """The file, the kind of its value, and the encoded key."""
+    """Return the file, the kind of its value, and the encoded key."""
     try:
         entry = json.loads(line)
         name, kind, key = entry["file"], entry["kind"], entry["key"]

@@ -1,4 +1,4 @@
-"""Progress of what takes long, where somebody looks."""
+"""Shows the progress of long operations on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 
 def progress(things: Iterable[T], unit: str, total: int | None = None) -> Iterator[T]:
-    """The same things; with a bar on a terminal if they take longer than a second and tqdm is installed."""
+    """Iterate over `things`; on a terminal with a progress bar if that takes longer than a second and tqdm is
+    installed."""
     if importlib.util.find_spec("tqdm") is None:
         return iter(things)
     from tqdm import tqdm

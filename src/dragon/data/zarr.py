@@ -1,7 +1,7 @@
 """A zarr store in a distributed dictionary: arrays that all processes of a run read and write at the same time.
 
-Keys are zarr's own, values are bytes objects. Other keys of the dictionary (numbers, tuples) are neither seen nor
-touched. A handle of the store can be sent to any process of the run, and arrays and groups with it.
+Keys are those of zarr, values are bytes objects. Other keys of the dictionary (numbers, tuples) are ignored. A handle
+of the store, and arrays and groups in it, can be sent to any process of the run.
 """
 
 from __future__ import annotations
@@ -30,23 +30,27 @@ __all__ = ["Store"]
 
 
 class Store(ZarrStore):  # type: ignore[misc]
-    """A store over a dictionary.
+    """A zarr store over a dictionary.
 
     Args:
-        args, ddict_kwargs: what DDict takes, for a dictionary of the store's own; or one DDict that exists.
-        ddict: such a one, by name.
+        args, ddict_kwargs: the arguments of DDict, for a new dictionary; or one existing DDict.
+        ddict: an existing dictionary.
         path: a folder that holds a zarr store, whose files are put into the dictionary by `nloaders` processes of this
-            node, while this one goes on. A dictionary made for it is large enough unless `total_mem` is given. What is
-            not loaded yet is read from its file; to delete a key waits until all is loaded.
-        read_only: whether this handle refuses to write. Others may.
-        dimension_separator, use_copy_store: hints for loading in dragonhpc's store; loading needs neither.
+            node in the background. A new dictionary is made large enough unless `total_mem` is given. A key that is not
+            loaded yet is read from its file; deleting a key waits until all files are loaded.
+        nloaders: the number of processes that load the folder.
+        read_only: whether this handle refuses to write. Other handles may.
+        dimension_separator, use_copy_store: accepted for dragonhpc's programs; loading needs neither.
 
-    `show_gets = True` has each key printed that this handle reads, for finding out what a program asks for.
+    Attributes:
+        show_gets: whether each key that this handle reads is printed, to find out what a program reads. False at first.
+        supports_writes, supports_deletes, supports_listing: True, as zarr asks for.
 
-    Raises OSError where `path` is no folder, RuntimeError where `nloaders` is less than 1, and what DDict raises. The
-    dictionary lives until destroy(), or while any process has a handle; close() leaves it alone.
+    Raises OSError if `path` is not a folder, RuntimeError if `nloaders` is less than 1, and the exceptions of DDict.
+    The
+    dictionary exists until destroy(), or while any process has a handle; close() does not end it.
 
-    Reads that are awaited together (`asyncio.gather`, as zarr does it for chunks) are asked for together. set() and
+    Reads that are awaited together (`asyncio.gather`, as zarr does for chunks) are requested together. set() and
     set_if_not_exists() are atomic.
 
     Examples:
@@ -103,15 +107,15 @@ class Store(ZarrStore):  # type: ignore[misc]
         self._ddict.destroy()
 
     def unfreeze(self) -> None:
-        """Let the dictionary be written to again after `store.ddict.freeze()`."""
+        """Allow writes to the dictionary again after `store.ddict.freeze()`."""
         self._ddict.unfreeze()
 
     def keys(self) -> list[str]:
-        """All keys."""
+        """Return all keys."""
         return list(self._keys(""))
 
     def with_read_only(self, read_only: bool = False) -> Self:
-        """Another handle, which may write or not."""
+        """Return another handle that refuses to write, or does not."""
         other = type(self)(self._ddict, read_only=read_only)
         other._source = self._source
         return other
@@ -134,37 +138,39 @@ class Store(ZarrStore):  # type: ignore[misc]
     # ---- loading a folder
 
     def wait_on_load(self, timeout: float | None = None) -> int:
-        """Wait until the folder is loaded; its bytes.
+        """Wait until the folder is loaded and return its size in bytes.
 
-        Raises TimeoutError after `timeout` seconds, RuntimeError where there was no folder to load, and what a loader
-        raised: OSError for a file that cannot be read, DDictFullError where memory does not suffice.
+        Raises TimeoutError after `timeout` seconds, RuntimeError if there was no folder to load, and what a loader
+        raised:
+        OSError for a file that cannot be read, DDictFullError if the memory is too small.
         """
         if self._loading is None:
             raise RuntimeError("no data has been loaded: the store was made without a path")
         return self._loading.wait(timeout)
 
     def load_cmplt(self) -> bool:
-        """Whether loading is over. Raises what a loader raised."""
+        """Return whether loading is complete; False without a folder. Raises what a loader raised."""
         return self._loading is not None and self._loading.is_over()
 
     @property
     def loaded_bytes(self) -> int:
-        """Bytes that have been loaded so far."""
+        """The number of bytes that are loaded."""
         return 0 if self._loading is None else self._loading.bytes_so_far()
 
     def _not_loaded_yet(self) -> Source | None:
-        """The folder whose files may not all be in the dictionary; to be asked for before the dictionary is."""
+        """Return the folder whose files may not all be in the dictionary, or None. Must be called before the dictionary
+        is read."""
         if self._source is not None and self._source.is_over():
             self._source = None
         return self._source
 
     @property
     def get_timer(self) -> float:
-        """Seconds that get() has taken in this handle."""
+        """The seconds that get() has taken in this handle."""
         return self._get_seconds
 
     def reset_get_timer(self) -> None:
-        """Count from zero again."""
+        """Reset get_timer to zero."""
         self._get_seconds = 0.0
 
     # ---- zarr's operations
@@ -172,7 +178,7 @@ class Store(ZarrStore):  # type: ignore[misc]
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """The value of a key or a part of it, None where it is missing."""
+        """Return the value of a key or a part of it, None if the key is missing."""
         await self._ensure_open()
         if self.show_gets:
             print(f"get {key}", flush=True)
@@ -183,7 +189,7 @@ class Store(ZarrStore):  # type: ignore[misc]
         pending = self._ddict._begin_part(key, part.start, part.stop) if part else self._ddict._begin_get(key)
         self._get_seconds += time.perf_counter() - begun
         try:
-            await asyncio.sleep(0)  # others that are awaited with this one ask first, and then all wait
+            await asyncio.sleep(0)  # reads that are awaited together send their requests first, and then all wait
         finally:
             begun = time.perf_counter()
             value = pending.result(self._ddict.timeout)
@@ -199,11 +205,11 @@ class Store(ZarrStore):  # type: ignore[misc]
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """Several values or parts, asked for together."""
+        """Return several values or parts, requested together."""
         return list(await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges)))
 
     async def exists(self, key: str) -> bool:
-        """Whether a key is there."""
+        """Return whether a key exists."""
         source = self._not_loaded_yet()
         return key in self._ddict or (source is not None and source.size(key) is not None)
 
@@ -212,7 +218,7 @@ class Store(ZarrStore):  # type: ignore[misc]
         await self._set(value, lambda data: self._ddict.begin_put(key, data))
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Put a value unless the key is there. Of several processes that do so at the same time one puts its value."""
+        """Put a value unless the key exists. Of several processes that do so at the same time one puts its value."""
         self._check_writable()
         source = self._not_loaded_yet()
         if source is None or source.size(key) is None:
@@ -230,17 +236,17 @@ class Store(ZarrStore):  # type: ignore[misc]
             pending.result(self._ddict.timeout)
 
     async def delete(self, key: str) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key if it exists."""
         self._check_writable()
         if source := self._not_loaded_yet():
-            source.wait(self._ddict.timeout)  # or a loader may put it again
+            source.wait(self._ddict.timeout)  # otherwise a loader could put the key again
         try:
             del self._ddict[key]
         except DDictKeyError:
             return
 
     async def getsize(self, key: str) -> int:
-        """Bytes of a value. Raises FileNotFoundError."""
+        """Return the size of a value in bytes. Raises FileNotFoundError."""
         source = self._not_loaded_yet()
         try:
             return max(0, self._ddict.bytes_size(key))
@@ -251,24 +257,24 @@ class Store(ZarrStore):  # type: ignore[misc]
             return size
 
     async def getsize_prefix(self, prefix: str) -> int:
-        """Bytes of all values below a folder."""
+        """Return the total size in bytes of all values below a folder."""
         start = _folder(prefix)
         source = self._not_loaded_yet()
         sizes = {**(source.files() if source else {}), **dict(self._ddict.bytes_sizes())}
         return sum(max(0, size) for key, size in sizes.items() if isinstance(key, str) and key.startswith(start))
 
     async def list(self) -> AsyncIterator[str]:
-        """All keys."""
+        """Yield all keys."""
         for key in self._keys(""):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """The keys that begin so."""
+        """Yield the keys that begin with a prefix."""
         for key in self._keys(prefix):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """The names in a folder, of keys and of folders."""
+        """Yield the names of keys and folders in a folder."""
         start = _folder(prefix)
         for name in {key[len(start) :].partition("/")[0] for key in self._keys(start)}:
             yield name
@@ -285,7 +291,7 @@ def _folder(prefix: str) -> str:
 
 
 def _part(request: ByteRequest) -> tuple[int, int | None]:
-    """What a request means, as the parts of a slice."""
+    """Return the start and stop of the slice that a request means."""
     if isinstance(request, RangeByteRequest):
         return request.start, request.end
     if isinstance(request, OffsetByteRequest):

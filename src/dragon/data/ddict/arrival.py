@@ -1,4 +1,4 @@
-"""An answer of another node, whose memory may come in pieces."""
+"""Assembles the reply of another node, whose buffers may arrive in pieces."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from dragon import _core
 
 __all__ = ["Arrival", "Memory"]
 
-_IN_ARENA = 256 * 1024  # bytes from which a value's memory comes from the arena, which hands out warm pages
+_IN_ARENA = 256 * 1024  # bytes from which a value's memory is taken from the arena, whose pages are already mapped
 
 
 class Arrival:
-    """What has come so far. `sizes` are those of the buffers that follow in `pieces`, `as_bytes` what they become."""
+    """A reply, as far as it has arrived.
+
+    `sizes` are the sizes in bytes of the buffers that follow in `pieces`; with `as_bytes` each becomes a bytes object.
+    """
 
     __slots__ = ("_as_bytes", "_sizes", "_under_way", "buffers", "error", "pieces", "value")
 
@@ -26,7 +29,7 @@ class Arrival:
         self._under_way: _core.BytesInPieces | Memory | None = None
 
     def gather(self) -> bool:
-        """Put the pieces where they belong; whether that was all."""
+        """Copy the pieces into their buffers. Returns whether the reply is complete."""
         while self._sizes:
             if self._under_way is None:
                 size = self._sizes[0]
@@ -42,20 +45,20 @@ class Arrival:
 
 
 class Memory:
-    """Pieces that become writable memory of so many bytes, as of an array."""
+    """Writable memory of `size` bytes, for example of an array, that is filled with pieces in order."""
 
     def __init__(self, size: int) -> None:
         self.missing = size
         self._memory = memoryview(_new_memory(size))
 
     def add(self, piece: Any) -> None:
-        """Put the next piece in its place."""
+        """Append the next piece."""
         start, size = len(self._memory) - self.missing, len(piece)
         self._memory[start : start + size] = piece
         self.missing -= size
 
     def whole(self) -> memoryview:
-        """All of it."""
+        """Return the whole memory."""
         return self._memory
 
 
@@ -64,5 +67,5 @@ def _new_memory(size: int) -> Any:
         try:
             return _core.Loan(size)
         except MemoryError:
-            pass  # the arena is full of other things
+            pass  # the arena has no room
     return bytearray(size)

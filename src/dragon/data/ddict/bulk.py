@@ -1,4 +1,4 @@
-"""Many keys, or many managers, at a time: asked for, or put, together."""
+"""Operations on many keys, or on all managers, with few requests."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ __all__ = ["AT_ONCE", "Bulk", "Placed", "PutBatch"]
 
 AT_ONCE = 64 * 2**20
 """Bytes of records that are sent together."""
-_KEY_BATCH = 64  # keys that are asked for together
+_KEY_BATCH = 64  # keys of one request
 
-# Records by the manager that is to hold them.
+# (key, record) pairs by the manager that is to hold them.
 Placed = list[list[tuple[bytes, Record]]]
 
 
 class Bulk:
-    """Reads and writes many keys of a scope, which are given as they are stored."""
+    """Reads and writes many keys of a scope. Keys are in their encoded form."""
 
     def __init__(self, scope: Scope, writers: Writers) -> None:
         self._scope, self._writers = scope, writers
 
     def present(self, keys: Iterable[tuple[AnyShard, bytes]]) -> Iterator[tuple[bytes, Any]]:
-        """Keys of shards with their values as they were put, asked for together; those that are gone are left out."""
+        """Yield keys of shards with their values before decoding, read in batches. Keys that were deleted are
+        left out."""
         wanted = iter(keys)
         scope = self._scope
         while together := list(islice(wanted, _KEY_BATCH)):
@@ -41,7 +42,7 @@ class Bulk:
                     yield key, value
 
     def _ask_others(self, keys: list[tuple[AnyShard, bytes]]) -> list[Pending | None]:
-        """Ask other nodes for values; None for one of this node, which is best read when it is wanted."""
+        """Request values from other nodes; None for a value of this node, which is read only when it is needed."""
         scope = self._scope
         far: dict[AnyShard, list[int]] = {}
         for place, (shard, _) in enumerate(keys):
@@ -59,7 +60,8 @@ class Bulk:
         return pending
 
     def stored_keys(self, managers: list[int] | None = None) -> Iterator[tuple[AnyShard, bytes]]:
-        """All keys, or those of some managers, with the shard that holds each; a broadcast's once."""
+        """Yield all keys, or those of some managers, with the shard that holds each; a broadcast key is
+        yielded once."""
         scope = self._scope
         shards = scope.used() if managers is None else [scope.open()[manager] for manager in managers]
         pending = [(shard, shard.begin("keys", scope.checkpoint)) for shard in shards]
@@ -68,7 +70,7 @@ class Bulk:
                 yield shard, key
 
     def put_all(self, placed: Iterable[tuple[int, bytes, Record]], flags: int) -> None:
-        """Put records with the managers that are said. Of those that are sent together a manager stores all or none."""
+        """Put records, given as (manager, key, record), in batches. A manager stores all records of a batch or none."""
         batches = self.empty()
         size = 0
         for manager, key, record in placed:
@@ -80,7 +82,7 @@ class Bulk:
         self.send(batches, flags)
 
     def empty(self) -> Placed:
-        """No record for any manager."""
+        """Return an empty list for each manager."""
         return [[] for _ in self._scope.open()]
 
     def send(self, batches: Placed, flags: int) -> None:
@@ -95,8 +97,7 @@ class Bulk:
             one.result(self._scope.timeout)
 
     def broadcast(self, key: bytes, record: Record) -> None:
-        """Put a record with every manager. Raises DDictFullError where it does not fit everywhere; it is put nowhere
-        then."""
+        """Put a record with every manager. Raises DDictFullError if one has no room; then no manager stores it."""
         scope = self._scope
         shards = scope.open()
         for shard in shards:
@@ -118,7 +119,7 @@ class Bulk:
 
 
 class PutBatch:
-    """Puts that are collected, and sent many at a time.
+    """Puts that are collected and sent together.
 
     Args:
         flags: of all records of the batch.
@@ -130,7 +131,7 @@ class PutBatch:
         self._records, self._size = bulk.empty(), 0
 
     def add(self, key: bytes, record: Record) -> None:
-        """Collect a record. The caller may change its value from now on."""
+        """Add a record, and send the batch if it is large. The caller may change the value afterwards."""
         mine = self._records[self._scope.place(key)]
         self._size += record.size
         if self._size <= AT_ONCE:
@@ -140,7 +141,7 @@ class PutBatch:
         self.send()
 
     def send(self) -> None:
-        """Send what is collected; it is stored when this returns. Raises DDictFutureCheckpointError."""
+        """Send the collected records and wait until they are stored. Raises DDictFutureCheckpointError."""
         records, self._records, self._size = self._records, self._bulk.empty(), 0
         for shard, some in zip(self._scope.open(), records, strict=True):
             if some:

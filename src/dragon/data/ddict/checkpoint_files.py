@@ -1,4 +1,4 @@
-"""The checkpoints of a dictionary that are on disk: written, listed and restored."""
+"""Writes, lists and restores the checkpoints of a dictionary on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["persist", "persisted", "restore"]
 
 
 def persist(scope: Scope) -> None:
-    """Write the scope's checkpoint to disk now, with all managers, as they held it at one moment."""
+    """Write the scope's checkpoint to disk, as all managers held it at one moment."""
     number, managers = scope.descriptor.number, _homes(scope)
     try:
         for manager, node in managers:
@@ -26,16 +26,18 @@ def persist(scope: Scope) -> None:
 
 
 def persisted(scope: Scope) -> dict[int, int]:
-    """How many managers wrote each checkpoint of which every node sees the files that it needs, by checkpoint."""
+    """Return {checkpoint: number of managers that wrote it} of the checkpoints of which every node sees the files it
+    needs."""
     number = scope.descriptor.number
     first, *others = [ask(Persisted(node, number, manager)) for manager, node in _homes(scope)]
     return {number: by for number, by in first.items() if all(other.get(number) == by for other in others)}
 
 
 def restore(scope: Scope, checkpoint: int) -> bool:
-    """Replace the contents by a checkpoint on disk; whether keys then lie with other managers than their hashes say.
+    """Replace the contents by a checkpoint on disk. Returns whether keys may be with other managers than their hashes
+    say.
 
-    Raises DDictPersistCheckpointError where there is no such checkpoint.
+    Raises DDictPersistCheckpointError if there is no such checkpoint.
     """
     available = persisted(scope)
     if checkpoint not in available:
@@ -55,5 +57,5 @@ def restore(scope: Scope, checkpoint: int) -> bool:
 
 
 def _homes(scope: Scope) -> list[tuple[int, int]]:
-    """Each manager, and the node that decides about its shard."""
+    """Return each manager with the node of its primary."""
     return [(manager, shard.home()) for manager, shard in enumerate(scope.open())]

@@ -1,4 +1,4 @@
-"""Whether the parameters of a dictionary go together."""
+"""Checks of the parameters of a dictionary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragon.runtime.nodes import run_nodes
 
 __all__ = ["check_name", "check_parameters", "check_timeout"]
 
-_MAX_NAME_BYTES = 200  # bytes; a file system takes 255, and with it go manager, checkpoint and pid
+_MAX_NAME_BYTES = 200  # bytes; a file name has 255 at most, and also contains manager, checkpoint and pid
 
 _NAMES = {int: "a whole number", str: "a string", bool: "True or False"}
 
@@ -40,7 +40,7 @@ def check_parameters(
     replicas: Any,
     linearizable: Any,
 ) -> None:
-    """Raises what DDict() raises where its parameters, by their names there, make no sense or do not go together."""
+    """Raise the exceptions that DDict() documents if its parameters are invalid or do not fit together."""
     _check_kinds(int, working_set_size=working_set_size, managers_per_policy=managers_per_policy, replicas=replicas)
     _check_kinds(int, persist_freq=persist_freq, persist_count=persist_count)
     if restore_from is not None:
@@ -62,14 +62,14 @@ def check_parameters(
 
 
 def _check_kinds(kind: type, **parameters: Any) -> None:
-    """Raises TypeError for one that is of another kind."""
+    """Raise TypeError for a parameter that is not of this type."""
     for name, value in parameters.items():
         if not isinstance(plain_number(value), kind) or (isinstance(value, bool) and kind is not bool):
             raise TypeError(f"{name} must be {_NAMES[kind]}, not {value!r}")
 
 
 def check_timeout(timeout: Any) -> None:
-    """Raises TypeError or ValueError where it is no time to wait."""
+    """Raise TypeError or ValueError unless `timeout` is a number of seconds from 0 on, or None."""
     if timeout is None:
         return
     if not isinstance(plain_number(timeout), (int, float)) or isinstance(timeout, bool):
@@ -79,7 +79,7 @@ def check_timeout(timeout: Any) -> None:
 
 
 def _check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_freq: int, persist_count: int) -> None:
-    """Raises what the numbers ask for where they make no sense."""
+    """Raise AttributeError or ValueError for numbers that are out of range."""
     if not isinstance(plain_number(total_mem), int) or isinstance(total_mem, bool):
         raise AttributeError(f"total_mem must be a whole number of bytes, not {total_mem!r}")
     if total_mem < 1:
@@ -93,7 +93,7 @@ def _check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_f
 
 
 def _check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
-    """Raises TypeError for what is no policy, AttributeError where two parameters or none say where managers go."""
+    """Raise TypeError for an invalid policy, AttributeError if the number of managers is given twice or not at all."""
     for one in policy if isinstance(policy, (list, tuple)) else [policy]:
         if one is not None and not isinstance(one, Policy):
             raise TypeError(f"policy must be a Policy or a list of policies, not {policy!r}")
@@ -105,7 +105,7 @@ def _check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
 
 
 def check_name(name: str, persists: bool) -> None:
-    """Raises TypeError for a name that is no text, ValueError for one that persisted files cannot have in theirs."""
+    """Raise TypeError if the name is not a string, ValueError if it cannot be part of the name of persisted files."""
     _check_kinds(str, name=name)
     if persists and ("/" in name or "\0" in name or len(os.fsencode(name)) > _MAX_NAME_BYTES):
         raise ValueError(
@@ -114,7 +114,7 @@ def check_name(name: str, persists: bool) -> None:
 
 
 def _check_restoring(name: str, restart: bool, read_only: bool, restore_from: int | None, policy: Any) -> None:
-    """Raises AttributeError or RuntimeError where it is not said what to restore."""
+    """Raise AttributeError or RuntimeError if the parameters do not determine what to restore."""
     if restore_from is not None and not name:
         raise AttributeError("restore_from needs the name under which the dictionary was persisted")
     if restart and policy is not None:

@@ -1,5 +1,5 @@
-"""How a process asks for what shards of another node are to do: requests through its agent's outbox, answers through a
-channel of the thread's own."""
+"""Sends requests to shards of another node through the agent's outbox, and receives the replies on a channel of the
+calling thread."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["Conduit", "conduit_to"]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_NODE_CHECK_S = 0.5  # seconds between looks whether the other node is still there
+_NODE_CHECK_S = 0.5  # seconds between checks whether the other node is still part of the run
 
 
 class Conduit:
-    """This thread's way to the shards of another node. Answers come in any order."""
+    """This thread's connection to the shards of another node. Replies may arrive in any order."""
 
     def __init__(self, node: int) -> None:
         self.node = node
@@ -40,7 +40,7 @@ class Conduit:
         self.name: Name = self.answers._name()
         self.pid = os.getpid()
         self._last = 0
-        self._ways: dict[int, Channel] = {}  # by which each request that was not answered went
+        self._ways: dict[int, Channel] = {}  # the channel on which each pending request was sent
         self._arrived: dict[int, Arrival] = {}
 
     def send(
@@ -52,7 +52,8 @@ class Conduit:
         buffers: list[Any],
         identity: Any = None,
     ) -> int:
-        """Ask for an operation; the number of the request. `identity` says which write of whom it is."""
+        """Send a request for an operation and return its number. `identity` identifies a write, so that a retry is done
+        once."""
         self._last += 1
         request = (self._last, self.name, self.pid, number, manager, operation, arguments)
         self._ways[self._last] = self._put(_encode(request if identity is None else (*request, identity)), buffers)
@@ -71,15 +72,18 @@ class Conduit:
                 outbox._put_frames(head, buffers, None)
                 return outbox  # type: ignore[no-any-return]
             except _core.DestroyedError:
-                # The connection broke, which those who wait for answers learn; this request was not on its way.
+                # The connection broke: pending requests fail, but this one was not sent and may be retried.
                 self.requests._out = None  # type: ignore[attr-defined]
                 ended = outbox
         raise self._why_gone(ended, f"there is no connection to node {self.node}")
 
     def receive(self, number: int, deadline: float | None) -> tuple[Any, list[Any]]:
-        """The answer to a request. Raises what the operation raised, DDictTimeoutError, NodeLostError where the node is
-        gone, or the connection broke that the request or its answer was on, and MemoryError where there was no room
-        for the answer on this node."""
+        """Return the reply to a request and its buffers.
+
+        Raises the operation's exception, DDictTimeoutError, NodeLostError if the node is lost or the connection of the
+        request
+        or its reply broke, and MemoryError if this node had no room for the reply.
+        """
         while (arrival := self._arrived.get(number)) is None or not arrival.gather():
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
@@ -92,7 +96,7 @@ class Conduit:
                 self._look(number)
                 continue
             which, *answer = _decode(head)
-            if answer and which in self._ways:  # else nobody waits for it any more
+            if answer and which in self._ways:  # otherwise the request was given up
                 self._arrived[which] = Arrival(buffers, *answer)
             elif which in self._arrived:
                 self._arrived[which].pieces.extend(buffers)
@@ -102,7 +106,7 @@ class Conduit:
         return arrival.value, arrival.buffers
 
     def _give_up(self, number: int) -> None:
-        """Wait for it no more."""
+        """Stop waiting for a reply."""
         del self._ways[number]
         self._arrived.pop(number, None)
 
@@ -110,7 +114,7 @@ class Conduit:
         way = self._ways[number]
         try:
             _check_node(self.node)
-            way._wait_readable(0)  # raises where it is gone
+            way._wait_readable(0)  # raises if the channel was destroyed
         except NodeLostError:
             self._give_up(number)
             raise
@@ -121,11 +125,12 @@ class Conduit:
         if self.node == this_run().node:
             return
         kind, told = ask(WhyLost(self.name))
-        if kind:  # whose answer it was is not known
+        if kind:  # a reply was lost, and it is not known which one
             self._arrived.update((each, Arrival([], None, (kind, told))) for each in self._ways)
 
     def _why_gone(self, way: Channel | None, text: str) -> Exception:
-        """The error by which a way to the node ended, once it is known whether the node is gone; else of that text."""
+        """Return the error that ended the connection, or NodeLostError with the reason if the node is lost, else with
+        `text`."""
         if way is not None:
             kind, told = ask(WhyGone(way._name()))
             if kind:
@@ -138,11 +143,11 @@ class Conduit:
 
 
 def _check_node(node: int) -> None:
-    """Raises NodeLostError where the run has that node no more."""
+    """Raise NodeLostError if the node is no longer part of the run."""
     try:
         node_at(node)
     except LookupError as error:
-        ask(ShardChannel(node))  # raises with the host's name and why it is gone
+        ask(ShardChannel(node))  # raises with the host's name and the reason of the loss
         raise NodeLostError(f"{error}, which held a part of the dictionary") from error
 
 
@@ -150,7 +155,7 @@ _local = threading.local()
 
 
 def conduit_to(node: int) -> Conduit:
-    """This thread's way to a node. Raises NodeLostError where the run has it no more."""
+    """Return this thread's connection to a node. Raises NodeLostError if the node is no longer part of the run."""
     run = str(this_run().folder), os.getpid()
     if getattr(_local, "run", None) != run:
         _local.run, _local.conduits = run, {}

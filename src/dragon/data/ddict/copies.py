@@ -1,4 +1,4 @@
-"""One dictionary's contents put into another."""
+"""Copies the contents of one dictionary to another."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ __all__ = ["copy_all", "copy_shards", "same_shape"]
 
 
 def same_shape(one: Scope, other: Scope) -> bool:
-    """Whether two dictionaries have as many managers and checkpoints, so that everything has the same place in both."""
+    """Return whether two dictionaries have equal numbers of managers and checkpoints, so that keys are placed
+    equally."""
     return (one.count, one.options.working_set_size) == (other.count, other.options.working_set_size)
 
 
 def copy_shards(scope: Scope, other: Scope, managers: Iterable[int]) -> None:
-    """Have managers of a dictionary of the same shape hold all checkpoints that those of this one do, and nothing else;
-    a broadcast is one there too."""
+    """Replace the contents of managers of `other`, a dictionary of the same shape, by all checkpoints of the same
+    managers of
+    this one. Broadcast keys stay broadcast."""
     for manager in managers:
         _copy_shard(scope, scope.open()[manager], other, other.open()[manager])
 
 
 def copy_all(scope: Scope, other: Scope, writers: Writers) -> None:
-    """Have a dictionary of another shape hold what is seen in this one's checkpoint, in its own checkpoint, and nothing
-    else. `writers` are those of the other handle."""
+    """Replace the contents of `other`, a dictionary of another shape, by this one's current checkpoint.
+
+    The contents become the current checkpoint of `other`. `writers` belong to the handle of `other`.
+    """
     bulk, target = Bulk(scope, Writers(scope)), Bulk(other, writers)
     other.on_all("begin_anew", other.checkpoint)
     for shard in scope.used():
@@ -70,8 +74,10 @@ def _flagged(scope: Scope, shard: AnyShard, checkpoint: int) -> list[tuple[bytes
 def _records_for(
     bulk: Bulk, shard: AnyShard, keys: list[bytes], flags: int, managers: tuple[int, int]
 ) -> Iterator[tuple[int, bytes, Record]]:
-    """Of some of a shard's keys the records, each with every manager that is to hold it; `managers` are how many this
-    dictionary and the other have."""
+    """Yield records of some of a shard's keys as (manager that is to hold it, key, record).
+
+    `managers` are the numbers of managers of this dictionary and of the other one.
+    """
     for key, value in bulk.present((shard, key) for key in keys):
         record = encode_value(value)
         for place in places_of(key, flags, shard.settings.manager, *managers):
@@ -79,7 +85,7 @@ def _records_for(
 
 
 def _of_some_size(found: Iterable[tuple[bytes, Any]]) -> Iterator[list[tuple[bytes, Record]]]:
-    """Keys and values as records, as many together as are sent together."""
+    """Yield keys and values as lists of records, each about as large as one request."""
     records: list[tuple[bytes, Record]] = []
     size = 0
     for key, value in found:

@@ -1,4 +1,4 @@
-"""Where a dictionary's managers go, and how it is made and found again."""
+"""Places a dictionary's managers, creates the dictionary, and finds one again to restart it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ DDICT_MIN_SIZE = 2 * 2**20
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dictionary was made with, as far as its clients need it. Times are in seconds."""
+    """The options of a dictionary that its clients need. Times are in seconds."""
 
     name: str
     working_set_size: int = 1
@@ -61,8 +61,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     persister: str = "NULL"
     replicas: int = 1
     linearizable: bool = False
-    first: int = 0  # the checkpoint that it was made with
-    empty: list[int] = []  # managers that have lost what they held, after a restart
+    first: int = 0  # the checkpoint in which handles begin
+    empty: list[int] = []  # managers whose contents were lost, after a restart
 
     def __post_init__(self) -> None:
         for field in ("working_set_size", "timeout", "persist_freq", "persist_count", "replicas"):
@@ -70,7 +70,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Descriptor(msgspec.Struct, frozen=True):
-    """All that a process needs to attach. `life` is an object that exists while anyone is attached."""
+    """All that a process needs to attach. `life` is an object that exists while any process is attached."""
 
     number: str
     options: Options
@@ -79,12 +79,12 @@ class Descriptor(msgspec.Struct, frozen=True):
 
 
 def to_text(descriptor: Descriptor) -> str:
-    """The descriptor as text."""
+    """Return the descriptor as text."""
     return base64.b64encode(msgspec.msgpack.encode(descriptor)).decode()
 
 
 def from_text(text: str) -> Descriptor:
-    """The descriptor of to_text(). Raises DDictError for anything else."""
+    """Return the descriptor that to_text() wrote. Raises DDictError for other text."""
     try:
         return msgspec.msgpack.decode(base64.b64decode(text, validate=True), type=Descriptor)
     except (ValueError, TypeError, msgspec.MsgspecError) as error:
@@ -92,14 +92,15 @@ def from_text(text: str) -> Descriptor:
 
 
 def new_name() -> str:
-    """A name for a dictionary that was given none."""
+    """Return a random name, for a dictionary that was given none."""
     return "".join(random.SystemRandom().choices(string.ascii_lowercase, k=10))
 
 
 def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, managers_per_policy: int) -> list[int]:
-    """The node of each manager. Raises AttributeError and PolicyError as the parameters ask for it."""
+    """Return the node of each manager. Raises AttributeError, ValueError, DDictUnableToCreateError and PolicyError for
+    parameters that cannot be met."""
     if isinstance(policy, (list, tuple)):
-        if not policy:  # as System().gpu_policies() is without GPUs
+        if not policy:  # System().gpu_policies() is empty without GPUs
             warnings.warn(
                 f"the list of policies is empty: each node has {managers_per_policy} managers",
                 RuntimeWarning,
@@ -123,7 +124,7 @@ def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, ma
 
 
 def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descriptor, Event]:
-    """Make a dictionary with a manager on each of `nodes`. Raises DDictUnableToCreateError."""
+    """Create a dictionary with a manager on each of `nodes`. Raises DDictUnableToCreateError."""
     life = Event()
     number = _new_number()
     capacity = max(plain_number(total_mem) // len(nodes), DDICT_MIN_SIZE)
@@ -157,20 +158,22 @@ def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descript
 
 
 def _holders(first: int, count: int) -> list[int]:
-    """The nodes that keep a shard: the manager's own, and those after it."""
+    """Return the nodes that hold a shard: the manager's node, and those that follow it."""
     nodes = [node.index for node in run_nodes()]
     start = nodes.index(first)
     return [nodes[(start + i) % len(nodes)] for i in range(count)]
 
 
 def _all_nodes(nodes: list[int], options: Options) -> list[int]:
-    """The nodes where shards may be."""
+    """Return the nodes on which shards may be."""
     return sorted({node.index for node in run_nodes()} if options.replicas > 1 else set(nodes))
 
 
 def revive(name: str, timeout: float | None) -> tuple[Descriptor, Event] | None:
-    """The dictionary of that name that was destroyed to be restarted, None where there is none. Managers whose nodes
-    are gone begin empty."""
+    """Restart the dictionary of that name that was destroyed with allow_restart, or return None if there is none.
+
+    Managers whose nodes are lost are created empty.
+    """
     holders: dict[int, list[int]] = {}
     text = ""
     for node in run_nodes():
@@ -205,20 +208,20 @@ def _new_number() -> str:
 
 
 def beginning_at(descriptor: Descriptor, checkpoint: int) -> Descriptor:
-    """The descriptor of the same dictionary for handles that begin in another checkpoint."""
+    """Return a descriptor of the same dictionary whose handles begin in another checkpoint."""
     changed = msgspec.structs.replace(descriptor, options=msgspec.structs.replace(descriptor.options, first=checkpoint))
     describe(changed)
     return changed
 
 
 def describe(descriptor: Descriptor) -> None:
-    """Tell this node what others need to attach."""
+    """Register the descriptor with this node's agent, so that others can attach."""
     nodes = _all_nodes([settings.node for settings in descriptor.shards], descriptor.options)
     ask(DescribeDictionary(descriptor.number, to_text(descriptor), nodes, descriptor.life))
 
 
 def destroy(descriptor: Descriptor, allow_restart: bool = False) -> None:
-    """Remove a dictionary everywhere; what it holds stays where it may be restarted."""
+    """Remove a dictionary from all nodes; with `allow_restart` its contents are kept."""
     if allow_restart:
         text = to_text(descriptor)
         for known in run_nodes():

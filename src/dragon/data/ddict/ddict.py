@@ -46,32 +46,41 @@ class DDict(Items):
     """A dictionary in the memory of several nodes, which any process of the run can use at the same time.
 
     Args:
-        managers_per_node, n_nodes: shards on a node, and on how many nodes; as many managers as the product.
+        managers_per_node, n_nodes: the number of managers on each node, and the number of nodes. Each manager holds a
+        shard.
         total_mem: bytes over all managers.
-        working_set_size: checkpoints that are held.
-        wait_for_keys: reading a key waits until it is written in this checkpoint; keys of pput() are carried on.
-        wait_for_writers: a new checkpoint waits until every writer of the oldest one has gone on.
-        policy: where the managers go; a list has `managers_per_policy` managers for each entry, and the first two
+        working_set_size: the number of checkpoints that are kept in memory.
+        wait_for_keys: reading a key waits until it is written in this checkpoint; keys of pput() are carried over.
+        wait_for_writers: a new checkpoint waits until every writer of the oldest one has moved on.
+        policy: the placement of the managers; a list has `managers_per_policy` managers for each entry, and the first
+        two
             arguments are None then.
-        timeout: seconds that an operation may take, for ever by default.
-        trace: whether this handle logs what it does, as setup_logging() has it.
-        name: by which it is persisted and restored; ten letters by default.
-        restore_from: a persisted checkpoint to begin with; with `read_only` nothing is written.
-        persist_freq: checkpoints whose number it divides are written to disk when they leave the working set.
-        persist_count: files that are kept, -1 for all; with 0 none is written.
-        persist_path: the folder, the current one by default.
+        timeout: seconds that an operation may take; None: no limit.
+        trace: whether this handle logs its operations, as setup_logging() does.
+        name: the name under which it is persisted and restored; default: ten random letters.
+        restart: continue the dictionary of this name that was destroyed with allow_restart, or its newest checkpoint on
+            disk; without either it begins empty, with a RuntimeWarning.
+        restore_from: a persisted checkpoint to begin with. With `read_only` nothing can be written.
+        persist_freq: a checkpoint whose number is a multiple of it is written to disk when it leaves the working set;
+        0:
+            none.
+        persist_count: the number of checkpoints on disk that are kept, -1 for all; with 0 none is written.
+        persist_path: the folder of the files; default: the current folder.
         persister_class: PosixCheckpointPersister writes files, NULLCheckpointPersister (the default) nothing.
-        replicas: nodes that keep each shard. A put is done when all of them have it; a lost node loses nothing, and
-            another one takes its place.
-        linearizable: with replicas, a read shows every put that had returned before it was begun, on whatever node. It
-            takes as long as a put does; else it is answered by this node's copy, which may be a moment behind.
+        replicas: the number of nodes that hold each shard. A put returns when all of them have it; if a node is lost,
+        no
+            data is lost, and another node takes its place.
+        linearizable: with replicas, a read returns every put that had returned before the read began, on whatever node.
+        It
+            takes as long as a put. Otherwise this node's replica answers, which may be slightly behind.
 
-    `orc_policy`, `streams_per_manager` and `manager_pool_full_thresh` are taken as they are given and change
-    nothing: nobody orchestrates, and memory is used to its end. Raises TypeError, ValueError, AttributeError and
-    DDictUnableToCreateError as its parameters ask for it.
+    `orc_policy`, `streams_per_manager` and `manager_pool_full_thresh` are accepted for dragonhpc's programs and have no
+    effect: there is no orchestrator, and all memory is used. Raises TypeError, ValueError, AttributeError and
+    DDictUnableToCreateError for parameters that are invalid or cannot be met.
 
-    Keys that are equal are the same key, as in dict. Operations raise DDictKeyError, DDictFullError,
-    DDictTimeoutError, and DestroyedError after destroy().
+    Keys that are equal are the same key, as in dict. Operations raise DDictKeyError, DDictFullError, DDictTimeoutError,
+    and
+    DestroyedError after destroy().
 
     Examples:
         >>> from dragon.data.ddict import DDict
@@ -168,7 +177,7 @@ class DDict(Items):
             raise
 
     def _revive(self, name: str, timeout: float | None, trace: bool) -> bool:
-        """Go on with the dictionary of that name that was destroyed to be restarted; whether there is one."""
+        """Continue the dictionary of that name that was destroyed with allow_restart. Returns whether there was one."""
         kept = creation.revive(name, timeout)
         if kept is None:
             return False
@@ -182,7 +191,7 @@ class DDict(Items):
     # ---- many keys
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
-        """The values of several keys, asked for together. Raises DDictKeyError for the first that is missing."""
+        """Return the values of several keys, with few requests. Raises DDictKeyError for the first missing key."""
         codec = self._codec
         wanted = [(key, codec.key(key)) for key in keys]
         found = dict(self._bulk.present((self._scope.shard(encoded), encoded) for _, encoded in wanted))
@@ -194,42 +203,50 @@ class DDict(Items):
         return [codec.loaded(found[encoded]) for _, encoded in wanted]
 
     def put_many(self, items: SupportsKeysAndGetItem[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
-        """Put several values, sent together. Of those that are (64 MiB at a time) a manager stores all or none.
+        """Put several values in batches of 64 MiB. Each manager stores all values of a batch or none.
 
-        `items` is a mapping, something else with keys() and items by key, or pairs.
+        `items` is a mapping, another object with keys() and indexing, or an iterable of pairs.
         """
         encoded = ((self._codec.key(key), self._codec.record(value)) for key, value in _pairs(items))
         self._bulk.put_all(((self._scope.place(key), key, record) for key, record in encoded), 0)
 
     def update(self, other: Any = (), /, **more: Any) -> None:
-        """Put what dict.update() would."""
+        """Put the keys and values that dict.update() would."""
         self.put_many(other)
         self.put_many(more)
 
     def start_batch_put(self, persist: bool = False) -> None:
-        """Collect puts from here to end_batch_put(), and send many at a time."""
+        """Collect puts until end_batch_put() and send them in batches. Raises DDictError if a batch was started
+        already.
+
+        With `persist` the puts are those of pput().
+        """
         if self._batch is not None:
             raise DDictError("a batch has been started already", "INVALID_OPERATION")
         self._writers.refuse_if_read_only()
         self._batch = PutBatch(self._scope, self._writers, self._bulk, PERSISTENT if persist else 0)
 
     def end_batch_put(self) -> None:
-        """Send what is left of the batch; it is stored when this returns. Raises DDictError without a batch, and
-        DDictFutureCheckpointError where its checkpoint cannot be written yet."""
+        """Send the rest of the batch and wait until it is stored.
+
+        Raises DDictError without a batch, DDictFutureCheckpointError if its checkpoint cannot be written yet.
+        """
         if self._batch is None:
             raise DDictError("no batch was started", "INVALID_OPERATION")
         batch, self._batch = self._batch, None
         batch.send()
 
     def bput(self, key: Any, value: Any) -> None:
-        """Put a value into every manager, so that bget() finds it on the reader's own node. A value that does not fit
-        everywhere is put nowhere. Within a batch it is put at once."""
+        """Put a value into every manager, so that bget() finds it on the reader's own node.
+
+        Raises DDictFullError if a manager has no room; then no manager stores it. A started batch does not delay it.
+        """
         for shard in self._scope.open():
             self._writers.refuse_future(shard)
         self._bulk.broadcast(self._codec.key(key), self._codec.record(value))
 
     def bget(self, key: Any) -> Any:
-        """The value of a broadcast put, from this process's main manager if that has it."""
+        """Return the value of a broadcast put, from this process's main manager if that has it."""
         scope, encoded = self._scope, self._codec.key(key)
         shard = scope.open()[self.main_manager]
         value = shard.value(encoded, scope.checkpoint)
@@ -250,7 +267,7 @@ class DDict(Items):
         self._scope.on_all("clear", self._scope.checkpoint)
 
     def sync(self, timeout: float | None = None) -> None:
-        """Wait until what was put is stored; here every put does so itself."""
+        """Return immediately: every put waits until its value is stored."""
         self._scope.open()
 
     def __len__(self) -> int:
@@ -260,19 +277,19 @@ class DDict(Items):
         return (self._codec.decoded(key) for _, key in self._bulk.stored_keys())
 
     def keys(self) -> DDictKeysView:
-        """All keys, as they are when they are looked at."""
+        """Return a view of all keys, which reads the dictionary each time it is used."""
         return DDictKeysView(self)
 
     def values(self) -> DDictValuesView:
-        """All values."""
+        """Return a view of all values."""
         return DDictValuesView(self)
 
     def items(self) -> DDictItemsView:
-        """All keys with their values."""
+        """Return a view of all keys with their values."""
         return DDictItemsView(self)
 
     def popitem(self) -> tuple[Any, Any]:
-        """Remove some key, and return it with its value. Raises DDictKeyError where there is none."""
+        """Remove an arbitrary key and return it with its value. Raises DDictKeyError for an empty dictionary."""
         for shard, key in self._bulk.stored_keys():
             value = self._writers.write(shard, functools.partial(shard.take, key, self._scope.checkpoint))
             if value is not MISSING:
@@ -283,19 +300,19 @@ class DDict(Items):
         return [shard.settings.manager for shard in self._scope.local()]
 
     def local_len(self) -> int:
-        """Keys on this node."""
+        """Return the number of keys on this node."""
         return len(self.local_keys())
 
     def local_keys(self) -> DDictKeysView:
-        """Keys on this node."""
+        """Return a view of the keys on this node."""
         return DDictKeysView(self, self._local())
 
     def local_values(self) -> DDictValuesView:
-        """Values on this node."""
+        """Return a view of the values on this node."""
         return DDictValuesView(self, self._local())
 
     def local_items(self) -> DDictItemsView:
-        """Keys on this node with their values."""
+        """Return a view of the keys on this node with their values."""
         return DDictItemsView(self, self._local())
 
     def filter(
@@ -305,12 +322,15 @@ class DDict(Items):
         comparator: Callable[[Any, Any], Any] = operator.lt,
         branching_factor: int = 5,
     ) -> FilterContextManager:
-        """Within the block, an iterator over what `mgr_code(ddict, queue, *mgr_code_args)` puts into the queue beside
-        each manager, or what `mgr_code(ddict, *mgr_code_args)` yields there.
+        """Return a context manager that runs `mgr_code` beside each manager and gives an iterator over the chosen
+        items, merged.
 
-        It is called with a handle of that manager; what all put or yield is merged by `comparator(a, b)`, which says
-        whether `a` comes before `b`, and by which each must put in order. `branching_factor` changes nothing: items
-        are merged here.
+        `mgr_code(ddict, queue, *mgr_code_args)` puts items into the queue, or `mgr_code(ddict, *mgr_code_args)` yields
+        them; it
+        is called with a handle of its manager. `comparator(a, b)` returns whether `a` comes before `b`: each call must
+        produce
+        its items in that order, and the results are merged by it. `branching_factor` has no effect: the calling process
+        merges.
         """
         for name, given in (("mgr_code", mgr_code), ("comparator", comparator)):
             if not callable(given):
@@ -318,19 +338,22 @@ class DDict(Items):
         return FilterContextManager(self, mgr_code, tuple(mgr_code_args), comparator)
 
     def memoize(self, function: Callable[P, R]) -> Callable[P, R]:
-        """A decorator: results of a function are kept in the dictionary, by its name and arguments, for all processes.
+        """Decorate a function so that its results are kept in the dictionary, by its name and arguments, for all
+        processes.
 
-        Of two that miss at the same time both compute. Raises TypeError for what has no name of its own, as a lambda.
+        If two processes miss the same result at the same time, both compute it. Raises TypeError for a function without
+        a name
+        of its own, such as a lambda.
         """
         return memoized(function, self._now, self.__setitem__)
 
     # ---- copies
 
     def copy(self, name: str = "") -> Self:
-        """Another dictionary with managers in the same places, each with all that it holds; its handle begins in the
-        oldest checkpoint.
+        """Return a new dictionary with managers on the same nodes and all contents; its handle begins in the oldest
+        checkpoint.
 
-        That of a read-only one can be written. Raises DDictError for a handle that did not make the dictionary.
+        The copy of a read-only dictionary can be written. Raises DDictError unless this handle created the dictionary.
         """
         scope = self._scope
         if not self._creator:
@@ -353,10 +376,12 @@ class DDict(Items):
         return copied
 
     def clone(self, clone_list: Iterable[str]) -> None:
-        """Have the dictionaries that the texts of serialize() name hold what this one does, and nothing else.
+        """Replace the contents of the dictionaries that these texts of serialize() name by the contents of this one.
 
-        With as many managers and a working set of that size they hold all checkpoints, each key with the same manager.
-        Otherwise they hold what is seen here, in the first checkpoint, each key where restore() would have it.
+        A dictionary with equal numbers of managers and checkpoints gets all checkpoints, and each key stays with the
+        same
+        manager. Any other one gets this handle's checkpoint as its first checkpoint, with each key placed as by
+        restore().
         """
         for text in clone_list:
             self._copy_to(type(self).attach(text))
@@ -372,9 +397,9 @@ class DDict(Items):
 
     @classmethod
     def synchronize_ddicts(cls, serialized_ddicts: Iterable[str]) -> None:
-        """Fill managers that are empty in some of these dictionaries from one where they are not.
+        """Fill managers that are empty in some of these dictionaries from one in which they are not.
 
-        Raises DDictSyncError where the dictionaries have different numbers of managers, or different working sets.
+        Raises DDictSyncError if the dictionaries have different numbers of managers, or different working sets.
         """
         ddicts = [cls.attach(text) for text in serialized_ddicts]
         if any(not copies.same_shape(ddicts[0]._scope, ddict._scope) for ddict in ddicts[1:]):
@@ -398,4 +423,4 @@ def _pairs(items: SupportsKeysAndGetItem[Any, Any] | Iterable[tuple[Any, Any]]) 
 
 
 def __getattr__(name: str) -> Any:
-    return name_of_package("dragon.data.ddict", __name__, name)  # programs import all of the package's from here
+    return name_of_package("dragon.data.ddict", __name__, name)  # programs import the package's other names from here

@@ -1,4 +1,4 @@
-"""Items of a dictionary that functions choose where they lie."""
+"""Runs functions beside the managers that choose items of a dictionary, and merges the results."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FilterContextManager", "FilterIterator"]
 
-_AHEAD = 256  # items that a manager's function may be ahead of who takes them
-_PROCESS_CHECK_S = 1.0  # seconds without an item after which the process is looked at
+_AHEAD = 256  # items that a manager's function may be ahead of the consumer
+_PROCESS_CHECK_S = 1.0  # seconds without an item after which the state of the process is checked
 
 
 def _choose(
@@ -42,11 +42,11 @@ def _choose(
 
 
 def _takes_queue(code: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
-    """Whether a function puts its items into a queue, which it is given; a generator yields them."""
+    """Return whether a function takes the queue into which it puts its items; a generator yields them instead."""
     try:
         signature = inspect.signature(code)
     except ValueError:
-        return False  # a function of C without a signature
+        return False  # a function written in C has no signature
     with_queue = _takes(signature, 2 + len(arguments))
     return with_queue and not (_takes(signature, 1 + len(arguments)) and inspect.isgeneratorfunction(code))
 
@@ -60,7 +60,7 @@ def _takes(signature: inspect.Signature, count: int) -> bool:
 
 
 class FilterIterator:
-    """The items of all managers, merged.
+    """An iterator over the items of all managers, merged.
 
     Examples:
         >>> from dragon.data.ddict import DDict
@@ -83,7 +83,8 @@ class FilterIterator:
 
 
 def _compare(comparator: Callable[[Any, Any], Any], left: Any, right: Any) -> int:
-    """What a comparator says: whether the first comes before the second, or a number as of functools.cmp_to_key."""
+    """Return the order of two items as functools.cmp_to_key takes it. A comparator may return such a number,
+    or a bool."""
     answer = comparator(left, right)
     if not isinstance(answer, bool):
         return int(answer)
@@ -100,7 +101,7 @@ def _items(manager: int, process: Process, queue: SentinelQueue) -> Iterator[Any
                 raise DDictError(f"the function of a filter failed on manager {manager}: {end}", "FILTER") from None
             return
         except Empty:
-            if ended is not None:  # and what it had put before has been taken
+            if ended is not None:  # the second check: all items that it had put were taken
                 raise DDictError(
                     f"the process of a filter beside manager {manager} ended with exit code {ended}", "FILTER"
                 ) from None
@@ -108,7 +109,8 @@ def _items(manager: int, process: Process, queue: SentinelQueue) -> Iterator[Any
 
 
 class FilterContextManager:
-    """Has a process beside each manager choose items; in the block they are iterated over in order.
+    """A context manager that starts a process beside each manager to choose items; its block iterates over them in
+    order.
 
     Examples:
         >>> from dragon.data.ddict import DDict

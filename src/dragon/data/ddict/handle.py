@@ -1,4 +1,4 @@
-"""A handle of a distributed dictionary: how it is sent, attached and dropped, and its managers and checkpoints."""
+"""The part of a dictionary's handle that attaches, sends and drops it, and that has its managers and checkpoints."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = ["Handle"]
 
 
 class Handle(MutableMapping[Any, Any]):
-    """One process's handle. Not for several threads at a time."""
+    """One process's handle of a distributed dictionary. Must not be used by several threads at the same time."""
 
     _creator = False
 
     def _use(self, scope: Scope, codec: Codec = OWN) -> None:
-        """Be a handle of that scope."""
+        """Make this object a handle of the scope."""
         self._scope, self._codec = scope, codec
         self._lookups = Lookups(scope)
         self._writers = Writers(scope)
@@ -59,35 +59,41 @@ class Handle(MutableMapping[Any, Any]):
         return _restored, (type(self), scope.descriptor, scope.life, state)
 
     def serialize(self) -> str:
-        """Text from which any process of the run can attach()."""
+        """Return text with which any process of the run can attach()."""
         self._scope.open()
         return creation.to_text(self._scope.descriptor)
 
     @classmethod
     def attach(cls, serialized: str, *, timeout: float | None = None, trace: bool = False) -> Self:
-        """A handle of a dictionary that exists; with `trace` it logs what it does. Raises DDictError for other text,
-        DestroyedError where the dictionary is gone."""
+        """Return a handle of an existing dictionary. With `trace` the handle logs its operations.
+
+        `timeout` is in seconds; None: the dictionary's own. Raises DDictError for text that serialize() did not write,
+        DestroyedError if the dictionary does not exist any more.
+        """
         check_timeout(timeout)
         descriptor = creation.from_text(serialized)
         scope = Scope(descriptor, _life_of(descriptor))
         if timeout is not None:
             scope.limit(plain_number(timeout))
         scope.checkpoint = descriptor.options.first
-        scope.shards[0].state()  # raises where it is gone
+        scope.shards[0].state()  # raises if the dictionary was destroyed
         found = cls._of(scope)
         if trace:
             found.setup_logging()
         return found
 
     def detach(self) -> None:
-        """Drop this handle; others go on."""
+        """Drop this handle. Other handles stay valid."""
         self._writers.leave()
         self._scope.drop()
 
     def destroy(self, allow_restart: bool = False) -> None:
-        """Remove the dictionary from the memory of all nodes, once checkpoints that are due are in their files. Every
-        other use raises from now on; again is fine. With `allow_restart` what it holds stays until the run ends, or
-        until DDict(name=..., restart=True) goes on with it."""
+        """Remove the dictionary from the memory of all nodes, once pending checkpoints are written to their files.
+
+        Afterwards every use of it raises DestroyedError in all processes; destroy() may be called again. With
+        `allow_restart`
+        the contents are kept until the run ends, or until DDict(name=..., restart=True) continues the dictionary.
+        """
         if self._scope.attached is None:
             return
         creation.destroy(self._scope.descriptor, allow_restart)
@@ -106,19 +112,19 @@ class Handle(MutableMapping[Any, Any]):
         return f"<DDict {self.get_name()!r}: {count} manager{'s' * (count > 1)}>"
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are handles of one dictionary; compare contents with dict(d)."""
+        """Return whether both are handles of one dictionary; use dict(d) to compare contents."""
         return isinstance(other, Handle) and other._scope.descriptor.number == self._scope.descriptor.number
 
     def __hash__(self) -> int:
         return hash(self._scope.descriptor.number)
 
     def get_name(self) -> str:
-        """By which it is persisted, and listed by `dragon ddict ls`."""
+        """Return the name, under which the dictionary is persisted and listed by `dragon ddict ls`."""
         return self._scope.options.name
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that an operation may take; None: for ever."""
+        """Seconds that an operation may take; None: no limit."""
         return self._scope.timeout
 
     @property
@@ -128,17 +134,18 @@ class Handle(MutableMapping[Any, Any]):
 
     @contextmanager
     def pickler(self, key_pickler: Any = None, value_pickler: Any = None) -> Iterator[Self]:
-        """A handle that turns keys and values into bytes and back with these instead.
+        """Yield a handle that uses these picklers for keys and values, within a `with` block.
 
-        They have `dumps(object) -> bytes` and `loads(bytes)`, or `dump(object, file)` and `load(file)`; TypeError for
-        others.
+        A pickler has `dumps(object) -> bytes` and `loads(bytes)`, or `dump(object, file)` and `load(file)`. Raises
+        TypeError for
+        any other object.
         """
         yield self._of(self._scope.copied(), Codec(pickler_of(key_pickler), pickler_of(value_pickler)))
 
     # ---- managers
 
     def manager(self, manager_id: int) -> Self:
-        """A handle that puts and gets on one manager only. Raises DDictError where there is no such manager."""
+        """Return a handle that reads and writes one manager only. Raises DDictError if there is no such manager."""
         count = self._scope.count
         if not isinstance(manager_id, SupportsIndex) or not 0 <= int(manager_id) < count:
             raise DDictError(f"there is no manager {manager_id!r}, there are 0 to {count - 1}", "INVALID_ARGUMENT")
@@ -147,22 +154,22 @@ class Handle(MutableMapping[Any, Any]):
         return self._of(scope, self._codec)
 
     def which_manager(self, key: Any) -> int:
-        """The manager that holds a key."""
+        """Return the manager that the hash of a key says."""
         return self._scope.place(self._codec.key(key))
 
     @property
     def local_managers(self) -> list[int]:
-        """The managers of this node."""
+        """The managers on this node."""
         return [shard.settings.manager for shard in self._scope.open() if shard.local is not None]
 
     @property
     def local_manager(self) -> int | None:
-        """The first manager of this node, None where there is none."""
+        """The first manager on this node; None if there is none."""
         return next(iter(self.local_managers), None)
 
     @property
     def main_manager(self) -> int:
-        """The manager of this node, or the first where it has none."""
+        """The first manager on this node, or manager 0 if this node has none."""
         return self.local_manager or 0
 
     @property
@@ -174,13 +181,13 @@ class Handle(MutableMapping[Any, Any]):
 
     @property
     def empty_managers(self) -> list[int]:
-        """Managers that hold nothing after a restart, because their nodes are gone."""
+        """Managers that were empty after a restart, because their nodes were lost."""
         self._scope.open()
         return list(self._scope.options.empty)
 
     @property
     def stats(self) -> list[DDictManagerStats]:
-        """Of every manager: its memory and its keys."""
+        """The memory and the number of keys of every manager."""
         scope = self._scope
         usages = scope.on_all("usage")
         oldest = [state[0] for state in scope.on_all("state")]
@@ -193,22 +200,24 @@ class Handle(MutableMapping[Any, Any]):
 
     @property
     def dstats(self) -> dict[int, DDictManagerStats]:
-        """The same by manager."""
+        """The memory and the number of keys, by manager."""
         return {one.manager_id: one for one in self.stats}
 
     def profile(self) -> dict[str, DDictOperationProfile]:
-        """What this handle has done since profile_reset(), by operation: how often, with how many bytes, for how long.
+        """Return the count, bytes and duration of this handle's operations since profile_reset(), by operation.
 
-        The first call of either begins it, for this handle and those made from it by manager() and pickler().
+        The first call of either method starts the measurement, for this handle and those that manager() and pickler()
+        make
+        from it.
         """
         return self._scope.observe().profile()
 
     def profile_reset(self) -> None:
-        """Count from zero again."""
+        """Reset the numbers of profile() to zero."""
         self._scope.observe().reset()
 
     def setup_logging(self, level: int = logging.DEBUG) -> None:
-        """Log from now on what this handle does, each operation at level DEBUG of the log `dragon.ddict`, which is set
+        """Log each operation of this handle from now on, at level DEBUG of the log `dragon.ddict`, whose level is set
         to `level`."""
         log = runtime_log("ddict")
         log.setLevel(level)
@@ -243,23 +252,23 @@ class Handle(MutableMapping[Any, Any]):
 
     @property
     def current_checkpoint_id(self) -> int:
-        """The same."""
+        """The checkpoint that this handle reads and writes, as `checkpoint_id`."""
         return self._scope.checkpoint
 
     def checkpoint(self) -> None:
-        """Go on to the next checkpoint."""
+        """Move this handle to the next checkpoint."""
         self._go_to(self._scope.checkpoint + 1)
 
     def rollback(self) -> None:
-        """Go back to the checkpoint before."""
+        """Move this handle to the previous checkpoint; in checkpoint 0 it stays."""
         self._go_to(max(0, self._scope.checkpoint - 1))
 
     def sync_to_newest_checkpoint(self) -> None:
-        """Go to the newest checkpoint that anyone has written."""
+        """Move this handle to the newest checkpoint that any client has written."""
         self._go_to(self._checkpoints()[1])
 
     def _checkpoints(self) -> tuple[int, int]:
-        """The oldest checkpoint that all managers hold, and the newest that any holds."""
+        """Return the oldest checkpoint that all managers hold, and the newest that any holds."""
         states = self._scope.on_all("state")
         return max(int(state[0]) for state in states), max(int(state[1]) for state in states)
 
@@ -269,23 +278,24 @@ class Handle(MutableMapping[Any, Any]):
         self._writers.go_to(checkpoint)
 
     def persist(self) -> None:
-        """Write the current checkpoint to disk now. Without a persister, or with a persist_count of 0, nothing happens.
+        """Write the current checkpoint to disk. Does nothing without a persister, or with a persist_count of 0.
 
-        All managers write what they held at one moment, for which writers wait some milliseconds; they go on while the
-        files are written.
+        All managers write what they held at one moment, for which writers wait some milliseconds; they continue while
+        the files
+        are written.
         """
         options = self._scope.options
         if options.persister != "NULL" and options.persist_count:
             checkpoint_files.persist(self._scope)
 
     def persisted_ids(self) -> list[int]:
-        """The checkpoints that can be restored, in order. What is being written is waited for."""
+        """Return the checkpoints that can be restored, sorted. Waits for files that are being written."""
         return sorted(checkpoint_files.persisted(self._scope))
 
     def restore(self, chkpt: int) -> None:
-        """Replace the contents by a persisted checkpoint, and go to it. Raises DDictPersistCheckpointError.
+        """Replace the contents by a persisted checkpoint, and move to it. Raises DDictPersistCheckpointError.
 
-        Where it was written by another number of managers every node reads all files.
+        If it was written by a different number of managers, every node reads all files.
         """
         if self._batch is not None:
             raise DDictError("restore() within a batch of puts: end_batch_put() first", "INVALID_OPERATION")
@@ -295,7 +305,10 @@ class Handle(MutableMapping[Any, Any]):
         self._scope.checkpoint = chkpt
 
     def advance(self) -> None:
-        """In a read-only dictionary, go on to the next persisted checkpoint. Raises DDictError in any other."""
+        """Restore the next persisted checkpoint into a read-only dictionary.
+
+        Raises DDictError for any other dictionary, DDictPersistCheckpointError if there is no later checkpoint.
+        """
         if not self._scope.options.read_only:
             raise DDictError(
                 "advance() is for read-only dictionaries; checkpoint() goes on in others", "INVALID_OPERATION"
@@ -316,8 +329,11 @@ def _restored(cls: type[Handle], descriptor: Descriptor, life: Event | None, sta
 
 
 def _life_of(descriptor: Descriptor) -> Event | None:
-    """What keeps a dictionary while a process is attached. Raises DestroyedError where the dictionary is gone."""
+    """Return the object that keeps a dictionary while a process is attached; None if its node is lost.
+
+    Raises DestroyedError if the dictionary does not exist any more.
+    """
     try:
         return Event._attached(descriptor.life)
     except NodeLostError:
-        return None  # the node where the dictionary was made is gone; what the others hold lives as long as the run
+        return None  # the creator's node is lost; the shards of the other nodes are kept until the run ends

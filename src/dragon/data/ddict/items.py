@@ -1,4 +1,4 @@
-"""One key of a distributed dictionary at a time: read, written, removed and waited for."""
+"""The part of a dictionary's handle that reads, writes, removes and waits for single keys."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Items(Handle):
         shard.put(encoded, record, scope.checkpoint)
 
     def pput(self, key: Any, value: Any) -> None:
-        """Put a value that later checkpoints show too."""
+        """Put a value that later checkpoints have too. Raises DDictError within a batch that is not one of persistent
+        puts."""
         if self._batch is not None and not self._batch.flags:
             raise DDictError(
                 "this batch is not one of persistent puts: start_batch_put(persist=True)", "INVALID_OPERATION"
@@ -71,7 +72,8 @@ class Items(Handle):
             raise self._missing(key)
 
     def pop(self, key: Any, default: Any = _UNSET) -> Any:
-        """Remove a key; its value, or `default` where it is given. Raises DDictKeyError where there is neither."""
+        """Remove a key and return its value, or `default` if the key is missing. Raises DDictKeyError without a
+        default."""
         found = self._removed(key, lambda shard, encoded: shard.take(encoded, self._scope.checkpoint))
         if found is MISSING:
             if default is _UNSET:
@@ -80,8 +82,10 @@ class Items(Handle):
         return self._codec.loaded(found)
 
     def _removed(self, key: Any, remove: Callable[[AnyShard, bytes], Any]) -> Any:
-        """What `remove` makes of a key and the shard that holds it; MISSING where none does. Where keys are waited for,
-        this one is."""
+        """Return the result of `remove(shard, encoded key)` on the shard that holds a key, MISSING if none does.
+
+        With wait_for_keys it waits for the key.
+        """
         encoded = self._codec.key(key)
         shard = self._scope.shard(encoded)
         value = self._writers.write(shard, lambda: remove(shard, encoded))
@@ -96,12 +100,16 @@ class Items(Handle):
         return self._lookups.missing(key, self._scope.shard(self._codec.key(key)))
 
     def _now(self, key: Any) -> Any:
-        """The value of a key, or MISSING."""
+        """Return the value of a key, or MISSING, without waiting for the key."""
         return self._codec.loaded(self._lookups.value(self._codec.key(key)))
 
     def get(self, key: Any, default: Any = _UNSET) -> Any:
-        """The value of a key, or `default` where the dictionary does not have the key. With wait_for_keys it is waited
-        for, unless a default is given and no checkpoint of the working set up to this one has it."""
+        """Return the value of a key, or `default` if the key is missing.
+
+        With wait_for_keys it waits for the key, unless a default is given and no checkpoint of the working set up to
+        this one
+        has the key.
+        """
         value = self._now(key)
         if value is not MISSING:
             return value
@@ -110,11 +118,13 @@ class Items(Handle):
         return None if default is _UNSET else default
 
     def put_new(self, key: Any, value: Any) -> bool:
-        """Put a value unless the key is there; whether it was put. Of several processes that try, one does."""
+        """Put a value unless the key exists. Returns whether it was put: of several processes that try, one
+        succeeds."""
         return bool(self.begin_put_new(key, value).result(self.timeout))
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, which is `default` from now on where there was none; for all processes the same one."""
+        """Return the value of a key, after putting `default` if the key is missing. All processes get the same
+        value."""
         while True:
             value = self._now(key)
             if value is not MISSING:
@@ -126,15 +136,18 @@ class Items(Handle):
         return self._lookups.contains(self._codec.key(key))
 
     def fetch_add(self, key: Any, val: int = 1) -> int:
-        """Add to an integer; the value before, 0 at first. Raises DDictError where it is something else, and TypeError
-        where `val` is no integer."""
+        """Add `val` to an integer and return the value before, which is 0 for a missing key.
+
+        Raises DDictError if the value is not an integer, TypeError if `val` is not.
+        """
         val = operator.index(val)
         encoded = self._codec.key(key)
         shard = self._scope.shard(encoded)
         return int(self._writers.write(shard, lambda: shard.add(encoded, val, self._scope.checkpoint)))
 
     def wait_for(self, key: Any, value: Any, timeout: float | None = None) -> None:
-        """Wait until a key has that value. Raises DDictTimeoutError."""
+        """Wait until a key has that value. Raises DDictTimeoutError after `timeout` seconds; None: the handle's
+        timeout."""
         self._lookups.wait_until(
             self._codec.key(key),
             lambda found: found is not MISSING and equal(self._codec.loaded(found), value),
@@ -142,10 +155,10 @@ class Items(Handle):
             self.timeout if timeout is None else timeout,
         )
 
-    # ---- one key, asked for or sent, and waited for later
+    # ---- operations on one key whose result is waited for later
 
     def begin_get(self, key: Any) -> Pending:
-        """Ask for a value, which result() of what this returns gives to the same thread."""
+        """Request a value. result() of the returned object, called in the same thread, waits for it and returns it."""
         shard = self._scope.shard(self._codec.key(key))
         return Asked(self._lookups, self._codec, key, shard, self._begin_get(key))
 
@@ -154,7 +167,7 @@ class Items(Handle):
         return self._scope.shard(encoded).begin_value(encoded, self._scope.checkpoint)
 
     def begin_put(self, key: Any, value: Any) -> Pending:
-        """Send a value; result() of what this returns waits until it is stored."""
+        """Send a value. result() of the returned object waits until it is stored."""
         encoded = self._codec.key(key)
         shard = self._scope.shard(encoded)
         record = self._codec.record(value)
@@ -162,7 +175,7 @@ class Items(Handle):
         return put
 
     def begin_put_new(self, key: Any, value: Any) -> Pending:
-        """Send a value unless the key is there; result() of what this returns says whether it was put."""
+        """Send a value unless the key exists. result() of the returned object returns whether it was put."""
         encoded = self._codec.key(key)
         shard = self._scope.shard(encoded)
         record = self._codec.record(value)
@@ -176,26 +189,28 @@ class Items(Handle):
     # ---- parts of a value
 
     def get_part(self, key: Any, start: int | None = None, stop: int | None = None) -> bytes:
-        """`self[key][start:stop]` of a bytes value, of which only that part is fetched.
+        """Return `self[key][start:stop]` of a bytes value, fetching only that part.
 
-        Raises DDictKeyError, and DDictError where the value is no bytes object.
+        Raises DDictKeyError, and DDictError if the value is not a bytes object.
         """
         return bytes(self._lookups.tell(self._codec.key(key), key, "part", start, stop))
 
     def bytes_size(self, key: Any) -> int:
-        """The length of a bytes value, which is not fetched for that; -1 for any other. Raises DDictKeyError."""
+        """Return the length of a bytes value without fetching it; -1 for any other value. Raises DDictKeyError."""
         return int(self._lookups.tell(self._codec.key(key), key, "size"))
 
     def bytes_sizes(self) -> Iterator[tuple[Any, int]]:
-        """All keys with the lengths of their bytes values, -1 for any other value."""
+        """Yield all keys with the lengths of their bytes values, -1 for any other value."""
         for sizes in self._scope.on_all("sizes", self._scope.checkpoint):
             for key, size in sizes:
                 yield self._codec.decoded(key), size
 
     def view(self, key: Any) -> AbstractContextManager[memoryview]:
-        """The memory of a bytes or array value on this node, read-only and without a copy, within the block.
+        """Return a context manager that gives the memory of a bytes or array value on this node, read-only and without
+        a copy.
 
-        What is deleted or replaced meanwhile keeps its memory until the block ends. Raises DDictKeyError where there is
-        no such key, DDictError where its manager is on another node or its value is no single buffer.
+        A value that is deleted or replaced meanwhile keeps its memory until the block ends. Raises DDictKeyError for a
+        missing
+        key, DDictError if its manager is on another node or its value is not a single buffer.
         """
         return memory_of(self._scope, self._lookups, self._codec.key(key), key)

@@ -1,5 +1,5 @@
-"""How a key is found: with the manager that its hash says, with any where keys were put through manager(), and once
-somebody has written it."""
+"""Finds keys: with the manager that the hash says, with any manager if keys were put through manager(), and by waiting
+until a key is written."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ from dragon.shards.transactions import CHANGES
 
 __all__ = ["Asked", "Lookups"]
 
-_KEY_POLL_S = 0.1  # seconds between looks for a key that any manager may be given
+_KEY_POLL_S = 0.1  # seconds between two searches for a key that may be put to any manager
 
 
 class Lookups:
-    """Finds the keys of a scope, which are given as they are stored."""
+    """Finds the keys of a scope. Keys are in their encoded form, values are not decoded."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
     def value(self, key: bytes) -> Any:
-        """The value of a key as it was put, or MISSING."""
+        """Return the value of a key, or MISSING."""
         scope = self._scope
         shard = scope.shard(key)
         value = shard.value(key, scope.checkpoint)
         return self.value_elsewhere(shard, key) if value is MISSING else value
 
     def value_elsewhere(self, shard: AnyShard, key: bytes) -> Any:
-        """The value of a key that the shard of its hash does not have, or MISSING."""
+        """Return the value of a key that the shard of its hash does not have, or MISSING."""
         other = self.elsewhere(shard, key)
         return MISSING if other is None else other.value(key, self._scope.checkpoint)
 
     def elsewhere(self, shard: AnyShard, key: bytes, ask: bool = False) -> AnyShard | None:
-        """The shard that holds a key which that of its hash does not have, if it was put through manager(). That one
-        has told so with its last answer; otherwise `ask` it."""
+        """Return the other shard that holds a key, if it was put through manager(); else None.
+
+        The last reply of the hash's shard says whether any key was put that way; with `ask` it is requested if unknown.
+        """
         if not self.is_chosen(ask):
             return None
         others = [other for other in self._scope.open() if other is not shard]
@@ -50,19 +52,19 @@ class Lookups:
         return next((other for other, holds in zip(others, held, strict=True) if holds), None)
 
     def contains(self, key: bytes) -> bool:
-        """Whether a key is there."""
+        """Return whether a key exists."""
         shard = self._scope.shard(key)
         return shard.contains(key, self._scope.checkpoint) or self.elsewhere(shard, key) is not None
 
     def has_had(self, key: bytes) -> bool:
-        """Whether a checkpoint of the working set up to this one has the key."""
+        """Return whether a checkpoint of the working set up to this one has the key."""
         scope = self._scope
         return bool(scope.shard(key).begin("has_had", key, scope.checkpoint).result(scope.timeout))
 
     def tell(self, key: bytes, name: Any, method: str, *arguments: Any) -> Any:
-        """What a method of the shard that holds a key tells about its value.
+        """Return the result of a method of the shard that holds a key. `name` is the key as the user gave it.
 
-        Raises DDictKeyError, which calls the key `name`, where there is none.
+        Raises DDictKeyError for a missing key.
         """
         scope = self._scope
         shard = scope.shard(key)
@@ -74,8 +76,10 @@ class Lookups:
         return found
 
     def is_chosen(self, ask: bool = False) -> bool:
-        """Whether keys may lie with other managers than their hashes say, for this handle, as far as this process was
-        told; a process with a shard on its node knows, another one may `ask`."""
+        """Return whether keys may be with other managers than their hashes say, as far as this process knows.
+
+        A process with a shard on its node always knows; for another one, `ask` sends a request if needed.
+        """
         scope = self._scope
         attached = scope.attached
         if scope.bound is not None or scope.count == 1 or attached is None:
@@ -90,9 +94,9 @@ class Lookups:
         return attached.chosen
 
     def wait_until(self, key: bytes, wanted: Callable[[Any], bool], what: str, timeout: float | None) -> Any:
-        """The value of a key as it was put, once it is `wanted`; it may be MISSING.
+        """Wait until `wanted(value)` of a key's value is true, and return the value, which may be MISSING.
 
-        Raises DDictTimeoutError, which says `what` was waited for, after `timeout` seconds; None waits for ever.
+        Raises DDictTimeoutError after `timeout` seconds, None: no limit. `what` names the condition in the message.
         """
         scope, shard = self._scope, self._scope.shard(key)
         timeout = checked_seconds("timeout", timeout)
@@ -107,15 +111,17 @@ class Lookups:
                 raise DDictTimeoutError(
                     f"waited {timeout} s for {what}, in checkpoint {scope.checkpoint} of {shard.where}"
                 )
-            if self.is_chosen():  # another shard's change would not be noticed
+            if self.is_chosen():  # a change of another shard does not end the wait
                 remaining = _KEY_POLL_S if remaining is None else min(remaining, _KEY_POLL_S)
             shard.wait_for_change(seen, remaining)
 
     async def await_until(
         self, key: bytes, wanted: Callable[[Any], bool], wait: Callable[[Words | None, int], Awaitable[object]]
     ) -> Any:
-        """The same in an event loop, where `wait` waits until the first of some words is no longer of a value, or,
-        without words, for a moment."""
+        """Do the same as wait_until() in an event loop.
+
+        `wait(words, seen)` waits until the first of `words` differs from `seen`, or for a moment if `words` is None.
+        """
         shard = self._scope.shard(key)
         while True:
             words = None if self.is_chosen() else shard.changing_words()
@@ -126,23 +132,23 @@ class Lookups:
             await wait(words, seen)
 
     def wait_for_key(self, key: bytes, name: Any) -> Any:
-        """The value of a key as it was put, once it is written in this checkpoint. Raises DDictTimeoutError."""
+        """Wait until a key is written in this checkpoint, and return its value. Raises DDictTimeoutError."""
         return self.wait_until(key, _is_there, f"key {name!r} to be written", self._scope.timeout)
 
     def missing(self, name: Any, shard: AnyShard) -> DDictKeyError:
-        """The error for a key that a shard does not have."""
+        """Return the error for a key that a shard does not have."""
         return DDictKeyError(f"no key {name!r} in checkpoint {self._scope.checkpoint} of {shard.where}")
 
 
 class Asked(Pending):
-    """A value that was asked for."""
+    """A pending value, which is looked for with other managers if its shard does not have it."""
 
     def __init__(self, lookups: Lookups, codec: Codec, name: Any, shard: AnyShard, pending: Pending) -> None:
         self._lookups, self._codec, self._name = lookups, codec, name
         self._shard, self._pending = shard, pending
 
     def result(self, timeout: float | None = None) -> Any:
-        """The value. Raises DDictKeyError."""
+        """Wait for the value and return it. Raises DDictKeyError."""
         value = self._pending.result(timeout)
         if value is MISSING:
             value = self._lookups.value(self._codec.key(self._name))

@@ -1,4 +1,4 @@
-"""Results of functions, kept for those who call them again."""
+"""Caches results of functions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ R = TypeVar("R")
 
 
 def memoized(function: Callable[P, R], look: Callable[[Any], Any], keep: Callable[[Any, Any], None]) -> Callable[P, R]:
-    """A function that looks for its result, by its name and arguments, before it computes it.
+    """Return a function that looks its result up, by its name and arguments, before it computes it.
 
-    `look` returns what is kept under a key, or MISSING; `keep` keeps a result under a key. Raises TypeError for what
-    has no name of its own, as a lambda.
+    `look(key)` returns the cached result or MISSING; `keep(key, result)` caches a result. Raises TypeError for a
+    function
+    without a name of its own, such as a lambda.
     """
     if not callable(function) or getattr(function, "__name__", "<lambda>") == "<lambda>":
         raise TypeError(f"memoize() keeps results by the name of a function, and {function!r} has none: use def")

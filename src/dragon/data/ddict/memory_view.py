@@ -1,4 +1,4 @@
-"""The memory of one value on this node."""
+"""Gives access to the memory of a value on this node."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ __all__ = ["memory_of"]
 
 @contextmanager
 def memory_of(scope: Scope, lookups: Lookups, key: bytes, name: Any) -> Iterator[memoryview]:
-    """The memory of a value that is one buffer, read-only and without a copy, within the block.
+    """Yield the memory of a value that is one buffer, read-only and without a copy.
 
-    What is deleted or replaced meanwhile keeps its memory until the block ends. Raises DDictKeyError, which calls the
-    key `name`, where there is no such key; DDictError where its manager is on another node or its value is no single
+    A value that is deleted or replaced meanwhile keeps its memory until the block ends. `name` is the key as the user
+    gave
+    it. Raises DDictKeyError for a missing key, DDictError if its manager is on another node or its value is not a
+    single
     buffer.
     """
     attached = scope.attached  # its shards stay open until the block ends, also after detach() and destroy()

@@ -1,4 +1,4 @@
-"""How checkpoints of a dictionary reach a disk."""
+"""The classes that select how checkpoints of a dictionary are written to disk."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ __all__ = [
 
 
 class CheckpointPersister:
-    """Names a way to persist. The agents do it; there are no others than these."""
+    """The base class of the ways to persist, which the agents implement. Subclasses of a program are not supported.
+
+    Attributes:
+        kind: the name of the way to persist.
+    """
 
     kind: ClassVar[str] = ""
 
 
 class NULLCheckpointPersister(CheckpointPersister):
-    """Nothing is written.
+    """Writes nothing.
 
     Examples:
         >>> from dragon.data.ddict import DDict, NULLCheckpointPersister
@@ -39,7 +43,7 @@ class NULLCheckpointPersister(CheckpointPersister):
 
 
 class PosixCheckpointPersister(CheckpointPersister):
-    """Files `{name}_{manager}_{checkpoint}.ddict` in the dictionary's persist_path.
+    """Writes files `{name}_{manager}_{checkpoint}.ddict` to the dictionary's persist_path.
 
     Examples:
         >>> from dragon.data.ddict import DDict, PosixCheckpointPersister
@@ -55,13 +59,13 @@ class PosixCheckpointPersister(CheckpointPersister):
 
 
 class DAOSCheckpointPersister(CheckpointPersister):
-    """Not offered."""
+    """Not supported: DDict() raises NotSupportedError for it."""
 
     kind = "DAOS"
 
 
 def check_persister(persister: type[CheckpointPersister], persist_freq: int) -> None:
-    """Raises NotSupportedError for a way that is not offered, AttributeError where nothing would be written."""
+    """Raise NotSupportedError for a class that is not supported, AttributeError if nothing would be written."""
     if persister is NULLCheckpointPersister and persist_freq:
         raise AttributeError("persist_freq needs a persister_class that writes: PosixCheckpointPersister")
     if persister not in (NULLCheckpointPersister, PosixCheckpointPersister):
@@ -72,7 +76,7 @@ def check_persister(persister: type[CheckpointPersister], persist_freq: int) -> 
 
 
 def warn_of_no_checkpoint(name: str, folder: str) -> None:
-    """Where a program goes on after a restart, and there is nothing to go on from."""
+    """Warn that a restarted dictionary finds no checkpoint and begins empty."""
     others = ", ".join(map(repr, names_in(folder)))
     warnings.warn(
         f"restart: {folder} has no checkpoint of a dictionary {name!r}, which begins empty"

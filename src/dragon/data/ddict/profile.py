@@ -1,4 +1,4 @@
-"""What a handle does with its managers: counted, timed, and told to the log."""
+"""Counts, times and logs the operations of a handle."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ _SHOWN = 60  # bytes of a key that are logged
 
 @dataclass
 class DDictOperationProfile:
-    """All calls of one operation. `seconds` is their sum, `longest` the longest of them.
+    """The measurements of all calls of one operation.
 
-    `remote` calls are those that another node did, `bytes` the values that were stored or read, as they are stored.
+    Attributes:
+        count: number of calls.
+        remote: number of calls that another node answered.
+        bytes: bytes of the values that were stored or read, in their encoded form.
+        seconds: total duration.
+        longest: duration of the longest call in seconds.
 
     Examples:
         >>> from dragon.data.ddict import DDict
@@ -39,24 +44,24 @@ class DDictOperationProfile:
 
 
 class Observer:
-    """What was seen so far. With a log each operation is told to it."""
+    """Measures operations. If `log` is set, each operation is logged."""
 
     def __init__(self) -> None:
         self.log: logging.Logger | None = None
         self._operations: dict[str, DDictOperationProfile] = {}
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Reset all numbers to zero."""
         self._operations = {}
 
     def profile(self) -> dict[str, DDictOperationProfile]:
-        """What was seen, by operation."""
+        """Return a copy of the measurements, by operation."""
         return {name: replace(seen) for name, seen in self._operations.items()}
 
     def add(
         self, name: str, shard: AnyShard, key: bytes, size: int, seconds: float, error: BaseException | None
     ) -> None:
-        """An operation has ended."""
+        """Add an operation that has ended."""
         seen = self._operations.setdefault(name, DDictOperationProfile())
         seen.count += 1
         seen.remote += shard.local is None
@@ -70,7 +75,7 @@ class Observer:
 
 
 class _Call:
-    """One operation, from here to the end of the block, or to end()."""
+    """One operation, measured until the end of the block or until end()."""
 
     def __init__(self, observer: Observer, name: str, shard: AnyShard, key: bytes, size: int) -> None:
         self._observer, self._name, self._shard, self._key, self._size = observer, name, shard, key, size
@@ -78,11 +83,11 @@ class _Call:
         self._begun = time.perf_counter()
 
     def note(self, size: int) -> None:
-        """A value of so many bytes was read."""
+        """Add the bytes of a value that was read."""
         self._size += size
 
     def end(self, error: BaseException | None = None) -> None:
-        """It is over, if it was not already."""
+        """End the operation; does nothing the second time."""
         if not self._ended:
             self._ended = True
             seconds = time.perf_counter() - self._begun
@@ -96,7 +101,7 @@ class _Call:
 
 
 class _ObservedPending(Pending):
-    """An operation that was begun; it ends with its result."""
+    """A pending operation, which is measured until its result."""
 
     def __init__(self, call: _Call, pending: Pending) -> None:
         self._call, self._pending = call, pending
@@ -109,7 +114,7 @@ class _ObservedPending(Pending):
 
 
 class _ObservedValues(Pending):
-    """Values that were asked for together; those that come later are other operations."""
+    """Pending values of one request. Those that are LATER are measured by the request that follows."""
 
     def __init__(self, calls: list[_Call], pending: Pending) -> None:
         self._calls, self._pending = calls, pending
@@ -128,7 +133,7 @@ class _ObservedValues(Pending):
 
 
 class Observed:
-    """A shard whose operations an observer sees. Does what that shard does."""
+    """A shard whose operations an observer measures. It has the methods of the shard."""
 
     def __init__(self, shard: AnyShard, observer: Observer) -> None:
         self._shard = shard

@@ -1,5 +1,8 @@
-"""A shard that several nodes keep, as a client sees it: it reads the copy of its own node, and has the node that
-decides write. When nodes are lost it finds out who decides now, and goes on."""
+"""A shard with replicas, as a client uses it.
+
+Reads use the replica of the own node, writes are sent to the primary. When nodes are lost the client finds the new
+primary and retries.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ from dragon.shards.operations import WRITES
 
 __all__ = ["ReplicatedShard"]
 
-_FAILOVER_TIMEOUT_S = 30.0  # seconds until a new holder is found
-_FAILOVER_POLL_S = 0.05
-# In place of who asks for a write: a read that shows all that was answered before it was begun.
+_FAILOVER_TIMEOUT_S = 30.0  # seconds within which a new primary must be found
+_FAILOVER_POLL_S = 0.05  # seconds between two attempts
+# In place of a write's identity: a read that returns every write that had returned before the read began.
 NEWEST: Any = ()
-# What the copy of this node can tell.
+# Operations of begin() that the replica of this node can answer.
 _READS = frozenset({"part", "size"})
 
 
 class ReplicatedShard(RemoteShard):
-    """Does what the other shards do."""
+    """A shard with replicas. It has the methods of the other shards."""
 
     def __init__(self, number: str, settings: Settings) -> None:
         super().__init__(number, settings)
@@ -47,24 +50,24 @@ class ReplicatedShard(RemoteShard):
         return LocalShard(settings, words, lock, self.number)
 
     def within(self, timeout: float | None) -> Self:
-        """The same shard, whose operations raise DDictTimeoutError after so many seconds."""
+        """Return the same shard with a timeout in seconds, after which operations raise DDictTimeoutError."""
         limited = super().within(timeout)
         limited._local = self._local and self._local.within(timeout)
         return limited
 
     @property
     def where(self) -> str:
-        """How messages name it."""
+        """The name of the shard in messages."""
         return f"manager {self.settings.manager} on nodes {', '.join(map(str, self._holders))}"
 
     def close(self) -> None:
-        """Close what this process has of it."""
+        """Close the shard's memory in this process."""
         super().close()
         if self._local is not None:
             self._local.close()
 
     def value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
-        """The value of a key, or MISSING. `note` is called with its bytes."""
+        """Return the value of a key, or MISSING. `note` is called with the size of the value in bytes."""
         return self._read("value", key, checkpoint, note)
 
     def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
@@ -85,7 +88,7 @@ class ReplicatedShard(RemoteShard):
         return pending
 
     def contains(self, key: bytes, checkpoint: int) -> bool:
-        """Whether the key is there."""
+        """Return whether the key exists."""
         return bool(self._read("contains", key, checkpoint))
 
     def _read(self, method: str, *arguments: Any) -> Any:
@@ -93,34 +96,34 @@ class ReplicatedShard(RemoteShard):
             try:
                 return getattr(self._local, method)(*arguments)
             except DestroyedError:
-                self._local = None  # this node's copy is no longer a valid replica; others are looked for below
+                self._local = None  # this node's copy is no longer a valid replica; the primary is asked below
         return getattr(super(), method)(*arguments)
 
     @property
     def local(self) -> LocalShard | None:
-        """This node's copy."""
+        """The replica of this node; None if it has none."""
         return self._local
 
     def home(self) -> int:
-        """The node that decides about it."""
+        """Return the node of the primary."""
         self.look_for_holders(time.monotonic() + _FAILOVER_TIMEOUT_S)
         return self._holders[0]
 
     def holders(self) -> list[int]:
-        """The nodes that keep it."""
+        """Return the nodes that hold the shard, the primary's first."""
         self.home()
         return self._holders
 
     def changing_words(self) -> Words | None:
-        """Words of which the first changes with every change; None where this node has no copy."""
+        """Return words of which the first changes with every change; None if this node has no replica."""
         return self._local.changing_words() if self._local is not None else None
 
     def changed_since(self) -> int:
-        """A number that differs after a change."""
+        """Return a number that differs after a change; always 0 if this node has no replica."""
         return self._local.changed_since() if self._local is not None else 0
 
     def wait_for_change(self, seen: int, timeout: float | None) -> bool:
-        """Wait for a change, or a little while where this node has no copy."""
+        """Wait until changed_since() differs from `seen`, or for a moment if this node has no replica."""
         if self._local is not None:
             return self._local.wait_for_change(seen, timeout)
         time.sleep(_FAILOVER_POLL_S if timeout is None else min(timeout, _FAILOVER_POLL_S))
@@ -136,7 +139,8 @@ class ReplicatedShard(RemoteShard):
         return _Persistent(self, begin, write)
 
     def look_for_holders(self, deadline: float) -> None:
-        """Find out which nodes hold the shard now. Raises DDictError where no node does any more."""
+        """Find the nodes that hold the shard now. Raises DDictError if no node holds it any more, or after
+        `deadline`."""
         while True:
             living = {node.index for node in run_nodes()}
             known = [holder for holder in self._holders if holder in living]
@@ -148,10 +152,10 @@ class ReplicatedShard(RemoteShard):
                 if found and found[0] in living:
                     self._holders = found
                     return
-                known += [holder for holder in found if holder in living]  # one takes over in a moment
+                known += [holder for holder in found if holder in living]  # one of them is about to become the primary
             if not known:
                 raise DDictError(
-                    f"all nodes that kept manager {self.settings.manager} are gone: "
+                    f"all nodes that held manager {self.settings.manager} are lost: "
                     f"{', '.join(map(str, self._holders))}; its keys are lost",
                     "LOST",
                 )
@@ -163,13 +167,15 @@ class ReplicatedShard(RemoteShard):
 
 
 class _Persistent(Pending):
-    """An operation that is begun again where the node that was asked is gone or decides no more, or the connection
-    broke. Who decides knows it again, and does nothing twice."""
+    """A pending operation that is retried if its node is lost or is no longer the primary, or if the connection broke.
+
+    The primary recognizes a retried write by its identity and does it once.
+    """
 
     def __init__(self, shard: ReplicatedShard, begin: Callable[[], Pending], write: Write | None) -> None:
         self._shard = shard
         self._begin = begin
-        self._write = write  # while this is there the answer may be asked for again
+        self._write = write  # while this object exists the primary keeps the reply for a retry
         self._pending = self._try()
 
     def _try(self) -> Pending | None:
@@ -194,7 +200,7 @@ class _Persistent(Pending):
                 raise DDictError(f"{self._shard.where} did not answer in time", "TIMEOUT")
 
     def _was_moved(self) -> bool:
-        """Whether the shard is somewhere else, and not gone altogether."""
+        """Return whether the shard is held by other nodes, and was not destroyed."""
         try:
             self._shard.look_for_holders(time.monotonic())
         except DDictError:

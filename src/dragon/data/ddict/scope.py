@@ -1,4 +1,4 @@
-"""What a handle works on: a dictionary, all its managers or one of them, in one checkpoint, within a timeout."""
+"""The state of a handle: a dictionary, all its managers or one of them, a checkpoint and a timeout."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Scope"]
 
 
 class _Attached:
-    """The shards of a dictionary as this process has them open; all its handles of it share them."""
+    """The open shards of a dictionary in this process, which all its handles share."""
 
     _all: ClassVar[weakref.WeakValueDictionary[str, _Attached]] = weakref.WeakValueDictionary()
     _lock = ProcessLock()
 
     def __init__(self, descriptor: Descriptor) -> None:
         self.descriptor = descriptor
-        self.chosen = False  # whether keys are known to lie with other managers than their hashes say
+        self.chosen = False  # whether keys are known to be with other managers than their hashes say
         self.shards: list[AnyShard] = [_open(descriptor.number, settings) for settings in descriptor.shards]
 
     @classmethod
@@ -40,7 +40,7 @@ class _Attached:
 
     @classmethod
     def _close_gone(cls, name: str) -> None:
-        """Close what is open of dictionaries of that name that are gone: one that is restarted lies in their files."""
+        """Close the shards of destroyed dictionaries of that name: a restarted dictionary uses the same files."""
         for other in list(cls._all.values()):
             if other.descriptor.options.name == name:
                 for shard in other.shards:
@@ -57,21 +57,22 @@ def _open(number: str, settings: Settings) -> AnyShard:
 
 
 class Scope:
-    """The managers of a dictionary as one handle uses them. Not for several threads at a time.
+    """The managers of a dictionary as one handle uses them. Must not be used by several threads at the same time.
 
     Args:
         descriptor: of the dictionary.
-        life: exists while a process is attached; None where the node that has it is lost.
+        life: an object that exists while a process is attached; None if its node is lost.
 
     Attributes:
         attached: the shards that this process has open; None once the handle is dropped.
-        shards: the same within the timeout, by manager; empty once the handle is dropped.
-        count: managers of the dictionary.
-        bound: the manager that alone is used, None for all.
-        one: its shard, or the only shard of a dictionary of one manager; None where a key's hash decides.
-        checkpoint: in which the handle reads and writes.
-        timeout: seconds that an operation may take, None for ever.
-        observer: counts and logs what the handle does, where that was asked for.
+        shards: the same shards with the timeout, by manager; empty once the handle is dropped.
+        count: the number of managers of the dictionary.
+        bound: the only manager that the handle uses; None for all.
+        one: the shard of that manager, or the only shard of a dictionary with one manager; None if a key's hash
+        decides.
+        checkpoint: the checkpoint in which the handle reads and writes.
+        timeout: seconds that an operation may take; None: no limit.
+        observer: measures and logs the operations of the handle; None if that was not requested.
     """
 
     def __init__(self, descriptor: Descriptor, life: Event | None) -> None:
@@ -84,7 +85,7 @@ class Scope:
         self.limit(self.options.timeout)
 
     def limit(self, timeout: float | None) -> None:
-        """Let operations take so many seconds."""
+        """Set the timeout of operations, in seconds."""
         assert self.attached is not None
         shards = self.attached.shards
         self.timeout = timeout
@@ -97,7 +98,7 @@ class Scope:
         self._choose_one()
 
     def observe(self) -> Observer:
-        """What sees the operations of this handle, from the first call on."""
+        """Return the observer of this handle's operations; the first call starts it."""
         if self.observer is None:
             observer = self.observer = Observer()
             self.shards = [cast("AnyShard", Observed(shard, observer)) for shard in self.open()]
@@ -109,7 +110,7 @@ class Scope:
         self.one = None if place is None else self.shards[place]
 
     def copied(self) -> Self:
-        """The same for another handle, with the same observer."""
+        """Return the same scope for another handle, with the same observer."""
         self.open()
         copied = type(self)(self.descriptor, self.life)
         copied.checkpoint, copied.timeout, copied.bound = self.checkpoint, self.timeout, self.bound
@@ -117,34 +118,34 @@ class Scope:
         return copied
 
     def drop(self) -> None:
-        """Use nothing of the dictionary any more: every other use raises DestroyedError from now on."""
+        """Release the dictionary: every later use raises DestroyedError."""
         self.attached = self.life = self.one = None
         self.shards = []
 
     def open(self) -> list[AnyShard]:
-        """The shards of all managers. Raises DestroyedError once the handle is dropped."""
+        """Return the shards of all managers. Raises DestroyedError once the handle is dropped."""
         if self.attached is None:
             raise _core.DestroyedError(f"the dictionary {self.options.name!r} was destroyed or detached here")
         return self.shards
 
     def shard(self, key: bytes) -> AnyShard:
-        """The shard that an encoded key belongs to. Raises DestroyedError once the handle is dropped."""
+        """Return the shard that an encoded key belongs to. Raises DestroyedError once the handle is dropped."""
         return self.one or self.open()[self.place(key)]
 
     def place(self, key: bytes) -> int:
-        """The manager that an encoded key belongs to."""
+        """Return the manager that an encoded key belongs to."""
         return place_of(key, self.count) if self.bound is None else self.bound
 
     def used(self) -> list[AnyShard]:
-        """The shards that are used: all, or the one that is bound."""
+        """Return the shards that the handle uses: all, or the one of the bound manager."""
         shards = self.open()
         return shards if self.bound is None else [shards[self.bound]]
 
     def on_all(self, method: str, *arguments: Any) -> list[Any]:
-        """What a method of every shard that is used returns."""
+        """Call a method of every shard that is used, at the same time, and return the results."""
         pending = [shard.begin(method, *arguments) for shard in self.used()]
         return [one.result(self.timeout) for one in pending]
 
     def local(self) -> list[LocalShard]:
-        """Those of them that are on this node."""
+        """Return the used shards of this node."""
         return [shard.local for shard in self.used() if shard.local is not None]

@@ -1,4 +1,4 @@
-"""A queue that ends."""
+"""A queue with an end."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["SentinelQueue"]
 
 
 class _Sentinel:
-    """What follows the last item: the error that kept the writer from more, if one did."""
+    """The end mark after the last item, with the error that stopped the writer, or ""."""
 
     def __init__(self, error: str) -> None:
         self.error = error
 
 
 class SentinelQueue:
-    """A queue with one writer and one reader, who learns from EOFError that the writer has closed it.
+    """A queue with one writer and one reader; the reader gets EOFError after the writer has closed it.
 
-    Each of the two says first which it is, by putter() or getter(). A handle that is sent to another process has said
-    nothing there.
+    Each process first declares its role, by putter() or getter(). A handle that is sent to another process has no role
+    there.
 
     Args:
-        maxsize: items that the writer may be ahead; the next put() waits.
+        maxsize: the number of items that the writer may be ahead; the next put() waits.
 
     Examples:
         >>> from dragon.data.ddict import SentinelQueue
@@ -48,23 +48,26 @@ class SentinelQueue:
         return _attached, (self._channel,)
 
     def putter(self) -> None:
-        """Be the writer. Raises RuntimeError for the reader."""
+        """Declare this handle the writer. Raises RuntimeError if it is the reader."""
         self._take("putter")
 
     def getter(self) -> None:
-        """Be the reader. Raises RuntimeError for the writer."""
+        """Declare this handle the reader. Raises RuntimeError if it is the writer."""
         self._take("getter")
 
     def put(self, item: Any) -> None:
-        """Add an item. Raises RuntimeError without putter() before, and after close()."""
+        """Add an item. Raises RuntimeError if putter() was not called before, and after close()."""
         self._check("putter", "put")
         if self._ended is not None:
             raise RuntimeError("put() on a SentinelQueue that was closed")
         self._channel.put(item)
 
     def get(self, timeout: float | None = None) -> Any:
-        """The next item. Raises EOFError after the last one, queue.Empty after `timeout` seconds without one, and
-        RuntimeError without getter() before.
+        """Return the next item.
+
+        Raises EOFError after the last one, queue.Empty after `timeout` seconds without one, and RuntimeError if
+        getter() was
+        not called before.
         """
         self._check("getter", "get")
         if self._ended is None:
@@ -75,7 +78,10 @@ class SentinelQueue:
         raise EOFError(*self._ended)
 
     def close(self, error: str = "") -> None:
-        """End the queue for the reader, whose EOFError carries `error`; nothing where the reader calls it, or again."""
+        """End the queue for the reader, whose EOFError has `error` as its argument.
+
+        Does nothing when the reader calls it, or the second time.
+        """
         if self._role == "putter" and self._ended is None:
             self._ended = ()
             self._channel.put(_Sentinel(error))

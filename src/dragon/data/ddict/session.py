@@ -1,4 +1,4 @@
-"""Which write of whom a request is, so that it can be sent twice and is done once."""
+"""Identifies each write of a thread, so that the primary does a write that is sent twice only once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Session", "Write", "own_session"]
 
 
 class Write:
-    """A write whose answer may be needed, as long as this exists."""
+    """A write whose reply may be requested again while this object exists."""
 
     def __init__(self, session: Session, number: int) -> None:
         self._session, self._number = session, number
@@ -29,17 +29,17 @@ class Session:
         self._open: dict[int, None] = {}  # in order
 
     def begin_write(self) -> Write:
-        """The next one."""
+        """Return the next write."""
         self._last += 1
         self._open[self._last] = None
         return Write(self, self._last)
 
     def end(self, number: int) -> None:
-        """Nobody needs the answer to a write any more."""
+        """Note that the reply to a write is no longer needed."""
         self._open.pop(number, None)
 
     def identity(self, number: int) -> tuple[bytes, int, int]:
-        """What says which write it is: the session, its number, and up to where no answer is needed any more."""
+        """Return (session, number of the write, number up to which no reply is needed any more)."""
         return self._name, number, min(next(iter(self._open), number), number) - 1
 
 
@@ -47,7 +47,7 @@ _local = threading.local()
 
 
 def own_session() -> Session:
-    """This thread's."""
+    """Return the session of this thread."""
     session: Session | None = getattr(_local, "session", None)
     if session is None or session.pid != os.getpid():
         session = _local.session = Session()

@@ -1,4 +1,4 @@
-"""A dictionary's shards as a client sees them: those of its own node directly, others by way of the agents."""
+"""The shards of a dictionary as a client uses them: those of its own node directly, others through the agents."""
 
 from __future__ import annotations
 
@@ -22,43 +22,44 @@ from dragon.shards.shard import MISSING, Shard
 
 __all__ = ["LATER", "AnyShard", "Done", "LocalShard", "Note", "Pending", "RemoteShard", "open_shard"]
 
-# Called with the bytes of a value, as it is stored.
+# A function that is called with the size in bytes of a value in its encoded form.
 Note = Callable[[int], None]
 
 LATER: Any = type("Later", (), {"__repr__": lambda self: "LATER"})()
-"""In place of a value that is too large to come with others."""
+"""In place of a value that is too large to be sent together with others."""
 
 
 def open_shard(number: str, settings: Settings) -> AnyShard:
-    """A shard of a dictionary. Raises DestroyedError where it is gone, NodeLostError where its node is."""
+    """Open a shard of a dictionary. Raises DestroyedError if it was destroyed, NodeLostError if its node is lost."""
     if settings.node == this_run().node:
         return LocalShard(settings, Words._attached(settings.words), Lock._attached(settings.lock), number)
     return RemoteShard(number, settings)
 
 
 class Pending:
-    """What an operation that was begun will give."""
+    """The pending result of an operation."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for it at most `timeout` seconds. Raises what the operation raises, DDictTimeoutError."""
+        """Wait at most `timeout` seconds for the result and return it. Raises the operation's exception,
+        DDictTimeoutError."""
         raise NotImplementedError
 
 
 class Done(Pending):
-    """An operation that was done as it was begun."""
+    """The result of an operation that is complete already."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the value at once."""
+        """Return the value immediately."""
         return self._value
 
 
 class LocalShard(Shard):
-    """A shard of this node."""
+    """A shard on this node."""
 
-    told_chosen = False  # as of a RemoteShard; what is true of this one is in its words
+    told_chosen = False  # used by RemoteShard only: a local shard reads it from its words
 
     def __init__(self, settings: Settings, words: Words, lock: Lock, number: str) -> None:
         super().__init__(settings, words, lock)
@@ -66,15 +67,15 @@ class LocalShard(Shard):
         self.retire = self._persist_all
 
     def within(self, timeout: float | None) -> Self:
-        """The same shard, whose operations raise DDictTimeoutError after so many seconds."""
+        """Return the same shard with a timeout in seconds, after which operations raise DDictTimeoutError."""
         limited = copy.copy(self)
         limited.timeout = timeout
         return limited
 
     def value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
-        """The value of a key, or MISSING. `note` is called with its bytes.
+        """Return the value of a key, or MISSING. `note` is called with the size of the value in bytes.
 
-        In a frozen shard its buffers are the shard's memory, to be read only.
+        The buffers of a value in a frozen shard are the shard's memory, and must only be read.
         """
         if self.is_frozen:
             pinned = self.pin(key, checkpoint)
@@ -87,7 +88,7 @@ class LocalShard(Shard):
         return self.read(key, checkpoint, _value_of if note is None else partial(_noted_copy, note))
 
     def take(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
-        """The same; and the key is deleted."""
+        """Delete a key and return its value, or MISSING."""
         return self.pop(key, checkpoint, _value_of if note is None else partial(_noted_copy, note))
 
     def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
@@ -118,24 +119,25 @@ class LocalShard(Shard):
 
     @property
     def local(self) -> LocalShard | None:
-        """What of it is on this node."""
+        """The part of the shard that is on this node: the shard itself."""
         return self
 
     def changing_words(self) -> Words | None:
-        """Words of which the first changes with every change."""
+        """Return words of which the first changes with every change."""
         return self.words
 
     def home(self) -> int:
-        """The node that decides about it."""
+        """Return the shard's node."""
         return self.settings.node
 
     def holders(self) -> list[int]:
-        """The nodes that keep it."""
+        """Return the nodes that hold the shard."""
         return [self.home()]
 
     def state(self) -> tuple[int, int, bool, bool]:
-        """The oldest and the newest checkpoint, whether it is frozen, and whether keys may lie with other managers than
-        their hashes say."""
+        """Return the oldest and the newest checkpoint, whether the shard is frozen, and whether keys may be with other
+        managers
+        than their hashes say."""
         self._check()
         return self.oldest, self.newest, self.is_frozen, self.is_chosen
 
@@ -150,7 +152,8 @@ def _noted_copy(note: Note, stored: Stored) -> Any:
 
 
 def _value_of(stored: Stored, owner: Any = None) -> Any:
-    """The value of a record, with memory of its own, or with the record's where that has an owner."""
+    """Return the value of a record, with a copy of its memory, or with the record's memory if `owner` keeps
+    that alive."""
     if not stored.blobs:
         return decode_value(stored.head, _no_blob)
 
@@ -172,7 +175,7 @@ def _no_blob(i: int, as_bytes: bool) -> Any:
 
 
 class _Asked(Pending):
-    """An answer of another node; it comes to the thread that asked."""
+    """The pending reply of another node, which only the requesting thread can receive."""
 
     def __init__(self, conduit: Conduit, number: int, change: Any) -> None:
         self._conduit = conduit
@@ -185,28 +188,28 @@ class _Asked(Pending):
 
 
 class RemoteShard:
-    """A shard of another node. Does what LocalShard does."""
+    """A shard on another node. It has the methods of LocalShard."""
 
     def __init__(self, number: str, settings: Settings) -> None:
         self.number = number
         self.settings = settings
         self.timeout: float | None = None
-        self.told_chosen = False  # whether an answer said that keys may lie with other managers than their hashes say
+        self.told_chosen = False  # whether a reply said that keys may be with other managers than their hashes say
         self._words: Words | None = None
 
     def within(self, timeout: float | None) -> Self:
-        """The same shard, whose operations raise DDictTimeoutError after so many seconds."""
+        """Return the same shard with a timeout in seconds, after which operations raise DDictTimeoutError."""
         limited = copy.copy(self)
         limited.timeout = timeout
         return limited
 
     @property
     def where(self) -> str:
-        """How messages name it."""
+        """The name of the shard in messages."""
         return f"manager {self.settings.manager} on node {self.settings.node}"
 
     def close(self) -> None:
-        """Drop what this process has of it."""
+        """Close the shard's memory in this process."""
         if self._words is not None:
             self._words._close()
 
@@ -231,7 +234,7 @@ class RemoteShard:
         return self._begin(method, *arguments)
 
     def value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
-        """The value of a key, or MISSING. `note` is called with its bytes."""
+        """Return the value of a key, or MISSING. `note` is called with the size of the value in bytes."""
         return self.begin_value(key, checkpoint, note).result(self.timeout)
 
     def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
@@ -242,12 +245,13 @@ class RemoteShard:
         return _decoded(note, value, buffers) if self._is_there(value) else MISSING
 
     def _is_there(self, value: Any) -> bool:
-        """Whether an answer is not that of a key that is missing."""
+        """Return whether a reply is one of a key that exists."""
         self.told_chosen = self.told_chosen or value is False
         return value is not None and value is not False
 
     def begin_values(self, keys: list[bytes], checkpoint: int, notes: list[Note] | None = None) -> Pending:
-        """Begin value() of several keys, asked for together; LATER for those that must be asked for alone."""
+        """Begin value() of several keys with one request; the result has LATER for those that need a request of their
+        own."""
         return self._begin("read_many", keys, checkpoint, change=partial(_read_values, notes))
 
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
@@ -259,7 +263,7 @@ class RemoteShard:
         return self._begin("put", key, record.head, checkpoint, flags, buffers=record.blobs)
 
     def begin_put_new(self, key: bytes, record: Record, checkpoint: int) -> Pending:
-        """Begin to store a record unless the key is there; whether it was stored."""
+        """Begin to store a record unless the key exists; the result is whether it was stored."""
         return self._begin("put_new", key, record.head, checkpoint, buffers=record.blobs)
 
     def put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> None:
@@ -273,50 +277,51 @@ class RemoteShard:
         return self._begin("put_many", heads, checkpoint, flags, buffers=blobs)
 
     def take(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
-        """The value of a key, which is deleted, or MISSING."""
+        """Delete a key and return its value, or MISSING."""
         return self._begin("pop", key, checkpoint, True, change=partial(self._read_value, note)).result(self.timeout)
 
     def pop(self, key: bytes, checkpoint: int) -> Any:
-        """Delete a key; True or MISSING."""
+        """Delete a key. Returns True or MISSING."""
         return True if self._is_there(self._begin("pop", key, checkpoint, False).result(self.timeout)) else MISSING
 
     def contains(self, key: bytes, checkpoint: int) -> bool:
-        """Whether the key is there."""
+        """Return whether the key exists."""
         return self._is_there(self._begin("contains", key, checkpoint).result(self.timeout))
 
     def keys(self, checkpoint: int) -> list[bytes]:
-        """All keys, but for copies of broadcasts."""
+        """Return all keys without the copies of broadcast keys."""
         return list(self._begin("keys", checkpoint).result(self.timeout))
 
     def add(self, key: bytes, value: int, checkpoint: int) -> int:
-        """Add to an integer; the value before."""
+        """Add to an integer and return the value before."""
         return int(self._begin("add", key, value, checkpoint).result(self.timeout))
 
     def state(self) -> tuple[int, int, bool, bool]:
-        """The oldest and the newest checkpoint, whether it is frozen, and whether keys may lie with other managers than
-        their hashes say."""
+        """Return the oldest and the newest checkpoint, whether the shard is frozen, and whether keys may be with other
+        managers
+        than their hashes say."""
         oldest, newest, frozen, chosen = self._begin("state").result(self.timeout)
         return oldest, newest, frozen, chosen
 
     @property
     def local(self) -> LocalShard | None:
-        """What of it is on this node."""
+        """The part of the shard that is on this node: None."""
         return None
 
     def home(self) -> int:
-        """The node that decides about it."""
+        """Return the shard's node."""
         return self.settings.node
 
     def holders(self) -> list[int]:
-        """The nodes that keep it."""
+        """Return the nodes that hold the shard."""
         return [self.home()]
 
     def changing_words(self) -> Words | None:
-        """Words of which the first changes with every change; None where there are none that this node can look at."""
+        """Return words of which the first changes with every change; None if this node cannot read such words."""
         return self._shared_words()
 
     def changed_since(self) -> int:
-        """A number that differs after a change."""
+        """Return a number that differs after a change."""
         return self._shared_words()[0]
 
     def wait_for_change(self, seen: int, timeout: float | None) -> bool:
@@ -362,6 +367,6 @@ def _decoded(note: Note | None, described: Any, buffers: list[Any]) -> Any:
 
 
 def client_number() -> tuple[int, int, int]:
-    """This process among all of the run: node, process id, start time."""
+    """Return the identity of this process in the run: node, process id, start time."""
     me = this_process()
     return this_run().node, me.pid, me.start_time

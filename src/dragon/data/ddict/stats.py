@@ -1,4 +1,4 @@
-"""How full the managers of a dictionary are."""
+"""The memory and number of keys of a dictionary's managers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,21 @@ __all__ = ["DDictManagerStats", "stats_of"]
 
 @dataclass(frozen=True)
 class DDictManagerStats:
-    """One manager. Memory is in bytes, `pool_utilization` in percent.
+    """The state of one manager. Memory is in bytes.
 
-    Memory is not cut into blocks that could be counted: `free_blocks` is one piece of all that is free.
+    Attributes:
+        manager_id: the number of the manager.
+        hostname: the host name of its node.
+        total_bytes: the size of its memory.
+        total_used_bytes: the used part.
+        pool_free_space: the free part.
+        pool_utilization: the used part in percent.
+        num_keys: the number of keys in the handle's checkpoint.
+        free_blocks: {free bytes: 1}, because the memory is not divided into blocks that could be counted.
+        max_pool_allocations: always 0.
+        max_pool_allocations_used: always 0.
+        current_pool_allocations_used: the number of entries that the manager stores.
+        timekeeper_stats: always empty.
 
     Examples:
         >>> from dragon.data.ddict import DDict
@@ -40,7 +52,7 @@ class DDictManagerStats:
 
 
 def stats_of(settings: Settings, usage: dict[str, int], keys: int) -> DDictManagerStats:
-    """From what a shard tells."""
+    """Return the stats of a shard from its settings, its usage and its number of keys."""
     free = usage["total"] - usage["used"]
     return DDictManagerStats(
         settings.manager,

@@ -1,4 +1,4 @@
-"""keys(), values() and items() of a dictionary."""
+"""The views that keys(), values() and items() of a dictionary return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["DDictItemsView", "DDictKeysView", "DDictMappingProxy", "DDictValuesV
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values are equal; arrays and tensors are if they have one shape and all their elements are."""
+    """Return whether two values are equal. Arrays and tensors are if their shapes and all their elements are equal."""
     if getattr(one, "shape", ()) != getattr(other, "shape", ()):
         return False
     found = one == other
@@ -19,7 +19,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 class DDictMappingProxy:
-    """A dictionary that can only be read.
+    """A read-only view of a dictionary.
 
     Examples:
         >>> from dragon.data.ddict import DDict
@@ -45,28 +45,28 @@ class DDictMappingProxy:
         return len(self._ddict)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, or `default`."""
+        """Return the value of a key, or `default`."""
         return self._ddict.get(key, default)
 
     def keys(self) -> KeysView[Any]:
-        """All keys."""
+        """Return a view of all keys."""
         return self._ddict.keys()
 
     def values(self) -> ValuesView[Any]:
-        """All values."""
+        """Return a view of all values."""
         return self._ddict.values()
 
     def items(self) -> ItemsView[Any, Any]:
-        """All keys with their values."""
+        """Return a view of all keys with their values."""
         return self._ddict.items()
 
     def copy(self) -> dict[Any, Any]:
-        """What is in it now."""
+        """Return the current contents as a dict."""
         return dict(self._ddict.items())
 
 
 class _View:
-    """Looks at the dictionary anew each time. `managers` limits it to some."""
+    """A view that reads the dictionary each time it is used. `managers` limits it to some managers."""
 
     def __init__(self, ddict: Handle, managers: list[int] | None = None) -> None:
         self._ddict = ddict
@@ -74,7 +74,7 @@ class _View:
 
     @property
     def mapping(self) -> DDictMappingProxy:
-        """The dictionary, which can only be read through this."""
+        """A read-only view of the dictionary. Raises NotImplementedError for a view of local keys."""
         if self._managers is not None:
             raise NotImplementedError("a view of local keys has no mapping of its own")
         return DDictMappingProxy(self._ddict)
@@ -97,14 +97,14 @@ class _View:
         return (self._ddict._codec.decoded(key) for _, key in self._ddict._bulk.stored_keys(self._managers))
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
-        # A key that is gone by the time it is read is left out.
+        # A key that is deleted before it is read is left out.
         codec, bulk = self._ddict._codec, self._ddict._bulk
         found = bulk.present(bulk.stored_keys(self._managers))
         return ((codec.decoded(key), codec.loaded(value)) for key, value in found)
 
 
 class DDictKeysView(_View, KeysView[Any]):
-    """All keys.
+    """A view of all keys.
 
     Examples:
         >>> from dragon.data.ddict import DDict
@@ -126,7 +126,7 @@ class DDictKeysView(_View, KeysView[Any]):
 
 
 class DDictValuesView(_View, ValuesView[Any]):
-    """All values.
+    """A view of all values.
 
     Examples:
         >>> from dragon.data.ddict import DDict
@@ -144,7 +144,7 @@ class DDictValuesView(_View, ValuesView[Any]):
 
 
 class DDictItemsView(_View, ItemsView[Any, Any]):
-    """All keys with their values.
+    """A view of all keys with their values.
 
     Examples:
         >>> from dragon.data.ddict import DDict

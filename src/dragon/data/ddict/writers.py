@@ -1,4 +1,4 @@
-"""What comes before a write: whether it is allowed, who is told of it, and which writers it waits for."""
+"""The steps before a write: checks whether it is allowed, registration of the writer, and waiting for other writers."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ from dragon.runtime.protocol.shards import IsAlive
 __all__ = ["Writers"]
 
 _CLIENT = struct.Struct("<IIQ")
-_WRITER_CHECK_S = 1.0  # seconds between looks whether a writer that is waited for is still there
+_WRITER_CHECK_S = 1.0  # seconds between checks whether a writer that is waited for is still alive
 
 
 class Writers:
     """The writes of a handle, among those of all clients of its dictionary.
 
-    `guarded` says whether allow() must come before a write; where it need not, writing is faster.
+    `guarded` says whether allow() must be called before a write; if not, writing is faster.
     """
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._noted: set[int] = set()  # managers that know in which checkpoint this handle writes
-        self._begun = 0  # the checkpoint to which this handle has had all managers go on
+        self._begun = 0  # the checkpoint to which this handle has advanced all managers
         self._persists = bool(scope.options.persist_freq and scope.options.persist_count)
         self.guarded = self._is_guarded()
 
     def _is_guarded(self) -> bool:
-        """Whether something is to be seen to before each write. Of what a chosen manager is given others are told."""
+        """Return whether a step is needed before each write. The first write to a bound manager, too, must be
+        announced."""
         scope = self._scope
         if scope.bound is not None and scope.count > 1 and not (scope.attached and scope.attached.chosen):
             return True
         return scope.options.read_only or scope.options.wait_for_writers or self._persists
 
     def write(self, shard: AnyShard, do: Callable[[], Any]) -> Any:
-        """Change something, once it may be."""
+        """Call `do()` once the write is allowed, and return its result."""
         if self.guarded:
             self.allow(shard)
         return do()
 
     def allow(self, shard: AnyShard) -> None:
-        """Wait until this handle may write to a shard. Raises DDictError where it may not, DDictTimeoutError."""
+        """Wait until this handle may write to a shard. Raises DDictError if it may not, DDictTimeoutError."""
         scope = self._scope
         self.refuse_if_read_only()
         if scope.bound is not None:
@@ -62,15 +63,16 @@ class Writers:
             self._begin_everywhere()
 
     def refuse_if_read_only(self) -> None:
-        """Raises DDictError where the dictionary is read-only."""
+        """Raise DDictError if the dictionary is read-only."""
         if self._scope.options.read_only:
             raise DDictError(f"the dictionary {self._scope.options.name!r} is read-only", "INVALID_OPERATION")
 
     def refuse_future(self, shard: AnyShard) -> None:
-        """Raises DDictFutureCheckpointError where the checkpoint cannot be written without waiting for others.
+        """Raise DDictFutureCheckpointError if the checkpoint cannot be written without waiting for other clients.
 
-        Batches and broadcasts do not wait: where somebody may be waited for, their checkpoint must be one that the
-        shard holds, or can hold without dropping another one in which there is something.
+        Batches and broadcasts do not wait: with wait_for_keys or wait_for_writers their checkpoint must be one that the
+        shard
+        holds, or can hold without dropping another one that is not empty.
         """
         scope, options = self._scope, self._scope.options
         self.refuse_if_read_only()
@@ -85,7 +87,7 @@ class Writers:
             )
 
     def note_chosen(self) -> None:
-        """Have all know that keys may lie with other managers than their hashes say."""
+        """Announce to all managers that keys may be with other managers than their hashes say."""
         scope = self._scope
         assert scope.attached is not None
         if not scope.attached.chosen and scope.count > 1:
@@ -95,12 +97,12 @@ class Writers:
         self.guarded = self._is_guarded()
 
     def go_to(self, checkpoint: int) -> None:
-        """Work in another checkpoint, and tell it to those who may wait for this handle."""
+        """Move this handle to another checkpoint, and report that to the managers where it is a writer."""
         self._scope.checkpoint = checkpoint
         self._note(checkpoint)
 
     def leave(self) -> None:
-        """Be a writer no more."""
+        """Unregister this handle as a writer."""
         if self._scope.attached is not None:
             self._note(None)
         self._noted.clear()
@@ -110,8 +112,9 @@ class Writers:
             self._scope.shards[manager].begin("note_writer", _me(), checkpoint).result(self._scope.timeout)
 
     def _begin_everywhere(self) -> None:
-        """Have all managers go on to this checkpoint, those too in which nothing is written: what leaves the working
-        set can be restored only if all of them have written it to disk."""
+        """Advance all managers to this checkpoint, also those to which nothing is written: a checkpoint that leaves the
+        working
+        set can be restored only if all managers have written it to disk."""
         scope = self._scope
         shards = scope.open()
         if scope.options.wait_for_writers:
