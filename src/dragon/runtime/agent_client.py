@@ -49,20 +49,24 @@ _in_agent = False
 
 
 def forbid_asking() -> None:
-    """Have `ask` refuse in this process, which is the agent: it would wait for an answer of its own for ever."""
+    """Make ask() fail in this process, which is the agent: it would wait for its own reply without end."""
     global _in_agent
     _in_agent = True
 
 
 class Unwanted(Exception):
-    """The answer is not wanted any more."""
+    """The reply is no longer wanted."""
 
 
 def ask(
     request: Request[_Answer], descriptors: Sequence[int] = (), wanted: Callable[[], bool] | None = None
 ) -> _Answer:
-    """The agent's answer. Raises what the agent raised, RunEndedError where there is none, Unwanted once `wanted`,
-    which is asked once a second, denies it, and ValueError in the agent itself."""
+    """Send a request to this node's agent and return the reply.
+
+    Raises what the agent raised, RunEndedError if no agent answers, Unwanted once `wanted()`, which is called once a
+    second,
+    returns False, and ValueError in the agent itself.
+    """
     run = this_run()
     if _in_agent:
         raise ValueError(f"node {run.node} was given an object of another node where one of its own is needed")
@@ -75,15 +79,16 @@ def ask(
         _local.connection = None
         raise _no_answer(run, error) from error
     except BaseException:
-        _local.connection = None  # the agent forgets what was asked for
+        _local.connection = None  # closing the connection cancels the request
         raise
     if reply.error is not None:
         raise error_named(*reply.error)
-    return cast(_Answer, reply.value)  # without an error there is one
+    return cast(_Answer, reply.value)  # a reply without an error has a value
 
 
 def tell(request: Request[None], descriptors: Sequence[int]) -> None:
-    """The same without an answer, which an agent that is still starting gives late. Raises RunEndedError."""
+    """Send a request without waiting for the reply, which an agent that is still starting sends late. Raises
+    RunEndedError."""
     run = this_run()
     try:
         connection = _Connection(run.folder)
@@ -104,13 +109,13 @@ def _no_answer(run: Run, error: Exception) -> RunEndedError:
 
 
 def error_named(kind: str, text: str) -> Exception:
-    """The error that an agent described."""
+    """Return the error that an agent described by its class and text."""
     name, _, code = kind.partition(" ")
     return DDICT_ERRORS[name](text, code) if code else _ERRORS.get(name, RuntimeError)(text)
 
 
 class _Connection:
-    """A thread's connection; it ends with the thread, and is not a forked child's."""
+    """A thread's connection, which is closed when the thread ends and is not used by a forked child."""
 
     def __init__(self, folder: Path) -> None:
         self.key = (os.getpid(), folder)
@@ -126,8 +131,11 @@ class _Connection:
 def close_with(owner: object, connection: socket.socket) -> None:
     """Close a socket once nothing refers to its owner any more.
 
-    Where the garbage collector finds both at once, a `__del__` of the owner may come after the socket's own, which
-    warns that nobody closed it. The owner needs one too: at the end of the interpreter finalizers are not called.
+    If the garbage collector finds both at once, a `__del__` of the owner may be called after the socket's own, which
+    warns
+    that the socket was not closed. The owner needs a `__del__` as well: at the end of the interpreter finalizers are
+    not
+    called.
     """
     weakref.finalize(owner, connection.close).atexit = False
 

@@ -1,7 +1,7 @@
-"""What becomes of the handles in what is pickled.
+"""Tracks the handles in pickled objects.
 
-Pickling a handle announces it, so that the object lives until the reader is attached. To a new process, which is
-attached before it runs, the names are given instead.
+Pickling a handle announces it, so that the object exists until the reader is attached. A new process is attached before
+it runs, so for it the names of the handles are collected instead.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class _State(threading.local):
 _state = _State()
 
 
-# Every message passes through these two: a class takes a third of the time of a generator.
+# Every message uses these two: a class takes a third of the time of a generator.
 
 
 class collected:
-    """Names of the handles that are pickled in the block; a failed attempt leaves none."""
+    """A context manager that collects the names of the handles pickled in its block. A failed attempt
+    announces none."""
 
     __slots__ = ("_outer",)
 
@@ -43,7 +44,7 @@ class collected:
 
 
 class announcing:
-    """What is pickled in the block is for a message, also while something is pickled for a new process."""
+    """A context manager whose block pickles for a message, even while an object is pickled for a new process."""
 
     __slots__ = ("_outer",)
 
@@ -55,7 +56,7 @@ class announcing:
 
 
 def announce(name: Any, send: Send) -> None:
-    """Tell whoever collects attachments of a handle that is sent, or keep its object alive by `send`."""
+    """Pass a handle that is sent to the collector of attachments; without one, keep its object alive by `send`."""
     take = _state.attachments
     if take is None:
         send()
@@ -64,7 +65,7 @@ def announce(name: Any, send: Send) -> None:
 
 
 def mention(name: tuple[int, int, int], send: Send) -> None:
-    """A handle of this name is being pickled; `send` keeps its object alive until the reader is attached."""
+    """Note that a handle of this name is being pickled; `send` keeps its object alive until the reader is attached."""
     names = _state.names
     if names is None:
         announce(name, send)
@@ -74,7 +75,7 @@ def mention(name: tuple[int, int, int], send: Send) -> None:
 
 @contextmanager
 def attachments() -> Iterator[list[tuple[int, int, int]]]:
-    """What is pickled in the block is for one new process: the objects that it must be attached to."""
+    """Collect the objects to which a new process must be attached, while its call is pickled in the block."""
     targets: list[tuple[int, int, int]] = []
     with _announced_to(lambda name, send: targets.append(name)):
         yield targets
@@ -82,8 +83,10 @@ def attachments() -> Iterator[list[tuple[int, int, int]]]:
 
 @contextmanager
 def mentions() -> Iterator[list[Mention]]:
-    """What is pickled in the block is kept: the arguments with which to call mention() whenever it is sent. Their
-    objects live as long as those are kept."""
+    """Collect the arguments with which mention() is called each time the object pickled in the block is sent.
+
+    The objects exist as long as the arguments are kept.
+    """
     kept: list[Mention] = []
     with _announced_to(lambda name, send: kept.append((name, send))):
         yield kept

@@ -1,4 +1,4 @@
-"""What a process may be given: checked where it is asked for, since a system tells later, and less."""
+"""Checks of the arguments of processes, made at the call: the system reports such errors later and with less detail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["checked_arguments", "checked_environment", "checked_seconds", "check
 
 
 def checked_arguments(args: Any) -> tuple[Any, ...]:
-    """The arguments of a process as they were given. Raises TypeError for a text and for a single one."""
+    """Return the arguments of a process as a tuple. Raises TypeError for a string or a single argument."""
     if args is None:
         return ()
     if not isinstance(args, Iterable) or isinstance(args, (str, bytes, Mapping)):
@@ -22,7 +22,7 @@ def checked_arguments(args: Any) -> tuple[Any, ...]:
 
 
 def checked_environment(env: Any) -> dict[str, str]:
-    """The variables of a process as they were given. Raises TypeError, ValueError for one that no system takes."""
+    """Return the variables of a process. Raises TypeError, and ValueError for a variable that no system accepts."""
     if not isinstance(env, Mapping | None):
         raise TypeError(f"env must map the names of variables to their values, not {env!r}")
     for key, value in (env or {}).items():
@@ -34,7 +34,7 @@ def checked_environment(env: Any) -> dict[str, str]:
 
 
 def words_of(args: Iterable[Any]) -> list[str]:
-    """The arguments of an executable as it gets them. Raises ValueError for one that no system passes on."""
+    """Return the arguments of an executable as strings. Raises ValueError for one with a NUL."""
     words = [os.fspath(argument) if isinstance(argument, os.PathLike) else str(argument) for argument in args]
     for word in words:
         if "\0" in word:
@@ -43,7 +43,7 @@ def words_of(args: Iterable[Any]) -> list[str]:
 
 
 def checked_seconds(name: str, value: Any) -> Any:
-    """A number of seconds, or None, as it was given. Raises TypeError for anything else."""
+    """Return a number of seconds, or None, unchanged. Raises TypeError for anything else."""
     seconds = plain_number(value)
     if not isinstance(seconds, (int, float, type(None))):
         raise TypeError(f"{name} must be a number of seconds, or None, not {value!r}")
@@ -51,7 +51,7 @@ def checked_seconds(name: str, value: Any) -> Any:
 
 
 def checked_signal(sig: Any) -> int:
-    """The number of a signal to send, or 0. Raises TypeError and ValueError for what is none."""
+    """Return the number of a signal, or 0. Raises TypeError or ValueError for anything else."""
     sig = plain_number(sig)
     if not isinstance(sig, int):
         raise TypeError(f"sig must be the number of a signal, such as signal.SIGTERM, not {sig!r}")

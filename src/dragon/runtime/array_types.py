@@ -1,6 +1,6 @@
-"""Types of ctypes arrays, such as `ctypes.c_int * 3`: no name leads to one, so it is sent as what it is made of.
+"""Pickles types of ctypes arrays, such as `ctypes.c_int * 3`, by their parts, because they cannot be found by name.
 
-Without importing ctypes, which few programs need.
+Does not import ctypes, which few programs need.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["is_nameless", "parts_of", "reduce_type"]
 
 
 def is_nameless(obj: Any) -> bool:
-    """Whether it is such a type, and not one that a module has under its name."""
+    """Return whether `obj` is an array type that its module does not have under its name."""
     return _is_array(obj) and getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is not obj
 
 
 def reduce_type(kind: Any) -> Any:
-    """What __reduce__() would give for it."""
+    """Return the __reduce__() value of an array type."""
     return _whole, parts_of(kind)
 
 
@@ -28,7 +28,7 @@ def _is_array(kind: Any) -> bool:
 
 
 def parts_of(kind: Any) -> tuple[Any, ...]:
-    """The element's type, and the lengths around it."""
+    """Return the element's type and the lengths of the dimensions."""
     return (*parts_of(kind._type_), kind._length_) if _is_array(kind) else (kind,)
 
 

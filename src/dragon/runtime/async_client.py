@@ -33,10 +33,11 @@ _local = threading.local()
 
 
 async def ask(request: Request[_Answer], late: Callable[[_Answer], object] | None = None) -> _Answer:
-    """The agent's answer. Raises what the agent raised, RunEndedError where there is no agent.
+    """Send a request to this node's agent and return the reply. Raises what the agent raised, RunEndedError without an
+    agent.
 
-    Where this is cancelled the agent forgets what was asked; `late` is called with an answer that it gave before it
-    heard of that, so that what was done can be undone.
+    If the caller is cancelled, the request is cancelled. `late` is called with a reply that the agent sent before it
+    received the cancellation, so that its effect can be undone.
     """
     return cast(_Answer, await _line().ask(request, cast("Callable[[object], object] | None", late)))
 
@@ -48,7 +49,7 @@ class _Asked(NamedTuple):
 
 
 class _Line:
-    """One event loop's connection to the agent. It ends with the loop, and is not a forked child's."""
+    """One event loop's connection to the agent, which is closed with the loop and is not used by a forked child."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         self.key = (os.getpid(), folder)
@@ -70,11 +71,11 @@ class _Line:
 
     @property
     def is_open(self) -> bool:
-        """Whether the agent still listens."""
+        """Whether the connection is open."""
         return self._socket.fileno() >= 0
 
     async def ask(self, request: Request[Any], late: Callable[[object], object] | None) -> object:
-        """The answer to a request. See ask()."""
+        """Send a request and return the reply; see ask() of the module."""
         number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
         self._asked[number] = _Asked(request, answer, late)
         self._send(encode_numbered(number, request))
@@ -84,7 +85,7 @@ class _Line:
             if number in self._asked:
                 self._send(encode_numbered(number, None))
             elif late is not None and not answer.cancelled() and answer.exception() is None:
-                late(answer.result())  # it came just before this task was cancelled
+                late(answer.result())  # the reply arrived just before this task was cancelled
             raise
 
     def _send(self, data: bytes) -> None:

@@ -1,10 +1,10 @@
-"""Functions and classes of a main program that other processes cannot import, sent by value.
+"""Sends functions and classes of a main program by value if other processes cannot import them.
 
-In a process that gets them they share the globals of one module, as in a forked child: what an initializer sets there
-is seen by all that comes later. Each function brings the globals that it uses, with a token for each value. One whose
-token has come before is not set again, since what this process has made of it is newer; one that its sender has changed
-meanwhile is. Classes keep their attributes by the same rule, and a function of the module is the same object each time.
-In the main program itself nothing is set: there they are the program's own.
+In the receiving process they share the globals of one module, as in a forked child: a global that an initializer sets
+is seen by all functions that arrive later. Each function brings the globals that it uses, with a token for each value.
+A value whose token was received before is not set again, because this process may have changed it; a value that its
+sender has changed meanwhile is. Attributes of classes follow the same rule, and a function of the module is the same
+object each time. In the main program itself nothing is set: the functions are its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEADER = ("__package__", "__name__", "__path__", "__file__", "__builtins__")
 _NOTHING = object()
 
 _numbers = itertools.count(1)
-# Functions and classes by who sent them first, and the other way round.
+# The token of each function and class, which names the process that first sent it, and the function of each token.
 _tokens: weakref.WeakKeyDictionary[Any, Token] = weakref.WeakKeyDictionary()
 _functions: weakref.WeakValueDictionary[Token, Any] = weakref.WeakValueDictionary()
 
@@ -45,18 +45,18 @@ def _process_name(process: int) -> str:
 
 
 def _token_of_object(obj: Any) -> Token:
-    """The same for the same object, in whichever process."""
+    """Return a token that is the same for the same object in every process."""
     try:
         token = _tokens.get(obj)
         if token is None:
             token = _tokens[obj] = (_process_name(os.getpid()), next(_numbers))
         return token
-    except TypeError:  # it has no weak references, or no hash
+    except TypeError:  # the object supports no weak references, or no hash
         return "object", (_process_name(os.getpid()), id(obj))
 
 
 class _DigestPickler(pickle.Pickler):
-    """Pickles what an object holds; functions and classes count by their identity."""
+    """A pickler for digests of an object's contents, in which functions and classes count by their identity."""
 
     def __init__(self, file: io.BytesIO, reduce: Callable[[Any], Any], **options: Any) -> None:
         super().__init__(file, **options)
@@ -66,12 +66,12 @@ class _DigestPickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, types.FunctionType)):
-            return id, _token_of_object(obj)  # nobody reads it
+            return id, _token_of_object(obj)  # only the digest of the pickle is used
         return self._reduce(obj)
 
 
 def _token_of_value(value: Any, reduce: Callable[[Any], Any]) -> Token:
-    """The same for a value that has not changed."""
+    """Return a token that stays the same while the value does not change."""
     kind = type(value)
     if kind in _ATOMS:
         return kind.__name__, repr(value)
@@ -85,7 +85,7 @@ def _token_of_value(value: Any, reduce: Callable[[Any], Any]) -> Token:
         with collected():  # its handles are announced when it is sent
             pickler.dump(value)
     except Exception:
-        return _token_of_object(value)  # it has to be told apart without a look into it
+        return _token_of_object(value)  # the contents cannot be pickled: use the identity
     digest.update(file.getbuffer())
     return "digest", digest.digest()
 
@@ -96,11 +96,12 @@ class Namespace:
     def __init__(self, contents: dict[str, Any], before: Mapping[str, Any], is_own: bool = False) -> None:
         self.contents = contents
         self._is_own = is_own
-        self._set = dict(before)  # what was set here by an import or for a sender, and not by the program
+        self._set = dict(before)  # values set by an import or for a sender, and not by the program
         self._tokens: dict[str, Token] = {}
 
     def merge(self, names: Mapping[str, Any], tokens: Mapping[str, Token]) -> None:
-        """Set what a sender's functions use."""
+        """Set the globals that a sender's functions use, unless they were received before or the program has
+        set them."""
         for name, value in names.items():
             if self._is_own:
                 self.contents.setdefault(name, value)
@@ -114,18 +115,18 @@ class Namespace:
 
 
 _namespaces: dict[str, Namespace] = {}
-_programs: dict[int, str] = {}  # by the identity of their globals in this process
-_imported: dict[str, Any] = {}  # what the functions of the main module had for globals when it had been imported
+_programs: dict[int, str] = {}  # names of main programs by the id() of their globals in this process
+_imported: dict[str, Any] = {}  # the globals of the main module's functions right after its import
 
 
 def imported_main(module: types.ModuleType) -> None:
-    """The main program has been imported by this process, or by the one that it is forked from."""
+    """Note that the main program was imported by this process, or by the one from which it is forked."""
     _imported.clear()
     _imported.update(_globals_of_functions(module))
 
 
 def _globals_of_functions(module: types.ModuleType) -> dict[str, Any]:
-    """The globals of a main module's functions, of which multiprocessing gives the module a copy."""
+    """Return the globals of a main module's functions; multiprocessing gives the module itself a copy of them."""
     for value in list(vars(module).values()):
         for function in (value, *vars(value).values()) if isinstance(value, type) else (value,):
             if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
@@ -134,16 +135,16 @@ def _globals_of_functions(module: types.ModuleType) -> dict[str, Any]:
 
 
 class Origin:
-    """The main program of this process, as a sender."""
+    """The main program of this process, as the sender of functions."""
 
     def __init__(self, importable: Callable[[], bool], reduce: Callable[[Any], Any]) -> None:
         global _origin
         self._importable = importable
-        self.reduce = reduce  # what multiprocessing and torch have for objects that pickle cannot do
+        self.reduce = reduce  # the reducers of multiprocessing and torch
         _origin = self
 
     def program(self) -> str:
-        """What the main program is called: its file, where other processes import it, and the process that runs it."""
+        """Return the name of the main program: its file, if other processes import it, and the process that runs it."""
         main = sys.modules["__main__"]
         path = getattr(main, "__file__", None)
         process = _process_name(os.getpid())
@@ -152,7 +153,7 @@ class Origin:
         return f"{os.path.abspath(path)}{_RUN_BY}{process if main.__name__ == '__main__' else ''}"
 
     def program_of(self, contents: dict[str, Any]) -> str | None:
-        """The main program whose globals these are, None where they are a module's."""
+        """Return the main program to which these globals belong; None if they are a module's."""
         main = sys.modules["__main__"]
         own = vars(main) if main.__name__ == "__main__" else _globals_of_functions(main)
         return self.program() if contents is own else _programs.get(id(contents))
@@ -160,11 +161,11 @@ class Origin:
 
 _RUN_BY = "\0"
 _origin: Origin | None = None
-_shared_with: list[str] = []  # the process whose program's functions share the globals of the imported main module
+_shared_with: list[str] = []  # at most one process: its functions share the globals of the imported main module
 
 
 def _is_own(program: str) -> bool:
-    """Whether it is the main program that this process runs, in this process or imported by one below it."""
+    """Return whether this process runs that main program; one that a child process imported counts too."""
     if sys.modules["__main__"].__name__ != "__main__" or _origin is None:
         return False
     if cpython.is_being_made():  # of the zygote's process
@@ -174,7 +175,7 @@ def _is_own(program: str) -> bool:
 
 
 def _is_imported(program: str) -> bool:
-    """Whether this process has imported that main program; the same file may be run by others besides."""
+    """Return whether this process imported that main program; other processes may run the same file."""
     path, separator, process = program.partition(_RUN_BY)
     imported = sys.modules.get("__mp_main__")  # in a main program itself this is its module
     file = getattr(imported, "__file__", None)
@@ -209,7 +210,7 @@ def _namespace(program: str, header: Mapping[str, Any]) -> Namespace:
 
 
 class _SharedGlobals:
-    """Stands for the globals of a main program in a pickle."""
+    """A placeholder for the globals of a main program in a pickle."""
 
     def __init__(self, program: str, contents: Mapping[str, Any]) -> None:
         self._arguments = program, {name: contents[name] for name in _HEADER[:-1] if name in contents}
@@ -223,9 +224,10 @@ def _globals_of(program: str, header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shared_reduction(obj: Any, reduction: Any, origin: Origin) -> Any:
-    """What cloudpickle makes of a function or a class, changed so that its receivers share what belongs together."""
+    """Return cloudpickle's reduction of a function or class, changed so that the receiver shares globals and
+    objects."""
     if not isinstance(reduction, tuple) or len(reduction) != 6:
-        return reduction  # it goes by reference
+        return reduction  # sent by reference
     make, arguments, (state, slots), _, _, set_state = reduction
     if isinstance(obj, type):
         _classes.setdefault(obj, None)
@@ -268,8 +270,8 @@ def _set_function(function: Any, state: Any) -> None:
     _namespace(program, {}).merge(names, tokens)
 
 
-_complete: weakref.WeakSet[Any] = weakref.WeakSet()  # the functions that were made here
-# The classes that went by value: the tokens of the attributes that came last, None for those that are from here.
+_complete: weakref.WeakSet[Any] = weakref.WeakSet()  # functions whose state is set
+# Classes that were sent by value: the tokens of the attributes received last; None for classes of this process.
 _classes: weakref.WeakKeyDictionary[type, dict[str, Token] | None] = weakref.WeakKeyDictionary()
 
 

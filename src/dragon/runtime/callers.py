@@ -1,8 +1,9 @@
-"""Callers of a listener who have not proved yet that they belong to the run.
+"""Limits the connections of a listener that have not been authenticated yet.
 
-A caller costs a descriptor until it has proved that, so there is room for so many at a time; more of them wait in the
-kernel's queue. Who belongs to the run speaks at once and is done within milliseconds. So where there is no room left,
-those make some that have been silent, or have not come to an end, for longer than that.
+Each connection takes a file descriptor, so their number is limited; more of them wait in the kernel's queue. A member
+of
+the run sends data at once and is authenticated within milliseconds. If the limit is reached, connections that have been
+silent or unauthenticated for longer are closed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from dragon.runtime.log import Once
 
 __all__ = ["Callers"]
 
-_MOST = 256
-_GREETING_TIMEOUT_S = 5.0  # seconds until a caller has to have said something
-_SILENT_TIMEOUT_S = 0.25  # seconds in which one may be silent where there is no room
-_PROOF_TIMEOUT_S = 2.0  # seconds in which one may prove what it is where there is no room
-_ACCEPT_BATCH = 64  # that are accepted before others have their turn
-_ACCEPT_RETRY_S = 0.1  # seconds after which it is tried again to accept a caller
+_MOST = 256  # unauthenticated connections at most
+_GREETING_TIMEOUT_S = 5.0  # seconds within which a caller must send something
+_SILENT_TIMEOUT_S = 0.25  # seconds within which a caller must send something when the limit is reached
+_PROOF_TIMEOUT_S = 2.0  # seconds within which a caller must be authenticated when the limit is reached
+_ACCEPT_BATCH = 64  # connections that are accepted before the loop serves others
+_ACCEPT_RETRY_S = 0.1  # seconds after which accepting is retried
 
 
 class _Caller:
@@ -28,14 +29,14 @@ class _Caller:
         self.connection = connection
         self.address = address
         self.since = now
-        self.greeting: asyncio.Future[None] | None = None  # once it has spoken
+        self.greeting: asyncio.Future[None] | None = None  # set once the caller has sent something
 
 
 class Callers:
-    """Accepts callers, and calls `greet(connection, address)` for each that speaks.
+    """Accepts connections, and calls `greet(connection, address)` for each that sends something.
 
-    `greet` owns the connection and ends when the caller has proved what it is, or was refused; it is cancelled where
-    room is needed. `tell` logs who was refused, and why.
+    `greet` owns the connection and returns when the caller is authenticated or refused; it is cancelled if the limit is
+    reached. `tell` logs who was refused, and why.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Callers:
         self._listen()
 
     def close(self) -> None:
-        """Accept nobody any more; may be called again."""
+        """Stop accepting connections; may be called again."""
         if self._open:
             self._open = False
             self._loop.remove_reader(self._listener)
@@ -79,7 +80,7 @@ class Callers:
                 connection, address = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # the caller is gone again, or this process is out of descriptors
+            except OSError as error:  # the caller closed the connection, or this process has no free descriptor
                 self._tell("a connection could not be accepted: {}", error.strerror)
                 if not self._make_room():
                     self._listen_later()
@@ -91,7 +92,7 @@ class Callers:
             self._loop.call_later(_GREETING_TIMEOUT_S, self._on_silence, caller)
 
     def _make_room(self) -> bool:
-        """Whether somebody could be dropped."""
+        """Close connections that take too long. Returns whether any was closed."""
         now = self._loop.time()
         over = [
             c for c in self._callers if now - c.since > (_SILENT_TIMEOUT_S if c.greeting is None else _PROOF_TIMEOUT_S)
@@ -117,7 +118,7 @@ class Callers:
         if caller.greeting.cancelled():
             caller.connection.close()  # also where greet() had not begun
         else:
-            caller.greeting.result()  # the loop tells of an error that greet() does not expect
+            caller.greeting.result()  # the loop reports an unexpected error of greet()
 
     def _drop(self, caller: _Caller) -> None:
         self._callers.pop(caller, None)

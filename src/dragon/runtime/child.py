@@ -1,4 +1,4 @@
-"""What a process does between its fork and the user's function."""
+"""The steps of a new process between its fork and the user's function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, become
 from dragon.runtime.surroundings import take_over
 
-# What Python made of stdout when this interpreter started.
+# Whether Python took stdout for a terminal when this interpreter started.
 _TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))
 
 __all__ = [
@@ -36,14 +36,16 @@ __all__ = [
     "write_traceback",
 ]
 
-# What a process runs first: it is given the payload of the request and the descriptors, and returns the exit code.
+# The function that a process runs first, with the payload of the request and the descriptors. Returns the exit code.
 Entry = Callable[[Any, list[int]], int]
 _entries: dict[str, Entry] = {}
 
 
 def find_entry(name: str) -> Entry:
-    """An entry of the runtime by its name, "module:function". The zygote finds them for all: a process that looks for
-    its own copies thirty pages more."""
+    """Return an entry function of the runtime by its name, "module:function". Raises ValueError for other modules.
+
+    The zygote looks entries up for all its children: a child that does so copies thirty more pages.
+    """
     entry = _entries.get(name)
     if entry is None:
         module, _, function = name.partition(":")
@@ -54,7 +56,7 @@ def find_entry(name: str) -> Entry:
 
 
 def apply_environment(changes: dict[str, str | None]) -> None:
-    """Change os.environ; None removes a variable. An empty name means: remove all others first."""
+    """Change os.environ; None removes a variable. An empty name removes all other variables first."""
     if "" in changes:
         os.environ.clear()
     for sent, value in changes.items():
@@ -68,7 +70,8 @@ def apply_environment(changes: dict[str, str | None]) -> None:
 
 
 def apply_signals(signals: list[int]) -> None:
-    """Ignore the signals of the first set, and leave those of the last to the system; see _core.current_signals()."""
+    """Ignore the signals of the first mask, and reset those of the last one to the default; see
+    _core.current_signals()."""
     for handler, numbers in ((signal.SIG_IGN, signals[0]), (signal.SIG_DFL, signals[2])):
         for number in range(1, signal.NSIG):
             if numbers >> number - 1 & 1:
@@ -79,8 +82,8 @@ def apply_signals(signals: list[int]) -> None:
 
 
 def import_main(main: tuple[str, str]) -> None:
-    """Import the main program as `__mp_main__`, as multiprocessing's spawn does. Raises what it raises."""
-    # What its creator chose is set already; a program may choose it once more outside of its main block.
+    """Import the main program as `__mp_main__`, as multiprocessing's spawn does. Raises what the program raises."""
+    # The creator's start method is set already; a program may set it once more outside of its main block.
     with cpython.making(), cpython.without_start_method():
         cpython.import_main(main[0], restored(main[1]))
         imported_main(sys.modules["__main__"])
@@ -98,7 +101,7 @@ def run_forked(
     signals: list[int],
     descriptors: list[int],
 ) -> None:
-    """Become the process that was asked for; see run_entry(). Never returns."""
+    """Become the requested process, right after the fork, and run its entry; see run_entry(). Never returns."""
     code = 1
     try:
         become(Identity(puid=puid, name=name, parent=parent, group=group))
@@ -115,9 +118,9 @@ def run_forked(
 
 
 def run_entry(entry: str, payload: bytes | tuple[Name, int], variables: list[str], descriptors: list[int]) -> int:
-    """Call an entry of the runtime with its payload, which may lie in the arena; returns the exit code.
+    """Call an entry of the runtime with its payload, which may be in the arena. Returns the exit code.
 
-    `descriptors` are in place already; the `variables` tell the numbers of the first of them.
+    `descriptors` are open already; each of `variables` is set to the number of one of them, in order.
     """
     _open_streams()
     for variable, descriptor in zip(variables, descriptors, strict=False):
@@ -130,34 +133,35 @@ def _in_arena(name: Name, size: int) -> memoryview:
 
 
 def _open_streams() -> None:
-    """Python's streams fit the descriptors that this process was given: a terminal is written line by line."""
+    """Adapt Python's streams to the descriptors of this process: output to a terminal is line-buffered."""
     if os.isatty(1) != _TERMINAL:
         sys.stdout.reconfigure(line_buffering=not _TERMINAL)  # type: ignore[union-attr]
 
 
 def report(error: BaseException) -> None:
-    """Tell why the user's function was not called. Who interrupts a process that has not begun needs no traceback."""
+    """Report why the user's function was not called. An interrupt before its start needs no traceback."""
     if isinstance(error, KeyboardInterrupt):
         end_as_interrupted()
     write_traceback(error)
 
 
 def end_as_interrupted() -> None:
-    """Die of SIGINT, as every other Python program does that an interrupt ended."""
+    """End this process by SIGINT, as every Python program does that was interrupted."""
     _core.leave_arena()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
 
 
 def write_traceback(error: BaseException) -> None:
-    """Write the traceback of what ended this process, in one piece."""
+    """Write the traceback of an error to stderr in one piece."""
     print("".join(traceback.format_exception(error)), end="", file=sys.stderr)
 
 
 def run_exit_handlers(code: int) -> bool:
-    """Threads, multiprocessing's and the user's exit handlers, streams. False if one of them raised.
+    """Join threads, call the exit handlers of multiprocessing and the user, and flush streams. Returns False if one
+    raised.
 
-    A rank of MPI that fails, as `code` says, waits for no other in MPI_Finalize: its end is the job's.
+    A rank of MPI that fails, as `code` says, does not wait for the others in MPI_Finalize: its end ends the job.
     """
     try:
         cpython.end_threads()
@@ -174,7 +178,7 @@ def run_exit_handlers(code: int) -> bool:
 
 
 def _finalise_mpi() -> None:
-    """What mpi4py and MPICH have the end of a process do in C, which a forked one does not come to."""
+    """Finalize MPI, which mpi4py and MPICH do in C at the exit of a process; a forked process does not reach that."""
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized():
         return
@@ -185,7 +189,7 @@ def _finalise_mpi() -> None:
 
 
 def main_fresh(request_fd: int) -> None:
-    """The entry of a fresh interpreter, where a fork of the zygote would not be safe. Never returns."""
+    """The entry of a fresh interpreter, which is started if a fork of the zygote would not be safe. Never returns."""
     from dragon.infrastructure.messages import decode_spawn
     from dragon.runtime.run import this_run
 

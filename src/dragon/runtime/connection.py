@@ -16,15 +16,16 @@ __all__ = ["Connection", "ConnectionOptions", "Pipe", "PipeOptions", "connect_pi
 READER, WRITER = 1, 2
 
 
-# Programs tell connections by the standard library's class; all that it does is replaced.
+# Programs recognize connections by the standard library's class; all its methods are replaced.
 mp_connection: Any = multiprocessing.connection
 
 
 class Connection(mp_connection.Connection):  # type: ignore[misc]
-    """One end of a pipe. Has what `multiprocessing.connection.Connection` has.
+    """One end of a pipe, with the interface of `multiprocessing.connection.Connection`.
 
-    Raises EOFError once the other end is closed everywhere and everything was received, BrokenPipeError when sending
-    to an end that is closed everywhere, OSError when this end is closed or of the wrong direction.
+    Raises EOFError once the other end is closed everywhere and everything was received, BrokenPipeError when sending to
+    an
+    end that is closed everywhere, OSError when this end is closed or of the wrong direction.
     """
 
     def __init__(self, reader: Channel | None, writer: Channel | None) -> None:
@@ -64,17 +65,17 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
 
     @property
     def closed(self) -> bool:
-        """Whether this end was closed here."""
+        """Whether this end was closed in this process."""
         return not self._open or any(c._closed for c in (self._reader, self._writer) if c is not None)
 
     @property
     def readable(self) -> bool:
-        """Whether this end receives."""
+        """Whether this end can receive."""
         return self._reader is not None
 
     @property
     def writable(self) -> bool:
-        """Whether this end sends."""
+        """Whether this end can send."""
         return self._writer is not None
 
     def send(self, obj: Any) -> None:
@@ -82,11 +83,11 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
         self._out().put(obj)
 
     def recv(self) -> Any:
-        """The next object, waiting for it if need be."""
+        """Wait for the next object and return it."""
         return self._in().get()
 
     def send_bytes(self, buffer: Any, offset: int = 0, size: int | None = None) -> None:
-        """Send bytes of a buffer as one message."""
+        """Send `size` bytes of a buffer from `offset` on, as one message. Without `size`, all that follow."""
         out = self._out()
         view = memoryview(buffer).cast("B")
         if offset < 0:
@@ -102,7 +103,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
         out._put_bytes(view, offset, size)
 
     def recv_bytes(self, maxlength: int | None = None) -> bytes:
-        """The next message as bytes. Raises OSError, and closes this end, if it is longer than `maxlength`."""
+        """Return the next message as bytes. Raises OSError, and closes this end, if it is longer than `maxlength`."""
         channel = self._in()
         if maxlength is not None and maxlength < 0:
             raise ValueError("negative maxlength")
@@ -113,7 +114,10 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
         return data
 
     def recv_bytes_into(self, buffer: Any, offset: int = 0) -> int:
-        """Receive the next message into a writable buffer; returns its size. BufferTooShort holds what did not fit."""
+        """Receive the next message into a writable buffer and return its size in bytes.
+
+        Raises BufferTooShort, which holds the message, if it does not fit.
+        """
         channel = self._in()
         view = memoryview(buffer).cast("B")
         if offset < 0:
@@ -127,11 +131,12 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
         return len(data)
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        """Whether recv() would return or raise at once; waits `timeout` seconds for that (None: for ever)."""
+        """Return whether recv() would return or raise immediately, after waiting at most `timeout` seconds (None: no
+        limit)."""
         return self._in()._wait_readable(timeout)
 
     def fileno(self) -> int:
-        """A descriptor that is readable whenever this end is, for select() and the like."""
+        """Return a file descriptor that is readable whenever this end is, for select() and similar functions."""
         return self._in()._fileno()
 
     def close(self) -> None:
@@ -143,7 +148,15 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
 
 
 class ConnectionOptions(msgspec.Struct):
-    """Taken where programs give it, and unused: messages of any size find their memory."""
+    """Options of dragonhpc's connections, which have no effect: memory for messages of any size is found automatically.
+
+    Attributes:
+        creation_policy: has no effect.
+        min_block_size: has no effect.
+        large_block_size: has no effect.
+        huge_block_size: has no effect.
+        default_pool: has no effect.
+    """
 
     creation_policy: Any = None
     min_block_size: int | None = None
@@ -153,14 +166,19 @@ class ConnectionOptions(msgspec.Struct):
 
 
 class PipeOptions(msgspec.Struct):
-    """The same for both ends of a pipe."""
+    """Options of dragonhpc's pipes, which have no effect.
+
+    Attributes:
+        creation_policy: has no effect.
+        conn_options: has no effect.
+    """
 
     creation_policy: Any = None
     conn_options: ConnectionOptions | None = None
 
 
 def _send_handle(connection: Any, handle: int, destination_pid: int | None) -> None:
-    """multiprocessing.reduction.send_handle(), which takes our connections too."""
+    """Send a file descriptor, as multiprocessing.reduction.send_handle() does, also over our connections."""
     if isinstance(connection, Connection):
         connection.send(resource_sharer.DupFd(handle))
     else:
@@ -168,20 +186,23 @@ def _send_handle(connection: Any, handle: int, destination_pid: int | None) -> N
 
 
 def _receive_handle(connection: Any) -> int:
-    """multiprocessing.reduction.recv_handle(), which takes our connections too."""
+    """Receive a file descriptor, as multiprocessing.reduction.recv_handle() does, also over our connections."""
     if isinstance(connection, Connection):
         return int(connection.recv().detach())
     return int(_standard_handles[1](connection))
 
 
-# Descriptors go through Unix sockets, which our connections are not.
+# The standard library sends descriptors over Unix sockets, which our connections are not.
 _standard_handles = reduction.send_handle, reduction.recv_handle
 _reduction: Any = reduction
 _reduction.send_handle, _reduction.recv_handle = _send_handle, _receive_handle
 
 
 def Pipe(duplex: bool = True, *, channels: Any = None, options: Any = None) -> tuple[Connection, Connection]:
-    """Two connected ends: (both ways, both ways), or (receiving, sending) if not `duplex`."""
+    """Return two connected ends: both of them send and receive, or (receiving, sending) if not `duplex`.
+
+    `channels` and `options` have no effect.
+    """
     first_in, second_out = _one_way()
     if not duplex:
         return Connection(first_in, None), Connection(None, second_out)
@@ -192,14 +213,16 @@ def Pipe(duplex: bool = True, *, channels: Any = None, options: Any = None) -> t
 def _one_way() -> tuple[Channel, Channel]:
     reader = Channel(0, True, READER)
     offset, generation, role = reader._name()
-    # For a moment the channel has no writer; nobody else knows of it yet.
+    # For a moment the channel has no writer; no other process can see it yet.
     writer = Channel._attached((offset, generation, role - READER + WRITER))
     return reader, writer
 
 
 def connect_pipes(streams: list[Output]) -> dict[int, Connection]:
-    """Make the connections of the standard streams that are to be PIPEs: our ends by the number of the stream, which
-    then names the other end."""
+    """Make the connections of the standard streams that are PIPEs.
+
+    Returns our ends by the number of the stream. The other end's name is set in the element of `streams`.
+    """
     ends = {}
     for number, output in enumerate(streams):
         if output.kind != "pipe":
@@ -208,7 +231,7 @@ def connect_pipes(streams: list[Output]) -> dict[int, Connection]:
         ours, theirs = (writing, reading) if number == 0 else (reading, writing)
         channel = theirs._reader if number == 0 else theirs._writer
         assert channel is not None
-        # Until the agent is attached, as a message would: the end that we drop here must not look closed.
+        # Keeps the other end alive until the agent is attached: the handle that is dropped here must not close it.
         channel._send()
         output.channel = channel._name()
         theirs.close()
@@ -217,6 +240,6 @@ def connect_pipes(streams: list[Output]) -> dict[int, Connection]:
 
 
 def own_end(number: int, name: Name) -> Connection:
-    """The end of a standard stream that is for others than the process, from the name of its channel."""
+    """Return the creator's end of a process's standard stream, from the name of its channel."""
     channel = Channel._attached(name)
     return Connection(None, channel) if number == 0 else Connection(channel, None)

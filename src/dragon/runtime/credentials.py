@@ -1,8 +1,8 @@
-"""The certificates of one run: an authority made for it alone, and TLS contexts that trust nobody else.
+"""The certificates of a run: an authority made for this run alone, and TLS contexts that trust no other.
 
-Every connection of a run is TLS 1.3. Between agents both sides show a certificate of the run's authority; the name in
-it ("node-3") says which node speaks. An agent that joins has none yet: it knows the front end by its fingerprint, and
-proves the run's secret.
+Every connection of a run uses TLS 1.3. Between agents both sides show a certificate of the run's authority; the name in
+it ("node-3") says which node it belongs to. An agent that joins has none yet: it verifies the front end by its
+fingerprint, and proves that it has the run's secret.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
     "server_context",
 ]
 
-# A certificate holds as long as its run, whose authority's key is nowhere but in the front end's memory; so it has no
-# date of its own (RFC 5280, 4.1.2.5), and clocks that are wrong or differ between the nodes do not matter.
+# A certificate is useful only during its run, because the authority's key exists only in the front end's memory. So it
+# has no date of expiry (RFC 5280, 4.1.2.5), and clocks that are wrong or differ between the nodes do not matter.
 _FROM, _UNTIL = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _PREFIX = "node-"
 
 
 class Authority:
-    """A certificate authority that lives in the memory of one front end and signs only for its run."""
+    """A certificate authority in the memory of one front end, which signs only for its run."""
 
     def __init__(self) -> None:
         from cryptography import x509
@@ -54,11 +54,11 @@ class Authority:
 
     @classmethod
     def create(cls) -> Authority:
-        """A new one."""
+        """Return a new authority."""
         return cls()
 
     def issue(self, name: str) -> tuple[bytes, bytes]:
-        """A certificate for `name`, and its private key, both PEM."""
+        """Return a certificate for `name` and its private key, both PEM."""
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -101,21 +101,21 @@ def _key_usage(**used: bool) -> x509.KeyUsage:
 
 
 def fingerprint(certificate: bytes) -> str:
-    """The SHA-256 of a certificate, PEM or DER, in hexadecimal."""
+    """Return the SHA-256 of a certificate, PEM or DER, in hexadecimal."""
     if certificate.lstrip().startswith(b"-----"):
         certificate = ssl.PEM_cert_to_DER_cert(certificate.decode("ascii"))
     return hashlib.sha256(certificate).hexdigest()
 
 
 def node_name(index: int) -> str:
-    """The name in the certificate of a node."""
+    """Return the name in the certificate of a node."""
     return f"{_PREFIX}{index}"
 
 
 def peer_index(connection: Any) -> int:
-    """The index of the node at the other end of a verified connection (an ssl object with getpeercert).
+    """Return the index of the node at the other end of a verified connection (an ssl object with getpeercert).
 
-    Raises ValueError where the certificate is no node's.
+    Raises ValueError if the certificate is not one of a node.
     """
     subject = dict(pair[0] for pair in (connection.getpeercert() or {}).get("subject", ()))
     name = subject.get("commonName", "")
@@ -126,7 +126,10 @@ def peer_index(connection: Any) -> int:
 
 
 def server_context(authority: bytes, certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """For the listening side between nodes: the caller must show a certificate of this run. All arguments PEM."""
+    """Return the context of a listener between nodes, to which the caller must show a certificate of this run.
+
+    All arguments are PEM.
+    """
     context = _context(ssl.PROTOCOL_TLS_SERVER, certificate, key)
     context.load_verify_locations(cadata=authority.decode("ascii"))
     context.verify_mode = ssl.CERT_REQUIRED
@@ -134,19 +137,22 @@ def server_context(authority: bytes, certificate: bytes, key: bytes) -> ssl.SSLC
 
 
 def client_context(authority: bytes, certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """For the calling side between nodes: the listener must show a certificate of this run. All arguments PEM."""
+    """Return the context of a caller between nodes, to which the listener must show a certificate of this run.
+
+    All arguments are PEM.
+    """
     context = _context(ssl.PROTOCOL_TLS_CLIENT, certificate, key)
     context.load_verify_locations(cadata=authority.decode("ascii"))
     return context
 
 
 def greeting_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """For the front end, whose callers have no certificate yet and prove the secret instead."""
+    """Return the context of the front end, whose callers have no certificate yet and prove the secret instead."""
     return _context(ssl.PROTOCOL_TLS_SERVER, certificate, key)
 
 
 def pinned_context() -> ssl.SSLContext:
-    """For a caller that compares the listener's fingerprint itself, before it sends anything."""
+    """Return the context of a caller that compares the listener's fingerprint itself, before it sends anything."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_mode = ssl.CERT_NONE
     return context
@@ -155,7 +161,7 @@ def pinned_context() -> ssl.SSLContext:
 def _context(protocol: int, certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # Addresses say nothing about who a node is; the certificate's name does.
+    # A node is identified by the name in its certificate, not by its address.
     context.check_hostname = False
     if certificate:
         _load(context, certificate, key)
@@ -163,7 +169,7 @@ def _context(protocol: int, certificate: bytes = b"", key: bytes = b"") -> ssl.S
 
 
 def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    # The ssl module reads keys from files only. This one is in memory and has no name that others could open.
+    # The ssl module reads keys from files only. This file is in memory and has no name that others could open.
     memory = _core.anonymous_memory("credentials")
     try:
         with open(memory, "wb", closefd=False) as file:

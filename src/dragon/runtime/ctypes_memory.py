@@ -1,7 +1,7 @@
 """ctypes objects over shared words: in place on the node that holds them, as a mirror on others.
 
-A mirror reads what it is asked for when it is asked, and writes back the bytes that a change made different. It is an
-object of the same type, and so is each structure or array within it, which is a mirror of its part.
+A mirror is an object of the same type, which reads the shared words at each access, and writes back the bytes that an
+assignment changed. Each structure or array within it is a mirror of its part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COMPOUND = (ctypes.Structure, ctypes.Union, ctypes.Array)
 
 
 def words_for(kind: Any, m_uid: Any = None) -> Words:
-    """New memory for an object of that ctypes type, in that of a node or this one's. Raises MemoryError."""
+    """Allocate memory for an object of that ctypes type, on the node of `m_uid` or this one. Raises MemoryError."""
     count = max(1, -(-ctypes.sizeof(kind) // 8))
     if count > _MOST:
         raise MemoryError(f"{ctypes.sizeof(kind)} bytes are more than the {_MOST * 8} that one shared object can have")
@@ -30,7 +30,7 @@ def words_for(kind: Any, m_uid: Any = None) -> Words:
 
 
 def in_words(kind: Any, words: Words) -> Any:
-    """The object of that ctypes type that the words hold."""
+    """Return the object of that ctypes type that the words hold."""
     if not isinstance(words, RemoteWords):
         return kind.from_buffer(words)
     mirror = _part(kind, words, bytearray(ctypes.sizeof(kind)), 0)
@@ -39,7 +39,7 @@ def in_words(kind: Any, words: Words) -> Any:
 
 
 def fill(words: Words, obj: Any) -> None:
-    """Have the words hold what a ctypes object of their type is."""
+    """Copy a ctypes object into the words of its type."""
     if isinstance(words, RemoteWords):
         words._write(0, bytes(obj))
     else:
@@ -47,7 +47,7 @@ def fill(words: Words, obj: Any) -> None:
 
 
 def kind_of(obj: Any) -> Any:
-    """The ctypes type of such an object."""
+    """Return the ctypes type of such an object."""
     kind = type(obj)
     return kind.__bases__[1] if issubclass(kind, _Mirror) else kind
 
@@ -59,7 +59,7 @@ def _mirror(kind: Any) -> Any:
 
 
 def _part(kind: Any, words: RemoteWords, memory: bytearray, offset: int) -> Any:
-    """The mirror of what lies so many bytes from the start of the words; `memory` is of as many bytes as they are."""
+    """Return the mirror of the object at `offset` bytes in the words. `memory` is the local buffer of all the words."""
     mirror = _mirror(kind).from_buffer(memory, offset)
     mirror._words, mirror._memory, mirror._offset = words, memory, offset
     return mirror
@@ -71,7 +71,7 @@ class _Mirror:
     _offset: int
 
     def _inner(self, found: Any) -> Any:
-        """A mirror in place of a structure or an array that lies within this one."""
+        """Return a mirror in place of a structure or array within this one; any other value unchanged."""
         if isinstance(found, _COMPOUND) and not isinstance(found, _Mirror):
             start = ctypes.addressof(found) - ctypes.addressof(self)  # type: ignore[arg-type]
             if 0 <= start < max(1, ctypes.sizeof(self)):  # type: ignore[arg-type]

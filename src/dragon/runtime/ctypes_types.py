@@ -1,4 +1,4 @@
-"""ctypes types for any pickler: what no name leads to is sent as what it is made of."""
+"""Describes ctypes types that cannot be found by name, so that any pickler can send them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _BASES: dict[str, Any] = {"structure": ctypes.Structure, "union": ctypes.Union}
 
 
 def described(kind: Any) -> Any:
-    """A type as plain values where it is an array, or was made by a function or a main program; else itself."""
+    """Return plain values that describe an array type, or a type made by a function or a main program; else the type
+    itself."""
     if issubclass(kind, ctypes.Array):
         return "array", described(kind._type_), kind._length_
     for what, base in _BASES.items():
@@ -25,7 +26,7 @@ def described(kind: Any) -> Any:
 
 
 def undescribed(told: Any) -> Any:
-    """The type that described() told of."""
+    """Return the type that described() described."""
     if not isinstance(told, tuple):
         return told
     what, *rest = told

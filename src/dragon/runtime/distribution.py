@@ -1,4 +1,4 @@
-"""How several processes go over several nodes."""
+"""Distributes processes over nodes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ __all__ = ["choose"]
 def choose(
     nodes: Sequence[NodeDescriptor], position: int, distribution: Policy.Distribution, start: int = 0
 ) -> NodeDescriptor:
-    """The node of the process at `position`, counted from 0, where `nodes[start]` comes first.
+    """Return the node of the process at `position`, counted from 0, if `nodes[start]` is the first node.
 
-    Round robin is one process to a node in turn. BLOCK fills a node's CPUs before the next one's; when all are full it
-    goes on round robin.
+    Round robin places one process on each node in turn. BLOCK fills a node's CPUs before the next one's; when all are
+    full
+    it continues round robin.
     """
     if distribution == Policy.Distribution.BLOCK:
         for step in range(len(nodes)):

@@ -1,4 +1,6 @@
-"""The private folder of a run: its sockets and its description. Swept at the next start if nobody is left to do it."""
+"""The private folder of a run, with its sockets and its description. A folder that is left behind is removed at the
+next
+start of a run."""
 
 from __future__ import annotations
 
@@ -46,34 +48,35 @@ _SHARED_MEMORY = "/dev/shm"
 
 
 class UnreadableRunError(RunEndedError):
-    """A run's description is not as this version writes it."""
+    """A run's description does not have the format of this version."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A process, by id and start time, so that a later process with the same id is not taken for it."""
+    """A process, by id and start time, so that a later process with the same id is not mistaken for it."""
 
     pid: int
     start_time: int
 
 
 class FrontEnd(msgspec.Struct, frozen=True):
-    """The `dragon` command that a run belongs to, and the machine that it is on."""
+    """The `dragon` command that a run belongs to, and its machine."""
 
     process: Owner
     machine: str
 
 
 class _Agent(msgspec.Struct):
-    """What every version says of a run."""
+    """The part of a run's description that every version writes."""
 
     agent: Owner
 
 
 class RunInfo(msgspec.Struct):
-    """What a process needs in order to join a run of this node, and what the run is called.
+    """The description of a run, with which a process of this node can join it.
 
-    Without a front end the owner is the user's program itself. The nodes of a run share its name, which is empty
-    where there is only one, and the time at which it started, in seconds since 1970.
+    Without a front end the owner is the user's program itself. All nodes of a run have the same `name`, which is empty
+    for a
+    run of one node, and the same start time `started`, in seconds since 1970.
     """
 
     owner: Owner
@@ -86,7 +89,7 @@ class RunInfo(msgspec.Struct):
     front_end: FrontEnd | None = None
 
     def write(self, folder: Path) -> None:
-        """Put it in the folder, whole or not at all."""
+        """Write the description to the folder, atomically."""
         temporary = folder / f".{_INFO}.{os.getpid()}"
         write_bytes(temporary, msgspec.json.encode(self))
         temporary.chmod(0o600)
@@ -94,7 +97,8 @@ class RunInfo(msgspec.Struct):
 
     @classmethod
     def read(cls, folder: Path) -> RunInfo:
-        """Raises RunEndedError where there is no run, UnreadableRunError where it cannot be read."""
+        """Return the description in a folder. Raises RunEndedError if there is no run, UnreadableRunError if it cannot
+        be read."""
         try:
             return msgspec.json.decode(read_private(folder / _INFO), type=cls)
         except OSError as error:
@@ -107,9 +111,9 @@ class RunInfo(msgspec.Struct):
 
 
 def process_start_time(pid: int) -> int | None:
-    """Clock ticks after boot at which a process started; None if it is gone or a zombie.
+    """Return the clock ticks after boot at which a process started; None if it has ended or is a zombie.
 
-    Raises OSError where that cannot be told, as without a free descriptor.
+    Raises OSError if that cannot be determined, for example without a free descriptor.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -119,36 +123,37 @@ def process_start_time(pid: int) -> int | None:
 
 
 def this_process() -> Owner:
-    """The calling process."""
+    """Return the calling process."""
     return Owner(os.getpid(), process_start_time(os.getpid()) or 0)
 
 
 def run_name(folder: Path, info: RunInfo) -> str:
-    """What a run is called, the same on all its nodes."""
+    """Return the name of a run, which is the same on all its nodes."""
     return info.name or folder.name.rpartition("-")[2]
 
 
 def started_at(owner: Owner) -> float:
-    """When a process of this machine started, in seconds since 1970."""
+    """Return when a process of this machine started, in seconds since 1970."""
     since_boot = owner.start_time / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
 def is_alive(owner: Owner) -> bool:
-    """Whether exactly that process lives. Raises OSError where that cannot be told."""
+    """Return whether exactly that process is alive. Raises OSError if that cannot be determined."""
     return process_start_time(owner.pid) == owner.start_time
 
 
 def this_machine() -> str:
-    """What tells this machine, or container, from all others."""
-    from dragon.infrastructure.node_desc import boot_id  # costs every process some time, and few ask for this
+    """Return text that identifies this machine, or container, among all others."""
+    from dragon.infrastructure.node_desc import boot_id  # imported late: few processes need it
 
     return boot_id() + os.readlink("/proc/self/ns/pid")
 
 
 def base_folder() -> Path:
-    """The folder of all runs of this user, which is made. Raises RunEndedError where it is somebody else's, or none can
-    be made."""
+    """Return the folder of all runs of this user, made if needed. Raises RunEndedError if another user owns it, or no
+    folder
+    can be made."""
     base = _place()
     base.mkdir(mode=0o700, exist_ok=True)
     return _checked(base)
@@ -157,7 +162,7 @@ def base_folder() -> Path:
 def _place() -> Path:
     own = os.environ.get("XDG_RUNTIME_DIR", "")
     if own.startswith(_OF_SESSIONS):
-        own = ""  # systemd's goes with the user's last login session, and a run may go on
+        own = ""  # systemd removes it with the user's last login session, which a run may outlast
     for parent in (own, *_temporary(), "/tmp", _SHARED_MEMORY):
         if parent and len(parent) <= _LONGEST_BASE and os.access(parent, os.W_OK):
             return Path(parent) / f"dragon-{os.getuid()}"
@@ -168,7 +173,7 @@ def _place() -> Path:
 
 
 def _temporary() -> list[str]:
-    """The folder of temporary files, if there is one: where the root folder is read-only there may be none."""
+    """Return the folder of temporary files, if any: with a read-only root folder there may be none."""
     try:
         return [tempfile.gettempdir()]
     except FileNotFoundError:
@@ -184,20 +189,24 @@ def _checked(base: Path) -> Path:
 
 
 def make_folder() -> Path:
-    """A new private folder, named after its owner."""
+    """Make a new private folder, named after the calling process."""
     owner = this_process()
     while True:
         folder = base_folder() / f"{owner.pid}-{owner.start_time}-{_processes()}-{os.urandom(3).hex()}"
         try:
             folder.mkdir(mode=0o700)
-        except FileNotFoundError:  # somebody's sweep took the empty base between the two steps
+        except FileNotFoundError:  # another process removed the empty base folder between the two steps
             continue
         return folder
 
 
 def hold(folder: Path) -> int:
-    """Keep out what clears temporary folders of old files (systemd-tmpfiles), until the descriptor is closed."""
-    import fcntl  # agents alone need it
+    """Lock a folder against programs that remove old temporary files (systemd-tmpfiles), until the descriptor is
+    closed.
+
+    Returns the descriptor.
+    """
+    import fcntl  # only agents need it
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -205,7 +214,11 @@ def hold(folder: Path) -> int:
 
 
 def make_data_folder(folder: Path, size: int) -> Path:
-    """A new private folder for `size` bytes of a run's data: in memory if there is room, else with temporary files."""
+    """Make a new private folder for `size` bytes of a run's data: in memory if there is room, else with temporary
+    files.
+
+    Raises MemoryError if neither place has room.
+    """
     for place in _data_places(folder):
         if os.access(place.parent, os.W_OK) and shutil.disk_usage(place.parent).free > size and make_private(place):
             return Path(tempfile.mkdtemp(dir=place))
@@ -217,28 +230,29 @@ def make_data_folder(folder: Path, size: int) -> Path:
 
 
 def _data_places(folder: Path) -> list[Path]:
-    """Where a run's data may lie. Named after the run's folder, by which it is known whose they are."""
+    """Return the folders in which a run's data may be. Their names contain that of the run's folder, which identifies
+    the run."""
     name = f"dragon-{os.getuid()}.{folder.name}"
     return [Path(base) / name for base in dict.fromkeys((_SHARED_MEMORY, *_temporary()))]
 
 
 def folders_of(folder: Path) -> list[Path]:
-    """Where a run's data may lie, and its own folder, which comes last."""
+    """Return the folders in which a run's data may be, and last the run's own folder."""
     return [*_data_places(folder), folder]
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a run's folder and its data, and the base if it was the last."""
+    """Remove a run's folder and its data, and the base folder if that is empty then."""
     for place in folders_of(folder):
         shutil.rmtree(place, ignore_errors=True)
     try:
         folder.parent.rmdir()
     except OSError:
-        return  # other runs are in it
+        return  # the base folder has other runs
 
 
 def find_runs() -> list[Path]:
-    """Folders of this user's runs on this machine, live or left behind."""
+    """Return the folders of this user's runs on this machine, live or left behind."""
     try:
         return sorted(f for f in _checked(_place()).iterdir() if f.is_dir())
     except FileNotFoundError:
@@ -246,12 +260,13 @@ def find_runs() -> list[Path]:
 
 
 def all_runs() -> set[Path]:
-    """The same, and the folders of every agent of this user that listens, whatever environment it was started in."""
+    """Return the folders of find_runs(), and those of every agent of this user that listens, whatever its
+    environment."""
     return set(find_runs()) | {folder for folder in _listening() if _is_own(folder)}
 
 
 def _listening() -> Iterator[Path]:
-    """The folders in which an agent listens that looks like one of this user's."""
+    """Yield the folders in which an agent listens that seems to be one of this user's."""
     mine = f"dragon-{os.getuid()}"
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         path = Path(line.split(maxsplit=7)[7]) if line.count("/") else Path()
@@ -267,14 +282,15 @@ def _is_own(folder: Path) -> bool:
 
 
 def sweep() -> list[Path]:
-    """Remove the folders of runs of which no process is left, and data without a run; others' are never touched.
+    """Remove the folders of runs that have no process left, and data without a run. Returns the folders of the runs.
 
-    What cannot be told of one folder, as it is being removed, or was made by another version, leaves that one alone.
+    Other users' folders are never touched. A folder whose state cannot be determined, for example because it is being
+    removed or was made by another version, is left alone.
     """
     removed = [folder for folder in find_runs() if _is_left_behind(folder)]
     for folder in removed:
         remove_folder(folder)
-    known = {folder.name for folder in find_runs()}  # of which some may have begun just now
+    known = {folder.name for folder in find_runs()}  # includes runs that have just begun
     for place in {place.parent for place in _data_places(Path("x"))}:
         for data in place.glob(f"dragon-{os.getuid()}.*"):
             if data.name.partition(".")[2] not in known and _is_data_left_behind(data):
@@ -283,7 +299,7 @@ def sweep() -> list[Path]:
 
 
 def remove_ended() -> None:
-    """Remove the private folders that are no runs' of processes that have ended."""
+    """Remove private folders that belong to no run and whose process has ended."""
     for folder in find_runs():
         if not (folder / _INFO).exists() and _is_left_behind(folder):
             remove_folder(folder)
@@ -296,7 +312,7 @@ def _is_left_behind(folder: Path) -> bool:
             return False
         try:
             return not is_alive(msgspec.json.decode(read_private(folder / _INFO), type=_Agent).agent)
-        except (FileNotFoundError, msgspec.MsgspecError):  # it had not begun, or is of another version
+        except (FileNotFoundError, msgspec.MsgspecError):  # the run had not begun, or is of another version
             return folder not in set(_listening())
     except OSError:
         return False
@@ -311,7 +327,7 @@ def _is_data_left_behind(data: Path) -> bool:
 
 
 def owner_of(name: str) -> Owner | None:
-    """The process after which a folder is named, None where it is not of those that this one can see."""
+    """Return the process after which a folder is named; None if it is not in this process's PID namespace."""
     parts = name.split("-")
     if len(parts) != 4 or parts[2] != _processes() or not (parts[0].isdigit() and parts[1].isdigit()):
         return None
@@ -319,5 +335,5 @@ def owner_of(name: str) -> Owner | None:
 
 
 def _processes() -> str:
-    """What tells the processes that this one can see from those of other containers, which may share its folders."""
+    """Return text that identifies this PID namespace: other containers may share its folders."""
     return f"{os.stat('/proc/self/ns/pid').st_ino:x}"

@@ -1,7 +1,7 @@
-"""What is done in a child right after a fork.
+"""Calls functions in a child right after a fork.
 
-One hook of the system's serves all. It is there before a main program is imported: any other is taken for one of the
-program's, with which the zygote must not be forked.
+One system hook serves all functions. It is registered before a main program is imported: a later hook is taken for one
+of the program's, with which the zygote must not be forked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _calls: list[Callable[[], object]] = []
 
 
 def in_child(call: Callable[[], object]) -> None:
-    """Call this in every child that is forked from now on, and in theirs."""
+    """Call a function in every child that is forked from now on, and in their children."""
     _calls.append(call)
 
 

@@ -1,4 +1,4 @@
-"""Handles: Python objects that name something shared, and can be sent to any process of the run."""
+"""Handles: Python objects that name a shared object, and can be sent to any process of the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from dragon import _core
-from dragon.runtime import serialization  # noqa: F401  it sets what channels pickle objects with
+from dragon.runtime import serialization  # noqa: F401  it sets the pickler of channels
 from dragon.runtime.announcing import mention
 from dragon.runtime.run import current_run, join_run, this_run
 
@@ -18,7 +18,7 @@ __all__ = ["Channel", "Condition", "Event", "Handle", "Lock", "Semaphore", "Word
 
 
 def read_serialized(data: str | bytes, kind: Any, what: str) -> Any:
-    """What serialize() of a `what` wrote, of that kind. Raises ValueError for anything else."""
+    """Return what serialize() of a `what` wrote, decoded as `kind`. Raises ValueError for anything else."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, TypeError) as error:
@@ -26,20 +26,21 @@ def read_serialized(data: str | bytes, kind: Any, what: str) -> Any:
 
 
 class Handle:
-    """What all handles have in common. A subclass comes before its `_core` class among the bases.
+    """The common part of all handles. A subclass lists it before its `_core` class among the bases.
 
-    An object lives while a process is attached to it, or a message carries a handle of it.
+    An object exists while a process is attached to it, or a message carries a handle of it.
     """
 
     _core_class: ClassVar[Any]
-    _local_class: ClassVar[type[Any] | None] = None  # that of handles on the object's own node
+    _local_class: ClassVar[type[Any] | None] = None  # the class of handles on the object's own node
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         this_run()
         self._core_class.__init__(self, *args, **kwargs)
 
     def _make_on(self, node: int, *arguments: Any, **options: Any) -> None:
-        """Be a handle of a new object on that node: what __init__() does on this one. Raises NodeLostError."""
+        """Make a new object on that node and become a handle of it, as __init__() does on this node. Raises
+        NodeLostError."""
         if node == this_run().node:
             self._core_class.__init__(self, *arguments, **options)
             return
@@ -53,7 +54,7 @@ class Handle:
 
     @classmethod
     def _on(cls, node: int, *arguments: Any, **options: Any) -> Self:
-        """A handle of a new object on that node."""
+        """Return a handle of a new object on that node. Raises NodeLostError."""
         handle = cls.__new__(cls)
         handle._make_on(node, *arguments, **options)
         return handle
@@ -66,15 +67,15 @@ class Handle:
         return _restore, (self._local_class or type(self), name, self._state())
 
     def _state(self) -> Any:
-        """What a copy in another process needs besides the name."""
+        """Return what a copy in another process needs in addition to the name."""
         return None
 
     def _set_state(self, state: Any) -> None:
-        """Called in the copy with what _state() gave."""
+        """Set the copy's state from the value of _state()."""
 
     @classmethod
     def _attached(cls, name: tuple[int, int, int], state: Any = None) -> Self:
-        """A handle of an object that exists. Raises DestroyedError where it is gone."""
+        """Return a handle of an existing object. Raises DestroyedError if it does not exist any more."""
         if name[2] >> 8 != this_run().node:
             local: Any = cls
             remote = _remote_class(local)
@@ -89,11 +90,11 @@ class Handle:
 
 @functools.cache
 def _remote_class(local: Any) -> type[Any]:
-    """The class of a remote object's handle whose local ones are of class `local`, of which it is a subclass."""
+    """Return the class of handles of remote objects that corresponds to `local`, of which it is a subclass."""
     from dragon.runtime.remote import REMOTE  # not needed by programs of one node
 
     remote = REMOTE[local._core_class]
-    # What a local class makes of the operations lies above the remote ones.
+    # Methods that a local class overrides take precedence over the remote ones.
     changed = {
         name: vars(cls)[name]
         for cls in reversed(local.__mro__)
@@ -105,7 +106,7 @@ def _remote_class(local: Any) -> type[Any]:
 
 
 def _is_for_stranger() -> bool:
-    """Whether what is pickled is for a process that another start method starts: it belongs to no run yet."""
+    """Return whether an object is being pickled for a process of another start method, which belongs to no run yet."""
     popen = get_spawning_popen()
     return popen is not None and popen.method != "dragon"
 
@@ -121,21 +122,21 @@ def _restore(cls: type[Handle], name: tuple[int, int, int], state: Any) -> Handl
 
 
 class Channel(Handle, _core.Channel):
-    """A FIFO of objects, which any process of the run can put and get."""
+    """A FIFO queue of objects that any process of the run can put into and get from."""
 
     _core_class = _core.Channel
-    _operations: ClassVar[Any] = _core.Channel  # or what does the same from another node
+    _operations: ClassVar[Any] = _core.Channel  # the remote class for an object of another node
 
     def qsize(self) -> int:
-        """Objects in it now."""
+        """Return the number of objects in it at the moment."""
         return self._size()
 
     def empty(self) -> bool:
-        """Whether there is none now."""
+        """Return whether it has no objects at the moment."""
         return self._size() == 0
 
     def full(self) -> bool:
-        """Whether put() would wait now."""
+        """Return whether put() would wait at the moment."""
         return self._full()
 
 

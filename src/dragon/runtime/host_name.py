@@ -1,4 +1,4 @@
-"""A host name of its own for a rehearsed node."""
+"""Gives a simulated node its own host name."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ _HOSTS = "/etc/hosts"
 
 
 def own_host_name(name: str, hosts: Path | None = None) -> bool:
-    """Give this process and all that it starts a host name of their own; whether that was permitted.
+    """Give this process and all that it starts their own host name. Returns whether that was permitted.
 
-    Where it is not, the log says so and the name stays. `hosts` is a file that they see as /etc/hosts, so that the name
-    can be looked up; write_hosts() makes one. To be called before there are threads: a user without privileges gets
-    the name in a user namespace of its own, which a process with several threads cannot enter.
+    If not, that is logged and the name stays. They see the file `hosts` as /etc/hosts, so that the name can be
+    resolved;
+    write_hosts() makes one. Must be called before there are threads: a user without privileges gets the name in a new
+    user
+    namespace, which a process with several threads cannot enter.
     """
     error = refused = _rename(name, _NEW_UTS)
     if refused:
-        # There is no way back out of a user namespace in which this process is nobody: another one tries it first.
+        # A process cannot leave a user namespace, and without a mapped user it is nobody there: a child tries first.
         error = _in_child(name) or _rename(name, _NEW_USER | _NEW_UTS)
     if error:
         _log().warning(
@@ -49,13 +51,15 @@ def own_host_name(name: str, hosts: Path | None = None) -> bool:
 
 
 def _log() -> logging.Logger:
-    from dragon.runtime.log import runtime_log  # seldom needed, and every process that is forked later would have it
+    from dragon.runtime.log import (
+        runtime_log,
+    )  # imported late: seldom needed, and every process that is forked later would have it
 
     return runtime_log("node")
 
 
 def write_hosts(path: Path, names: Sequence[str]) -> None:
-    """The machine's /etc/hosts, and `names` as names of this machine."""
+    """Write the machine's /etc/hosts to a file, with `names` as additional names of this machine."""
     try:
         known = Path(_HOSTS).read_text()
     except OSError:
@@ -71,7 +75,7 @@ def _in_child(name: str) -> int:
 
 
 def _rename(name: str, namespaces: int) -> int:
-    """Take that name in new namespaces; an error number, 0 if that worked."""
+    """Take a host name in new namespaces. Returns an error number, 0 on success."""
     user, group = os.geteuid(), os.getegid()
     try:
         _call("unshare", namespaces)
@@ -86,7 +90,7 @@ def _rename(name: str, namespaces: int) -> int:
 def _show_hosts(hosts: Path) -> None:
     try:
         _call("unshare", _NEW_MOUNTS)
-        # What is mounted outside from now on is still seen here, and not the other way round.
+        # Later mounts outside of the namespace are seen here, and not the other way round.
         _call("mount", None, b"/", None, _SLAVE | _RECURSIVE, None)
         _call("mount", os.fsencode(hosts), _HOSTS.encode(), None, _BIND, None)
     except OSError as refused:
@@ -94,20 +98,22 @@ def _show_hosts(hosts: Path) -> None:
 
 
 def _drop_capabilities() -> None:
-    """Have no more rights than outside. With those that a new user namespace gives, this process would be closed to the
-    programs that it starts, which lose them. Raises OSError."""
+    """Drop the capabilities that a new user namespace gives. Raises OSError.
+
+    With them, this process could not be inspected by the programs that it starts, which lose them.
+    """
     _call("capset", struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24))
 
 
 def _call(function: str, *arguments: Any) -> None:
-    """Call a function of the C library. (Python has os.unshare() from 3.12 on, and no mount.) Raises OSError."""
+    """Call a function of the C library. (Python has os.unshare() from 3.12 on, and no mount().) Raises OSError."""
     if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
 
 
 def _stay(user: int, group: int) -> None:
-    """Be the same user in the new user namespace as outside."""
+    """Map this process's user and group to themselves in the new user namespace."""
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")

@@ -1,7 +1,8 @@
-"""What a run tells whoever looks at it from outside: the agent of itself, waiting processes of their threads.
+"""Tells processes outside of a run about it: the agent reports its state, waiting processes the stacks of their
+threads.
 
-A process that waits in the runtime looks once a second whether somebody asks, and then sends the stacks of its threads
-to the socket `doctor` in the run's folder. That takes no signal, no debugger and no right to trace.
+A process that waits in the runtime checks once a second whether stacks are requested, and then sends them to the socket
+`doctor` in the run's folder. That needs no signal, no debugger and no right to trace.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ _Answer = TypeVar("_Answer")
 
 _SOCKET = "doctor"
 _LARGEST_DATAGRAM = 2**18
-# An answer is one datagram, and the kernel takes some 200 KiB.
+# A reply is one datagram, for which the kernel's limit is about 200 KiB.
 _MOST_THREADS, _MOST_FRAMES = 24, 50
-_SEND_WITHIN = 0.5
+_SEND_WITHIN = 0.5  # seconds
 
 
 class Frame(msgspec.Struct, array_like=True):
-    """A call on a stack."""
+    """A frame of a stack."""
 
     function: str
     file: str
@@ -55,7 +56,7 @@ class Frame(msgspec.Struct, array_like=True):
 
 
 class Thread(msgspec.Struct, array_like=True):
-    """A thread of Python's and its calls, the outermost first."""
+    """A Python thread and its frames, the outermost first."""
 
     ident: int
     name: str
@@ -63,14 +64,14 @@ class Thread(msgspec.Struct, array_like=True):
 
 
 class Stacks(msgspec.Struct, array_like=True):
-    """A process's answer."""
+    """The reply of a process."""
 
     pid: int
     threads: list[Thread]
 
 
 class GroupState(msgspec.Struct, array_like=True):
-    """A process group, and the offset of the words through which it is followed."""
+    """The state of a process group, and the offset in the arena of its shared words."""
 
     name: str
     members: int
@@ -80,10 +81,11 @@ class GroupState(msgspec.Struct, array_like=True):
 
 
 class Pending(msgspec.Struct, array_like=True):
-    """An operation that an agent has not answered yet, and of which object of this node it is, if of any.
+    """A request that an agent has not answered yet, and the offset of the object of this node that it is about, or 0.
 
-    `node` is where the other side is: of what is asked for, or of the process `pid` that asked. `holder` is the process
-    id of who has a lock.
+    `node` is the other side: the node of the target, or of the process `pid` that sent the request. `holder` is the pid
+    of
+    the process that holds a lock.
     """
 
     who: str
@@ -96,18 +98,20 @@ class Pending(msgspec.Struct, array_like=True):
 
 
 class Task(msgspec.Struct, array_like=True):
-    """A task of an agent, and the line that it is at."""
+    """An asyncio task of an agent, and its current line."""
 
     name: str
     where: str
 
 
 class Report(msgspec.Struct):
-    """What an agent says of itself.
+    """The state of an agent, as it reports it.
 
-    `processes` are (puid, pid, name, offset of the record); `starting` counts those that the zygote was asked for,
-    `untaken` of them it has not even read; `asked` is what processes of this node wait for, `parked` what those of
-    others do.
+    `processes` are (puid, pid, name, offset of the record); `starting` counts processes that were requested from the
+    zygote,
+    `untaken` those of them whose request it has not read; `asked` are pending requests of processes of this node,
+    `parked`
+    those of other nodes' processes.
     """
 
     zygote: int
@@ -122,14 +126,14 @@ class Report(msgspec.Struct):
 
 
 class InquiryError(DragonError):
-    """Nobody can be asked; the message says why."""
+    """The processes cannot be asked for their stacks; the message says why."""
 
 
 # ---- in a process of the run
 
 
 def answer(folder: Path) -> None:
-    """Send the stacks of this process's threads to whoever asks the run of that folder."""
+    """Send the stacks of this process's threads to the process that inspects the run of that folder."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     threads = [
         Thread(ident, names.get(ident, ""), _frames(frame)) for ident, frame in list(sys._current_frames().items())
@@ -139,13 +143,13 @@ def answer(folder: Path) -> None:
         try:
             channel.sendto(encode(Stacks(os.getpid(), threads[:_MOST_THREADS])), str(folder / _SOCKET))
         except OSError:
-            return  # who asked is gone, or has no time
+            return  # the inspecting process has ended, or is busy
 
 
 def _frames(innermost: FrameType | None) -> list[Frame]:
     frame = innermost
     while frame is not None and frame.f_globals.get("__name__") in (__name__, "dragon.runtime.run"):
-        frame = frame.f_back  # what sends the answer
+        frame = frame.f_back  # skip the frames that send the reply
     result: list[Frame] = []
     while frame is not None and len(result) < _MOST_FRAMES:
         code = frame.f_code
@@ -155,13 +159,13 @@ def _frames(innermost: FrameType | None) -> list[Frame]:
     return result
 
 
-# ---- outside of it
+# ---- outside of the run
 
 
 def ask_agent(folder: Path, request: Request[_Answer], timeout: float) -> _Answer:
-    """The answer of the agent of a run that this process need not belong to.
+    """Return the reply of the agent of a run that this process need not belong to.
 
-    Raises TimeoutError where it does not answer in time, RunEndedError where it is gone, RuntimeError where it cannot.
+    Raises TimeoutError after `timeout` seconds, RunEndedError if the agent has ended, RuntimeError for an error reply.
     """
     deadline = time.monotonic() + timeout
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
@@ -183,18 +187,19 @@ def ask_agent(folder: Path, request: Request[_Answer], timeout: float) -> _Answe
     reply = decode_reply(request, data[4:])
     if reply.error is not None:
         raise RuntimeError(f"{reply.error[0]}: {reply.error[1]}")
-    return cast(_Answer, reply.value)  # without an error there is one
+    return cast(_Answer, reply.value)  # a reply without an error has a value
 
 
 class Inquiry:
-    """Asks the waiting processes of the run in `folder`, whose arena this process has opened."""
+    """Requests the stacks of the waiting processes of the run in `folder`, whose arena this process has opened."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _SOCKET
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def __enter__(self) -> Self:
-        """Raises InquiryError where somebody else asks at this moment, or the run is gone."""
+        """Open the socket. Raises InquiryError if another process inspects the run at the moment, or the run
+        has ended."""
         try:
             self._remove_left_behind()
             self._socket.bind(str(self._path))
@@ -210,7 +215,7 @@ class Inquiry:
         self._path.unlink(missing_ok=True)
 
     def _remove_left_behind(self) -> None:
-        """Remove what a killed one left."""
+        """Remove the socket of an inspecting process that was killed."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(str(self._path))
@@ -220,7 +225,10 @@ class Inquiry:
                 return
 
     def collect(self, expected: Collection[int], patience: float) -> dict[int, list[Thread]]:
-        """Stacks by process id: of those that are expected, and of others that answer before these have."""
+        """Return stacks by process id: of the expected processes, and of others that reply before all of these have.
+
+        Waits at most `patience` seconds.
+        """
         _core.inquire(patience)
         deadline = time.monotonic() + patience
         result: dict[int, list[Thread]] = {}

@@ -1,7 +1,6 @@
-"""What an interpreter, the C library and libraries read once, when they start: options and variables.
+"""The options and variables that the interpreter, the C library and libraries read only once, when they start.
 
-A process that is forked has what the zygote was started with. Where that is not what its creator has, or gives it, it
-is started as a fresh interpreter.
+A forked process has those of the zygote. If its creator has or gives it others, a fresh interpreter is started.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = [
     "take_over_warnings",
 ]
 
-# Read by the interpreter. PYTHONPATH is not among them: sys.path is handed on.
+# Read by the interpreter. PYTHONPATH is not among them, because sys.path is sent to new processes.
 _AT_START = {
     *("PYTHONASYNCIODEBUG", "PYTHONCOERCECLOCALE", "PYTHONCONTEXT_AWARE_WARNINGS", "PYTHONDEVMODE"),
     *("PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER", "PYTHONHASHSEED", "PYTHONHOME", "PYTHONINTMAXSTRDIGITS"),
@@ -36,20 +35,21 @@ _AT_START = {
     *("GLIBC_TUNABLES", "LD_BIND_NOW", "LD_LIBRARY_PATH", "LD_PRELOAD"),
 }
 _BEGINNINGS_AT_START = ("LC_", "MALLOC_")
-# Read by libraries for numbers when they are loaded, which importing the main program may have done.
+# Read by numerical libraries when they are loaded, which importing the main program may have done.
 _BEGINNINGS_AT_LOAD = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NUMEXPR_", "NUMBA_")
 _READERS = ("numpy", "scipy", "torch", "tensorflow", "numexpr", "numba", "sklearn", "mkl", "jax", "cv2")
-# Options under which an agent is as it always is.
+# Options that do not change the behaviour of an agent.
 _FOR_AGENTS = ("-O", "-OO", "-B", "-b", "-s", "-S", "-E", "-I")
 
 
 def is_read_at_start(variable: str) -> bool:
-    """Whether the interpreter or the C library reads that variable once, when it starts, or a library when loaded."""
+    """Return whether a variable is read only once: when the interpreter or C library starts, or when a library is
+    loaded."""
     return variable in _AT_START or variable.startswith((*_BEGINNINGS_AT_START, *_BEGINNINGS_AT_LOAD))
 
 
 def _read_later(variables: Iterable[str]) -> bool:
-    """Whether all of those are read by libraries of which none is loaded in this process."""
+    """Return whether all these variables are read by libraries that are not loaded in this process yet."""
     return all(name.startswith(_BEGINNINGS_AT_LOAD) for name in variables) and not any(
         name in sys.modules for name in _READERS
     )
@@ -57,8 +57,9 @@ def _read_later(variables: Iterable[str]) -> bool:
 
 @functools.cache
 def options() -> list[str]:
-    """The options that this interpreter was started with, without those that can be taken over later: -B, -W,
-    -X faulthandler, and -P, as sys.path is handed on."""
+    """Return the options of this interpreter, without those that can be applied later: -B, -W, -X faulthandler, and -P,
+    as
+    sys.path is sent to new processes."""
     found = cpython.interpreter_flags()
     if "faulthandler" in found:
         at = found.index("faulthandler")
@@ -72,18 +73,19 @@ def options() -> list[str]:
 
 
 def options_for_agents() -> list[str]:
-    """Those of them that an agent may have, whose processes then need no interpreters of their own."""
+    """Return those of options() that an agent may have; then its processes need no fresh interpreter."""
     return [word for word in options() if word in _FOR_AGENTS] + ["-B"] * sys.flags.dont_write_bytecode
 
 
 def options_before_module() -> list[str]:
-    """The words of this process's command line that are options of the interpreter, where it runs a module."""
+    """Return the interpreter's options in this process's command line if it runs a module (-m), else nothing."""
     words = sys.orig_argv
     return words[1 : words.index("-m")] if "-m" in words[: len(words) - len(sys.argv) + 1] else []
 
 
 def is_fit(theirs: Surroundings) -> bool:
-    """Whether a fork of this process is what an interpreter would be that is started for a creator like that."""
+    """Return whether a fork of this process equals a fresh interpreter started for a creator with those
+    surroundings."""
     return theirs.options == options() and (not theirs.variables or _read_later(theirs.variables))
 
 
@@ -92,7 +94,7 @@ _OPTIONS = list(sys.warnoptions)
 
 
 def take_over_warnings(given: list[str]) -> None:
-    """Treat warnings as an interpreter does that is started with `-W` and each of these."""
+    """Set the warning filters that an interpreter started with `-W` and each of these options has."""
     if given == sys.warnoptions:
         return
     sys.warnoptions[:] = given

@@ -1,4 +1,4 @@
-"""What was asked of a node and is not there: told once, in one warning; with --strict an error."""
+"""Warns once, in one warning, of devices that a policy asks for and a node lacks; with --strict they are an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragon.infrastructure.node_desc import NodeDescriptor
 
 __all__ = ["listed", "note_missing", "one_warning", "warn_user"]
 
-# By kind of device and by node what was told already, and what is to be told at the end of a block.
+# The devices that were reported already, by node and kind; and those to report at the end of a block.
 _told: dict[tuple[str, str], set[float]] = {}
 _gathered: dict[str, tuple[NodeDescriptor, dict[str, set[float]]]] = {}
 _gathering = False
@@ -59,7 +59,7 @@ def _tell() -> None:
 
 
 def _text(lacks: list[tuple[NodeDescriptor, dict[str, set[float]]]]) -> str:
-    """Nodes that lack the same are told of together."""
+    """Return the text of the warning. Nodes that lack the same devices are listed together."""
     hosts: dict[str, list[str]] = {}
     for node, kinds in lacks:
         hosts.setdefault(_lack(node, kinds), []).append(node.host_name)
@@ -83,7 +83,7 @@ def _lack(node: NodeDescriptor, missing: dict[str, set[float]]) -> str:
 
 
 def listed(numbers: Collection[float]) -> str:
-    """1, 2 and 5, with runs as 1-3."""
+    """Return numbers as text such as "1, 2, 5-7"."""
     result: list[str] = []
     for _, run in itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
         members = [number for _, number in run]
@@ -92,7 +92,7 @@ def listed(numbers: Collection[float]) -> str:
 
 
 def warn_user(text: str) -> None:
-    """A RuntimeWarning at the line of the user's program that led here."""
+    """Issue a RuntimeWarning at the line of the user's program that led here."""
     level = 2
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("dragon.", "contextlib")):

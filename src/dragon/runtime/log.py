@@ -1,4 +1,4 @@
-"""The runtime's own log, on stderr."""
+"""The log of the runtime, on stderr."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Once", "runtime_log"]
 
 
 def runtime_log(name: str) -> logging.Logger:
-    """The log of one part of the runtime, at the level that DRAGON_LOG_LEVEL asks for."""
+    """Return the logger of one part of the runtime, with the level in DRAGON_LOG_LEVEL (default: WARNING)."""
     root = logging.getLogger("dragon")
     if not root.handlers:
         handler = logging.StreamHandler(sys.stderr)

@@ -1,4 +1,4 @@
-"""What an event loop reports of itself."""
+"""Logs the unhandled errors of an event loop."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ __all__ = ["tell_loop_errors"]
 
 log = runtime_log("loop")
 
-_TOLD_EVERY_S = 60.0  # seconds in which the same error is told once
-_OFTEN = 10  # times in that time, after which the loop pauses at each
-_RETRY_S = 0.05
+_TOLD_EVERY_S = 60.0  # seconds in which the same error is logged once
+_OFTEN = 10  # occurrences in that time after which the loop pauses at each
+_RETRY_S = 0.05  # seconds of such a pause
 
 
 def tell_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """Have the loop tell of its errors, each kind once a minute, and pause where one comes again and again, as of a
-    callback that is called at once again.
+    """Log the errors of the loop, each kind once a minute, and pause the loop at an error that repeats quickly, for
+    example of
+    a callback that is called again at once.
 
-    One is not told: uvloop answers on a TLS connection that its peer has just reset. Whoever uses the connection is
-    told of its end anyway.
+    One error is logged at DEBUG level only: uvloop replies on a TLS connection that its peer has just reset. The user
+    of the
+    connection gets its end anyway.
     """
     errors = _Errors()
     loop.set_exception_handler(errors.tell)
@@ -31,7 +33,7 @@ def tell_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
 
 class _Errors:
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, int]] = {}  # when it was told, and how often it came since then
+        self._seen: dict[str, tuple[float, int]] = {}  # when it was logged, and how often it occurred since then
 
     def tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -53,6 +55,6 @@ class _Errors:
 
 
 def _kind(message: str, error: BaseException | None) -> str:
-    """An error's type and the line that raised it: which objects were there is another matter."""
+    """Return an error's type and the line that raised it, which identify its kind."""
     last = traceback.extract_tb(error.__traceback__)[-1:] if error else []
     return f"{type(error).__name__} {last[0].filename}:{last[0].lineno}" if last else f"{message} {error!r}"

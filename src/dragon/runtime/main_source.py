@@ -1,4 +1,4 @@
-"""What the source of a main program tells of it: whether it may be imported, and which names an import lacks."""
+"""Analyses the source of a main program: whether other processes may import it, and which names the import lacks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ class MainSource:
     """The source of a main program.
 
     Attributes:
-        is_guarded: it looks at its `__name__`, as in `if __name__ == "__main__":`, so that another process may import
-            it. A program that only hands its name on, as to logging.getLogger(), does not.
-        bound_here: the names that only the program itself binds as they are now: under such an `if`, and by `global`
-            in functions.
+        is_guarded: whether it tests its `__name__`, as in `if __name__ == "__main__":`, so that another process may
+        import
+            it. A program that only passes its name on, for example to logging.getLogger(), does not.
+        bound_here: the names that have their current values only in the program itself: those bound under such an `if`,
+            and by `global` in functions.
     """
 
     def __init__(self, source: bytes) -> None:
@@ -28,7 +29,7 @@ class MainSource:
             return
         try:
             tree = ast.parse(source)
-        except (SyntaxError, ValueError):  # it was changed since it was started, or is no source
+        except (SyntaxError, ValueError):  # the file was changed since the start, or is not Python source
             return
         guards = [statement for statement in tree.body if isinstance(statement, ast.If) and _mentions(statement.test)]
         self.is_guarded = bool(guards) or any(map(_looks, ast.walk(tree)))
@@ -41,7 +42,7 @@ def _mentions(expression: ast.AST) -> bool:
 
 
 def _looks(node: ast.AST) -> bool:
-    """Whether a node decides something by the module's name."""
+    """Return whether a node decides something by the module's name."""
     if isinstance(node, ast.Compare):
         return any(isinstance(side, ast.Name) and side.id == _NAME for side in (node.left, *node.comparators))
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
@@ -50,7 +51,7 @@ def _looks(node: ast.AST) -> bool:
 
 
 def _bound(statements: Iterable[ast.AST]) -> Iterator[str]:
-    """The names that statements bind in their own scope."""
+    """Yield the names that statements bind in their own scope."""
     for node in statements:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
@@ -65,7 +66,7 @@ def _bound(statements: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _globals(tree: ast.Module) -> Iterator[str]:
-    """The names that functions bind in the module."""
+    """Yield the names that functions bind in the module."""
     for function in ast.walk(tree):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             theirs = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}

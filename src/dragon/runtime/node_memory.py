@@ -1,8 +1,8 @@
-"""Bytes that are once in the memory of a node, for all of its processes.
+"""Data that exists once in the memory of a node, for all of its processes.
 
-They lie in a file without a name, which is there as long as a process has it open or mapped: nothing is left behind by
-processes that are killed, and the size of /dev/shm is no limit. Its beginning tells how many parts there are, and where
-each of them begins and ends.
+It is in a file without a name, which exists as long as a process has it open or mapped: processes that are killed leave
+nothing behind, and the size of /dev/shm is no limit. The file begins with the number of parts, and the start and end of
+each.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dragon import _core
 
 __all__ = ["NodeMemory", "Parts", "Place", "SnapshotGoneError"]
 
-_ALIGNMENT = 64  # of each part, as arrays have it
-_AT_ONCE = 256 * 1024  # bytes that are compared at a time: they stay in the processor's cache
-_WORD = 8  # bytes of a number at the beginning
+_ALIGNMENT = 64  # bytes, of each part, as for arrays
+_AT_ONCE = 256 * 1024  # bytes that are compared at a time, so that they stay in the processor's cache
+_WORD = 8  # bytes of a number in the header
 
 # Process, descriptor and inode of a file.
 Place = tuple[int, int, int]
 
 
 class NodeMemory:
-    """Parts of memory as they were when this was made. Raises OSError where the system has no memory for it."""
+    """A copy of parts of memory, made when the object is made. Raises OSError if the system has no memory for it."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
         places: list[tuple[int, int]] = []
@@ -51,7 +51,7 @@ class NodeMemory:
             os.close(self._fd)
 
     def has(self, parts: Sequence[memoryview]) -> bool:
-        """Whether these are the parts, byte for byte."""
+        """Return whether the copy equals these parts, byte for byte."""
         return [part.nbytes for part in parts] == [end - start for start, end in self._places] and all(
             self._has(part, start) for part, (start, _) in zip(parts, self._places, strict=True)
         )
@@ -65,24 +65,26 @@ class NodeMemory:
 
     @property
     def place(self) -> Place:
-        """What Parts() finds them by, in any process of this node, for as long as this is there."""
+        """The argument for Parts() in any process of this node, valid as long as this object exists."""
         return os.getpid(), self._fd, os.fstat(self._fd).st_ino
 
 
 class SnapshotGoneError(LookupError):
-    """What a snapshot had in memory was given up by the process that made it."""
+    """The memory of a snapshot was released by the process that made it."""
 
 
 class Parts:
-    """Parts as another process sees them. Raises SnapshotGoneError where the process that made them, or its NodeMemory,
-    is gone."""
+    """The parts of a NodeMemory in another process.
+
+    Raises SnapshotGoneError if the process that made them has ended, or released its NodeMemory.
+    """
 
     def __init__(self, place: Place) -> None:
         process, descriptor, inode = place
         name = f"/proc/{process}/fd/{descriptor}"
         try:
             self._fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # also where another user has a process of that number now
+        except OSError:  # also if the process id now belongs to another user's process
             raise SnapshotGoneError(f"{name} was closed, or its process has ended") from None
         if os.fstat(self._fd).st_ino != inode:
             raise SnapshotGoneError(f"{name} is another file now")
@@ -93,16 +95,17 @@ class Parts:
 
     @property
     def size(self) -> int:
-        """Bytes, of all of them."""
+        """The size in bytes of all parts and the header."""
         return os.fstat(self._fd).st_size
 
     @property
     def place(self) -> Place:
-        """As of NodeMemory, for as long as this is there."""
+        """The argument for Parts() in any process of this node, valid as long as this object exists."""
         return os.getpid(), self._fd, os.fstat(self._fd).st_ino
 
     def views(self) -> list[memoryview]:
-        """All of them, writable: of pages that are written to these views get a copy of their own."""
+        """Return all parts as writable memory: pages that are written to are copied, and the original stays
+        unchanged."""
         whole = memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY))
         (count,) = struct.unpack_from("=Q", whole)
         places = struct.iter_unpack("=QQ", whole[_WORD : _WORD * (1 + 2 * count)])

@@ -1,7 +1,7 @@
-"""The nodes of the run, as its agents describe them in the run's folder.
+"""The nodes of the run, as its agents list them in the run's folder.
 
-`nodes.json` lists them in order of index. It is written anew when a node is lost, so an index outlives its neighbours:
-a node is found by `index`, never by its place in the list.
+`nodes.json` lists them in order of index. It is rewritten when a node is lost, and the other nodes keep their indices:
+find a node by `index`, never by its position in the list.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 
 _FILE = "nodes.json"
 
-# The file that was read last: its path, inode and time of change, and what it says.
+# The file that was read last: (path, inode, time of change), and its contents.
 _seen: tuple[tuple[str, int, int] | None, list[NodeDescriptor]] = (None, [])
 
 
 def run_nodes() -> list[NodeDescriptor]:
-    """The nodes of the run, the primary one first; this machine where the run has no more. Starts no run."""
+    """Return the nodes of the run, the primary one first; this machine if the run has no list. Starts no run."""
     global _seen
     run = current_run()
     folder = str(run.folder) if run is not None else os.environ.get(variables.RUN, "")
@@ -59,7 +59,7 @@ def _this_node() -> NodeDescriptor:
 
 
 def write_nodes(folder: Path, nodes: list[NodeDescriptor]) -> None:
-    """Tell the processes of a run what nodes it has; they see the old list or the new one, never a part."""
+    """Write the list of a run's nodes atomically: processes see the old list or the new one."""
     temporary = folder / f".{_FILE}.{os.getpid()}"
     temporary.write_bytes(msgspec.json.encode(sorted(nodes, key=lambda node: node.index)))
     temporary.chmod(0o600)
@@ -67,7 +67,7 @@ def write_nodes(folder: Path, nodes: list[NodeDescriptor]) -> None:
 
 
 def own_node() -> NodeDescriptor:
-    """The node that this process runs on."""
+    """Return the node of this process."""
     nodes = run_nodes()
     if len(nodes) == 1 or not in_run():
         return nodes[0]
@@ -76,7 +76,7 @@ def own_node() -> NodeDescriptor:
 
 
 def node_at(index: int) -> NodeDescriptor:
-    """The node of that index. Raises LookupError where the run has it no more."""
+    """Return the node of that index. Raises LookupError if it is not part of the run."""
     for node in run_nodes():
         if node.index == index:
             return node
@@ -84,8 +84,10 @@ def node_at(index: int) -> NodeDescriptor:
 
 
 def node_of_memory(m_uid: object) -> int:
-    """The index of the node whose memory a program means, None being its own node's. Raises ValueError where the run
-    has no such node."""
+    """Return the index of the node whose memory `m_uid` means, None being this process's node.
+
+    Raises ValueError if the run has no such node.
+    """
     if m_uid is None:
         return this_run().node
     for node in run_nodes():
@@ -97,7 +99,7 @@ def node_of_memory(m_uid: object) -> int:
 
 
 def find_node(name: str) -> NodeDescriptor | None:
-    """The node that a user's name for a host means; "localhost" is the caller's own."""
+    """Return the node of a host name as a user writes it, or None; "localhost" is the caller's node."""
     if name == "localhost":
         return own_node()
     nodes = run_nodes()
@@ -106,7 +108,7 @@ def find_node(name: str) -> NodeDescriptor | None:
 
 
 def query(identifier: str | int) -> NodeDescriptor:
-    """The node of that host name or host id. Raises DragonNodeError, which names the nodes that exist."""
+    """Return the node of that host name or host id. Raises DragonNodeError, which lists the existing nodes."""
     found = find_node(identifier) if isinstance(identifier, str) else None
     found = found or next((node for node in run_nodes() if node.h_uid == identifier), None)
     if found is not None:
@@ -116,12 +118,12 @@ def query(identifier: str | int) -> NodeDescriptor:
 
 
 def query_total_cpus() -> int:
-    """CPUs that the run may use, over all nodes."""
+    """Return the number of CPUs that the run may use on all nodes together."""
     return sum(node.num_cpus for node in run_nodes())
 
 
 def same_host(one: str, other: str) -> bool:
-    """Whether two names mean the same host: the full name, or the beginning of it up to some dot."""
+    """Return whether two names mean the same host: one is the other, or its beginning up to a dot. Ignores case."""
     ours, theirs = one.lower().split("."), other.lower().split(".")
     shorter = min(len(ours), len(theirs))
     return ours[:shorter] == theirs[:shorter]

@@ -1,8 +1,8 @@
-"""A file of this process that other programs of the user on this node have under the same name.
+"""A file of this process that other programs of the same user on this node find under the same name.
 
-Each has it in a private folder of its own. It counts while exactly that process lives, which its id and its start time
-tell. The folder goes with close(), else with the end of a run of the process, the next look of another program, or the
-next run.
+Each process has the file in its own private folder. It is valid while exactly that process, by id and start time, is
+alive. The folder is removed by close(), else at the end of the process's run, by another program that searches for such
+files, or by the next run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _POLL_S = 0.005
 
 
 class OwnFolder:
-    """A private folder for one file, which is to be made in it. Raises RunEndedError or OSError where there is no place
-    for it."""
+    """A private folder for one file, which the caller makes. Raises RunEndedError or OSError if no folder can
+    be made."""
 
     def __init__(self, file: str) -> None:
         self._folder = run_folder.make_folder()
@@ -33,11 +33,11 @@ class OwnFolder:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was removed."""
+        """Whether the folder was removed."""
         return not self._finalizer.alive
 
     def others(self) -> Iterator[Path]:
-        """The files of other programs that live; the folders of others that had one are removed."""
+        """Yield the files of other live programs; the folders of those that have ended are removed."""
         for folder in run_folder.find_runs():
             owner, file = run_folder.owner_of(folder.name), folder / self.file.name
             if folder == self._folder or owner is None or not file.exists():
@@ -49,7 +49,8 @@ class OwnFolder:
 
     @contextmanager
     def alone(self, timeout: float) -> Iterator[bool]:
-        """Whether, after so many seconds at most, no other program is in such a block, for the time of this one."""
+        """Wait at most `timeout` seconds until no other program is in such a block. Yields whether that is so in this
+        block."""
         base = os.open(self._folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             until = time.monotonic() + timeout
@@ -60,7 +61,7 @@ class OwnFolder:
             os.close(base)
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the folder."""
         self._finalizer()
 
 
@@ -73,5 +74,5 @@ def _locked(base: int) -> bool:
 
 
 def _remove(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:  # and not one that was forked from it
+    if os.getpid() == pid:  # not in a forked child
         run_folder.remove_folder(folder)

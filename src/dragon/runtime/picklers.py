@@ -1,4 +1,4 @@
-"""Picklers that programs bring for keys and values."""
+"""Adapts picklers that a program provides for keys and values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["pickler_of", "strip_pickled_bytes"]
 
 
 class _OfFiles:
-    """A pickler that writes to a file and reads from one, as one of bytes."""
+    """A pickler with dumps() and loads(), from one that writes to and reads from files."""
 
     def __init__(self, pickler: Any) -> None:
         self._pickler = pickler
@@ -24,9 +24,10 @@ class _OfFiles:
 
 
 def pickler_of(given: Any) -> Any:
-    """Something with `dumps` and `loads`: what was given, or around it where it has `dump` and `load` instead.
+    """Return an object with `dumps` and `loads`: the given one, or an adapter if it has `dump` and `load`. None stays
+    None.
 
-    Raises TypeError for what has neither.
+    Raises TypeError for an object that has neither pair.
     """
     if given is None or (hasattr(given, "dumps") and hasattr(given, "loads")):
         return given
@@ -36,8 +37,8 @@ def pickler_of(given: Any) -> Any:
 
 
 def strip_pickled_bytes(byte_str: bytes) -> bytes:
-    """A pickle without the marks at its start and its end that are the same for every object (PEP 3154).
+    """Return a pickle without the marks at its start and end that are the same for every object (PEP 3154).
 
-    For telling pickled keys apart by their bytes; what it returns cannot be unpickled.
+    For comparing pickled keys by their bytes; the result cannot be unpickled.
     """
     return byte_str.removeprefix(b"\x80\x05\x95").removesuffix(b".").removesuffix(b"\x94")

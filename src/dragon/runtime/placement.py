@@ -1,7 +1,7 @@
-"""From a policy to a node, its CPUs and its devices.
+"""Chooses the node, CPUs and devices of a process from policies.
 
-Four levels can ask for something; what a higher one leaves open a lower one says: the process's own policy or its
-template's, its group's, the thread's (`with Policy(...)`), and what holds everywhere.
+Four levels may set an attribute, and the first that does so decides: the policy of the process or its template, that of
+its group, that of the thread (`with Policy(...)`), and the global default.
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ __all__ = ["Member", "Placed", "as_member", "members", "place", "search_executab
 
 
 class Placed(NamedTuple):
-    """Where a process goes: CPUs as the node numbers them (empty: all), and what its environment gets.
+    """The place of a process.
 
-    `named` says whether the policy left no choice of the node, `source` which level decided it; `rank` and `group` are
-    set for members of a group or pool.
+    Attributes:
+        node: the node.
+        cpus: the CPUs, as the node numbers them; empty for all.
+        environment: the variables that the process gets for its place.
+        named: whether the policy names the node.
+        source: the level that chose the node: "template", "group", "thread" or "global".
+        rank: the rank of a member of a group or pool; else None.
+        group: the name of the group or pool; else "".
     """
 
     node: NodeDescriptor
@@ -40,18 +46,24 @@ class Placed(NamedTuple):
 
     @property
     def mask(self) -> list[int]:
-        """The CPUs that exist, to bind the process to; empty: all."""
+        """The existing CPUs to which the process is bound; empty for all."""
         return self.node.existing_cpus(self.cpus)
 
     @property
     def is_local(self) -> bool:
-        """Whether this is the caller's own node."""
+        """Whether the node is the caller's."""
         return self.node.index == own_node().index
 
 
 class Member(NamedTuple):
-    """One process of several: its rank, its place among those that have no node named, the policy of the thread that
-    made the group."""
+    """One of several processes that are placed together.
+
+    Attributes:
+        group: the name of the group or pool.
+        rank: its rank.
+        position: its position among the members whose policy names no node.
+        thread_policy: the policy of the thread that made the group.
+    """
 
     group: str
     rank: int
@@ -66,13 +78,13 @@ class _Context(threading.local):
 _context = _Context()
 _NOTHING = Policy()
 _GLOBAL = Policy.global_policy()
-# Processes of this process that have no node named and belong to no group.
+# Counts the processes that this process places whose policy names no node and that belong to no group.
 _singles = itertools.count()
 
 
 @contextmanager
 def as_member(member: Member) -> Iterator[None]:
-    """A process that this thread places in the block is that member."""
+    """Place the process that this thread starts in the block as that member."""
     _context.member = member
     try:
         yield
@@ -81,7 +93,7 @@ def as_member(member: Member) -> Iterator[None]:
 
 
 def members(group: str, policies: Iterable[Policy | None]) -> list[Member]:
-    """The members of a group or pool that this thread makes, in order of rank; a policy for each."""
+    """Return the members of a group or pool that this thread makes, in order of rank, one for each policy."""
     thread_policy = Policy.thread_policy()
     result, position = [], 0
     for rank, policy in enumerate(policies):
@@ -96,10 +108,11 @@ def _names_a_node(policy: Policy) -> bool:
 
 
 def place(policy: Policy | None, group_policy: Policy | None = None, *, member: Member | None = None) -> Placed:
-    """Decide on one process. Raises PolicyError where no node of the run can meet the policy.
+    """Return the place of a process. Raises PolicyError if no node of the run can meet the policy.
 
-    A process of its own goes to the caller's node and its next ones to the nodes after that, a member to the node of
-    its place in the group, counted from the run's first node.
+    Without a named node, processes outside of groups are distributed from the caller's node on, and members of a group
+    by
+    their position, from the run's first node on.
     """
     member = member or _context.member
     thread_policy = Policy.thread_policy() if member is None else member.thread_policy
@@ -129,7 +142,7 @@ def place(policy: Policy | None, group_policy: Policy | None = None, *, member: 
 
 
 def _source(levels: dict[str, Policy | None], named: bool) -> str:
-    """The highest level that says where to; its distribution counts where no node is named."""
+    """Return the highest level that sets the placement, or the distribution if no node is named."""
     for name, policy in reversed(levels.items()):
         if policy is None:
             continue
@@ -168,7 +181,7 @@ def _names(nodes: list[NodeDescriptor]) -> str:
 
 
 def search_executable(target: str, folder: str) -> str:
-    """The file that a program's name means: as given, in PATH, or in `folder`. Raises AttributeError."""
+    """Return the path of a program: as given, in PATH, or in `folder`. Raises AttributeError if it is not found."""
     for candidate in [target, *(os.path.join(p, target) for p in os.get_exec_path()), os.path.join(folder, target)]:
         if os.path.isfile(candidate) and (os.sep in candidate or candidate is not target):
             return os.path.abspath(candidate)

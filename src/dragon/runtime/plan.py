@@ -1,5 +1,4 @@
-"""A record of what was placed where, for `dragon plan`: one line of JSON for each placement, in the file that
-DRAGON_PLAN names."""
+"""Records placements for `dragon plan`: one line of JSON for each, in the file that DRAGON_PLAN names."""
 
 from __future__ import annotations
 
@@ -19,10 +18,11 @@ __all__ = ["PlanRecord", "name_of", "note", "note_head", "read_plan"]
 
 
 class PlanRecord(msgspec.Struct, kw_only=True):
-    """One placement. `cpus` are numbered as the node claims them, none means all; `gpus` is what the environment gets.
+    """One placement. `cpus` are numbered as by the node, empty for all; `gpus` are the variables that select GPUs.
 
-    `rank` and `group` are those of a member of a group or pool, `puid` is 0 where none is given yet; `policy` is the
-    level that chose the node: "template", "group", "thread" or "global".
+    `rank` and `group` are those of a member of a group or pool, `puid` is 0 if none is assigned yet; `policy` is the
+    level
+    that chose the node: "template", "group", "thread" or "global".
     """
 
     name: str
@@ -38,7 +38,7 @@ class PlanRecord(msgspec.Struct, kw_only=True):
 
 
 def note(placed: Placed, name: str, target: str, puid: int = 0) -> None:
-    """Add a placement to the record, if one is kept. Raises OSError where it cannot be written."""
+    """Add a placement to the record, if DRAGON_PLAN is set. Raises OSError if it cannot be written."""
     path = os.environ.get(variables.PLAN)
     if not path:
         return
@@ -54,7 +54,7 @@ def note(placed: Placed, name: str, target: str, puid: int = 0) -> None:
         rank=placed.rank,
         group=placed.group,
     )
-    # One write of a whole line at the end of the file: processes do not mix theirs.
+    # One write of a whole line at the end of the file, so that lines of several processes are not mixed.
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         os.write(file, msgspec.json.encode(record) + b"\n")
@@ -63,14 +63,14 @@ def note(placed: Placed, name: str, target: str, puid: int = 0) -> None:
 
 
 def note_head(command: Sequence[str], puid: int) -> None:
-    """The same for the head process, which is where it is."""
+    """Add the head process to the record, on its own node."""
     if os.environ.get(variables.PLAN):
         program = next((word for word in command[1:] if word.endswith(".py")), command[0])
         note(Placed(own_node(), [], {}), "head", os.path.basename(program), puid)
 
 
 def name_of(target: Callable[..., Any] | str | None) -> str:
-    """A target as a plan shows it."""
+    """Return the name of a target in a plan."""
     if target is None or isinstance(target, str):
         return os.path.basename(target or "")
     while isinstance(target, functools.partial):
@@ -79,7 +79,7 @@ def name_of(target: Callable[..., Any] | str | None) -> str:
 
 
 def read_plan(path: str | Path) -> list[PlanRecord]:
-    """The placements of a record, in order; none if nothing was placed."""
+    """Return the placements of a record, in order; an empty list if there is no record."""
     try:
         lines = Path(path).read_bytes().splitlines()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A lock of the threads of one process."""
+"""A lock between the threads of one process, which is free in a forked child."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ __all__ = ["ProcessLock"]
 
 
 class ProcessLock:
-    """A reentrant lock of this process's threads. A child that is forked has another one, which is free, whichever
-    thread of its parent held the parent's at that time: that thread is not there to release it."""
+    """A reentrant lock between this process's threads.
+
+    A forked child has a new one, which is free: the thread that held the parent's does not exist in the child to
+    release it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         _all.add(self)
 
     def renew(self) -> None:
-        """Be free, in a child."""
+        """Replace the lock by a free one, in a child."""
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""Processes of the run by name or puid."""
+"""Operations on processes of the run, by name or puid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ __all__ = ["join", "kill", "look_up"]
 
 
 def look_up(identifier: int | str) -> ProcessDescriptor:
-    """The process of that puid or name, ended ones too, without its children. Raises ProcessError for none."""
+    """Return the process of that puid or name, also if it has ended, without its children. Raises ProcessError if none
+    has it."""
     try:
         known = ask(FindProcess(identifier))
     except LookupError as error:
@@ -44,7 +45,8 @@ def _host_id(index: int) -> int:
 
 
 def _unregistered(identifier: int | str, error: str) -> ProcessDescriptor:
-    """A head process or guest: part of the run, though not started by it."""
+    """Return a head process or guest, which belongs to the run but was not started by it. Raises ProcessError for
+    others."""
     me, node = identity(), own_node()
     if identifier in (me.puid, me.name):
         return ProcessDescriptor(me.puid, os.getpid(), me.name, p_p_uid=0, node=node.index, h_uid=node.h_uid)
@@ -54,7 +56,7 @@ def _unregistered(identifier: int | str, error: str) -> ProcessDescriptor:
 
 
 def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = False) -> None:
-    """Send a signal; a process that has ended does not mind. Raises ProcessError where there is none."""
+    """Send a signal to a process; does nothing if it has ended. Raises ProcessError if there is no such process."""
     number = checked_signal(sig)
     try:
         ask(KillProcess(identifier, number))
@@ -63,9 +65,9 @@ def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = F
 
 
 def join(identifier: int | str, timeout: float | None = None) -> int | None:
-    """Wait for a process's end; its exit code, or None after `timeout` seconds.
+    """Wait for a process to end. Returns its exit code, or None after `timeout` seconds.
 
-    Raises ProcessError for the caller itself, and where there is no such process.
+    Raises ProcessError for the calling process, and if there is no such process.
     """
     known = look_up(identifier)
     if known.p_uid == identity().puid:
@@ -77,7 +79,7 @@ def join(identifier: int | str, timeout: float | None = None) -> int | None:
     try:
         record = Words._attached(known.record)
     except _core.DestroyedError:
-        return join(identifier, timeout)  # it ended between the two steps
+        return join(identifier, timeout)  # the process ended between the two steps
     if not record.wait(STATUS, RUNNING, timeout):
         return None
     return exit_code(record) if record[STATUS] == EXITED else None
