@@ -1,4 +1,5 @@
-"""Handles of objects on other nodes: each operation is a request to this node's agent, which asks the owner's."""
+"""Handles of objects on other nodes: each operation is a request to this node's agent, which forwards it to the
+owner's."""
 
 from __future__ import annotations
 
@@ -20,22 +21,22 @@ __all__ = ["REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
 
 
 def node_of(name: Name) -> int:
-    """The index of the node that holds the object of that name."""
+    """Return the index of the node that holds the object of that name."""
     return name[2] >> 8
 
 
-# What handles were for that the garbage collector took, and their outboxes. It may run in the middle of a request, so
-# their objects are released with the next one.
+# The objects of handles that the garbage collector removed, and their outboxes. It may run during a request, so the
+# objects are released with the next one.
 _released: deque[Name] = deque()
 
 
 class _Remote:
-    """What all handles of remote objects have in common. Comes before the class of local ones among the bases."""
+    """The common part of all handles of remote objects. Comes before the class of local handles among the bases."""
 
     _kind: ClassVar[str]
     _remote_name: Name
     _remote_closed = True
-    _dropped: ClassVar[deque[Name]] = _released  # at the interpreter's end the module's own names are gone
+    _dropped: ClassVar[deque[Name]] = _released  # still available when the interpreter has cleared the module
 
     def _open(self, name: Name) -> None:
         self._remote_name = name
@@ -43,7 +44,8 @@ class _Remote:
         self._remote_closed = False
 
     def _call(self, method: str, *given: Any, payload: bytes = b"") -> Any:
-        """The result of a method of the object. Raises what it raises, NodeLostError where its node is gone."""
+        """Call a method of the object and return its result. Raises what it raises, NodeLostError if its node
+        is lost."""
         return self._wait(method, *given, payload=payload)[1]
 
     def _wait(
@@ -58,7 +60,8 @@ class _Remote:
         inbox: Name | None = None,
         outgoing: Name | None = None,
     ) -> tuple[bool, Any]:
-        """Whether the method succeeded within `timeout` seconds, and its result. See Operate."""
+        """Call a method of the object. Returns whether it succeeded within `timeout` seconds, and its result; see
+        Operate."""
         thread = threading.get_ident()
         operation = Operation(self._remote_name, self._kind, method, given, timeout, thread, ticket, doing, index)
         released = [_released.popleft() for _ in range(len(_released))]
@@ -99,7 +102,7 @@ class _Remote:
             self._call("_release")
 
     def _drop_outbox(self) -> None:
-        """Let go of what messages go through, if there is anything."""
+        """Release the channel through which messages are sent, if there is one."""
 
     def __del__(self) -> None:
         if not self._remote_closed:
@@ -115,7 +118,7 @@ _scratch = threading.local()
 
 
 def _own_channel() -> _core.Channel:
-    """A channel of this thread's, through which objects become messages and back."""
+    """Return a channel of this thread, with which objects are converted to messages and back."""
     if getattr(_scratch, "pid", 0) != os.getpid():
         _scratch.channel, _scratch.pid = _core.Channel(), os.getpid()
     channel: _core.Channel = _scratch.channel
@@ -123,14 +126,15 @@ def _own_channel() -> _core.Channel:
 
 
 def to_parts(obj: Any) -> tuple[int, Any]:
-    """An object as a message: what kind of message, and its bytes, which are valid until this thread's next call."""
+    """Convert an object to a message. Returns the kind of message and its bytes, valid until this thread's
+    next call."""
     channel = _own_channel()
     channel.put(obj)
     return channel._get_parts(0)
 
 
 def from_parts(kind: int, data: Any) -> Any:
-    """The object of a message."""
+    """Return the object of a message."""
     channel = _own_channel()
     channel._put_parts(kind, data, 0)
     return channel.get()
@@ -161,8 +165,10 @@ class RemoteChannel(_Remote):
         self._put_message(*to_parts(obj), _limit(block, timeout))
 
     def _outbox(self) -> _core.Channel | None:
-        """The way to the channel on which nobody waits for an answer, None where there is none: a put that may find the
-        channel full waits, and the connection may have broken just now."""
+        """Return the local channel whose messages are forwarded without a reply; None if there is none.
+
+        A bounded channel has none, because a put may have to wait; nor is there one if the connection has just broken.
+        """
         if self._out is None and self._bounded is not True:
             if self._bounded is None:
                 self._bounded = self._capacity() > 0
@@ -203,24 +209,24 @@ class RemoteChannel(_Remote):
             raise queue.Full
 
     def _put_large(self, kind: int, data: _core.Loan, timeout: float | None, ticket: int) -> bool:
-        """The agent takes it out of this thread's channel, in the memory where it is."""
+        """Put a large message without a copy: the agent takes it out of this thread's channel."""
         channel = _own_channel()
         channel._put_loan(kind, data)
         try:
             return self._wait("put", timeout=timeout, outgoing=channel._name(), ticket=ticket)[0]
         finally:
             if channel._size():
-                channel._get_parts(0)  # the agent could not even try
+                channel._get_parts(0)  # the agent did not take it
 
     def _lose_outbox(self, outbox: _core.Channel) -> None:
-        """The way there is gone. Raises what kept earlier messages from arriving; else trying the channel tells why."""
+        """Drop an outbox that was destroyed. Raises the error that lost earlier messages, if any."""
         self._out = None
         kind, text = ask(WhyGone(outbox._name()))
         if kind:
             raise error_named(kind, text) from None
 
     def _receive(self, timeout: float | None, doing: Name | None = None, index: int = 0) -> _core.Channel:
-        """The next message, in this thread's own channel."""
+        """Wait for the next message and return this thread's own channel with it. Raises queue.Empty."""
         self._check_open()
         inbox = _own_channel()
         done, message = self._wait("get", timeout=timeout, inbox=inbox._name(), doing=doing, index=index)
@@ -378,11 +384,11 @@ class RemoteWords(_Remote):
         return self._checked_wait("wait", i, value, timeout=_limit(True, timeout))
 
     def _read(self, start: int, size: int) -> bytes:
-        """Bytes as they are now."""
+        """Return the current bytes."""
         return bytes(self._call("read", start, size))
 
     def _write(self, start: int, data: bytes) -> None:
-        """Change bytes from `start` on."""
+        """Write bytes from `start` on."""
         self._call("write", start, payload=data)
 
 

@@ -1,6 +1,6 @@
 """The run that this process belongs to: found, or started at the first use.
 
-A process started by a run belongs to it. Any other gets a run of its own, which ends with the process.
+A process that a run started belongs to it. Any other process starts a run of its own, which ends with the process.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ from dragon.runtime.protocol.run import EndRun
 
 __all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_run", "leave", "start_run", "this_run"]
 
-# The agent's descriptors, as the process that starts it gives them.
+# The numbers of the descriptors with which an agent is started.
 ARENA, AGENT_SOCKET, ZYGOTE_SOCKET = 3, 4, 5
-_FEWEST_FILES = 24  # of an agent and its zygote
+_FEWEST_FILES = 24  # file descriptors that an agent and its zygote need
 WRITING = "writing"  # a file in the run's folder while an agent that ends still writes
 
 
 class Identity(msgspec.Struct):
-    """This process within its run."""
+    """This process within its run.
+
+    `puid` and `name` are its own, `parent` is the puid of its creator, `group` the number of its group; 0 for none.
+    """
 
     puid: int = 0
     name: str = ""
@@ -48,14 +51,14 @@ class Identity(msgspec.Struct):
 
 
 class _ZygoteSocket(socket.socket):
-    """Closed with the process that made it, without the warning for sockets that nobody closed."""
+    """A socket that is closed with the process that made it, without the warning for unclosed sockets."""
 
     def __del__(self) -> None:
         self.close()
 
 
 class Run:
-    """A run as one of its processes sees it. `owner_pid` is set in the process whose end is the run's end."""
+    """A run as one of its processes sees it. `owner_pid` is set in the process whose end ends the run."""
 
     def __init__(
         self, folder: Path, agent: run_folder.Owner, owner_pid: int = 0, label: str = "", node: int = 0
@@ -68,8 +71,8 @@ class Run:
         self.base_environment = dict(os.environ)
         # The environment when it was last compared with the base, and the difference.
         self.environment_seen: tuple[dict[bytes, bytes], dict[str, str | None]] = ({}, {})
-        self.before_end: list[Callable[[], None]] = []  # what this process does before it ends the run
-        self._zygotes: dict[int, socket.socket] = {}  # by the process that made them: a fork has its parent's too
+        self.before_end: list[Callable[[], None]] = []  # called before this process ends the run
+        self._zygotes: dict[int, socket.socket] = {}  # by the pid of their maker: a forked child has its parent's too
 
     @property
     def agent_address(self) -> str:
@@ -77,7 +80,8 @@ class Run:
         return str(self.folder / "agent")
 
     def zygote_socket(self) -> socket.socket:
-        """A socket on which start requests are sent, one datagram each. Several threads may ask for it at once."""
+        """Return this process's socket for start requests, one datagram each. May be called by several threads
+        at once."""
         own = os.getpid()
         known = self._zygotes.get(own)
         if known is None:
@@ -90,7 +94,7 @@ class Run:
         return known
 
     def close(self) -> None:
-        """Send no start requests for now."""
+        """Close the socket for start requests; the next request opens a new one."""
         self._close_sockets()
 
     def _close_sockets(self, besides: int = 0) -> None:
@@ -99,11 +103,11 @@ class Run:
                 one.close()
 
     def is_alive(self) -> bool:
-        """Whether the agent lives."""
+        """Return whether the agent is alive."""
         return run_folder.is_alive(self.agent)
 
     def check(self) -> None:
-        """Raises RunEndedError unless the agent lives."""
+        """Raise RunEndedError unless the agent is alive."""
         if not self.is_alive():
             raise RunEndedError(f"the run in {self.folder} has ended: its agent (pid {self.agent.pid}) is gone")
 
@@ -114,23 +118,24 @@ _identity = Identity()
 
 
 def in_run() -> bool:
-    """Whether this process belongs to a run already (and not only would start one)."""
+    """Return whether this process belongs to a run already. Starts none."""
     return _run is not None or variables.RUN in os.environ
 
 
 def current_run() -> Run | None:
-    """The run this process belongs to, if any; nothing is started."""
+    """Return the run that this process has joined or started; None if there is none. Starts none."""
     return _run
 
 
 def identity() -> Identity:
-    """This process within its run, which is started if there is none."""
+    """Return this process within its run, which is started if there is none."""
     this_run()
     return _identity
 
 
 def this_run() -> Run:
-    """The run of this process. Raises RunEndedError where none can be had."""
+    """Return the run of this process, which is joined or started if needed. Raises RunEndedError if that is not
+    possible."""
     run = _run
     if run is not None:
         return run
@@ -144,13 +149,13 @@ def this_run() -> Run:
 def start_run(label: str = "", command: str = "") -> Run:
     """Start a run on this machine that ends when this process does.
 
-    The arena is made here, so that its objects can be used at once; the agent comes up meanwhile.
+    The arena is made here, so that its objects can be used at once; the agent starts in the background.
     """
     if not sys.platform.startswith("linux"):
         raise RunEndedError(f"the runtime needs Linux; this is {sys.platform}")
     check_files(_FEWEST_FILES, "a run")
     run_folder.sweep()
-    held = hold_signals()  # an agent that has been started is ended in order
+    held = hold_signals()  # so that an agent that was started is also ended
     try:
         folder = run_folder.make_folder()
         try:
@@ -167,7 +172,7 @@ def start_run(label: str = "", command: str = "") -> Run:
 
 
 def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
-    """Make the arena and the agent of a run in that folder."""
+    """Make the arena of a run in that folder, and start its agent."""
     _core.create_arena(variables.arena_limit())
     agent_socket, zygote_socket = bind_sockets(folder)
     owner = run_folder.this_process()
@@ -192,13 +197,13 @@ def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
     try:
         info.write(folder)
     except OSError:
-        os.kill(pid, signal.SIGKILL)  # it would complain of a folder that is about to go
+        os.kill(pid, signal.SIGKILL)  # it would report errors about the folder, which the caller removes
         raise
     return agent
 
 
 def bind_sockets(folder: Path) -> tuple[socket.socket, socket.socket]:
-    """The sockets of a run's agent and zygote, which serve them when they come up."""
+    """Return the listening sockets of a run's agent and zygote, which serve them once they have started."""
     agent_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     zygote_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     agent_socket.bind(str(folder / "agent"))
@@ -229,18 +234,21 @@ def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> in
 
 
 def _for_agents() -> list[int]:
-    """An agent takes no notice of signals to the program from its first moment on; see _core.current_signals()."""
+    """Return the signal masks of an agent, which ignores signals to the program from its start on.
+
+    For their form see _core.current_signals().
+    """
     ignored = [*PROGRAMS_OWN, *(n for n in (signal.SIGHUP,) if signal.getsignal(n) is signal.SIG_IGN)]
     return [sum(1 << number - 1 for number in ignored), 0, 0]
 
 
 def _valid(descriptors: list[int]) -> list[int]:
-    """The same with closed standard streams replaced by the null device, which comes first."""
+    """Return the descriptors with closed standard streams replaced by the null device, which is the first."""
     return [fd if is_open(fd) else descriptors[0] for fd in descriptors]
 
 
 def is_open(fd: int) -> bool:
-    """Whether this process has that descriptor."""
+    """Return whether this process has that descriptor."""
     try:
         os.fstat(fd)
     except OSError:
@@ -251,7 +259,7 @@ def is_open(fd: int) -> bool:
 def join_run(folder: Path) -> Run:
     """Make this process a member of a run of this machine.
 
-    Raises RunEndedError where its agent is gone, NotSupportedError where this process may not look into it.
+    Raises RunEndedError if its agent has ended, NotSupportedError if this process has no permission to access it.
     """
     info = run_folder.RunInfo.read(folder)
     if not run_folder.is_alive(info.agent):
@@ -269,7 +277,7 @@ def join_run(folder: Path) -> Run:
     if me:
         identity, slot, changed = json.loads(me)
         known = msgspec.convert(identity, Identity)
-        # The variable is inherited by every process below; the place in the arena is one's, and the others get theirs.
+        # Child processes inherit the variable, but only one process can have the slot; the others get new ones.
         _core.take_slot(slot)
         joined.base_environment = _without(_environment_at_start(), map(restored, changed))
         _enter(joined, known)
@@ -281,20 +289,21 @@ def join_run(folder: Path) -> Run:
 
 
 def _environment_at_start() -> dict[str, str]:
-    """What this program was started with, whatever it changed before it came here."""
+    """Return the environment with which this program was started, without its own changes."""
     pairs = Path("/proc/self/environ").read_bytes().split(b"\0")
     return dict(os.fsdecode(pair).split("=", 1) for pair in pairs if b"=" in pair)
 
 
 def _without(environment: dict[str, str], names: Iterable[str]) -> dict[str, str]:
-    """The same without what was changed for this program, so that it counts as a change by it."""
+    """Return the environment without the variables that were set for this program, so that they count as its
+    changes."""
     changed = set(names)
     kept = {name: value for name, value in environment.items() if name not in changed}
     return {**kept, **dict.fromkeys(changed - environment.keys(), "")}
 
 
 def leave() -> None:
-    """This process, which no run started, belongs to its run no longer; its objects cannot be used any more."""
+    """Detach this process, which no run started, from its run; it cannot use the run's objects any more."""
     global _run, _identity
     with _lock:
         _core.leave_arena()
@@ -305,7 +314,7 @@ def leave() -> None:
 
 
 def next_puid(node: int) -> int:
-    """An id that no other process of the run has, for one on that node, which must be this one."""
+    """Return a new puid for a process on that node, which must be this one."""
     return FIRST_PUID + (node << PUID_NODE_SHIFT) + _core.next_number()
 
 
@@ -318,14 +327,14 @@ def _enter(run: Run, me: Identity) -> None:
 
 
 def _report() -> None:
-    from dragon.runtime import inspection  # `dragon doctor` asks: seldom
+    from dragon.runtime import inspection  # imported late: only `dragon doctor` needs it
 
     if _run is not None:
         inspection.answer(_run.folder)
 
 
 def become(me: Identity) -> None:
-    """This process, just forked from the zygote, is that member of the run."""
+    """Set the identity of this process, which was just forked from the zygote."""
     global _identity
     _identity = me
 
@@ -341,7 +350,7 @@ def _run_end(run: Run) -> _core.RunEnd:
 
 
 def end() -> None:
-    """End this process's run if this process owns it: its processes are stopped and nothing is left behind."""
+    """End the run if this process owns it: its processes are stopped and its files removed."""
     global _run
     run = _run
     if run is None or run.owner_pid != os.getpid():
@@ -357,12 +366,15 @@ def end() -> None:
 
 
 def serve(run: Run) -> None:
-    """This process is the run's agent, or is about to become its zygote."""
+    """Set up this process as the run's agent, or as the zygote that it becomes."""
     _enter(run, Identity(name="agent"))
 
 
 def belong(run: Run, node: int, label: str, environment: dict[str, str]) -> None:
-    """This process, an agent or its zygote, is on that node of a run of several; what it starts has `environment`."""
+    """Set the node of this process, an agent or its zygote, in a run of several nodes.
+
+    `environment` is added to the environment of the processes that it starts.
+    """
     os.environ.update(environment)
     run.node, run.label = node, label
     run.base_environment = dict(os.environ)

@@ -1,7 +1,7 @@
-"""Objects to bytes and back.
+"""Converts objects to bytes and back.
 
-Pickle protocol 5 with large buffers beside the pickle. What pickle cannot do by reference (lambdas, functions of a
-notebook or of a main program that other processes cannot import) goes by value, through cloudpickle.
+Uses pickle protocol 5 with large buffers outside of the pickle. Objects that pickle cannot send by reference (lambdas,
+functions of a notebook or of a main program that other processes cannot import) are sent by value, through cloudpickle.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
     "main_module",
 ]
 
-# What was registered as this was looked at last, and what comes of it.
+# The registered reducers at the last check, and the table made of them.
 _table: tuple[dict[type, Any], dict[type, Any], dict[type, Any]] = ({}, {}, {})
 
 
@@ -48,12 +48,12 @@ def _reduce_method(method: Any) -> Any:
     return getattr, (method.__self__, method.__name__)
 
 
-# Python pickles the methods of its own objects; those of ours, as the `wait` of an event, are of a type of their own.
+# Python pickles methods of its own objects; those of ours, such as `wait` of an event, have another type.
 _METHODS = {type(_core.Event.wait.__get__(object())): _reduce_method}
 
 
 def _reducers() -> dict[type, Any]:
-    """What multiprocessing's users registered, over what copyreg knows."""
+    """Return the reducers that are registered with multiprocessing, in addition to copyreg's."""
     global _table
     known, extra = copyreg.dispatch_table, cpython.type_reducers()
     if (known, extra) != _table[:2]:
@@ -68,7 +68,7 @@ def _reduce_special(obj: Any, lasting: bool) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """By reference: quick, and the same classes on both sides."""
+    """A pickler by reference, which is quick and gives the same classes on both sides."""
 
     lasting = False
 
@@ -78,7 +78,7 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.FunctionType) or (isinstance(obj, type) and not is_nameless(obj)):
-            # Pickle would find these by name here, and the reader would not find them there.
+            # Pickle finds these by name in this process, but the reader would not find them.
             if obj.__module__ in _MAIN and not _is_found_there(obj):
                 raise pickle.PicklingError(f"{obj!r} cannot be imported by other processes")
             return NotImplemented
@@ -91,7 +91,10 @@ class _LastingPickler(_Pickler):
 
 @functools.cache
 def _value_pickler(lasting: bool) -> Callable[..., Any]:
-    """By value where other processes could not import the thing. Made when it is needed: cloudpickle takes a while."""
+    """Return a pickler by value for functions and classes that other processes cannot import.
+
+    Made at its first use: importing cloudpickle takes a while.
+    """
     import cloudpickle  # type: ignore[import-untyped]
 
     class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -100,7 +103,7 @@ def _value_pickler(lasting: bool) -> Callable[..., Any]:
             return ChainMap(_reducers(), {io.TextIOWrapper: _reduce_text_file}, cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
-            if obj is _CORE_METACLASS:  # of a subclass of ours that goes by value
+            if obj is _CORE_METACLASS:  # of a subclass of a _core class that is sent by value
                 return type, (_core.Channel,)
             if isinstance(obj, (types.FunctionType, type)) and (
                 obj.__module__ in _READERS or (obj.__module__ in _MAIN and _is_found_there(obj))
@@ -115,7 +118,8 @@ def _value_pickler(lasting: bool) -> Callable[..., Any]:
 
 
 def _reduce_text_file(file: io.TextIOWrapper) -> Any:
-    """The standard streams are those of the reader; of other files cloudpickle would send a copy."""
+    """Reduce a standard stream to the reader's own. Raises TypeError for other files, of which cloudpickle would send a
+    copy."""
     for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"):
         if file is getattr(sys, name):
             return getattr, (sys, name)
@@ -123,17 +127,20 @@ def _reduce_text_file(file: io.TextIOWrapper) -> Any:
 
 
 _MAIN = ("__main__", "__mp_main__")
-_READERS = ("dragon.runtime.by_value", "cloudpickle.cloudpickle")  # of what goes by value: every reader has them
+_READERS = (
+    "dragon.runtime.by_value",
+    "cloudpickle.cloudpickle",
+)  # used by objects sent by value: every reader has them
 _FOLDER: str | None = mp_process.ORIGINAL_DIR  # type: ignore[attr-defined]  # in which Python was started
 _CORE_METACLASS = type(_core.Channel)
 
 
 def dumps(obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None, *, lasting: bool = False) -> bytes:
-    """The object as bytes; large buffers go to `buffers` if that is given.
+    """Return the object as bytes; large buffers are passed to `buffers` if that is given.
 
-    Raises what the object's pickling raises, with the part that cannot be sent.
+    Raises the exception of the object's pickling, with the part that cannot be sent.
 
-    `lasting` bytes are read by anybody, at any time: tensors of shared memory or a GPU are copied too.
+    `lasting` bytes may be read by any process at any time: tensors in shared memory or on a GPU are copied too.
     """
     try:
         return _dump(_LastingPickler if lasting else _Pickler, obj, buffers)
@@ -147,7 +154,7 @@ def dumps(obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None,
 def explained_call(
     function: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
 ) -> Exception:
-    """The error of a call that cannot be sent, with what the caller calls its parts."""
+    """Return the error of a call that cannot be sent, with the names of its parts as the caller knows them."""
     if function in (mapstar, starmapstar):
         ((function, elements),) = args
         parts = {"the function": function, "elements": elements}
@@ -171,12 +178,12 @@ def _dump(pickler: Callable[..., Any], obj: Any, buffers: Callable[[pickle.Pickl
 
 
 def loads(data: bytes | memoryview, buffers: list[Any] | None = None) -> Any:
-    """The object that dumps() wrote."""
+    """Return the object that dumps() wrote."""
     return pickle.loads(data, buffers=buffers)
 
 
 def _serialize(obj: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """For a message. It may be put while something else is pickled for a new process, by a finalizer."""
+    """Pickle an object for a message. A finalizer may call this while another object is pickled for a new process."""
     buffers: list[pickle.PickleBuffer] = []
     with announcing():
         return dumps(obj, buffers.append), buffers
@@ -189,27 +196,27 @@ _core.set_serializer(_serialize)
 
 
 def main_module() -> tuple[str, str] | None:
-    """How to import the main program: ("name", module) or ("path", file); None where that is not possible."""
+    """Return how to import the main program: ("name", module) or ("path", file); None if that is not possible."""
     cpython.check_not_importing_main()
     module = sys.modules["__main__"]
-    name = getattr(getattr(module, "__spec__", None), "name", None)  # pdb's has no __spec__
+    name = getattr(getattr(module, "__spec__", None), "name", None)  # under pdb the module has no __spec__
     if name is not None:
         # multiprocessing imports no `__main__.py` of a package or a folder.
         return None if name.rpartition(".")[2] == "__main__" else ("name", name)
     path = getattr(module, "__file__", None)
-    if path is None or path.startswith(("/dev/", "/proc/")):  # which is another file in each process
+    if path is None or path.startswith(("/dev/", "/proc/")):  # means another file in each process
         return None
     return "path", os.path.normpath(os.path.join(_FOLDER or "", path))
 
 
 class _Main:
-    """What the text of a main program tells."""
+    """The main program, and what its source says about importing it."""
 
     def __init__(self, module: Any) -> None:
         # Not kept alive: at the end of a program its objects are deleted while their module's names are still there.
         self.module = weakref.ref(module)
         self._source = MainSource(b"")
-        self._found: dict[str, weakref.ref[Any]] = {}  # what is there under its name for others too
+        self._found: dict[str, weakref.ref[Any]] = {}  # objects that other processes find under their names
         if main_module() is not None and not getattr(sys, "ps1", None):
             try:
                 self._source = MainSource(Path(str(module.__file__)).read_bytes())
@@ -222,16 +229,16 @@ class _Main:
         return self._source.is_guarded
 
     def binds_here(self, name: str) -> bool:
-        """Whether a process that imports it has something else under that name, or nothing."""
+        """Return whether a process that imports the program has another object under that name, or none."""
         return name in self._source.bound_here
 
     def has_found(self, obj: Any, name: str) -> bool:
-        """Whether the module has that object under that name, by an earlier look."""
+        """Return whether an earlier look_up() found that object under that name."""
         known = self._found.get(name)
         return known is not None and known() is obj
 
     def look_up(self, obj: Any, name: str) -> bool:
-        """Whether the module has that object under that name now."""
+        """Return whether the module has that object under that name now."""
         found: Any = self.module()
         for part in name.split("."):
             found = getattr(found, part, None)
@@ -254,12 +261,12 @@ def _this_main() -> _Main:
 
 
 def main_is_importable() -> bool:
-    """Whether another process may import the main program: it is a file that looks where it runs (`__name__`)."""
+    """Return whether another process may import the main program: it is a file that tests its `__name__`."""
     return _this_main().is_importable
 
 
 def _is_found_there(obj: Any) -> bool:
-    """Whether a function or a class of the main program is there where another process has imported it."""
+    """Return whether a process that imported the main program has the same function or class."""
     main, name = _this_main(), obj.__qualname__
     if main.has_found(obj, name):
         return True
@@ -270,8 +277,10 @@ def _is_found_there(obj: Any) -> bool:
 
 
 def extend_multiprocessing() -> None:
-    """What goes through queues of multiprocessing's own, as a ProcessPoolExecutor's calls do, goes by value too where
-    it has to."""
+    """Make multiprocessing's own pickler send functions and classes of the main program by value where needed.
+
+    Queues of multiprocessing use it, for example for the calls of a ProcessPoolExecutor.
+    """
     ForkingPickler.reducer_override = _reduce_unfound  # type: ignore[assignment]
 
 
@@ -287,15 +296,16 @@ def dumps_call(
     kwargs: dict[str, Any],
     buffers: Callable[[pickle.PickleBuffer], Any] | None = None,
 ) -> bytes:
-    """A call to be made in another process, as dumps() has it; what cannot be sent is named as the caller knows it."""
+    """Return a call to be made in another process as bytes; see dumps(). An error names the part that cannot
+    be sent."""
     try:
         return dumps((target, args, kwargs), buffers)
     except Exception as error:
         raise explained_call(target, args, kwargs, error) from None
 
 
-# Tensors: one copy into the message, none out of it. Those in shared memory, and of GPUs, are shared as torch itself
-# does it, by what one process can fetch once; but not in what lasts.
+# Tensors are copied once, into the message. Those in shared memory or on a GPU are shared by torch's own reducers,
+# whose result one process can use once; lasting bytes contain a copy instead.
 
 
 def _reduce_of_torch(obj: Any, lasting: bool) -> Any:
@@ -304,16 +314,16 @@ def _reduce_of_torch(obj: Any, lasting: bool) -> Any:
         return NotImplemented
     memory, has_storage = obj, True
     if isinstance(obj, torch.TypedStorage):
-        memory = obj._untyped_storage  # asked itself it warns
+        memory = obj._untyped_storage  # the methods of TypedStorage issue a warning
     elif obj.requires_grad and not obj.is_leaf:
-        return NotImplemented  # torch says why it does not send it
+        return NotImplemented  # torch raises an error with the reason
     else:
         has_storage = obj.layout == torch.strided
     if has_storage and not lasting and (memory.device.type != "cpu" or memory.is_shared()):
         return NotImplemented
     if type(obj) is torch.Tensor and has_storage and obj.device.type == "cpu" and not obj.is_quantized:
         return _reduce_tensor(obj)
-    return obj.__reduce_ex__(5)  # torch's own, of plain tensors and storages
+    return obj.__reduce_ex__(5)  # torch's own reduction of plain tensors and storages
 
 
 def _reduce_tensor(tensor: Any) -> Any:

@@ -13,7 +13,7 @@ from dragon.infrastructure.errors import NotSupportedError
 
 __all__ = ["OF_ANOTHER_STEP", "find_launcher", "has_pals", "launch_command", "launch_environment"]
 
-# What srun takes from the allocation, or from the step that it is in, as if it had been said for the step it starts.
+# Variables of the allocation, or of the current step, that srun would apply to the step that it starts.
 OF_ANOTHER_STEP = (
     "SLURM_CPUS_PER_GPU",
     "SLURM_CPUS_PER_TASK",
@@ -32,15 +32,15 @@ OF_ANOTHER_STEP = (
 
 
 def has_pals() -> bool:
-    """Whether the `mpiexec` in PATH is that of PALS."""
+    """Return whether the `mpiexec` in PATH is that of PALS."""
     found = shutil.which("mpiexec")
     return found is not None and "pals" in os.path.realpath(found).split(os.sep)
 
 
 def find_launcher(what: str) -> str:
-    """The command that starts ranks in the allocation that this process is in.
+    """Return the command that starts ranks in the allocation of this process.
 
-    Raises NotSupportedError, which says that of `what`, where there is none.
+    `what` names the MPI library in the message. Raises NotSupportedError if there is no launcher or no allocation.
     """
     srun = shutil.which("srun") or ""
     mpiexec = (shutil.which("mpiexec") or "") if has_pals() else ""
@@ -58,7 +58,7 @@ def find_launcher(what: str) -> str:
 
 
 def launch_command(launcher: str, hosts: Sequence[str], host_file: Path, task: Sequence[str]) -> list[str]:
-    """The command that starts a task on each of these hosts, so that task i is on host i.
+    """Return the command that starts a task on each of these hosts, so that task i is on host i.
 
     `host_file` is a file that it may write.
     """
@@ -72,18 +72,18 @@ def launch_command(launcher: str, hosts: Sequence[str], host_file: Path, task: S
         f"--ntasks={len(names)}",
         "--distribution=arbitrary",  # in the order of SLURM_HOSTFILE
         "--overlap",  # beside the step of the agents
-        "--overcommit",  # how many ranks a node has is said by policies
+        "--overcommit",  # policies decide how many ranks a node has
         "--cpu-bind=none",
         "--export=ALL",
         "--input=none",
-        "--kill-on-bad-exit=0",  # the others have a moment to come to their own end
+        "--kill-on-bad-exit=0",  # the other ranks get a moment to end by themselves
         "--unbuffered",
         *task,
     ]
 
 
 def launch_environment(launcher: str, host_file: Path) -> dict[str, str]:
-    """The environment of that command."""
+    """Return the environment for that command."""
     environment = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_STEP}
     if os.path.basename(launcher) != "mpiexec":
         environment["SLURM_HOSTFILE"] = str(host_file)
@@ -105,12 +105,12 @@ def _mpiexec(launcher: str, hosts: Sequence[str], task: Sequence[str]) -> list[s
 
 
 def _in_slurm(host: str) -> str:
-    """The name that Slurm has for a host; a run of one node has that of the machine."""
+    """Return Slurm's name of a host, which in a run of one node may differ from the machine's."""
     return os.environ.get("SLURMD_NODENAME", host) if host == socket.gethostname() else host
 
 
 def _in_node_file(hosts: Sequence[str]) -> list[str]:
-    """The names that PBS has for hosts, which may be longer or shorter than their own. Raises OSError."""
+    """Return PBS's names of hosts, which may be longer or shorter than their own. Raises OSError."""
     listed = Path(os.environ["PBS_NODEFILE"]).read_text().split()
     known = {name.partition(".")[0]: name for name in listed}
     return [known.get(host.partition(".")[0], host) for host in hosts]

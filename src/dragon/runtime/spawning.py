@@ -1,4 +1,4 @@
-"""Starting processes: a request to the node's zygote, and a record in shared memory through which it is followed."""
+"""Starts processes: sends a request to the node's zygote, and follows the process through a record in shared memory."""
 
 from __future__ import annotations
 
@@ -44,33 +44,34 @@ __all__ = [
     "start",
 ]
 
-# The words of a process's record.
+# The indices of the words of a process's record.
 STATUS, PID, CODE, ERROR = range(4)
 SIGNALS = ERROR
-"""Of a process that was started, and so has no error: a bit for each signal that it was sent, from 1 on."""
+"""In the record of a started process, which has no error: bit n - 1 is set if it was sent signal n."""
 ASKED, RUNNING, EXITED, FAILED = range(4)
 RECORD_WORDS = 4
 
-# The code of a process that could not be started: the number of a stream whose file cannot be opened, or this.
+# The code of a process that could not be started: the number of a stream whose file cannot be opened, or this one for
+# the working folder.
 _FOLDER = 3
 
-# What is larger goes through the arena.
+# Bytes; a larger payload is put into the arena.
 LARGEST_PAYLOAD = 48 * 1024
 
-_LARGEST_DATAGRAM = 64 * 1024
-_BESIDE = b"\xc0"  # the request lies in the last descriptor
+_LARGEST_DATAGRAM = 64 * 1024  # bytes
+_BESIDE = b"\xc0"  # a datagram that says that the request is in the last descriptor
 
-# The zygote is gone: found now, or when something was sent to it before.
+# The zygote has ended, found by this or an earlier send.
 _NOBODY_THERE = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTCONN)
 
 _NOTED_WITHIN_S = 5.0  # seconds from the end of a process to its code
 
 
 class Started:
-    """A process that was started, as the process that started it sees it."""
+    """A process that was started, in the process that started it."""
 
     _pidfd: int | None = None
-    _close = staticmethod(os.close)  # still there when an interpreter that ends has emptied this module
+    _close = staticmethod(os.close)  # still available when the interpreter has cleared the module at its end
 
     def __init__(self, puid: int, record: Words, name: str) -> None:
         self.puid = puid
@@ -94,17 +95,18 @@ class Started:
 
     @property
     def sentinel(self) -> int:
-        """A descriptor that becomes readable when the process ends."""
+        """A file descriptor that becomes readable when the process ends."""
         if self._pidfd is None:
-            self._pidfd = os.eventfd(1)  # ended before it was looked at
+            self._pidfd = os.eventfd(1)  # the process had ended already
         return self._pidfd
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Its exit code, negative for a signal; None after `timeout` seconds."""
+        """Wait for the process to end. Returns its exit code, negative for a signal, or None after `timeout`
+        seconds."""
         try:
             noted = self.record.wait(STATUS, RUNNING, timeout)
             if not noted and self._pidfd is not None and self._has_ended():
-                # Who saw its end at the sentinel may ask before the zygote has noted its code.
+                # The sentinel may become readable before the zygote has stored the exit code.
                 noted = self.record.wait(STATUS, RUNNING, _NOTED_WITHIN_S)
             if not noted:
                 return None
@@ -122,7 +124,7 @@ class Started:
         return bool(ended.poll(0))
 
     def signal(self, number: int) -> None:
-        """Send a signal; nothing happens if the process has ended, or the run, which ends it by itself."""
+        """Send a signal. Does nothing if the process or the run has ended."""
         try:
             if self._pidfd is not None and self.record[STATUS] == RUNNING:
                 if number:
@@ -133,14 +135,14 @@ class Started:
 
 
 class StartedElsewhere(Started):
-    """The same for a process on another node. Raises NodeLostError where that is gone."""
+    """A process that was started on another node. Its methods raise NodeLostError if that node is lost."""
 
     def _look(self) -> None:
-        """Nothing here tells of its end."""
+        """Do nothing: no local descriptor shows the end of the process."""
 
     @property
     def sentinel(self) -> int:
-        """A descriptor that becomes readable when the process ends, or its node is lost."""
+        """A file descriptor that becomes readable when the process ends, or its node is lost."""
         if self._pidfd is None:
             self._pidfd, writing = os.pipe()
             try:
@@ -150,28 +152,28 @@ class StartedElsewhere(Started):
         return self._pidfd
 
     def signal(self, number: int) -> None:
-        """Send a signal; nothing happens if the process has ended."""
+        """Send a signal. Does nothing if the process has ended."""
         ask(KillProcess(self.puid, number))
 
 
 def started(puid: int, record: Words, name: str) -> Started:
-    """A process that runs already, as this process sees it."""
+    """Return a process that runs already, from its puid, record and name."""
     return (Started if node_of_puid(puid) == this_run().node else StartedElsewhere)(puid, record, name)
 
 
 def exit_code(record: Words) -> int:
-    """The exit code in the record of a process that has ended."""
+    """Return the exit code in the record of a process that has ended, negative for a signal."""
     code = record[CODE]
     return code - 2**64 if code >= 2**63 else code
 
 
 def new_puid() -> int:
-    """An id that no other process of the run has."""
+    """Return a new puid for a process of this node."""
     return next_puid(this_run().node)
 
 
 def environment_changes(run: Run, changes: dict[str, str] | None = None) -> dict[str, str | None]:
-    """What the zygote must change in its environment to give a child ours, with `changes` on top."""
+    """Return the changes that turn the zygote's environment into this process's, with `changes` on top."""
     raw = os.environ._data  # type: ignore[attr-defined]
     if run.environment_seen[0] != raw:
         ours, base = dict(os.environ), run.base_environment
@@ -186,9 +188,10 @@ def _sendable(variables: dict[str, str]) -> dict[str, str | None]:
 
 
 def current_folder(local: bool = True) -> str:
-    """This process's working folder, by a name that others find it by. Raises FileNotFoundError where there is none.
+    """Return a path of this process's working folder that other processes can use.
 
-    A folder that was removed is still there for processes of this node.
+    A folder that was removed is still available to processes of this node if `local`; otherwise raises
+    FileNotFoundError.
     """
     try:
         return os.getcwd()
@@ -201,7 +204,7 @@ def current_folder(local: bool = True) -> str:
 
 
 def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None:
-    """Make a request one to run Python. `write` gives what `entry`, a function of ours, reads in the child."""
+    """Make a request run Python: `entry`, a function of the runtime, gets what `write()` returns."""
     with attachments() as names:
         payload = write()
     request.entry = entry
@@ -219,12 +222,12 @@ def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None
         _keep[memory._name()] = memory
 
 
-# Large payloads of requests that are under way.
+# Large payloads of pending requests.
 _keep: dict[tuple[int, int, int], Words] = {}
 
 
 def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
-    """Ask for a process and wait until it runs. Raises OSError where that fails, RunEndedError without a run."""
+    """Request a process and wait until it runs. Raises OSError if that fails, RunEndedError if the run has ended."""
     run = this_run()
     request.parent = identity().puid
     if request.node != run.node:
@@ -246,7 +249,7 @@ def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
 
 def _start_elsewhere(run: Run, request: Spawn) -> Started:
     if request.name == _default_name(request.puid):
-        request.name = ""  # the other node gives it its id
+        request.name = ""  # the other node assigns the puid, from which the default name is made
     try:
         ((request.puid, request.record),) = ask(StartElsewhere(request))
     finally:
@@ -259,7 +262,7 @@ def _start_elsewhere(run: Run, request: Spawn) -> Started:
 
 
 def send_request(zygote: socket.socket, request: bytes, descriptors: Sequence[int]) -> None:
-    """Send a start request, already encoded. What is too large for a datagram goes in memory of its own beside it."""
+    """Send an encoded start request. One that is too large for a datagram is sent as a file in memory."""
     if len(request) <= _LARGEST_DATAGRAM:
         socket.send_fds(zygote, [request], descriptors)
         return
@@ -268,7 +271,7 @@ def send_request(zygote: socket.socket, request: bytes, descriptors: Sequence[in
 
 
 def in_memory(request: bytes) -> IO[bytes]:
-    """A file without a name that holds a request, to be read from its beginning."""
+    """Return a file without a name that holds a request, positioned at its beginning."""
     memory = os.fdopen(_core.anonymous_memory("request"), "w+b")
     memory.write(request)
     memory.seek(0)
@@ -287,7 +290,7 @@ def _send(run: Run, request: Spawn, descriptors: list[int]) -> None:
 
 @contextmanager
 def standard_streams() -> Iterator[list[int]]:
-    """Descriptors 0, 1 and 2 of this process, /dev/null in place of those that are closed."""
+    """Yield descriptors 0, 1 and 2 of this process, with /dev/null in place of those that are closed."""
     streams = list(range(3))
     if all(map(is_open, streams)):
         yield streams
@@ -309,14 +312,15 @@ def _await_start(run: Run, record: Words, request: Spawn) -> None:
 
 
 def _lacking(request: Spawn, code: int) -> str:
-    """What could not be opened, by the code of a process that could not be started."""
+    """Return the path that could not be opened, from the code of a process that could not be started."""
     if code == _FOLDER:
         return restored(request.folder)
     return restored(request.streams[code].path) if code else restored(request.executable) or request.name
 
 
 def new_request(name: str, umask: int = -1, *, folder: str, **fields: Any) -> tuple[Spawn, Words]:
-    """A request with a new process id and record, this process's limits, and its umask unless another one is given."""
+    """Return a request with a new puid, this process's limits and signals, and its umask if that is -1; and
+    the record."""
     puid = new_puid()
     record = Words(RECORD_WORDS)
     umask = umask if umask >= 0 else _core.current_umask()

@@ -1,4 +1,4 @@
-"""What the standard streams of a process are to be, as programs ask for it."""
+"""The arguments that say what the standard streams of a process are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ StreamArgument = int | str | None
 
 
 def checked_stream(name: str, value: StreamArgument) -> StreamArgument:
-    """The argument for the stream of that name, a path as text. Raises ValueError where it is none."""
+    """Return the argument for the stream `name`, a path as text. Raises ValueError for an invalid one."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if value == "":
@@ -32,7 +32,7 @@ def checked_stream(name: str, value: StreamArgument) -> StreamArgument:
 
 
 def output_of(stream: StreamArgument) -> Output:
-    """The same as the zygote is told it."""
+    """Return a stream argument in the form that the zygote takes."""
     if isinstance(stream, str):
         return Output("file", sendable(stream))
     return Output({None: "inherit", PIPE: "pipe", STDOUT: "stdout", DEVNULL: "null"}[stream])

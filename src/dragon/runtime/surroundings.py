@@ -1,4 +1,4 @@
-"""What a Python process has from its creator besides memory: paths, arguments, keys, the start method, logging."""
+"""The state that a Python process takes over from its creator: paths, arguments, keys, the start method, logging."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["describe", "take_over"]
 
 
 def describe(environment: Iterable[str] = ()) -> bytes:
-    """The surroundings of this process, for one in whose environment those variables are changed."""
+    """Return the encoded state of this process, for a process with changes of these environment variables."""
     folder = mp_process.ORIGINAL_DIR  # type: ignore[attr-defined]
     log_level, log_to_stderr = cpython.log_settings()
     return encode(
@@ -40,7 +40,7 @@ def describe(environment: Iterable[str] = ()) -> bytes:
 
 
 def take_over(description: bytes) -> None:
-    """Make them this process's."""
+    """Apply the state that describe() returned to this process."""
     theirs = decode_surroundings(description)
     sys.path[:] = map(restored, theirs.path)
     sys.argv = list(map(restored, theirs.arguments))

@@ -1,4 +1,4 @@
-"""The tasks of pools, for whoever traces the run: `_core` notes what processes wait for by itself."""
+"""Records the tasks of pools for `dragon trace`; `_core` records what processes wait for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _numbers: dict[str, int] = {}
 
 
 def note_task(function: Callable[..., Any], arguments: tuple[Any, ...], begun: int) -> None:
-    """Note that this thread has done a task since `begun`, which is what _core.begin_span() gave."""
+    """Record a task of this thread that began at `begun`, the value of _core.begin_span()."""
     if function in (mapstar, starmapstar):
         function = arguments[0][0]
     name = getattr(function, "__qualname__", type(function).__qualname__)

@@ -1,4 +1,4 @@
-"""Which part of an object cannot be sent, and what to do about it."""
+"""Finds the part of an object that cannot be sent to another process, and suggests what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["UNSENDABLE", "explained"]
 
 _DEEPEST = 12
 UNSENDABLE: tuple[type[Exception], ...] = (pickle.PicklingError, TypeError, AttributeError, ValueError)
-"""What pickling raises."""
+"""The exceptions of pickling."""
 
 _ADVICE: tuple[tuple[Any, str], ...] = (
     (io.IOBase, "open it in the process that uses it"),
@@ -31,7 +31,10 @@ _ADVICE: tuple[tuple[Any, str], ...] = (
 def explained(
     obj: Any, error: Exception, dump: Callable[[Any], object], parts: dict[str, Any] | None = None
 ) -> Exception:
-    """The same error with the part of `obj` that cannot be sent; `parts` are its parts by what the user calls them."""
+    """Return the error with the part of `obj` that cannot be sent, for other errors the error itself.
+
+    `dump` tries to serialize a part; `parts` are the object's parts by the names that the user knows.
+    """
     kind = next((kind for kind in UNSENDABLE if isinstance(error, kind)), None)
     if kind is None:
         return error
@@ -71,7 +74,7 @@ def _fails(part: Any, dump: Callable[[Any], object]) -> bool:
 
 
 def _parts(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What an object consists of, by how a user would write it."""
+    """Yield the parts of an object, with the expressions by which a user would refer to them."""
     if isinstance(obj, BaseProcess):
         fields = vars(obj)
         yield from ((name.lstrip("_"), fields[name]) for name in ("_target", "_args", "_kwargs") if name in fields)

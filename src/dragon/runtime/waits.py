@@ -1,4 +1,4 @@
-"""In words, what processes wait for in the runtime: for `dragon doctor`, and for the dashboard."""
+"""Describes in words what processes wait for in the runtime, for `dragon doctor` and the dashboard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ELSEWHERE = "a process of another node"
 
 
 class Wait(msgspec.Struct):
-    """What a thread waits for. The thread is Python's number of it, 0 where it is not known."""
+    """What a thread waits for. `thread` is Python's number of the thread, 0 if unknown."""
 
     thread: int
     seconds: float
@@ -27,9 +27,9 @@ class Wait(msgspec.Struct):
 
 
 class Names:
-    """How a node's processes are called, by process id, and what the agent knows shared words to be, by their offset.
+    """The names of a node's processes, by process id, and descriptions of shared words, by their offset in the arena.
 
-    Processes of other nodes act through the agent: what it holds, one of them does.
+    Processes of other nodes act through the agent: an object that the agent holds is held by one of them.
     """
 
     def __init__(self, processes: Mapping[int, str], report: Report | None, agent: int = 0) -> None:
@@ -43,7 +43,7 @@ class Names:
                 self.words[record] = f"for the end of {name} (puid {puid})"
 
     def holder(self, pid: int) -> str:
-        """Who holds a lock."""
+        """Return words that say which process holds a lock."""
         if pid == 0:
             return "which nobody holds now"
         if pid == self.agent:
@@ -51,12 +51,12 @@ class Names:
         return f"held by {self.processes.get(pid, 'a process')} (pid {pid})"
 
     def of(self, pid: int) -> str:
-        """Who has something."""
+        """Return the name of a process."""
         return _ELSEWHERE if pid == self.agent else self.processes.get(pid, f"pid {pid}")
 
 
 def waits_of(noted: Iterable[_Wait], report: Report | None, names: Names) -> Iterator[tuple[int, Wait]]:
-    """What processes of a node wait for, by process id: what they noted, and what they have asked the agent for."""
+    """Yield what processes of a node wait for, by process id: in shared memory, and for replies of the agent."""
     for wait in noted:
         if wait["pid"] != names.agent:
             yield wait["pid"], Wait(wait["thread"], round(wait["seconds"], 1), describe(wait, names))
@@ -65,7 +65,8 @@ def waits_of(noted: Iterable[_Wait], report: Report | None, names: Names) -> Ite
 
 
 def describe(wait: _Wait, names: Names, waiting: Collection[int] = ()) -> str:
-    """What goes after "waits". Nothing is said of processes that only wait for the same, if these are given."""
+    """Return the words that follow "waits". Processes in `waiting`, which wait for the same object, are not
+    mentioned."""
     which = f"{wait['offset']:#x}"
     kind, purpose = wait["kind"], wait["purpose"]
     if kind == "Lock":
@@ -82,12 +83,12 @@ def describe(wait: _Wait, names: Names, waiting: Collection[int] = ()) -> str:
 
 
 def describe_asked(asked: Pending) -> str:
-    """The same for what a process has asked the agent of its node for."""
+    """Return the words that follow "waits" for a pending request of a process to its agent."""
     return f"for the agent to answer: {asked.what}"
 
 
 def describe_parked(parked: Pending, names: Names) -> str:
-    """The same for what a process of another node waits for here."""
+    """Return the words that follow "waits" for a process of another node that waits for an object of this one."""
     if parked.what == "Lock.acquire":
         return f"to acquire lock {parked.offset:#x}, {names.holder(parked.holder)}"
     return names.words.get(parked.offset) or f"for {parked.what} of {parked.offset:#x}"
@@ -102,7 +103,7 @@ def _channel(purpose: str, which: str, size: int, capacity: int) -> str:
 
 
 def _others(wait: _Wait, names: Names, waiting: Collection[int]) -> str:
-    """Who else could do something about it."""
+    """Return words that say which other processes could end the wait."""
     pids = [pid for pid in dict.fromkeys(wait["attached"]) if pid != wait["pid"] and pid not in waiting]
     others = [names.of(pid) for pid in pids]
     if not others:

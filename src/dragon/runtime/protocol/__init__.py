@@ -1,5 +1,5 @@
-"""What is asked of agents: one struct for each request, which says where it is done and what answers it.
+"""The requests that agents answer: one struct for each, which says where it is handled and what type the reply has.
 
-A process asks the agent of its node (`dragon.runtime.agent_client.ask`). That one does it, or has the agent do it that
-the request's `place()` names. `decoding` knows all requests; every other module here those of one wing.
+A process sends a request to the agent of its node (`dragon.runtime.agent_client.ask`), which handles it, or forwards it
+to the agent that the request's `place()` names. `decoding` has all requests; each other module has those of one area.
 """

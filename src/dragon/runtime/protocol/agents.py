@@ -1,4 +1,4 @@
-"""What agents ask of each other for their processes, and what they tell each other without an answer."""
+"""Requests of agents to each other on behalf of their processes, and notices between agents, which have no reply."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ __all__ = [
 
 
 class Members(BetweenAgents[list[Member]], tag="members", frozen=True):
-    """All nodes of the run, which is answered before anything else is served."""
+    """Return all nodes of the run. The reply is sent before any other request is served."""
 
 
 class StartFor(BetweenAgents[list[tuple[int, Name]]], tag="start", frozen=True):
-    """Start processes; their puids and the names of their records, which the node that asks attaches to if they are
-    `followed`. With `part` they are ranks of an MPI job."""
+    """Start processes. Replies with their puids and the names of their records.
+
+    If they are `followed`, the requesting node attaches to the records. With `part` they are ranks of an MPI job.
+    """
 
     templates: list[Spawn]
     instances: list[Instance]
@@ -53,14 +55,15 @@ class StartFor(BetweenAgents[list[tuple[int, Name]]], tag="start", frozen=True):
 
 
 class Act(BetweenAgents[tuple[bool, Any]], tag="object", frozen=True):
-    """Do something with an object for a process of the node that asks: whether it was done, and its result."""
+    """Perform an operation on an object for a process of the requesting node. Replies with (whether it was done,
+    result)."""
 
     pid: int
     operation: Operation
 
 
 class AnnounceFor(BetweenAgents[None], tag="announce", frozen=True):
-    """Let an object live until so many processes of a node have attached to it."""
+    """Keep an object alive until `count` processes of a node have attached to it."""
 
     node: int
     name: Name
@@ -68,7 +71,7 @@ class AnnounceFor(BetweenAgents[None], tag="announce", frozen=True):
 
 
 class MakeFor(BetweenAgents[Name], tag="make", frozen=True):
-    """Make an object of that class; it lives until a process of the node that asks has attached to it."""
+    """Make an object of that class, which is kept alive until a process of the requesting node has attached to it."""
 
     kind: str
     given: tuple[Any, ...]
@@ -76,7 +79,7 @@ class MakeFor(BetweenAgents[Name], tag="make", frozen=True):
 
 
 class OpenFlow(BetweenAgents[None], tag="flow_open", frozen=True):
-    """Take the messages of that flow for a channel. Raises DestroyedError where that is gone."""
+    """Accept the messages of a flow for a channel. Raises DestroyedError if the channel does not exist any more."""
 
     number: int
     name: Name
@@ -86,17 +89,17 @@ class OpenFlow(BetweenAgents[None], tag="flow_open", frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Something that an agent is told."""
+    """A message to an agent without a reply."""
 
 
 class Outside(Notice, tag="outside", frozen=True):
-    """The node that is told so does not belong to the run any more."""
+    """The receiving node does not belong to the run any more."""
 
     reason: str
 
 
 class LinkBroken(Notice, tag="link_broken", frozen=True):
-    """Another connection between the two broke; what came over it last may be lost."""
+    """Another connection between the two nodes broke; the last data on it may be lost."""
 
     reason: str
 
@@ -115,47 +118,48 @@ class Released(Notice, tag="release", frozen=True):
 
 
 class FlowTaken(Notice, tag="flow_taken", frozen=True):
-    """So many bytes more of a flow have arrived."""
+    """`size` more bytes of a flow have arrived."""
 
     number: int
     size: int
 
 
 class FlowFailed(Notice, tag="flow_failed", frozen=True):
-    """Messages of a flow could not be put, for an error of that class and text. It is over."""
+    """Messages of a flow could not be put, because of an error of that class and text. The flow has ended."""
 
     number: int
     error: tuple[str, str]
 
 
 class FlowOrphaned(Notice, tag="flow_orphan", frozen=True):
-    """Nobody writes to a flow any more."""
+    """A flow has no writers any more."""
 
     number: int
 
 
 class FlowClosed(Notice, tag="flow_close", frozen=True):
-    """All of a flow was sent."""
+    """All messages of a flow were sent."""
 
     number: int
 
 
 class FlowCut(Notice, tag="flow_cut", frozen=True):
-    """The connection broke on which the flows up to that number were opened: they are over."""
+    """The connection of the flows up to that number broke: they have ended."""
 
     number: int
 
 
 class SignalProcess(Notice, tag="kill", frozen=True):
-    """Send a process a signal."""
+    """Send a signal to a process."""
 
     puid: int
     number: int
 
 
 class MemberEvent(msgspec.Struct, frozen=True, array_like=True):
-    """A member of a group has ended, after it last wrote `text` to stderr; or it `failed` to start, for what `text`
-    and the error number say."""
+    """A member of a group has ended, with `text` as its last output on stderr; or it `failed` to start, because of
+    `text` and
+    the error number."""
 
     puid: int
     group: int
@@ -166,6 +170,6 @@ class MemberEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MembersEnded(Notice, tag="group", frozen=True):
-    """What happened to members of groups that the node follows that is told."""
+    """Events of members of groups that the receiving node follows."""
 
     events: list[MemberEvent]

@@ -1,4 +1,4 @@
-"""All requests, as an agent takes them."""
+"""All requests, and how an agent decodes them."""
 
 from __future__ import annotations
 
@@ -32,22 +32,24 @@ def _union(kinds: dict[str, type[Request[object]]]) -> Any:
 FROM_PROCESSES = {tag_of(kind): kind for kind in _kinds() if not issubclass(kind, BetweenAgents)}
 FROM_AGENTS = {tag_of(kind): kind for kind in _kinds() if not issubclass(kind, objects.OfAProcess)}
 
-# What agents, and front ends, ask of agents, and what these tell each other.
+# All requests of agents and front ends to agents, and all notices between agents.
 AnyRequest = _union(FROM_AGENTS)
 AnyNotice: Any = functools.reduce(operator.or_, agents.Notice.__subclasses__())
 
-_KIND_OF_TAG = {encode(tag): kind for tag, kind in FROM_PROCESSES.items()}  # by the tag as it is encoded
+_KIND_OF_TAG = {encode(tag): kind for tag, kind in FROM_PROCESSES.items()}  # by the encoded tag
 
 
 @functools.cache
 def _decoder(kind: type[Request[object]]) -> msgspec.msgpack.Decoder[Request[object]]:
-    """The decoder of one kind, made when it is first needed: one of all kinds takes a tenth of an agent's start."""
+    """Return the decoder of one kind, made at its first use: a decoder of all kinds takes a tenth of an
+    agent's start."""
     return decoder_of(kind)
 
 
 def decode_request(body: bytes) -> Request[object]:
-    """What a process asks. Raises ValueError where that is no request, msgspec.DecodeError where it is no msgpack."""
-    # The first byte says how long the array is, the second one how long the tag, which all have fewer than 32 bytes.
+    """Return the request of a process. Raises ValueError for an unknown or invalid one, msgspec.DecodeError for other
+    bytes."""
+    # The first byte is the length of the array, the second the length of the tag, which is always below 32.
     kind = _KIND_OF_TAG.get(body[1 : 2 + body[1] % 32]) if len(body) > 1 else None
     if kind is None:
         asked: Any = msgspec.msgpack.decode(body)

@@ -1,8 +1,9 @@
-"""What the front end of a run over several nodes and an agent say to each other.
+"""The messages between the front end of a run over several nodes and its agents.
 
-How an agent joins is in `dragon.control`. An agent sends output ahead of Shown by a bounded number of bytes
-only (`output_window` of the settings), so a terminal that is slow or stopped holds the writers back and never fills the
-front end's memory.
+How an agent joins is described in `dragon.control`. An agent sends only a bounded number of bytes of output that Shown
+has not acknowledged (`output_window` of the settings). So a terminal that is slow or stopped blocks the writers and
+does
+not fill the front end's memory.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ NOTHING = msgspec.Raw(b"\xc0")
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
-    """One of them."""
+    """The base class of the messages."""
 
 
-# ---- to join
+# ---- joining
 
 
 class Challenge(Message, tag="challenge", frozen=True):
-    """What the front end says first."""
+    """The front end's first message."""
 
     nonce: bytes
 
 
 class Join(Message, tag="join", frozen=True):
-    """An agent's answer. Index and member are looked at once the version is known to be the same."""
+    """An agent's reply to Challenge. Index and member are read only if the version is the same."""
 
     nonce: bytes
     proof: bytes
@@ -74,13 +75,13 @@ class Join(Message, tag="join", frozen=True):
 
 
 class Refused(Message, tag="refused", frozen=True):
-    """The agent does not belong to the run, for that reason."""
+    """The agent may not join the run, for that reason."""
 
     reason: str
 
 
 class Welcome(Message, tag="membership", frozen=True):
-    """All nodes are there."""
+    """All nodes have joined."""
 
     membership: Membership
 
@@ -89,7 +90,7 @@ class Welcome(Message, tag="membership", frozen=True):
 
 
 class StartHead(Message, tag="start_head", frozen=True):
-    """Start the head process, which ignores the `signals` that the front end does. For the first node only."""
+    """Start the head process, which ignores the `signals` that the front end ignores. For the first node only."""
 
     executable: str
     arguments: list[str]
@@ -99,25 +100,25 @@ class StartHead(Message, tag="start_head", frozen=True):
 
 
 class SignalHead(Message, tag="signal", frozen=True):
-    """Send the head process a signal."""
+    """Send a signal to the head process."""
 
     number: int
 
 
 class Input(Message, tag="input", frozen=True):
-    """The next piece of the front end's standard input, empty at its end; it follows WantsInput."""
+    """The next piece of the front end's standard input, empty at its end; the reply to WantsInput."""
 
     data: bytes
 
 
 class Shown(Message, tag="written", frozen=True):
-    """So many more bytes of this agent's output have been shown."""
+    """`count` more bytes of this agent's output have been written to the terminal."""
 
     count: int
 
 
 class NodeLost(Message, tag="lost", frozen=True):
-    """A node is gone, by the decision of that number."""
+    """A node is lost, by the decision with the number `epoch`."""
 
     index: int
     host_name: str
@@ -126,7 +127,7 @@ class NodeLost(Message, tag="lost", frozen=True):
 
 
 class Decided(Message, tag="decided", frozen=True):
-    """A replicated shard has these holders, by the decision of that number."""
+    """A replicated shard has these holders, by the decision with the number `epoch`."""
 
     number: str
     manager: int
@@ -135,38 +136,38 @@ class Decided(Message, tag="decided", frozen=True):
 
 
 class TellMembers(Message, tag="members", frozen=True):
-    """The nodes of the run, to one that asked."""
+    """The nodes of the run, in reply to AskMembers."""
 
     members: list[Member]
 
 
 class Question(Message, tag="ask", frozen=True):
-    """Answer a request as if a process had asked it."""
+    """Handle a request as if a process had sent it."""
 
     number: int
     request: msgspec.Raw
 
 
 class Clear(Message, tag="clear", frozen=True):
-    """End every process on this node, then say Cleared: the head process is to be started again."""
+    """End every process on this node, then send Cleared: the head process is to be restarted."""
 
 
 class End(Message, tag="end", frozen=True):
-    """End everything on this node, then say Bye."""
+    """End everything on this node, then send Bye."""
 
 
 # ---- from an agent
 
 
 class Wrote(Message, tag="output", frozen=True):
-    """What a process wrote to descriptor 1 or 2."""
+    """Output of a process to descriptor 1 or 2."""
 
     number: int
     data: bytes
 
 
 class Log(Message, tag="log", frozen=True):
-    """A line for the user to see."""
+    """A line to show to the user."""
 
     text: str
 
@@ -176,14 +177,14 @@ class WantsInput(Message, tag="read", frozen=True):
 
 
 class HeadExited(Message, tag="head_exited", frozen=True):
-    """The head process ended (negative: by a signal), or could not be started."""
+    """The head process ended with that exit code (negative: by a signal), or could not be started."""
 
     code: int
     error: str = ""
 
 
 class Answered(Message, tag="answer", frozen=True):
-    """The answer to the question of that number, or the error."""
+    """The reply to the Question with that number, or the error."""
 
     number: int
     value: msgspec.Raw
@@ -195,12 +196,14 @@ class Cleared(Message, tag="cleared", frozen=True):
 
 
 class AskMembers(Message, tag="ask_members", frozen=True):
-    """The node that was to tell the members is gone."""
+    """Request the members: the node that was to send them is lost."""
 
 
 class Proposal(Message, tag="propose", frozen=True):
-    """A replicated shard should have other holders. `epoch` is the decision by which it has those of `before`, `seen`
-    the last loss that the node knows of."""
+    """Propose other holders for a replicated shard.
+
+    `epoch` is the decision that gave it the holders `before`, `seen` the last loss that the node has received.
+    """
 
     number: str
     manager: int
@@ -211,11 +214,11 @@ class Proposal(Message, tag="propose", frozen=True):
 
 
 class Ending(Message, tag="end_run", frozen=True):
-    """Somebody on this node wants the run to end."""
+    """A process of this node asks to end the run."""
 
 
 class Writing(Message, tag="writing", frozen=True):
-    """What is due to be written takes its time; Bye comes once it is done."""
+    """Pending writes take some time; Bye follows when they are done."""
 
 
 class Bye(Message, tag="bye", frozen=True):
@@ -254,5 +257,5 @@ def _decoder() -> msgspec.msgpack.Decoder[Message]:
 
 
 def decode_message(body: bytes) -> Message:
-    """A message, which keeps `body`. Raises msgspec.MsgspecError for anything else."""
+    """Return a message, which refers to `body`. Raises msgspec.MsgspecError for anything else."""
     return _decoder().decode(body)

@@ -1,4 +1,4 @@
-"""What is asked about groups: of processes, which agents follow, and of those that programs put together by name."""
+"""Requests about groups: of processes, which agents follow, and of those that programs put together by name."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ __all__ = [
     "StopRestart",
 ]
 
-# ---- those that agents follow
+# ---- groups that agents follow
 
-# Members with one place: how many, the index of their template, node, CPUs, and changes of the environment.
+# Members with the same place: (their number, index of their template, node, CPUs, changes of the environment).
 Places = tuple[int, int, int, list[int], dict[str, str]]
 
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a group is to behave. `creator` is the puid of the process that makes it.
+    """The settings of a group. `walltime` is in seconds; `creator` is the puid of the process that makes the group.
 
-    `pmi` is how its members find each other as ranks of an MPI job, if they do; `mpi_library` the name of the library
-    that they use, `pmix_library` the path of libpmix, `launcher` the site's, where that starts the ranks.
+    `pmi` is how its members find each other as ranks of an MPI job, or "" if they do not; `mpi_library` is the name of
+    the
+    library that they use, `pmix_library` the path of libpmix, `launcher` the site's launcher if that starts the ranks.
     """
 
     name: str
@@ -57,14 +58,14 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MadeGroup(msgspec.Struct, frozen=True):
-    """A new group, and the shared words through which it is followed."""
+    """A new group, and its shared words, from which processes read its state."""
 
     number: int
     words: Name
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A group: the puids of its members that live, puid and exit code of those that ended, and its failure."""
+    """The state of a group: puids of its live members, (puid, exit code) of those that ended, and its failure."""
 
     live: list[int]
     ended: list[tuple[int, int]]
@@ -73,8 +74,10 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class CreateGroup(Request[MadeGroup], tag="groups.create", frozen=True):
-    """Make a group. `templates` are requests without a place, `places` in the order of ranks; with it go the standard
-    streams of its creator."""
+    """Make a group. `templates` are requests without a place, `places` are in the order of ranks.
+
+    The descriptors of the creator's standard streams are sent with the request.
+    """
 
     settings: GroupSettings
     templates: list[Spawn]
@@ -82,7 +85,7 @@ class CreateGroup(Request[MadeGroup], tag="groups.create", frozen=True):
 
 
 class StartGroup(OfNumber[list[int]], tag="groups.start", frozen=True):
-    """Start all members; their puids in order."""
+    """Start all members. Replies with their puids in order."""
 
 
 class SignalGroup(OfNumber[None], tag="groups.signal", frozen=True):
@@ -92,25 +95,25 @@ class SignalGroup(OfNumber[None], tag="groups.signal", frozen=True):
 
 
 class StopGroup(OfNumber[None], tag="groups.stop", frozen=True):
-    """Interrupt, then terminate, then kill, with `patience` seconds between the steps."""
+    """Interrupt, then terminate, then kill the members, `patience` seconds apart."""
 
     patience: float
 
 
 class StopRestart(OfNumber[None], tag="groups.stop_restart", frozen=True):
-    """Let members that end from now on stay ended."""
+    """Stop restarting members that end."""
 
 
 class IsGroupEnding(OfNumber[bool], tag="groups.is_ending", frozen=True):
-    """Whether the members of the group are told to end, or were when it was closed."""
+    """Return whether the members of the group are being ended, or were ended when it was closed."""
 
 
 class GroupStatus(OfNumber[Status], tag="groups.status", frozen=True):
-    """How it is going."""
+    """Return the state of the group."""
 
 
 class MemberStream(OfNumber[Name | None], tag="groups.stream", frozen=True):
-    """The channel of a member's standard stream, if that is a PIPE."""
+    """Return the channel of a member's standard stream; None if that is not a PIPE."""
 
     puid: int
     stream: int
@@ -123,14 +126,15 @@ class EndInput(OfNumber[None], tag="groups.end_input", frozen=True):
 
 
 class CloseGroup(OfNumber[None], tag="groups.close", frozen=True):
-    """Forget the group; what still lives is killed."""
+    """Release the group; members that are alive are killed."""
 
 
-# ---- those that programs put together
+# ---- groups that programs put together
 
 
 class NamedGroup(msgspec.Struct):
-    """The puids of its members, those that were made together in one list."""
+    """A group that a program put together. `sets` has the puids of its members, those that were made together in one
+    list."""
 
     number: int
     name: str
@@ -138,14 +142,14 @@ class NamedGroup(msgspec.Struct):
 
 
 class CreateNamedGroup(Request[NamedGroup], tag="named_groups.create", frozen=True):
-    """Make one. An empty name becomes one that no other has."""
+    """Make a group. An empty name is replaced by a unique one."""
 
     name: str
     sets: list[list[int]]
 
 
 class FindNamedGroup(Request[NamedGroup], tag="named_groups.query", frozen=True):
-    """The one of that name. Raises LookupError."""
+    """Return the group of that name. Raises LookupError."""
 
     name: str
 
@@ -155,24 +159,24 @@ class FindNamedGroup(Request[NamedGroup], tag="named_groups.query", frozen=True)
 
 
 class FindNumberedGroup(OfNumber[NamedGroup], tag="named_groups.numbered", frozen=True):
-    """The one of that number. Raises LookupError."""
+    """Return the group of that number. Raises LookupError."""
 
 
 class ListNamedGroups(OfAll[int], tag="named_groups.numbers", frozen=True):
-    """The numbers of all."""
+    """Return the numbers of all groups."""
 
 
 class AddMembers(OfNumber[None], tag="named_groups.add", frozen=True):
-    """Have further members. Raises LookupError."""
+    """Add members to a group. Raises LookupError."""
 
     sets: list[list[int]]
 
 
 class RemoveMembers(OfNumber[None], tag="named_groups.remove", frozen=True):
-    """Have these members no longer. Raises LookupError."""
+    """Remove members from a group. Raises LookupError."""
 
     members: list[int]
 
 
 class ForgetNamedGroup(OfNumber[None], tag="named_groups.forget", frozen=True):
-    """There is no such group any more; its members are left alone."""
+    """Remove a group; its members are not affected."""

@@ -1,4 +1,4 @@
-"""What the nodes of an MPI job ask the one that follows it, and the one that knows the names of services."""
+"""Requests of the nodes of an MPI job to the node that follows it, and to the one that has the names of services."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """A job as one of its nodes is told of it. `placement` is the node of every rank."""
+    """The part of a job on one of its nodes. `placement` has the node of every rank."""
 
     name: str  # unique among all jobs of the machine
     backend: str
     home: int  # the node that follows the job's group
     node: int
-    ranks: list[int]  # of the processes that are started there, in their order
+    ranks: list[int]  # of the processes that are started on the node, in order
     placement: list[int]
-    hosts: dict[int, str]  # by node
-    applications: list[int]  # of every rank: the number of its program in the job
-    library: str = ""  # libpmix
-    universe: int  # processes that the run has room for
+    hosts: dict[int, str]  # host names by node
+    applications: list[int]  # the number of each rank's program in the job
+    library: str = ""  # path of libpmix
+    universe: int  # the number of processes that the run has room for
     spawned: bool = False
-    crowded: bool = False  # on the node that serves it: more ranks than CPUs, so that who waits should yield
-    values: dict[str, str] = {}  # what is known from the beginning
+    crowded: bool = False  # whether the node has more ranks than CPUs, so that a waiting rank should yield
+    values: dict[str, str] = {}  # initial keys and values of the job
 
     @property
     def size(self) -> int:
@@ -52,13 +52,14 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class OfJob(BetweenAgents[Answer_co], Generic[Answer_co], frozen=True):
-    """One of the node that follows the job of that name. Raises LookupError where the job has ended."""
+    """A request to the node that follows the job of that name. Raises LookupError if the job has ended."""
 
     job: str
 
 
 class Exchange(OfJob[dict[int, Any]], tag="jobs.exchange", frozen=True):
-    """Give what a node has under a key; what all of `nodes` gave, by node, once they have."""
+    """Contribute a node's data under a key. Replies with the data of all `nodes`, by node, once all have
+    contributed."""
 
     key: str
     nodes: list[int]
@@ -67,8 +68,9 @@ class Exchange(OfJob[dict[int, Any]], tag="jobs.exchange", frozen=True):
 
 
 class JobFailed(OfJob[None], tag="jobs.fail", frozen=True):
-    """Have the job fail: "rank N … " followed by `what`. Others have a moment to come to their own end, but not where
-    all is to end `at_once`."""
+    """Fail the job, with "rank N … " and `what` as the reason. The other ranks get a moment to end by themselves,
+    unless all
+    are to end `at_once`."""
 
     rank: int
     what: str
@@ -77,24 +79,24 @@ class JobFailed(OfJob[None], tag="jobs.fail", frozen=True):
 
 
 class JobBegun(OfJob[None], tag="jobs.begun", frozen=True):
-    """A rank has called MPI_Init, which returns when all have."""
+    """Report that a rank has called MPI_Init, which returns when all ranks have called it."""
 
 
 class RankMissing(OfJob[None], tag="jobs.missing", frozen=True):
-    """A rank has ended without MPI_Init, with that exit code."""
+    """Report that a rank has ended without MPI_Init, with that exit code."""
 
     rank: int
     code: int
 
 
 class RelayLost(OfJob[None], tag="jobs.relay_lost", frozen=True):
-    """What the site's launcher had started for a rank has ended before that."""
+    """Report that the process that the site's launcher started for a rank has ended before the rank."""
 
     rank: int
 
 
 class Program(msgspec.Struct, frozen=True):
-    """Ranks that MPI_Comm_spawn starts. `host` and `folder` may be empty; `values` are known from the beginning."""
+    """Ranks that MPI_Comm_spawn starts. `host` and `folder` may be empty; `values` are initial keys and values."""
 
     count: int
     executable: str
@@ -105,34 +107,34 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class SpawnRanks(OfJob[None], tag="jobs.spawn", frozen=True):
-    """Start more ranks, which are a job of their own. Raises LookupError, ValueError."""
+    """Start more ranks, as a new job. Raises LookupError, ValueError."""
 
     rank: int
     programs: list[Program]
 
 
 class LaunchEnd(OfJob[str], tag="jobs.launched", frozen=True):
-    """How the site's launcher ended, which had started the job, once it has. Raises LookupError."""
+    """Wait for the site's launcher that started the job, and return how it ended. Raises LookupError."""
 
 
 # ---- names of services
 
 
 class OfService(BetweenAgents[Answer_co], Generic[Answer_co], frozen=True):
-    """One of the first node, about the name of a service."""
+    """A request to the first node about the name of a service."""
 
     service: str
 
 
 class Publish(OfService[None], tag="jobs.publish", frozen=True):
-    """MPI_Publish_name."""
+    """Publish the port of a service (MPI_Publish_name)."""
 
     port: str
 
 
 class Unpublish(OfService[None], tag="jobs.unpublish", frozen=True):
-    """MPI_Unpublish_name. Raises LookupError."""
+    """Withdraw the name of a service (MPI_Unpublish_name). Raises LookupError."""
 
 
 class LookUp(OfService[str], tag="jobs.look_up", frozen=True):
-    """MPI_Lookup_name. Raises LookupError."""
+    """Return the port of a service (MPI_Lookup_name). Raises LookupError."""

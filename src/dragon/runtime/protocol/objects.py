@@ -1,4 +1,4 @@
-"""What is asked about objects: of other nodes, and of those that have a number and a name in the run."""
+"""Requests about objects of other nodes, and about those that have a number and a name in the run."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Operation(msgspec.Struct, frozen=True, array_like=True):
-    """A method of an object of that class and name, for a thread, which waits `timeout` seconds at most.
+    """A call of a method of the object of that class and name, for a thread, which waits `timeout` seconds at most.
 
-    `ticket` tells apart the puts of a channel's writer; `doing` are words in which a task that is taken is noted at
-    `index`.
+    `ticket` identifies a task that is put; `doing` are words in which a task that is taken is noted at `index`.
     """
 
     name: Name
@@ -52,13 +51,15 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OfAProcess(Request[Answer_co], Generic[Answer_co], frozen=True):
-    """One that the agent does for the very process that asks."""
+    """A request that the agent handles only for the process that sends it, not for other agents."""
 
 
 class Operate(OfAProcess[tuple[bool, Any]], tag="remote.operate", frozen=True):
-    """Do something with an object of another node: whether it was done, and its result.
+    """Perform an operation on an object of another node. Replies with (whether it was done, result).
 
-    Handles of `released` are gone. A large message comes through the channel `outgoing`, or goes through `inbox`.
+    The handles of `released` were dropped. A large message to put is taken from the channel `outgoing`, and one that is
+    got
+    is put into the channel `inbox`.
     """
 
     operation: Operation
@@ -69,45 +70,47 @@ class Operate(OfAProcess[tuple[bool, Any]], tag="remote.operate", frozen=True):
 
 
 class WaitHere(OfAProcess[tuple[bool, Any]], tag="objects.wait", frozen=True):
-    """Wait for an object of this node on behalf of the process that asks, whose place in the arena is `slot`: what
-    Operate is for objects of other nodes, as far as these wait."""
+    """Wait for an object of this node on behalf of the calling process, whose slot in the arena is `slot`.
+
+    It corresponds to Operate for objects of other nodes, for operations that wait.
+    """
 
     operation: Operation
     slot: int
 
 
 class OpenOutbox(OfAProcess[Name], tag="remote.outbox", frozen=True):
-    """A channel of this node from which messages go on to that one of another node."""
+    """Return a channel of this node whose messages are forwarded to a channel of another node."""
 
     name: Name
 
 
 class WhyGone(OfAProcess[tuple[str, str]], tag="remote.why_gone", frozen=True):
-    """Class and text of the error by which messages in an outbox were lost; empty if none were."""
+    """Return class and text of the error by which messages in an outbox were lost; empty if none were."""
 
     outbox: Name
 
 
 class WhyLost(OfAProcess[tuple[str, str]], tag="remote.why_lost", frozen=True):
-    """Class and text of the error by which messages to a channel of this node were lost; empty if none were."""
+    """Return class and text of the error by which messages to a channel of this node were lost; empty if none were."""
 
     name: Name
 
 
 class Announce(OfAProcess[None], tag="remote.announce", frozen=True):
-    """Let objects of other nodes live until a process that the caller starts has attached to them."""
+    """Keep objects of other nodes alive until a process that the caller starts has attached to them."""
 
     names: list[Name]
 
 
 class CloseAtEnd(OfAProcess[None], tag="remote.close_at_end", frozen=True):
-    """Close the descriptor when a process of another node has ended, or is lost."""
+    """Close the descriptor that is sent along when a process of another node has ended, or its node is lost."""
 
     puid: int
 
 
 class MakeObject(OfAProcess[Name], tag="remote.make", frozen=True):
-    """Make an object of that class on another node; it lives until the caller is attached."""
+    """Make an object of that class on another node; it is kept alive until the caller has attached to it."""
 
     node: int
     kind: str
@@ -115,11 +118,14 @@ class MakeObject(OfAProcess[Name], tag="remote.make", frozen=True):
     options: dict[str, Any]
 
 
-# ---- those that have a number and a name, of which the first node knows
+# ---- objects with a number and a name, which the first node keeps
 
 
 class NamedObject(msgspec.Struct):
-    """What is known of one: its kind, number, name, the node it is on, what attach() takes, and whether it lives."""
+    """An object with a number and a name.
+
+    `kind` is its class, `node` its node, `serialized` the argument of attach(), `alive` whether it exists.
+    """
 
     kind: str
     number: int
@@ -137,7 +143,7 @@ class _OnTheFirst(Request[Answer_co], Generic[Answer_co], frozen=True):
 
 
 class CreateNamedObject(_OnTheFirst[NamedObject], tag="named_objects.create", frozen=True):
-    """Have a new one known. An empty name becomes one that no other has. Raises ValueError where the name is taken."""
+    """Register a new object. An empty name is replaced by a unique one. Raises ValueError if the name is taken."""
 
     name: str
     at: int
@@ -145,16 +151,16 @@ class CreateNamedObject(_OnTheFirst[NamedObject], tag="named_objects.create", fr
 
 
 class FindNamedObject(_OnTheFirst[NamedObject], tag="named_objects.find", frozen=True):
-    """The one of that number, which may be gone, or the live one of that name. Raises LookupError."""
+    """Return the object of that number, which may be destroyed, or the live one of that name. Raises LookupError."""
 
     key: int | str
 
 
 class ListNamedObjects(_OnTheFirst[list[int]], tag="named_objects.numbers", frozen=True):
-    """The numbers of those that live."""
+    """Return the numbers of the live objects."""
 
 
 class ForgetNamedObject(_OnTheFirst[None], tag="named_objects.forget", frozen=True):
-    """It was destroyed."""
+    """Report that the object was destroyed."""
 
     number: int

@@ -1,4 +1,4 @@
-"""What is asked about processes."""
+"""Requests about processes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ __all__ = [
 
 
 class Known(msgspec.Struct):
-    """A process: its ids, its place in shared memory while it lives, its exit code afterwards.
+    """What an agent knows of a process: its ids, its record in shared memory while it is alive, its exit code
+    afterwards.
 
-    Times are in seconds since 1970. It is `terminated` if it ended by a signal that was asked for.
+    Times are in seconds since 1970. `terminated` says whether it ended by a signal that was requested.
     """
 
     puid: int
@@ -42,45 +43,49 @@ class Known(msgspec.Struct):
 
 
 class ListProcesses(OfAll[Known], tag="registry.processes", frozen=True):
-    """Every process, ended ones too."""
+    """Return every process, also those that have ended."""
 
 
 class FindProcess(OfProcess[Known], tag="registry.query", frozen=True):
-    """What is known of a process; of those of one name, one that runs before one that has ended. Raises LookupError."""
+    """Return a process. Of several with the same name, one that runs is preferred. Raises LookupError."""
 
 
 class KillProcess(OfProcess[None], tag="registry.kill", frozen=True):
-    """Send a signal. Raises LookupError."""
+    """Send a signal to a process. Raises LookupError."""
 
     number: int = SIGKILL
 
 
 class AwaitEnd(OfProcess[int], tag="registry.end_of", frozen=True):
-    """The exit code of a process, once it has ended. Raises LookupError."""
+    """Wait for a process to end, and return its exit code. Raises LookupError."""
 
 
 class EndStartedBy(BetweenAgents[None], tag="registry.end_started_by", frozen=True):
-    """End what a process of another node, which has ended, had started on yours: killed if that was, else asked
-    before."""
+    """End the processes of the receiving node that a process of another node had started, after that has ended.
+
+    They are killed if `killed`; otherwise they are first asked to end.
+    """
 
     creator: int
     killed: bool
 
 
 class StartElsewhere(Request[list[tuple[int, Name]]], tag="processes.start", frozen=True):
-    """Start a process on another node; its puid and the name of its record."""
+    """Start a process on another node. Replies with its puid and the name of its record."""
 
     spawn: Spawn
 
 
 class KeepTracker(Request[None], tag="trackers.keep", frozen=True):
-    """Start Python's tracker of shared memory for a process, once its pipe, the first descriptor, has something to
-    read; the second is where it complains."""
+    """Start Python's tracker of shared memory for a process once data arrives on its pipe.
+
+    The pipe is the first descriptor; the second one is the tracker's stderr.
+    """
 
     process: int
 
 
 class GiveTrackerBack(Request[bool], tag="trackers.give_back", frozen=True):
-    """Forget a tracker that was never told anything, by the inode of its pipe; whether it is such a one."""
+    """Forget an unused tracker, by the inode of its pipe. Replies with whether it was unused."""
 
     pipe: int

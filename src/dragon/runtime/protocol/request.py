@@ -1,7 +1,8 @@
-"""What all requests have in common, and how they and their answers are sent.
+"""The base classes of requests, and the encoding of requests and replies.
 
-A request is a frame of its length (4 bytes, little-endian) and a msgpack array of its tag and its fields; the answer is
-a frame of a Reply.
+A request is a frame of its length (4 bytes, little-endian) and a msgpack array of its tag and its fields; the reply is
+a
+frame with a Reply.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Value = TypeVar("Value")
 
 
 class Where(enum.Enum):
-    """Where a request is done, if that is not a node of which the index is known."""
+    """Where a request is handled, if not on a node whose index is known."""
 
     HERE = "by the agent that is asked"
     ALL = "by all agents"
@@ -55,8 +56,10 @@ class Where(enum.Enum):
 
 
 class Caller(NamedTuple):
-    """Who asks: a node, the process of it, and the descriptors that came with the request, which are closed after it
-    was taken."""
+    """The sender of a request: its node, its process id, and the descriptors that were sent along.
+
+    The descriptors are closed after the request was accepted.
+    """
 
     node: int
     pid: int = 0
@@ -64,74 +67,74 @@ class Caller(NamedTuple):
 
 
 class Handler(NamedTuple):
-    """What an agent does for a kind of request."""
+    """The function of an agent that handles a kind of request."""
 
     kind: type[Request[object]]
-    do: Callable[[Any, Caller], object]  # the answer, or a future of it
+    do: Callable[[Any, Caller], object]  # returns the reply, or a future of it
 
 
 class Request(msgspec.Struct, Generic[Answer_co], frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Something that is asked of an agent, and that an `Answer` answers."""
+    """A request to an agent. The type argument is the type of its reply."""
 
     def place(self) -> int | Where:
-        """Where it is done; an index that is no node's is that of the agent that is asked."""
+        """Return where the request is handled; an index that belongs to no node means the receiving agent."""
         return Where.HERE
 
     @classmethod
     def served_by(cls, do: Callable[[Self], Answer_co | asyncio.Future[Answer_co]]) -> Handler:
-        """Have that answer it."""
+        """Return a handler that calls `do(request)`."""
         return Handler(cls, lambda request, _: do(request))
 
     @classmethod
     def served_for(cls, do: Callable[[Self, Caller], Answer_co | asyncio.Future[Answer_co]]) -> Handler:
-        """The same, which is told who asks."""
+        """Return a handler that calls `do(request, caller)`."""
         return Handler(cls, do)
 
 
 class BetweenAgents(Request[Answer_co], Generic[Answer_co], frozen=True):
-    """One that only agents ask, and whom they like."""
+    """A request that only agents send, each to any other."""
 
 
 class OnNode(Request[Answer_co], Generic[Answer_co], frozen=True):
-    """One that is done on a node, -1 being that of the agent that is asked."""
+    """A request that is handled on a node, -1 being that of the receiving agent."""
 
     node: int
 
     def place(self) -> int | Where:
-        """The node that the request names."""
+        """Return the node that the request names."""
         return self.node
 
 
 class OfNumber(Request[Answer_co], Generic[Answer_co], frozen=True):
-    """One about a group, which is done on the node where that was made."""
+    """A request about a group, which is handled on the node that made it."""
 
     number: int
 
     def place(self) -> int | Where:
-        """The node whose index is in the upper bits of the number."""
+        """Return the node whose index is in the upper bits of the number."""
         return self.number >> PUID_NODE_SHIFT
 
 
 class OfProcess(Request[Answer_co], Generic[Answer_co], frozen=True):
-    """One about a process of that puid or name, which is done on its node."""
+    """A request about a process of that puid or name, which is handled on its node."""
 
     identifier: int | str
 
     def place(self) -> int | Where:
-        """The node of the process; for a name, the agent that has a process of it."""
+        """Return the node of the process; Where.NAMED for a name."""
         return Where.NAMED if isinstance(self.identifier, str) else node_of_puid(self.identifier)
 
 
 class OfAll(Request[list[Item]], Generic[Item], frozen=True):
-    """One that all nodes answer, each with a list; the answer is all of these in one."""
+    """A request to all nodes. Each replies with a list; the reply is their concatenation."""
 
     def place(self) -> int | Where:
-        """All agents."""
+        """Return Where.ALL."""
         return Where.ALL
 
 
 class Reply(msgspec.Struct, Generic[Value]):
-    """The answer to a request: a value, or the class and text of an error."""
+    """The reply to a request: a value, or the class and text of an error."""
 
     value: Value | None = None
     error: tuple[str, str] | None = None
@@ -143,13 +146,13 @@ class _Numbered(msgspec.Struct, frozen=True, array_like=True):
 
 
 def tag_of(kind: type[Request[object]]) -> str:
-    """What a kind of request is called where it is sent."""
+    """Return the tag of a kind of request in the encoding."""
     return str(kind.__struct_config__.tag)
 
 
 @functools.cache
 def answer_type(kind: type[Request[object]]) -> Any:
-    """The type of what answers a kind of request."""
+    """Return the type of the reply to a kind of request."""
     (answer,) = get_args(kind.__orig_bases__[0])  # type: ignore[attr-defined]
     return list[answer] if issubclass(kind, OfAll) else answer  # type: ignore[valid-type]
 
@@ -165,41 +168,45 @@ def _reply_decoder(kind: type[Request[object]]) -> msgspec.msgpack.Decoder[Any]:
 
 
 def frame(body: bytes) -> bytes:
-    """A body as it is sent, after its length."""
+    """Return a body after its length, as it is sent."""
     return len(body).to_bytes(4, "little") + body
 
 
 def encode_request(request: Request[object]) -> bytes:
-    """A request as it is sent. Raises ValueError for text that is not UTF-8."""
+    """Return the frame of a request. Raises ValueError for text that is not UTF-8."""
     return frame(encode(request))
 
 
 def encode_numbered(number: int, request: Request[object] | None) -> bytes:
-    """One of several requests over a connection as it is sent, to be answered by its number and a Reply whenever that
-    is there. Without a request, that of the number is not wanted any more; it is answered all the same."""
+    """Return the frame of a request over a connection with several pending requests; the reply carries its number.
+
+    Without a request, the request of that number is cancelled; it gets a reply nevertheless.
+    """
     return frame(encode((number, request) if request is not None else (number,)))
 
 
 def decode_numbered(body: bytes) -> tuple[int, bytes]:
-    """The number of a request, and the request as it is encoded; empty where that of the number is not wanted any more.
-    Raises msgspec.MsgspecError for anything else."""
+    """Return the number and the encoded request of a frame; the latter is empty to cancel the request of that number.
+
+    Raises msgspec.MsgspecError for anything else.
+    """
     found = _numbered.decode(body)
     return found.number, bytes(found.request)
 
 
 def decode_numbered_reply(body: bytes | bytearray) -> tuple[int, msgspec.Raw]:
-    """The number of a request and the Reply to it, which decode_reply() reads."""
+    """Return the number of a request and its encoded Reply, which decode_reply() decodes."""
     number, reply = _numbered_reply.decode(body)
     return number, reply
 
 
 def decode_reply(request: Request[Value], body: bytes | bytearray | msgspec.Raw) -> Reply[Value]:
-    """What answers a request. Raises msgspec.MsgspecError where that is something else."""
+    """Return the reply to a request. Raises msgspec.MsgspecError for anything else."""
     reply: Reply[Value] = _reply_decoder(type(request)).decode(body)
     return reply
 
 
 def decode_answer(request: Request[Value], value: msgspec.Raw) -> Value:
-    """The answer alone. Raises msgspec.MsgspecError where that is something else."""
+    """Return the value of a reply. Raises msgspec.MsgspecError for anything else."""
     answer: Value = _decoder(answer_type(type(request))).decode(value)
     return answer

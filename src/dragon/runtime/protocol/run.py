@@ -1,4 +1,4 @@
-"""What is asked about a run as a whole."""
+"""Requests about a run as a whole."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class EndRun(Request[None], tag="end", frozen=True):
 
 
 class ReportYourself(Request[Report], tag="report", frozen=True):
-    """Say what this agent knows and has not done yet."""
+    """Return the agent's state and its pending work."""
 
 
 class Waits(OfAll[NodeWaits], tag="waits", frozen=True):
-    """What processes of each node wait for."""
+    """Return what processes of each node wait for."""
 
 
 class AskSeveral(Request[None], tag="several", frozen=True):
-    """Take several requests at a time over this connection from now on, each with a number; see encode_numbered()."""
+    """Accept several pending requests over this connection from now on, each with a number; see encode_numbered()."""

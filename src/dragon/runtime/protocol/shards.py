@@ -1,4 +1,4 @@
-"""What is asked about the shards of distributed dictionaries, but for what is done with their contents."""
+"""Requests about the shards of distributed dictionaries, except for operations on their contents."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a shard is made with. `capacity` is in bytes."""
+    """The settings of a shard. `capacity` is in bytes."""
 
     manager: int
     managers: int
     capacity: int
     folder: str = ""
     words: Name = (0, 0, 0)
-    lock: Name = (0, 0, 0)  # of whoever writes
+    lock: Name = (0, 0, 0)  # held by the writer
     node: int = 0
     name: str = ""
     working_set: int = 1
@@ -49,20 +49,20 @@ class Settings(msgspec.Struct, frozen=True):
     persist_freq: int = 0
     persist_count: int = 0
     persist_path: str = ""
-    holders: list[int] = []  # with replicas: the nodes that keep it, the one that decides first
-    linearizable: bool = False  # with replicas: whether reads ask the one that decides, and that one all others
+    holders: list[int] = []  # with replicas: the nodes that hold it, the primary first
+    linearizable: bool = False  # with replicas: whether reads ask the primary, which asks all other replicas
 
 
 class ShardChannel(OnNode[Name], tag="shards.service", frozen=True):
-    """The channel through which other nodes' processes reach the shards of this one."""
+    """Return the channel to which other nodes' processes send operations on the shards of this node."""
 
 
 class ListDictionaries(OnNode[list[str]], tag="shards.list", frozen=True):
-    """The descriptors of the dictionaries that were made there."""
+    """Return the descriptors of the dictionaries that were made on the node."""
 
 
 class IsAlive(OnNode[bool], tag="shards.is_alive", frozen=True):
-    """Whether exactly that process lives."""
+    """Return whether exactly that process is alive."""
 
     pid: int
     start_time: int
@@ -72,8 +72,10 @@ class IsAlive(OnNode[bool], tag="shards.is_alive", frozen=True):
 
 
 class CreateShard(OnNode[Settings], tag="shards.create", frozen=True):
-    """Make a shard; its settings with its folder and its words. A copy that `teacher` (node, epoch, number) is to fill
-    counts once the front end has decided so. Raises DDictUnableToCreateError."""
+    """Make a shard. Replies with its settings, with its folder and words filled in. Raises DDictUnableToCreateError.
+
+    A replica that `teacher` (node, epoch, number) fills becomes valid once the front end has decided so.
+    """
 
     number: str
     settings: Settings
@@ -81,7 +83,7 @@ class CreateShard(OnNode[Settings], tag="shards.create", frozen=True):
 
 
 class DescribeDictionary(Request[None], tag="shards.describe", frozen=True):
-    """Keep what others need to attach to a dictionary that was made on this node, while `life` exists."""
+    """Keep what others need to attach to a dictionary of this node, as long as `life` exists."""
 
     number: str
     descriptor: str
@@ -90,13 +92,13 @@ class DescribeDictionary(Request[None], tag="shards.describe", frozen=True):
 
 
 class DestroyDictionary(OnNode[None], tag="shards.destroy", frozen=True):
-    """Remove a dictionary's shards from a node, and finish what is due to be written of them."""
+    """Remove a dictionary's shards from a node, after their pending writes to disk."""
 
     number: str
 
 
 class KeepDictionary(OnNode[None], tag="shards.keep", frozen=True):
-    """Destroy a dictionary, but keep what its shards there hold for ReviveShard, under a name."""
+    """Destroy a dictionary, but keep the contents of its shards on the node for ReviveShard, under a name."""
 
     number: str
     name: str
@@ -104,13 +106,13 @@ class KeepDictionary(OnNode[None], tag="shards.keep", frozen=True):
 
 
 class KeptShards(OnNode[tuple[str, list[int]] | None], tag="shards.kept", frozen=True):
-    """The descriptor of what is kept under a name, and the managers of which the node has the shards."""
+    """Return the descriptor kept under a name and the managers whose shards the node keeps; None if it keeps none."""
 
     name: str
 
 
 class ReviveShard(OnNode[Settings], tag="shards.revive", frozen=True):
-    """Make a shard of what is kept of one; its settings."""
+    """Make a shard with the contents kept for it. Replies with its settings."""
 
     number: str
     name: str
@@ -127,40 +129,48 @@ class _OfManager(OnNode[Answer_co], Generic[Answer_co], frozen=True):
 
 
 class OwnCopy(_OfManager[Settings | None], tag="shards.copy", frozen=True):
-    """The settings of the node's copy, None where it has none that counts."""
+    """Return the settings of the node's replica; None if it has no valid one."""
 
 
 class ShardHolders(_OfManager[list[int]], tag="shards.holders", frozen=True):
-    """The nodes that keep a replicated shard, the one that decides first. Raises LookupError if not that node."""
+    """Return the nodes that hold a replicated shard, the primary first. Raises LookupError if the node is none
+    of them."""
 
 
 class PauseWriters(_OfManager[None], tag="shards.pause", frozen=True):
-    """Have writers wait, or go on."""
+    """Block writers of the shard, or let them continue."""
 
     on: bool
 
 
 class HoldCheckpoint(_OfManager[int], tag="shards.hold", frozen=True):
-    """Keep a checkpoint as it is once the writer that is at it is done; a number for Persist."""
+    """Keep a checkpoint in its present state, after the current write. Replies with a number for Persist."""
 
     checkpoint: int
 
 
 class Persist(_OfManager[int | None], tag="shards.persist", frozen=True):
-    """Write a checkpoint: one that is held, and the number of its records; or else as it is now, which is only
-    begun. Raises DDictPersistCheckpointError."""
+    """Write a checkpoint to disk.
+
+    With `held`, write that state and reply with the number of its records; otherwise only start to write the current
+    state.
+    Raises DDictPersistCheckpointError.
+    """
 
     checkpoint: int
     held: int = 0
 
 
 class Persisted(_OfManager[dict[int, int]], tag="shards.persisted", frozen=True):
-    """The checkpoints of which the node has what it needs in files; how many managers wrote each."""
+    """Return the checkpoints whose files the node has as far as it needs them, with the number of managers that wrote
+    each."""
 
 
 class RestoreShards(OnNode[bool], tag="shards.restore", frozen=True):
-    """Fill shards with what the files of `written_by` managers hold, once those were found whole; whether a key lies
-    with another manager than its hash says. Raises DDictPersistCheckpointError."""
+    """Fill shards from the files of `written_by` managers, after these were checked to be complete.
+
+    Replies with whether a key is with another manager than its hash says. Raises DDictPersistCheckpointError.
+    """
 
     number: str
     managers: list[int]

@@ -1,4 +1,4 @@
-"""What is asked about what telemetry measures."""
+"""Requests about telemetry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class TelemetryLevel(Request[int], tag="telemetry.level", frozen=True):
-    """The level at which is measured; 0 is off."""
+    """Return the telemetry level; 0 is off."""
 
 
 class StartMeasuring(OfAll[int], tag="telemetry.start", frozen=True):
@@ -35,11 +35,11 @@ class StartMeasuring(OfAll[int], tag="telemetry.start", frozen=True):
 
 
 class StopMeasuring(OfAll[int], tag="telemetry.stop", frozen=True):
-    """Measure no more and forget everything."""
+    """Stop measuring and drop all values."""
 
 
 class AddValue(Request[None], tag="telemetry.add", frozen=True):
-    """Keep a value of a program's own; a counter grows by it. Raises ValueError where name or kind is taken."""
+    """Record a program's own value; a counter is increased by it. Raises ValueError if the name has another kind."""
 
     name: str
     value: float
@@ -49,15 +49,15 @@ class AddValue(Request[None], tag="telemetry.add", frozen=True):
 
 
 class MetricNames(OfAll[str], tag="telemetry.names", frozen=True):
-    """The metrics of which nodes have values."""
+    """Return the metrics of which nodes have values."""
 
 
 class Kinds(OfAll[tuple[str, Kind]], tag="telemetry.kinds", frozen=True):
-    """The same, with the kind of each."""
+    """Return the metrics of which nodes have values, with their kinds."""
 
 
 class Query(OfAll[Record], tag="telemetry.query", frozen=True):
-    """What nodes have of some metrics: values between two times, one for each interval of so many seconds."""
+    """Return values of some metrics between two times, one for each interval of `interval` seconds."""
 
     metrics: list[str]
     tags: dict[str, list[str]]
@@ -68,28 +68,28 @@ class Query(OfAll[Record], tag="telemetry.query", frozen=True):
 
 
 class Families(OfAll[Family[Told]], tag="telemetry.families", frozen=True):
-    """The newest values, as Prometheus has them."""
+    """Return the newest values, as Prometheus groups them."""
 
 
 class Lines(OfAll[Family[Line]], tag="telemetry.lines", frozen=True):
-    """The same as text."""
+    """Return the newest values as Prometheus's text."""
 
 
 class Lifetimes(OfAll[Lifetime], tag="telemetry.lifetimes", frozen=True):
-    """The processes that live, or have ended since that time; at any level."""
+    """Return the processes that are alive, or have ended since a time; at any level."""
 
     since: float = 0.0
 
 
 class NameTask(Request[int], tag="telemetry.name_task", frozen=True):
-    """The number by which processes of this node note tasks of that name."""
+    """Return the number with which processes of this node record tasks of that name."""
 
     name: str
 
 
 class OutputOf(OfProcess[str], tag="telemetry.output", frozen=True):
-    """The end of what a process wrote, if that passes through the agent: on several nodes, or with labels."""
+    """Return the end of a process's output, if the agent forwards it: on several nodes, or with labels."""
 
 
 class StateOfRun(Request[RunState], tag="telemetry.run", frozen=True):
-    """The run, and what is measured."""
+    """Return the state of the run and of telemetry."""
