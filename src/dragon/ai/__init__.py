@@ -1,4 +1,4 @@
-"""Training over the run."""
+"""Training on the nodes of a run."""
 
 from __future__ import annotations
 

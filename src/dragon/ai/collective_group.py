@@ -20,21 +20,23 @@ _LOOPBACK = "127.0.0.1"
 
 
 class CollectiveGroup(ProcessGroup):
-    """Ranks that train together: a process group, initialised and not started.
+    """Ranks that train together: a process group that is initialised and not started.
 
-    Each calls `training_fn(*training_args, **training_kwargs)`, and finds in its environment what torchrun would tell
-    it: RANK, LOCAL_RANK, GROUP_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. So
-    `torch.distributed.init_process_group(backend)` needs nothing more. RankInfo() reads them.
+    Each rank calls `training_fn(*training_args, **training_kwargs)`, and has in its environment the variables that
+    torchrun
+    sets: RANK, LOCAL_RANK, GROUP_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. So
+    `torch.distributed.init_process_group(backend)` needs no other arguments. RankInfo() reads the variables.
 
     Args:
-        training_fn, training_args, training_kwargs: what each rank calls.
+        training_fn, training_args, training_kwargs: the function that each rank calls, and its arguments.
         nprocs: the number of ranks; by default one for each policy.
-        hide_stderr: drop what ranks write to stderr.
-        port: where rank 0 listens on its node. Two groups at once need two.
-        policies: where the ranks go: one for all, or a list that is dealt out in turn; by default one for each GPU of
-            the run, and with `nprocs` on a machine without GPUs round robin over the nodes.
+        hide_stderr: whether the ranks' stderr is dropped.
+        port: the port on which rank 0 listens on its node. Two groups at the same time need different ports.
+        policies: the placement of the ranks: one policy for all, or a list that is used in turn; by default one for
+        each GPU
+            of the run, or, with `nprocs` on a machine without GPUs, round robin over the nodes.
 
-    Raises ValueError where the number of ranks is not known, and what ProcessGroup raises.
+    Raises ValueError if the number of ranks cannot be determined, and the exceptions of ProcessGroup.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class CollectiveGroup(ProcessGroup):
 
 
 def _places(nprocs: int | None, policies: Policy | Sequence[Policy] | None) -> list[Policy | None]:
-    """The policy of each rank."""
+    """Return the policy of each rank."""
     nprocs = plain_number(nprocs)
     if not isinstance(nprocs, int | None):
         raise TypeError(f"nprocs must be a whole number, or None, not {nprocs!r}")
@@ -101,9 +103,16 @@ def _places(nprocs: int | None, policies: Policy | Sequence[Policy] | None) -> l
 
 
 class RankInfo:
-    """Which rank of which group the calling process is, as its environment says: `my_rank` of `world_size`,
-    `my_local_rank` of `my_local_world_size` on its node, `my_node_rank`, the node's own number within the group; and
-    where rank 0 is to be found, `master_addr` and `master_port`.
+    """The rank of the calling process in its group, read from its environment.
+
+    Attributes:
+        my_rank: the rank within the group.
+        my_local_rank: the rank among the ranks of the same node.
+        my_node_rank: the number of the node within the group.
+        my_local_world_size: the number of ranks on the node.
+        world_size: the number of ranks of the group.
+        master_addr: the address of rank 0's node.
+        master_port: the port on which rank 0 listens.
 
     Raises RuntimeError in a process that is not a rank.
     """

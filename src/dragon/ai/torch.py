@@ -1,4 +1,4 @@
-"""A PyTorch dataset whose samples lie in a distributed dictionary."""
+"""A PyTorch dataset whose samples are in a distributed dictionary."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ except ModuleNotFoundError as error:
 
 __all__ = ["DragonDataset"]
 
-_UNDER_WAY = 64  # samples that were sent and not confirmed yet
-_LOOKED_AT = 16  # samples from which the size of all is guessed
-_BESIDE = 8192  # bytes that a sample takes beside its own at most
+_UNDER_WAY = 64  # samples that were sent and not acknowledged yet, at most
+_LOOKED_AT = 16  # samples from which the size of all is estimated
+_BESIDE = 8192  # bytes that a sample takes in addition to its own, at most
 
 
 class DragonDataset(Dataset[Any]):
@@ -29,17 +29,24 @@ class DragonDataset(Dataset[Any]):
 
     Args:
         dataset: a DDict that has the samples; or a dataset, a sequence or any iterable, whose samples are put into a
-            dictionary that is made for them.
-        dataset_keys: the keys of the samples, in order. Of a DDict that exists all keys by default (sorted if they are
-            all numbers or all text); otherwise the numbers from 0.
-        dragon_dict_args: what DDict takes, by name, as a mapping or a dataclass. By default one manager on each node
-            and, where the number of samples is known, twice the memory that some of them lead to expect.
+        new
+            dictionary.
+        dataset_keys: the keys of the samples, in order. Default: for an existing DDict all its keys (sorted if they are
+        all
+            numbers or all strings); otherwise the numbers from 0.
+        dragon_dict_args: the arguments of DDict, as a mapping or a dataclass. Default: one manager on each node and, if
+        the
+            number of samples is known, twice the memory estimated from some of them.
 
-    It can be sent to any process, and whoever has it reads the same memory. Samples that a data loader wants together
-    are asked for together. stop() destroys the dictionary if it was made here.
+    Attributes:
+        dragon_dict: the dictionary.
 
-    Raises ValueError where the number of keys is not that of the samples, DDictFullError where `total_mem` does not
-    suffice, and what DDict raises.
+    It can be sent to any process, where it reads the same memory. Samples of one batch are read with few requests.
+    stop()
+    destroys a dictionary that was made for the dataset.
+
+    Raises ValueError if the numbers of keys and samples differ, DDictFullError if `total_mem` is too small, and the
+    exceptions of DDict.
     """
 
     def __init__(
@@ -78,11 +85,11 @@ class DragonDataset(Dataset[Any]):
         return self.dragon_dict[self._keys[index]]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Several samples, as a data loader asks for a batch of them."""
+        """Return several samples; data loaders call this for a batch."""
         return self.dragon_dict.get_many(self._keys[index] for index in indices)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": False}  # who made the dictionary destroys it, nobody else
+        return {**self.__dict__, "_made": False}  # only the process that made the dictionary destroys it
 
     @property
     def keys(self) -> Sequence[Any]:
@@ -90,13 +97,14 @@ class DragonDataset(Dataset[Any]):
         return self._keys
 
     def stop(self) -> None:
-        """Destroy the dictionary if it was made here; one that was given is left alone."""
+        """Destroy the dictionary if it was made for this dataset; an existing one that was passed is left alone."""
         if self._made:
             self.dragon_dict.destroy()
 
 
 def _in_order(ddict: DDict) -> list[Any]:
-    """All keys, in an order that does not depend on where they are, if there is one."""
+    """Return all keys, sorted if they are all numbers or all strings, so that the order does not depend on their
+    managers."""
     keys = list(ddict)
     plain = all(isinstance(key, (int, float)) for key in keys) or all(isinstance(key, str) for key in keys)
     return sorted(keys) if plain else keys
@@ -110,14 +118,14 @@ def _length(dataset: Any) -> int | None:
 
 
 def _samples(dataset: Any, size: int | None) -> Iterator[Any]:
-    # A dataset of PyTorch's need not end when it is iterated over.
+    # Iterating over a PyTorch dataset need not end.
     if size is not None and hasattr(dataset, "__getitem__") and not isinstance(dataset, Mapping):
         return (dataset[index] for index in range(size))
     return iter(dataset)
 
 
 def _arguments(given: Any, dataset: Any, size: int | None) -> dict[str, Any]:
-    """What the dictionary is made with."""
+    """Return the arguments for a new dictionary."""
     if given is not None and not isinstance(given, Mapping):
         if not dataclasses.is_dataclass(given) or isinstance(given, type):
             raise TypeError(f"dragon_dict_args must be a mapping or a dataclass of what DDict takes, not {given!r}")
@@ -140,13 +148,13 @@ def _guessed_memory(dataset: Any, size: int | None) -> int:
 
 
 def _put_all(ddict: DDict, samples: Iterator[Any], keys: list[Any] | None) -> Sequence[Any]:
-    """Put samples, several on their way at a time; their keys."""
+    """Put samples, several at a time, and return their keys."""
     count = 0
     under_way: deque[Pending] = deque()
     for sample in samples:
         if keys is not None and count == len(keys):
             raise ValueError(f"there are {count} keys, and more samples")
-        # Each is sent at once, not collected: whoever makes the samples may use the same memory for the next one.
+        # Each is sent at once, not batched: the producer of the samples may reuse the memory for the next one.
         under_way.append(ddict.begin_put(count if keys is None else keys[count], sample))
         count += 1
         if len(under_way) == _UNDER_WAY:

@@ -1,9 +1,9 @@
-"""Awaiting what blocks: queues, locks, processes, results and dictionaries of a run, for programs with an event loop.
+"""Awaitable queues, locks, processes, results and dictionaries of a run, for programs with an event loop.
 
-Each class wraps an object that exists, of `dragon.native` or of `multiprocessing` with the start method "dragon", and
-awaits where its methods would block. A wait costs no thread, and nothing is polled. Use one loop's wrapper in that loop
-alone; any number of tasks may use it. Time-outs are asyncio.timeout()'s; a task that is cancelled loses no message, and
-keeps no lock.
+Each class wraps an existing object of `dragon.native`, or of `multiprocessing` with the start method "dragon", and
+awaits where its methods would block. A wait needs no thread and does not poll. A wrapper belongs to one event loop; any
+number of its tasks may use it. Use asyncio.timeout() for timeouts; a task that is cancelled loses no message, and keeps
+no lock.
 """
 
 from dragon.aio.dictionary import Dict

@@ -1,4 +1,4 @@
-"""Awaiting the keys of a distributed dictionary."""
+"""Awaits keys of a distributed dictionary."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from dragon.shards.transactions import CHANGES
 
 __all__ = ["Dict"]
 
-_KEY_POLL_S = 0.05  # seconds between looks for a key whose changes cannot be waited for
+_KEY_POLL_S = 0.05  # seconds between two reads of a key whose changes cannot be awaited
 
 
 class Dict:
-    """A distributed dictionary, whose keys are awaited until they are written. All else is done with the dictionary
-    itself, whose operations take microseconds on its own node."""
+    """A distributed dictionary whose keys can be awaited until they are written.
+
+    Use the DDict itself for all other operations, which take microseconds on its own node. Raises TypeError for any
+    other
+    object.
+    """
 
     def __init__(self, ddict: DDict) -> None:
         if not isinstance(ddict, DDict):
@@ -28,7 +32,7 @@ class Dict:
         self._ddict = ddict
 
     async def get(self, key: Any) -> Any:
-        """The value of a key, once it is written in this checkpoint."""
+        """Wait until a key is written in this checkpoint, and return its value."""
         return await self._until(key, lambda found: True)
 
     async def wait_for(self, key: Any, value: Any) -> None:

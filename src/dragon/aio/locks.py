@@ -1,4 +1,4 @@
-"""Locks, semaphores, events, conditions and barriers that are awaited."""
+"""Awaitable locks, semaphores, events, conditions and barriers."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ async def _acquire(shared: Any, kind: str) -> None:
 
 
 class _Acquired:
-    """What is acquired by `async with`."""
+    """An object for `async with`, which acquires and releases it."""
 
     async def acquire(self) -> bool:
-        """Acquire it, once it is free; True."""
+        """Wait until it can be acquired, and acquire it. Returns True."""
         raise NotImplementedError
 
     def release(self) -> None:
@@ -59,14 +59,14 @@ class _Acquired:
 
 
 class Lock(_Acquired):
-    """A lock of the run, for `async with`. One task of a process has it at a time, also where it is an RLock."""
+    """A lock of the run, for `async with`. One task of a process has it at a time, also if it is an RLock."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = _checked(lock, handles.Lock)
         self._turn: asyncio.Lock | None = None
 
     async def acquire(self) -> bool:
-        """Acquire it, once it is free; True."""
+        """Wait until the lock is free, and acquire it. Returns True."""
         turn = turn_of(self._lock, "acquire")
         await turn.acquire()
         try:
@@ -78,7 +78,7 @@ class Lock(_Acquired):
         return True
 
     def release(self) -> None:
-        """Release it, by the wrapper that acquired it."""
+        """Release the lock; call this on the wrapper that acquired it."""
         self._lock.release()
         if self._turn is not None:
             turn, self._turn = self._turn, None
@@ -92,13 +92,13 @@ class Semaphore(_Acquired):
         self._semaphore = _checked(semaphore, handles.Semaphore)
 
     async def acquire(self) -> bool:
-        """Take one, once there is one; True."""
+        """Wait until the counter is above 0, and decrement it. Returns True."""
         async with turn_of(self._semaphore, "acquire"):
             await _acquire(self._semaphore, "Semaphore")
         return True
 
     def release(self) -> None:
-        """Give one back."""
+        """Increment the counter."""
         self._semaphore.release()
 
 
@@ -109,21 +109,21 @@ class Event:
         self._event = _checked(event, handles.Event)
 
     async def wait(self) -> bool:
-        """Wait until it is set; True."""
+        """Wait until the event is set. Returns True."""
         if not (is_here(self._event) and self._event.is_set()):
             await wait(self._event, "Event", "wait")
         return True
 
     def set(self) -> None:
-        """Set it, and wake all who wait."""
+        """Set the event, and wake all that wait for it."""
         self._event.set()
 
     def clear(self) -> None:
-        """Reset it."""
+        """Reset the event."""
         self._event.clear()
 
     def is_set(self) -> bool:
-        """Whether it is set."""
+        """Return whether the event is set."""
         return bool(self._event.is_set())
 
 
@@ -135,7 +135,7 @@ class Condition(Lock):
         super().__init__(self._condition._lock)
 
     async def wait(self) -> bool:
-        """Release the lock, wait to be told, acquire the lock again; True."""
+        """Release the lock, wait for a notification, and acquire the lock again. Returns True."""
         self._condition._check()
         waiter = self._condition._enter()
         self.release()
@@ -144,7 +144,7 @@ class Condition(Lock):
             await wait(self._condition, "Condition", "_sleep", waiter)
         except BaseException as error:
             failure = error
-        while True:  # the block that this is in releases the lock, also where this task is cancelled
+        while True:  # the caller's `async with` block releases the lock, also if this task is cancelled
             try:
                 await self.acquire()
                 break
@@ -153,37 +153,38 @@ class Condition(Lock):
         told = self._condition._leave(waiter)
         if failure is not None:
             if told:
-                self._condition._notify(1)  # another one may go on in its place
+                self._condition._notify(1)  # pass the notification on to another waiter
             raise failure
         return True
 
     async def wait_for(self, predicate: Callable[[], T]) -> T:
-        """Wait until `predicate()` is true; its value."""
+        """Wait until `predicate()` is true, and return its value."""
         while not (found := predicate()):
             await self.wait()
         return found
 
     def notify(self, n: int = 1) -> None:
-        """Tell `n` of those that wait."""
+        """Notify `n` of the waiting processes and tasks."""
         self._condition.notify(n)
 
     def notify_all(self) -> None:
-        """Tell everybody that waits."""
+        """Notify all waiting processes and tasks."""
         self._condition.notify_all()
 
 
 class Barrier:
-    """A barrier of the run, by the rules of threading.Barrier."""
+    """A barrier of the run, with the rules of threading.Barrier."""
 
     def __init__(self, barrier: Any) -> None:
         self._barrier: Any = _checked(barrier, threading.Barrier)
         self._condition = Condition(self._barrier._cond)
 
     async def wait(self) -> int:
-        """Wait for the others; a number from 0 to parties - 1, different for each.
+        """Wait for the other parties. Returns a number from 0 to parties - 1, different for each.
 
-        Raises threading.BrokenBarrierError where the barrier is broken: by a task that is cancelled, or after the
-        timeout with which it was made.
+        Raises threading.BrokenBarrierError if the barrier is broken: by a task that is cancelled, or after the timeout
+        with
+        which it was made.
         """
         barrier = self._barrier
         async with self._condition:

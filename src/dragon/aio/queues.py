@@ -1,4 +1,4 @@
-"""Queues and connections whose get, put, join and recv are awaited."""
+"""Awaitable queues and connections."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["Queue", "recv"]
 
 
 class Queue:
-    """A queue of the run, or one of multiprocessing's, as asyncio.Queue has it.
+    """A queue of the run, or one of multiprocessing with the start method "dragon", with the interface of
+    asyncio.Queue.
 
-    Tasks of a loop get in the order in which they asked. Raises TypeError for what is no such queue.
+    Tasks of a loop get objects in the order in which they called get(). Raises TypeError for any other object.
     """
 
     def __init__(self, queue: Any) -> None:
@@ -29,7 +30,7 @@ class Queue:
         self._queue: Any = queue
 
     async def get(self) -> Any:
-        """Take the oldest object, once there is one."""
+        """Wait for an object and take the oldest one."""
         turn = turn_of(self._queue, "get")
         if not turn.locked() and is_here(self._queue):
             try:
@@ -45,7 +46,7 @@ class Queue:
                     continue  # another process took it
 
     async def put(self, obj: Any) -> None:
-        """Put an object, once there is room."""
+        """Wait for room and put an object."""
         turn = turn_of(self._queue, "put")
         if not turn.locked() and self._try_put(obj):
             return
@@ -61,9 +62,9 @@ class Queue:
         return True
 
     async def join(self) -> None:
-        """Wait until everything that was put is dealt with: task_done() was called for it.
+        """Wait until task_done() was called for every object that was put.
 
-        Raises what join() of the queue raises where it does not count that.
+        Raises QueueError or TypeError for a queue that is not joinable.
         """
         if isinstance(self._queue, NativeQueue):
             self._queue._check_joinable()
@@ -72,23 +73,23 @@ class Queue:
         await wait(self._queue, "Channel", "_join")
 
     def get_nowait(self) -> Any:
-        """Take the oldest object. Raises queue.Empty where there is none."""
+        """Take the oldest object. Raises queue.Empty if there is none."""
         return self._queue.get_nowait()
 
     def put_nowait(self, obj: Any) -> None:
-        """Put an object. Raises queue.Full where there is no room."""
+        """Put an object. Raises queue.Full if there is no room."""
         self._queue.put_nowait(obj)
 
     def task_done(self) -> None:
-        """Say that an object that was taken is dealt with."""
+        """Report that an object that was taken is processed."""
         self._queue.task_done()
 
     def qsize(self) -> int:
-        """Objects in it now."""
+        """Return the number of objects in the queue."""
         return int(self._queue._size())
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        """All objects, as they come, without an end."""
+        """Return an iterator over the objects as they arrive, without an end."""
         return self._all()
 
     async def _all(self) -> AsyncIterator[Any]:
@@ -97,7 +98,7 @@ class Queue:
 
 
 async def recv(connection: Connection) -> Any:
-    """The next object of a connection, as recv() returns it. Raises EOFError once the other end is closed."""
+    """Wait for the next object of a connection and return it. Raises EOFError once the other end is closed."""
     if not isinstance(connection, Connection):
         raise TypeError(
             "aio.recv() takes a connection of dragon.native or of multiprocessing with the start method 'dragon', not "

@@ -1,4 +1,4 @@
-"""Awaiting the results of a pool, or of a batch."""
+"""Awaits the results of a pool, or of a batch."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class _Task(Protocol):
 
 
 async def result(pending: ApplyResult | _Task) -> Any:
-    """Await the result of a pool's apply_async(), map_async() or starmap_async(), or of a task of a batch. Raises what
-    the function raised, and for a task what its get() raises."""
+    """Wait for a result of apply_async(), map_async() or starmap_async() of a pool, or of a task of a batch, and return
+    it. Raises what the function raised, and for a task what its get() raises."""
     if isinstance(pending, ApplyResult):
         await _until(pending._collector, pending.ready)
         return pending.get()
@@ -55,7 +55,7 @@ async def _outcome(promise: _Promise) -> None:
 
 
 async def results(iterator: IMapIterator | Elements) -> AsyncIterator[Any]:
-    """What imap() or imap_unordered() of a pool gives, as it comes. Raises what the function raised."""
+    """Yield the results of imap() or imap_unordered() of a pool as they arrive. Raises what the function raised."""
     if isinstance(iterator, Elements):
         async for part in results(iterator.parts):
             for element in part:
@@ -73,7 +73,7 @@ async def results(iterator: IMapIterator | Elements) -> AsyncIterator[Any]:
 
 
 class _Collecting:
-    """One loop's collecting of a pool's results, while any of its tasks waits for one."""
+    """Collects a pool's results for one event loop, while any of its tasks waits for one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, collector: Collector) -> None:
         self.loop, self._collector = loop, collector
@@ -82,12 +82,12 @@ class _Collecting:
         collector.listeners.append(self._on_results)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Stop collecting: no task waits any more."""
         self._collector.listeners.remove(self._on_results)
         self.loop.remove_reader(self._collector.fileno())
 
     def look(self) -> None:
-        """Wake those whose results are there."""
+        """Wake the tasks whose results have arrived."""
         for found, done in list(self.waiting.items()):
             if not found.done() and done():
                 found.set_result(None)
@@ -97,7 +97,7 @@ class _Collecting:
 
 
 class _Mine(threading.local):
-    """The pools whose results tasks of this thread's loop wait for."""
+    """The pools for whose results tasks of this thread's loop wait."""
 
     def __init__(self) -> None:
         self.collecting: dict[Collector, _Collecting] = {}
@@ -107,7 +107,7 @@ _mine = _Mine()
 
 
 async def _until(collector: Collector, done: Callable[[], bool]) -> None:
-    """Wait until `done()`, which is looked at once results have come."""
+    """Wait until `done()` is true, which is checked when results have arrived."""
     if done():
         return
     loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ async def _until(collector: Collector, done: Callable[[], bool]) -> None:
     found: asyncio.Future[None] = loop.create_future()
     collecting.waiting[found] = done
     try:
-        collecting.look()  # it may have come before this listened
+        collecting.look()  # the result may have arrived before the listener was added
         await found
     finally:
         del collecting.waiting[found]

@@ -1,4 +1,4 @@
-"""Awaiting the end of processes and of groups of them."""
+"""Awaits the end of processes and process groups."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ __all__ = ["join"]
 
 
 async def join(process: Any) -> Any:
-    """Wait for the end of a process or of a ProcessGroup; what its own join() returns, or raises.
+    """Wait for a process or ProcessGroup to end. Returns or raises what its own join() does.
 
-    `process` is one of dragon.native, or of multiprocessing with the start method "dragon".
+    `process` is one of dragon.native, or of multiprocessing with the start method "dragon"; TypeError for one of
+    another
+    start method.
     """
     if isinstance(process, ProcessGroup):
         await process._wait_with(lambda words, word, value: wait(words, "Words", "wait", word, value))
@@ -30,7 +32,7 @@ async def join(process: Any) -> Any:
 
 
 def _puid(process: Any) -> int:
-    """The id in the run of a process of multiprocessing. Raises TypeError for one that another start method started."""
+    """Return the puid of a process of multiprocessing. Raises TypeError for one of another start method."""
     puid = getattr(process._popen, "puid", None)
     if puid is None:
         raise TypeError(f"aio.join() takes processes of the start method 'dragon', not {process!r}")

@@ -1,4 +1,5 @@
-"""How a task waits for an object of the run: by way of the agent, or by the descriptor of a channel of this node."""
+"""Makes a task wait for an object of the run: through the agent, or through a file descriptor of a channel of this
+node."""
 
 from __future__ import annotations
 
@@ -17,22 +18,22 @@ from dragon.runtime.run import this_run
 
 __all__ = ["is_here", "readable", "turn_of", "wait"]
 
-_MOST_BELLS = 128  # channels of a process that are waited for by descriptors of their own, which is faster
-_BRIEFLY_S = 5e-5  # seconds for which the whole loop waits for what is likely to come at once
-_MOST_PASSED = 64  # waits that are not begun so while nothing comes at once
+_MOST_BELLS = 128  # channels of a process that are awaited through their own descriptors, which is faster
+_BRIEFLY_S = 5e-5  # seconds for which the whole loop blocks, for a message that is likely to arrive at once
+_MOST_PASSED = 64  # waits, at most, that do without this while messages do not arrive at once
 
 
 def is_here(handle: Any) -> bool:
-    """Whether an object lies on this node, so that a look at it takes microseconds."""
+    """Return whether an object is on this node, so that reading its state takes microseconds."""
     return node_of(handle._name()) == this_run().node
 
 
 async def wait(
     handle: Any, kind: str, method: str, *given: Any, late: Callable[[tuple[bool, Any]], object] | None = None
 ) -> Any:
-    """Wait until that method of an object of that kind is done; its result. Raises what it raises.
+    """Wait until that method of an object of that kind succeeds, and return its result. Raises what it raises.
 
-    `late` is called with what was done although this was cancelled.
+    If the caller is cancelled, `late` is called with the outcome of a method that succeeded nevertheless.
     """
     operation = Operation(handle._name(), kind, method, given, None, threading.get_ident())
     request = WaitHere(operation, _core.myself()) if is_here(handle) else Operate(operation)
@@ -41,12 +42,12 @@ async def wait(
 
 
 class _Mine(threading.local):
-    """Of a thread: its loop, whose turn it is with each object there, and the channels that have bells."""
+    """The state of a thread: its event loop, and the lock of each object whose turns its tasks take."""
 
     loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
     turns: weakref.WeakValueDictionary[Any, asyncio.Lock]
-    passed = 0  # waits until one begins briefly again
-    to_pass = 1  # after one in which nothing came
+    passed = 0  # waits that are left until one blocks the loop briefly again
+    to_pass = 1  # the value for `passed` after a brief wait without a message
 
 
 _mine = _Mine()
@@ -54,8 +55,10 @@ _bells: set[tuple[int, int]] = set()
 
 
 def turn_of(handle: Any, what: str) -> asyncio.Lock:
-    """What the tasks of this loop hold by turns while they do that with an object: of many that wait one waits outside
-    the loop, and they are served in the order in which they came."""
+    """Return the lock that tasks of this loop hold while they perform the operation `what` on an object.
+
+    So only one of many waiting tasks waits outside of the loop, and they are served in the order in which they came.
+    """
     loop = asyncio.get_running_loop()
     if _mine.loop is None or _mine.loop() is not loop:
         _mine.loop, _mine.turns = weakref.ref(loop), weakref.WeakValueDictionary()
@@ -68,7 +71,7 @@ def turn_of(handle: Any, what: str) -> asyncio.Lock:
 
 
 async def readable(channel: Channel) -> None:
-    """Wait until there is something to get from a channel, or nobody is left who could put something into it."""
+    """Wait until a channel has an object to get, or no writer is left."""
     if not is_here(channel):
         await wait(channel, "Channel", "_wait_readable")
         return
@@ -88,7 +91,7 @@ async def readable(channel: Channel) -> None:
 
 
 def _may_ring(name: tuple[int, int]) -> bool:
-    """Whether a channel is one of those that have a descriptor of their own."""
+    """Return whether a channel is one of those that are awaited through their own descriptors."""
     if name not in _bells:
         if len(_bells) >= _MOST_BELLS:
             _bells.intersection_update([each for each in _bells if _core.exists(*each)])
@@ -99,8 +102,12 @@ def _may_ring(name: tuple[int, int]) -> bool:
 
 
 def _comes_at_once(channel: Channel) -> bool:
-    """Whether there is something to get within microseconds, as where two processes answer each other, for which a turn
-    of the event loop would take longer. It is tried less and less often while nothing comes."""
+    """Return whether an object arrives within microseconds, blocking the loop for that long.
+
+    If two processes answer each other at once, a turn of the event loop would take longer. While nothing arrives, this
+    is
+    tried less and less often.
+    """
     if _mine.passed > 0:
         _mine.passed -= 1
         return False

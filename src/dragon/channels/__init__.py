@@ -1,7 +1,7 @@
-"""Channels of messages, for programs of the low-level interface, over the channels of the run.
+"""Channels of messages, for programs of the low-level interface, implemented by the channels of the run.
 
-A channel is a FIFO of any number of senders and receivers on all nodes. It lives while a process has it. What is sent
-is copied. dragon.native.queue.Queue does the same for objects with less to write.
+A channel is a FIFO queue with any number of senders and receivers on all nodes. It exists while a process has it.
+Messages are copied when they are sent. dragon.native.queue.Queue does the same for objects with less code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A channel, and several to wait for at a time."""
+"""A channel of messages, and a set of channels to wait for."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from dragon.runtime.arguments import checked_seconds
 
 __all__ = ["Channel", "ChannelSet"]
 
-_CAPACITY, _BLOCK_SIZE = 100, 1024  # where none is given
-_LONGEST_SLEEP_S = 0.005  # seconds between looks at what cannot be slept on
+_CAPACITY, _BLOCK_SIZE = 100, 1024  # defaults: messages, bytes
+_LONGEST_SLEEP_S = 0.005  # seconds at most between two checks of a condition that is polled
 _numbers = itertools.count(1)
 
 
 class _Told(msgspec.Struct, array_like=True):
-    """What serialize() says of a channel."""
+    """The form in which serialize() describes a channel."""
 
     channel: SerializedName
     cuid: int
@@ -40,15 +40,20 @@ class _Told(msgspec.Struct, array_like=True):
 
 
 class Channel:
-    """A FIFO of messages.
+    """A FIFO queue of messages.
 
     Args:
-        mem_pool: taken; the channel is in the memory of its node.
-        c_uid: a number of its own, by which nothing is found.
-        block_size: taken; messages are of any size.
-        capacity: messages that it holds; further ones wait. 100 by default.
-        lock_type, fc_type, flags: taken and unused.
-        semaphore, bounded_semaphore, initial_sem_value: not offered; use dragon.native.semaphore.Semaphore.
+        mem_pool: has no effect: the channel is in the memory of its node.
+        c_uid: a number for the program's own use.
+        block_size: has no effect: messages are of any size.
+        capacity: the number of messages that it holds; further sends wait. Default: 100.
+        lock_type, fc_type, flags: have no effect.
+        semaphore, bounded_semaphore, initial_sem_value: not supported; use dragon.native.semaphore.Semaphore.
+
+    Attributes:
+        cuid: the number `c_uid`.
+        capacity: the number of messages that it holds.
+        block_size: as it was passed.
     """
 
     def __init__(
@@ -83,16 +88,17 @@ class Channel:
         capacity: int | None = None,
         timeout: float | None = None,
     ) -> Self:
-        """One with a number that no other has in the run."""
+        """Return a new channel with a number that is unique in the run. `timeout` has no effect."""
         return cls(pool, os.getpid() << 32 | next(_numbers), block_size, capacity)
 
     def destroy_process_local(self, timeout: float | None = None) -> None:
-        """destroy()."""
+        """Destroy the channel, as destroy(). `timeout` has no effect."""
         self.destroy()
 
     @classmethod
     def attach(cls, serialized_bytes: Any, mem_pool: MemoryPool | None = None) -> Self:
-        """The channel that serialize() described, of whatever node. Raises ChannelError where it is gone."""
+        """Return the channel that serialize() described, on any node. Raises ChannelError if it does not exist any
+        more."""
         try:
             told = msgspec.msgpack.decode(bytes(serialized_bytes), type=_Told)
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
@@ -108,7 +114,7 @@ class Channel:
         return found
 
     def serialize(self) -> bytes:
-        """What attach() takes."""
+        """Return bytes that describe the channel, for attach()."""
         return msgspec.msgpack.encode(_Told(self._its()._name(), self.cuid, self.capacity, self.block_size))
 
     def __reduce__(self) -> Any:
@@ -141,7 +147,7 @@ class Channel:
         wait_mode: WaitMode = ADAPTIVE_WAIT,
         timeout: float | None = None,
     ) -> ChannelSendH:
-        """A handle to send by, to be opened. `timeout` is that of its sends."""
+        """Return a handle for sending, which must be opened. `timeout` is the default of its sends, in seconds."""
         return ChannelSendH(self, timeout)
 
     def recvh(
@@ -151,7 +157,10 @@ class Channel:
         wait_mode: WaitMode = ADAPTIVE_WAIT,
         timeout: float | None = None,
     ) -> ChannelRecvH:
-        """A handle to receive by, to be opened. `timeout` is that of its receives."""
+        """Return a handle for receiving, which must be opened. `timeout` is the default of its receives, in seconds.
+
+        Raises NotSupportedError for a `signal`.
+        """
         if signal is not None:
             raise NotSupportedError("no signal is sent when a message comes: wait in a thread, or poll()")
         return ChannelRecvH(self, timeout)
@@ -163,8 +172,11 @@ class Channel:
         event_mask: EventType = EventType.POLLIN,
         poll_result: PollResult | None = None,
     ) -> bool | int:
-        """Wait until there is a message, or what `event_mask` says; False after `timeout` seconds. POLLSIZE gives the
-        number of messages, POLLRESET drops them all."""
+        """Wait until the event of `event_mask` holds, by default that there is a message. Returns False after `timeout`
+        seconds.
+
+        POLLSIZE returns the number of messages, POLLRESET drops them all. `poll_result` gets the value and its code.
+        """
         timeout = checked_seconds("timeout", timeout)
         try:
             found = self._poll(timeout, EventType(event_mask))
@@ -192,35 +204,35 @@ class Channel:
         }
         return _comes_about(lambda: conditions[event](channel.qsize()), timeout)
 
-    # ---- what is known of it
+    # ---- attributes
 
     @property
     def num_msgs(self) -> int:
-        """Messages in it."""
+        """The number of messages in the channel."""
         return int(self._its().qsize())
 
     @property
     def is_local(self) -> bool:
-        """Whether it is in the memory of this node."""
+        """Whether the channel is in the memory of this node."""
         return type(self._its()) is handle.Channel
 
     def get_pool(self) -> MemoryPool:
-        """The default pool of this node."""
+        """Return the default pool of this node."""
         return MemoryPool.default()
 
     @property
     def default_alloc_pool(self) -> MemoryPool:
-        """The same."""
+        """The default pool of this node."""
         return MemoryPool.default()
 
-    # ---- its end
+    # ---- ending
 
     def destroy(self) -> None:
-        """End it for all processes: every other use raises ChannelDestroyed."""
+        """Destroy the channel for all processes: every later use raises ChannelDestroyed."""
         self._its()._destroy()
 
     def detach(self, serialize: bool = False) -> None:
-        """Use it no more in this process."""
+        """Close the channel in this process. `serialize` has no effect."""
         self._channel = None
 
 
@@ -233,7 +245,7 @@ def _drop_all(channel: handle.Channel) -> bool:
 
 
 def _comes_about(condition: Callable[[], bool], timeout: float | None) -> bool:
-    """Look until something holds; False after `timeout` seconds."""
+    """Wait until a condition holds, by polling. Returns False after `timeout` seconds."""
     end = None if timeout is None else time.monotonic() + timeout
     sleep = _LONGEST_SLEEP_S / 50
     while not condition():
@@ -246,7 +258,9 @@ def _comes_about(condition: Callable[[], bool], timeout: float | None) -> bool:
 
 
 class ChannelSet:
-    """Several channels to wait for at a time. Taken and unused: the pool, the lock and the number of waiters."""
+    """Several channels to wait for. `mem_pool`, `lock_type`, `num_allowed_spin_waiters` and `capture_all_events` have
+    no
+    effect."""
 
     def __init__(
         self,
@@ -262,7 +276,8 @@ class ChannelSet:
             raise ChannelSetError("a ChannelSet needs a channel")
 
     def poll(self, timeout: float | None = None, wait_mode: WaitMode = IDLE_WAIT) -> tuple[Channel, int]:
-        """The first channel for which the event holds, and the event. Raises ChannelSetTimeout."""
+        """Wait until the event holds for a channel, and return the first such channel and the event. Raises
+        ChannelSetTimeout."""
         found: list[Channel] = []
 
         def look() -> bool:

@@ -1,4 +1,4 @@
-"""What channels raise."""
+"""The exceptions of channels."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = [
 
 
 class ChannelError(DragonException):
-    """Any error of a channel."""
+    """The base class of the errors of channels."""
 
 
 class ChannelTimeout(ChannelError, TimeoutError):
-    """Something did not come about in time."""
+    """An operation did not finish in time."""
 
     code = Code.TIMEOUT
 
 
 class ChannelValueError(ChannelError, ValueError):
-    """An argument that is not valid."""
+    """An argument is invalid."""
 
     code = Code.INVALID_ARGUMENT
 
@@ -74,7 +74,7 @@ class ChannelEmpty(ChannelRecvError):
 
 
 class ChannelHandleNotOpenError(ChannelError):
-    """A handle is used without open() before."""
+    """A handle was used before open()."""
 
 
 class ChannelDestroyed(ChannelError, DragonObjectDestroyed):
@@ -84,11 +84,11 @@ class ChannelDestroyed(ChannelError, DragonObjectDestroyed):
 
 
 class ChannelBarrierBroken(ChannelError, threading.BrokenBarrierError):
-    """Raised by nothing here: dragon.native.barrier.Barrier is the barrier."""
+    """Never raised: use dragon.native.barrier.Barrier."""
 
 
 class ChannelSetError(DragonException):
-    """Any error of a ChannelSet."""
+    """The base class of the errors of a ChannelSet."""
 
 
 class ChannelSetTimeout(ChannelSetError, TimeoutError):

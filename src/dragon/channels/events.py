@@ -1,4 +1,4 @@
-"""What poll() waits for and finds, and options without meaning here."""
+"""The events and results of poll(), and options of dragonhpc that have no effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ __all__ = ["ChannelFlags", "EventType", "FlowControl", "LockType", "OwnershipOnS
 
 
 class EventType(enum.IntEnum):
-    """What poll() waits for. Those of barriers and semaphores are not offered: dragon.native has both."""
+    """The events that poll() waits for. Those of barriers and semaphores are not supported: dragon.native has both.
+
+    Attributes:
+        POLLNOTHING: do not wait.
+        POLLIN: there is a message.
+        POLLOUT: there is room for a message.
+        POLLINOUT: there is a message, or room for one; always true.
+        POLLEMPTY: there is no message.
+        POLLFULL: there is no room for a message.
+        POLLSIZE: return the number of messages.
+        POLLRESET: drop all messages.
+    """
 
     POLLNOTHING = 0
     POLLIN = 1
@@ -23,7 +34,14 @@ class EventType(enum.IntEnum):
 
 
 class FlowControl(enum.IntEnum):
-    """Taken and unused."""
+    """Options of dragonhpc that have no effect.
+
+    Attributes:
+        NO_FLOW_CONTROL: has no effect.
+        RESOURCES_FLOW_CONTROL: has no effect.
+        MEMORY_FLOW_CONTROL: has no effect.
+        MSGS_FLOW_CONTROL: has no effect.
+    """
 
     NO_FLOW_CONTROL = 0
     RESOURCES_FLOW_CONTROL = 1
@@ -32,7 +50,13 @@ class FlowControl(enum.IntEnum):
 
 
 class LockType(enum.IntEnum):
-    """Taken and unused."""
+    """Options of dragonhpc that have no effect.
+
+    Attributes:
+        FIFO: has no effect.
+        LITE: has no effect.
+        GREEDY: has no effect.
+    """
 
     FIFO = 0
     LITE = 1
@@ -40,21 +64,36 @@ class LockType(enum.IntEnum):
 
 
 class ChannelFlags(enum.IntEnum):
-    """Taken and unused."""
+    """Options of dragonhpc that have no effect.
+
+    Attributes:
+        NO_FLAGS: has no effect.
+        MASQUERADE_AS_REMOTE: has no effect.
+    """
 
     NO_FLAGS = 0
     MASQUERADE_AS_REMOTE = 1
 
 
 class OwnershipOnSend(enum.IntEnum):
-    """Whether send() leaves the message to its sender: it is copied in both cases."""
+    """Whether the sender keeps a message after send(), which copies it in both cases.
+
+    Attributes:
+        copy_on_send: the sender keeps the message.
+        transfer_ownership_on_send: send() destroys the message.
+    """
 
     copy_on_send = 0
     transfer_ownership_on_send = 1
 
 
 class PollResult:
-    """What poll() found: a value, and its code."""
+    """The result of a poll().
+
+    Attributes:
+        value: the value that poll() returned, as a number; None before.
+        rc: SUCCESS, or TIMEOUT if poll() returned False; None before.
+    """
 
     def __init__(self, value: int | None = None, rc: Code | None = None) -> None:
         self.value, self.rc = value, rc

@@ -1,4 +1,4 @@
-"""Files over channels, for what reads and writes files."""
+"""Files over channels, for functions that read or write files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class _ChannelFile:
-    """A file over a channel. What is written between open() and close() is one message, which is read as a whole."""
+    """A file over a channel. The data written between open() and close() is one message, which is read as a whole."""
 
     def __init__(self, channel: Channel, options: Any = None, wait_mode: WaitMode = ADAPTIVE_WAIT) -> None:
         self._channel = channel
@@ -28,15 +28,16 @@ class _ChannelFile:
         self._blocking, self._timeout = True, None
 
     def set_adapter_timeout(self, blocking: bool = True, timeout: float | None = None) -> None:
-        """How long sending or receiving the message may wait; for ever by default."""
+        """Set how long sending or receiving the message may wait, in seconds; None: no limit. Not `blocking`: do not
+        wait."""
         self._blocking, self._timeout = blocking, checked_seconds("timeout", timeout)
 
     def open(self) -> None:
-        """Begin a message."""
+        """Start a message."""
         self._file = io.BytesIO()
 
     def close(self) -> None:
-        """End it."""
+        """End the message."""
         self._file = None
 
     def _opened(self) -> io.BytesIO:
@@ -52,19 +53,19 @@ class _ChannelFile:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is not None:
-            self._file = None  # half a message is sent to nobody
+            self._file = None  # do not send an incomplete message
         self.close()
 
 
 class Peer2PeerWritingChannelFile(_ChannelFile):
-    """A file to write to, as pickle.dump() does."""
+    """A file to write to, for example with pickle.dump()."""
 
     def write(self, buf: Any) -> int:
-        """Add to the message."""
+        """Append to the message. Returns the number of bytes."""
         return self._opened().write(buf)
 
     def close(self) -> None:
-        """Send what was written."""
+        """Send the message."""
         if self._file is not None:
             data, self._file = self._file.getvalue(), None
             with self._channel.sendh() as sender:
@@ -72,12 +73,12 @@ class Peer2PeerWritingChannelFile(_ChannelFile):
 
 
 class Peer2PeerReadingChannelFile(_ChannelFile):
-    """A file to read from, as pickle.load() does. The message is received when it is first read."""
+    """A file to read from, for example with pickle.load(). The message is received at the first read."""
 
     _received = False
 
     def open(self) -> None:
-        """Begin with the next message."""
+        """Start to read the next message."""
         super().open()
         self._received = False
 
@@ -90,21 +91,21 @@ class Peer2PeerReadingChannelFile(_ChannelFile):
         return self._opened()
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes of the message, all by default."""
+        """Return `size` bytes of the message, by default all."""
         return self._message().read(size)
 
     def readinto(self, buf: Any) -> int:
-        """Fill a buffer; how many bytes that were."""
+        """Read into a buffer and return the number of bytes."""
         return self._message().readinto(buf)
 
     def readline(self) -> bytes:
-        """Bytes up to the end of a line."""
+        """Return the bytes up to the end of a line."""
         return self._message().readline()
 
 
 class Many2ManyWritingChannelFile(Peer2PeerWritingChannelFile):
-    """The same: messages of several writers do not mix."""
+    """A file to write to, as Peer2PeerWritingChannelFile: messages of several writers are not mixed."""
 
 
 class Many2ManyReadingChannelFile(Peer2PeerReadingChannelFile):
-    """The same: each message has one reader."""
+    """A file to read from, as Peer2PeerReadingChannelFile: each message has one reader."""

@@ -1,4 +1,4 @@
-"""The two ends of a channel."""
+"""The handles for sending to and receiving from a channel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Whole(Protocol):
 
 
 class _Handle:
-    """One end of a channel. Used between open() and close(), or in a block."""
+    """A handle of a channel, which is used between open() and close(), or in a `with` block."""
 
     def __init__(self, channel: _Whole, timeout: float | None) -> None:
         self._whole = channel
@@ -44,11 +44,11 @@ class _Handle:
         self._channel: handle.Channel | None = None
 
     def open(self) -> None:
-        """Use it from now on."""
+        """Open the handle. Raises ChannelError if the channel was detached."""
         self._channel = self._whole._its()
 
     def close(self) -> None:
-        """Use it no more."""
+        """Close the handle."""
         self._channel = None
 
     def __enter__(self) -> Self:
@@ -66,13 +66,19 @@ class _Handle:
         return self._channel
 
     def _wait(self, blocking: bool, timeout: Any) -> float | None:
-        """Seconds to wait, 0 for not at all, None for ever."""
+        """Return the seconds to wait: 0 for not at all, None for no limit."""
         chosen = self._timeout if timeout is _DEFAULT else checked_seconds("timeout", timeout)
         return chosen if blocking else 0.0
 
 
 class ChannelSendH(_Handle):
-    """Sends messages. Made by Channel.sendh()."""
+    """A handle for sending messages. Channel.sendh() makes it.
+
+    Attributes:
+        USE_CHANNEL_SENDH_DEFAULT: as a timeout: that of the handle.
+        copy_on_send: OwnershipOnSend.copy_on_send.
+        transfer_ownership_on_send: OwnershipOnSend.transfer_ownership_on_send.
+    """
 
     USE_CHANNEL_SENDH_DEFAULT = _DEFAULT
     copy_on_send = OwnershipOnSend.copy_on_send
@@ -86,7 +92,12 @@ class ChannelSendH(_Handle):
         blocking: bool = True,
         timeout: float | None = _DEFAULT,
     ) -> None:
-        """Send a message. Raises ChannelFull, or after a time ChannelSendTimeout, where there is no room for it."""
+        """Send a message.
+
+        If there is no room for it, raises ChannelFull, or ChannelSendTimeout after `timeout` seconds. Raises
+        NotSupportedError
+        for a `dest_msg`.
+        """
         if dest_msg is not None:
             raise NotSupportedError("the receiver chooses where a message goes: recv(dest_msg)")
         data = msg.tobytes()
@@ -97,7 +108,7 @@ class ChannelSendH(_Handle):
     def send_bytes(
         self, msg_bytes: Any, msg_len: int = 0, blocking: bool = True, timeout: float | None = _DEFAULT
     ) -> None:
-        """Send bytes, of which `msg_len` says how many: all by default."""
+        """Send the first `msg_len` bytes, by default all, as a message. Raises the same exceptions as send()."""
         data = bytes(memoryview(msg_bytes).cast("B")[: msg_len or None])
         self._put(data, blocking, timeout)
 
@@ -115,14 +126,20 @@ class ChannelSendH(_Handle):
 
 
 class ChannelRecvH(_Handle):
-    """Receives messages. Made by Channel.recvh()."""
+    """A handle for receiving messages. Channel.recvh() makes it.
+
+    Attributes:
+        USE_CHANNEL_RECVH_DEFAULT: as a timeout: that of the handle.
+    """
 
     USE_CHANNEL_RECVH_DEFAULT = _DEFAULT
 
     def recv(self, dest_msg: Message | None = None, blocking: bool = True, timeout: float | None = _DEFAULT) -> Message:
-        """The next message, in `dest_msg` if that is given: into its memory, which must have room, or with its own.
+        """Return the next message. It is received into the memory of `dest_msg` if that is given, or as its new memory.
 
-        Raises ChannelEmpty, or after a time ChannelRecvTimeout, where there is none.
+        If there is no message, raises ChannelEmpty, or ChannelRecvTimeout after `timeout` seconds. A message that is
+        too large
+        for `dest_msg` is lost, with a ChannelRecvError.
         """
         found = self._get(blocking, timeout)
         data, hints, clientid = found if isinstance(found, tuple) else (found, 0, 0)
@@ -139,7 +156,7 @@ class ChannelRecvH(_Handle):
         return dest_msg
 
     def recv_bytes(self, blocking: bool = True, timeout: float | None = _DEFAULT) -> bytes:
-        """The bytes of the next message."""
+        """Return the bytes of the next message. Raises ChannelEmpty or ChannelRecvTimeout, as recv()."""
         found = self._get(blocking, timeout)
         return bytes(found[0] if isinstance(found, tuple) else found)
 

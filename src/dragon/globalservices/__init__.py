@@ -1,4 +1,4 @@
-"""Look-ups and control by id: processes and nodes of the run."""
+"""Functions that look up and control processes, groups, nodes, channels and pools of the run by number or name."""
 
 from __future__ import annotations
 

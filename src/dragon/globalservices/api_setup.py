@@ -1,6 +1,6 @@
-"""How a program joins the run that started it, and the bytes that it was given.
+"""Joins the run, and gives a program the bytes that its creator passed to it.
 
-Nothing has to be set up here: whatever is used first joins the run, or starts one.
+No setup is needed: the first use of any object joins the run, or starts one.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["connect_as_external", "connect_to_infrastructure", "disconnect_infra
 
 
 def connect_to_infrastructure(force: bool = False) -> None:
-    """Join the run, or start one where the program belongs to none. It may be called again."""
+    """Join the run, or start one if the program belongs to none. May be called again. `force` has no effect."""
     this_run()
 
 
 def connect_as_external(params: object) -> None:
-    """Raises NotSupportedError: dragon.workflows.runtime.attach() joins a run that another program started."""
+    """Raise NotSupportedError: dragon.workflows.runtime.attach() joins a run that another program started."""
     raise NotSupportedError("use dragon.workflows.runtime.attach() to join a run that another program started")
 
 
 def disconnect_infrastructure() -> None:
-    """Nothing has to be done: a run is left when the program ends."""
+    """Do nothing: a program leaves its run when it ends."""
 
 
 def __getattr__(name: str) -> Any:
@@ -41,12 +41,12 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _argument_data() -> bytes | None:
-    """What create_with_argdata() gave this program, None where it gave nothing."""
+    """Return the bytes that create_with_argdata() passed to this program; None if there are none."""
     text = os.environ.get(ARGUMENT_DATA)
     if text is None:
         return None
     try:
         data: bytes = Queue._attached(as_name([int(part) for part in text.split(",")]), False).get_nowait()
     except (_core.DestroyedError, Empty):
-        return None  # it was for a process that started this one
+        return None  # the bytes were for the process that started this one
     return data

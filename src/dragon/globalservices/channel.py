@@ -1,5 +1,7 @@
-"""Channels by number and name, for all processes of the run. A channel lives while a process has it: the one that made
-it keeps it until destroy() or its own end."""
+"""Channels by number and name, for all processes of the run.
+
+A channel exists while a process has it: the process that made it keeps it until destroy() or its own end.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,11 @@ __all__ = [
 ]
 
 _KIND = "channel"
-_made: dict[int, Channel] = {}  # by number, those that this process keeps
+_made: dict[int, Channel] = {}  # the channels that this process keeps, by number
 
 
 class ChannelError(DragonError):
-    """A channel that cannot be made, or that there is not."""
+    """A channel cannot be made, or does not exist."""
 
 
 def create(
@@ -52,18 +54,19 @@ def create(
     puid_override: int | None = None,
     policy: Policy | None = None,
 ) -> ChannelDescriptor:
-    """Make a channel.
+    """Make a channel and return its descriptor.
 
     Args:
-        m_uid: a default pool's number (facts.default_pool_muid_from_index()): the channel is on that node; of another
-            pool, on this one.
-        user_name: what others look it up by.
-        options: its capacity.
-        soft: return the channel of that name where there is one.
-        policy: the node it is on, before `m_uid`.
-        puid_override: taken and unused.
+        m_uid: the number of a default pool (facts.default_pool_muid_from_index()): the channel is on its node. For
+        another
+            pool, or None, it is on this node.
+        user_name: the name by which others look it up.
+        options: options with its capacity.
+        soft: return the existing channel of that name, if there is one.
+        policy: the placement, which has precedence over `m_uid`.
+        puid_override: has no effect.
 
-    Raises ChannelError where the name is taken.
+    Raises ChannelError if the name is taken.
     """
     if soft and user_name:
         try:
@@ -102,7 +105,7 @@ def _described(found: NamedObject) -> ChannelDescriptor:
 
 
 def query(identifier: int | str, *, inc_refcnt: bool = False) -> ChannelDescriptor:
-    """The channel of that number or name. Raises ChannelError where there is none."""
+    """Return the channel of that number or name. Raises ChannelError if there is none. `inc_refcnt` has no effect."""
     try:
         return _described(ask(FindNamedObject(_KIND, identifier)))
     except LookupError as error:
@@ -112,12 +115,12 @@ def query(identifier: int | str, *, inc_refcnt: bool = False) -> ChannelDescript
 
 
 def get_list() -> list[int]:
-    """The numbers of the channels that were not destroyed."""
+    """Return the numbers of the channels that were not destroyed."""
     return ask(ListNamedObjects(_KIND))
 
 
 def destroy(identifier: int | str, *, just_decref: bool = False) -> None:
-    """End a channel for all processes; with `just_decref`, only let this process's go. Raises ChannelError."""
+    """Destroy a channel for all processes; with `just_decref`, only release it in this process. Raises ChannelError."""
     if just_decref:
         release_refcnt(identifier)
         return
@@ -136,8 +139,10 @@ def wait_for(
     tries: int = 1,
     interval: float = 0.1,
 ) -> ChannelDescriptor:
-    """The channel, once there is one for which `predicate` holds. Raises TimeoutError after `timeout` s, or after
-    that many tries without a time."""
+    """Wait until there is a channel for which `predicate` is true, and return it. Checks every `interval` seconds.
+
+    Raises TimeoutError after `timeout` seconds, or after `tries` checks if that is None.
+    """
     timeout = checked_seconds("timeout", timeout)
     end = None if timeout is None else time.monotonic() + timeout
     while True:
@@ -156,12 +161,12 @@ def wait_for(
 def wait(
     identifier: int | str, state: ChannelDescriptor.State = ChannelDescriptor.State.DEAD, **options: Any
 ) -> ChannelDescriptor:
-    """The channel, once it is in that state. `options` are wait_for()'s."""
+    """Wait until the channel is in that state, and return it. `options` are those of wait_for()."""
     return wait_for(identifier, lambda found: found.state == state, **options)
 
 
 def join(identifier: int | str, timeout: float | None = None) -> ChannelDescriptor:
-    """The channel, once somebody has made it. Raises TimeoutError."""
+    """Wait until the channel was made, and return it. Raises TimeoutError after `timeout` seconds."""
     forever = 10**9 if timeout is None else timeout
     return wait(identifier, ChannelDescriptor.State.ACTIVE, timeout=forever)
 
@@ -173,5 +178,5 @@ def get_refcnt(identifier: int | str) -> None:
 
 
 def release_refcnt(identifier: int | str) -> None:
-    """Let it go. It ends where no process has it any more."""
+    """Release a channel in this process. The channel ends when no process has it any more."""
     _made.pop(query(identifier).c_uid, None)

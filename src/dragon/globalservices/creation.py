@@ -1,4 +1,4 @@
-"""From a create message to a process: an executable that is started as it is."""
+"""Starts the executable that a create message describes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ProcessCreate", "start_process"]
 
 
 class ProcessCreate(msgspec.Struct, frozen=True):
-    """What is to be started, and where. get_create_message() makes one."""
+    """The description of an executable to start and its placement. get_create_message() makes it."""
 
     exe: str
     run_dir: str
@@ -36,9 +36,9 @@ class ProcessCreate(msgspec.Struct, frozen=True):
 
 
 def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int, dict[int, Connection]]:
-    """Start it there; its puid, and our ends of its streams that are a PIPE.
+    """Start the process there. Returns its puid, and our ends of those of its streams that are a PIPE.
 
-    Raises AttributeError where there is no such executable, OSError where it cannot be started.
+    Raises AttributeError if there is no such executable, OSError if it cannot be started.
     """
     folder = os.path.abspath(message.run_dir or ".")
     executable = placement.search_executable(message.exe, folder)
@@ -54,7 +54,7 @@ def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int
     )
     environment = {**placed.environment, **message.env}
     if message.argdata is not None:
-        # The process is attached to the queue before it runs, so this end of it may go.
+        # The process is attached to the queue before it runs, so this handle of it may be dropped.
         queue = Queue()
         queue.put(message.argdata)
         request.attached.append(queue._name())

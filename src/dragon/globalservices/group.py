@@ -1,4 +1,4 @@
-"""Groups of executables by name: started together, looked up, added to and ended by any process of the run.
+"""Groups of executables by name, which any process of the run can look up, extend and end.
 
 dragon.native.process_group.ProcessGroup does more: Python functions, restarts, MPI jobs, reports of failures.
 """
@@ -44,26 +44,27 @@ __all__ = [
 
 Items = Sequence[tuple[int, ProcessCreate]]
 
-_jobs: dict[int, ProcessGroup] = {}  # by the number of their groups, MPI jobs that this process has started
+_jobs: dict[int, ProcessGroup] = {}  # the MPI jobs that this process started, by the number of their groups
 
 
 class GroupError(DragonError):
-    """A group that cannot be made, or that there is not."""
+    """A group cannot be made, or does not exist."""
 
 
 def create(
     items: Items, policy: Policy | None, user_name: str = "", soft: bool = False, pmix_ddict: object = None
 ) -> GroupDescriptor:
-    """Start processes and give them a name together.
+    """Start processes as a group, and return its descriptor.
 
     Args:
-        items: (count, what get_create_message() gave) for each kind of member.
-        policy: their placement; a message's own policy lies above it.
-        user_name: what others look the group up by.
-        soft: return the group of that name where there is one.
+        items: (count, return value of get_create_message()) for each kind of member.
+        policy: their placement; a message's own policy has precedence.
+        user_name: the name by which others look the group up.
+        soft: return the existing group of that name, if there is one.
+        pmix_ddict: has no effect.
 
-    Members whose messages have a `pmi` are the ranks of one MPI job, in their order; then all must have the same one.
-    Raises GroupError where a member cannot be started; those that were are then ended.
+    Members whose messages have a `pmi` are the ranks of one MPI job, in order; then all must have the same one. Raises
+    GroupError if a member cannot be started; those that were started are then killed.
     """
     if soft and not user_name:
         raise GroupError("soft=True asks for a group by name; give it a user_name")
@@ -85,7 +86,7 @@ def create(
 
 
 def _start_job(items: Items, policy: Policy | None) -> ProcessGroup | None:
-    """The MPI job that the messages describe, started; None where they describe none."""
+    """Start the MPI job that the messages describe; None if they describe none."""
     backends = {item[1].pmi for item in items if _is_item(item)}
     if backends <= {None}:
         return None
@@ -113,7 +114,7 @@ def _in_sets(items: Items, puids: list[int]) -> list[list[int]]:
 
 
 def _start(items: Items, policy: Policy | None) -> list[list[int]]:
-    """The puids of the members, an item's in one list."""
+    """Start the members and return their puids, those of an item in one list."""
     for item in items:
         if not _is_item(item):
             raise GroupError(f"{item!r} is not (count, what process.get_create_message() gave)")
@@ -138,12 +139,12 @@ def _end(puids: list[int]) -> None:
 
 
 def get_list() -> list[int]:
-    """The numbers of the groups that were not destroyed."""
+    """Return the numbers of the groups that were not destroyed."""
     return ask(ListNamedGroups())
 
 
 def query(identifier: int | str) -> GroupDescriptor:
-    """The group of that number or name. Raises GroupError where there is none."""
+    """Return the group of that number or name. Raises GroupError if there is none."""
     return _described(_find(identifier))
 
 
@@ -167,7 +168,8 @@ def _member(puid: int) -> GroupMember:
 
 
 def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = False) -> GroupDescriptor:
-    """Send a signal to every member; those that have ended do not mind. Raises GroupError where there is no group."""
+    """Send a signal to every member; members that have ended are ignored. Raises GroupError if there is no
+    such group."""
     found = _find(identifier)
     for puid in _puids(found):
         process.kill(puid, sig)
@@ -175,7 +177,7 @@ def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = F
 
 
 def destroy(identifier: int | str) -> GroupDescriptor:
-    """End every member with SIGKILL, and the group. Raises GroupError where there is none."""
+    """Kill every member with SIGKILL, and remove the group. Raises GroupError if there is no such group."""
     found = _find(identifier)
     _end(_puids(found))
     described = _described(found)
@@ -191,7 +193,7 @@ def _puids(found: NamedGroup) -> list[int]:
 
 
 def add_to(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
-    """Have processes that run already, by puid or name, among the members. Raises GroupError."""
+    """Add running processes, by puid or name, to the members. Raises GroupError."""
     return _add(_find(identifier), [_uids(items)])
 
 
@@ -207,7 +209,8 @@ def _add(found: NamedGroup, members: list[list[int]]) -> GroupDescriptor:
 
 
 def remove_from(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
-    """Processes, by puid or name, are members no longer, and go on. Raises GroupError where one is no member."""
+    """Remove processes, by puid or name, from the members; they continue to run. Raises GroupError if one is not a
+    member."""
     found = _find(identifier)
     members = _members_of(found, items)
     ask(RemoveMembers(found.number, members))
@@ -215,7 +218,7 @@ def remove_from(identifier: int | str, items: Sequence[int | str]) -> GroupDescr
 
 
 def destroy_remove_from(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
-    """End members with SIGKILL and leave them out. Raises GroupError where one is no member."""
+    """Kill members with SIGKILL and remove them from the group. Raises GroupError if one is not a member."""
     _end(_members_of(_find(identifier), items))
     return remove_from(identifier, items)
 

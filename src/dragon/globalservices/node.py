@@ -1,4 +1,4 @@
-"""Nodes of the run by name or host id."""
+"""Nodes of the run, by name or host id."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["DragonNodeError", "get_list", "query", "query_all", "query_total_cpu
 
 
 def get_list() -> list[int]:
-    """The host ids of the run's nodes."""
+    """Return the host ids of the run's nodes."""
     return [node.h_uid for node in run_nodes()]
 
 
 def query_all() -> list[NodeDescriptor]:
-    """Every node of the run."""
+    """Return every node of the run."""
     return list(run_nodes())

@@ -1,4 +1,4 @@
-"""Where policies would put processes, without starting any."""
+"""Determines where policies would place processes, without starting any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ __all__ = ["PolicyEvaluator", "ResourceLayout"]
 
 @dataclass
 class ResourceLayout:
-    """A place for one process: its node, whether the policy named it, and the devices of the node that it may use."""
+    """The place of one process.
+
+    Attributes:
+        h_uid: the host id of the node.
+        host_name: the host name of the node.
+        node_specified: whether the policy names the node.
+        numa_node: always 0.
+        cpu_core: the CPUs that the process may use.
+        gpu_core: the GPUs that the process may use, tiles as fractions.
+        accelerator_env: the environment variable that selects GPUs; empty if the node has none.
+    """
 
     h_uid: int
     host_name: str
@@ -27,9 +37,10 @@ class ResourceLayout:
 
 
 class PolicyEvaluator:
-    """Applies policies to nodes of the run, which dragon.globalservices.node.query_all() gives; to all without any.
+    """Applies policies to nodes of the run, as dragon.globalservices.node.query_all() returns them; by default to all.
 
-    Policies that name no node go round robin, or node by node with Distribution.BLOCK, as the members of a group do.
+    Policies that name no node are distributed round robin, or node by node with Distribution.BLOCK, as members of a
+    group.
     """
 
     def __init__(self, nodes: Sequence[NodeDescriptor] | None = None, default_policy: Policy | None = None) -> None:
@@ -37,7 +48,7 @@ class PolicyEvaluator:
         self._default = default_policy
 
     def evaluate(self, policies: Sequence[Policy] | None = None) -> list[ResourceLayout]:
-        """A place for each policy; for the default one without any. Raises PolicyError where one cannot be met."""
+        """Return a place for each policy, or for the default policy. Raises PolicyError if a policy cannot be met."""
         wanted = [Policy.merge(self._default, policy) for policy in policies or [Policy()]]
         members = placement.members("", wanted)
         return [self._layout(policy, member) for policy, member in zip(wanted, members, strict=True)]

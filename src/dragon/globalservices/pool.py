@@ -18,17 +18,19 @@ from dragon.runtime.run import this_run
 __all__ = ["PoolError", "create", "destroy", "get_list", "query"]
 
 _KIND = "pool"
-_made: dict[int, MemoryPool] = {}  # by number, those that this process keeps
+_made: dict[int, MemoryPool] = {}  # the pools that this process keeps, by number
 
 
 class PoolError(DragonError):
-    """A pool that cannot be made, or that there is not."""
+    """A pool cannot be made, or does not exist."""
 
 
 def create(size: int, user_name: str = "", options: PoolOptions | None = None, soft: bool = False) -> PoolDescriptor:
-    """Make a pool on this node, a limit of so many bytes, which this process keeps until destroy() or its own end.
+    """Make a pool on this node with a limit of `size` bytes, which this process keeps until destroy() or its own end.
 
-    With `soft` the pool of that name is returned where there is one. Raises PoolError where the name is taken.
+    With `soft` the existing pool of that name is returned, if there is one. `options` has no effect. Raises PoolError
+    if the
+    name is taken.
     """
     if soft and user_name:
         try:
@@ -51,7 +53,7 @@ def _described(found: NamedObject) -> PoolDescriptor:
 
 
 def query(identifier: int | str) -> PoolDescriptor:
-    """The pool of that number or name; a default one of its node by its number. Raises PoolError."""
+    """Return the pool of that number or name; a node's default pool has the node's number. Raises PoolError."""
     if isinstance(identifier, int) and 0 <= identifier < 2**32:
         default = MemoryPool.default(identifier).serialize()
         return PoolDescriptor(identifier, f"default_{identifier}", identifier, PoolDescriptor.State.ACTIVE, default)
@@ -62,12 +64,12 @@ def query(identifier: int | str) -> PoolDescriptor:
 
 
 def get_list() -> list[int]:
-    """The numbers of the pools that were made and not destroyed."""
+    """Return the numbers of the pools that were made and not destroyed."""
     return ask(ListNamedObjects(_KIND))
 
 
 def destroy(identifier: int | str) -> None:
-    """Refuse further blocks of a pool; those that there are stay until they are freed. Raises PoolError."""
+    """Destroy a pool: it allocates no more blocks; existing blocks stay until they are freed. Raises PoolError."""
     found = query(identifier)
     if found.state == PoolDescriptor.State.DEAD or found.m_uid < 2**32:
         raise PoolError(f"pool {identifier!r} was destroyed, or is a node's own")

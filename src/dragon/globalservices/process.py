@@ -64,12 +64,12 @@ def create(
     pmi: PMIBackend | str | None = None,
     policy: Policy | None = None,
 ) -> ProcessDescriptor:
-    """Start an executable as it is; dragon.native.process.Process does more.
+    """Start an executable and return its descriptor; dragon.native.process.Process does more.
 
     With `soft` a live process of the same name is returned instead. Streams that are a PIPE are connections of the
-    descriptor. With `pmi` it is an MPI job of one rank, as every MPI program is that nobody started as a rank; jobs of
-    several are groups. Raises ProcessError where it cannot be started, ValueError for a stream or a `pmi` that is none,
-    NotSupportedError for another `group` or `user`.
+    descriptor. `options` and `pipesize` have no effect, nor has `pmi`: an MPI program not started as a rank is a
+    job of one rank; jobs of several ranks are groups. Raises ProcessError if it cannot be started, ValueError for an
+    invalid stream or `pmi`, NotSupportedError for another `group` or `user`.
     """
     what = exe, run_dir, args, env, None, user_name, options, stdin, stdout, stderr
     return _create(get_create_message_with_argdata(*what, group, user, umask, pipesize, pmi, policy), soft)
@@ -90,9 +90,9 @@ def create_with_argdata(
     stderr: StreamArgument = None,
     policy: Policy | None = None,
 ) -> ProcessDescriptor:
-    """The same for a Python program that finds `argdata`, of any size, in dragon.globalservices.api_setup._ARG_PAYLOAD.
+    """Start a Python program, which finds `argdata`, of any size, in dragon.globalservices.api_setup._ARG_PAYLOAD.
 
-    Raises what create() does, and TypeError where `argdata` is not bytes.
+    Raises the exceptions of create(), and TypeError if `argdata` is not bytes.
     """
     what = exe, run_dir, args, env, argdata, user_name, options, stdin, stdout, stderr
     return _create(get_create_message_with_argdata(*what, pmi=pmi, policy=policy), soft)
@@ -115,7 +115,8 @@ def get_create_message(
     pmi: PMIBackend | str | None = None,
     policy: Policy | None = None,
 ) -> ProcessCreate:
-    """What create() would start, for dragon.globalservices.group. Raises ValueError, NotSupportedError."""
+    """Return the message for what create() would start, for dragon.globalservices.group. Raises ValueError,
+    NotSupportedError."""
     what = exe, run_dir, args, env, None, user_name, options, stdin, stdout, stderr
     return get_create_message_with_argdata(*what, group, user, umask, pipesize, pmi, policy)
 
@@ -138,7 +139,8 @@ def get_create_message_with_argdata(
     pmi: PMIBackend | str | None = None,
     policy: Policy | None = None,
 ) -> ProcessCreate:
-    """What create_with_argdata() would start. Raises ValueError, NotSupportedError, TypeError."""
+    """Return the message for what create_with_argdata() would start. Raises ValueError, NotSupportedError,
+    TypeError."""
     for name, value in (("group", group), ("user", user)):
         if value is not None:
             raise NotSupportedError(f"create({name}=...) is not offered; start a script that does it")
@@ -153,16 +155,16 @@ def get_create_message_with_argdata(
 def runtime_reboot(
     *, puids: list[int] | None = None, huids: list[int] | None = None, hostnames: list[str] | None = None
 ) -> None:
-    """Raises NotSupportedError: a run does not begin again without nodes that live."""
+    """Raise NotSupportedError: a run cannot restart without some of its live nodes."""
     raise NotSupportedError("a run does not reboot its nodes; `dragon --resilient` goes on without a lost one")
 
 
 def start_capturing_child_mp_output() -> None:
-    """Taken, and without meaning here: what children print is always shown, in a notebook below the cell."""
+    """Do nothing: the output of child processes is always shown, in a notebook below the cell."""
 
 
 def stop_capturing_child_mp_output() -> None:
-    """Taken, and without meaning here."""
+    """Do nothing: the output of child processes is always shown."""
 
 
 def _create(message: ProcessCreate, soft: bool) -> ProcessDescriptor:
@@ -189,12 +191,12 @@ def _living() -> list[Known]:
 
 
 def get_list() -> list[int]:
-    """The puids of all processes that were started in the run, ended ones too."""
+    """Return the puids of all processes that were started in the run, also of those that have ended."""
     return [known.puid for known in ask(ListProcesses())]
 
 
 def query(identifier: int | str) -> ProcessDescriptor:
-    """The process of that puid or name; ended ones too. Raises ProcessError where there is none."""
+    """Return the process of that puid or name, also if it has ended. Raises ProcessError if there is none."""
     found = look_up(identifier)
     return msgspec.structs.replace(
         found, live_children={process.puid for process in _living() if process.parent == found.p_uid}
@@ -210,8 +212,8 @@ def multi_join(
     """Wait for one of several processes, or for all of them.
 
     Returns:
-        (those that ended as (puid, exit code), or None after `timeout` seconds;
-        a status per puid: [0, exit code] ended, [4, None] runs, [2, None] timed out).
+        ((puid, exit code) of those that ended, or None after `timeout` seconds;
+        a status per puid: [0, exit code] has ended, [4, None] runs, [2, None] timed out).
 
     Raises ProcessError for an empty list. With `return_on_bad_exit` the first exit code other than 0 ends the wait.
     """
@@ -230,7 +232,7 @@ def multi_join(
             break
         if end is not None and time.monotonic() >= end:
             return None, {str(puid): [SUCCESS, ended[puid]] if puid in ended else [TIMEOUT, None] for puid in waiting}
-        # The first of those left is waited for in earnest; the others are looked at in between.
+        # Wait for the first of those that are left, with a timeout, and check the others in between.
         left = next(puid for puid in waiting if puid not in ended)
         join(left, pause if end is None else min(pause, max(0.0, end - time.monotonic())))
         pause = min(pause * 2, 0.05)
@@ -241,10 +243,10 @@ def multi_join(
 
 
 def get_multi_join_success_puids(statuses: dict[str, list[int | None]]) -> list[int]:
-    """The puids in multi_join()'s statuses that ended with 0."""
+    """Return the puids in the statuses of multi_join() that ended with exit code 0."""
     return [int(puid) for puid, (status, code) in statuses.items() if status == SUCCESS and code == 0]
 
 
 def get_multi_join_failure_puids(statuses: dict[str, list[int | None]]) -> list[int]:
-    """The puids in multi_join()'s statuses that ended with anything else."""
+    """Return the puids in the statuses of multi_join() that ended with another exit code."""
     return [int(puid) for puid, (status, code) in statuses.items() if status == SUCCESS and code != 0]

@@ -1,10 +1,10 @@
-"""The start method "dragon": multiprocessing's own context, with our classes in place of its own.
+"""The start method "dragon": multiprocessing's context with the classes of the runtime in place of its own.
 
-Importing this registers the start method: it is in the table and the list of those that there are, and nothing else is
-changed. When it is first asked for, what chooses between start methods is: the default context's factory methods ask
-the chosen method's context first, so that `multiprocessing.Queue()` is ours after `set_start_method("dragon")`, else
-the standard one. The functions themselves are changed, as many hold them already: who wrote `from multiprocessing
-import Queue` above, and torch, which has all names of multiprocessing.
+Importing this module registers the start method in multiprocessing's table and list, and changes nothing else. When it
+is first requested, the factory methods of the default context are redirected to the context of the chosen start method,
+so that `multiprocessing.Queue()` is a queue of the run after `set_start_method("dragon")`, and else the standard one.
+The functions themselves are changed, because programs may hold them already: a program with `from multiprocessing
+import Queue`, and torch, which has all names of multiprocessing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ __all__ = ["DragonContext", "DragonProcess", "dispatch", "install"]
 
 
 class DragonContext(mp_context.BaseContext):
-    """What `multiprocessing.get_context("dragon")` gives."""
+    """The context that `multiprocessing.get_context("dragon")` returns.
+
+    Attributes:
+        Process: the class of processes.
+    """
 
     _name = NAME
     Process = DragonProcess
@@ -33,11 +37,11 @@ class DragonContext(mp_context.BaseContext):
         return self if method in (None, NAME) else super().get_context(method)
 
     def _check_available(self) -> None:
-        """multiprocessing calls this when the start method is asked for or chosen."""
+        """Redirect the factories; multiprocessing calls this when the start method is requested or chosen."""
         _redirect_factories()
 
     def cpu_count(self) -> int:
-        """CPUs that the run may use."""
+        """Return the number of CPUs that the run may use on all nodes together."""
         from dragon.native.machine import cpu_count
 
         return cpu_count()
@@ -187,12 +191,12 @@ def _redirect_factories() -> None:
         return
     for name in _DISPATCHED:
         _redirect(getattr(mp_context.BaseContext, name))
-    # The children of "spawn" and "forkserver" set this start method before anything of ours can be imported, and
-    # their own soon after. Asking must not fix the start method, as get_start_method() does.
+    # The children of "spawn" and "forkserver" set this start method before this package can be imported, and their own
+    # soon after. Reading it must not fix the start method, as get_start_method() does.
     mp_spawn.get_start_method = _start_method_for_spawn  # type: ignore[attr-defined]
 
 
-def _start_method_for_spawn(allow_none: bool = True) -> str | None:  # asked with it from Python 3.14 on
+def _start_method_for_spawn(allow_none: bool = True) -> str | None:  # called with an argument from Python 3.14 on
     name = multiprocessing.get_start_method(allow_none=True)
     return "spawn" if name == NAME else name
 
@@ -201,7 +205,8 @@ _standard: dict[str, Callable[..., Any]] = {}
 
 
 def _redirect(function: Any) -> None:
-    """Have calls of a function of multiprocessing's come to dispatch(), whoever holds it already."""
+    """Redirect calls of a function of multiprocessing to dispatch(), also for programs that hold the function
+    already."""
     name = function.__name__
     _standard[name] = function.__wrapped__ = _copy(function)
     function.__code__, function.__defaults__, function.__kwdefaults__ = _call.__code__, None, {"_name": name}
@@ -214,14 +219,14 @@ def _copy(function: Any) -> Callable[..., Any]:
 
 
 def _call(self: Any, *args: Any, _name: str, **kwargs: Any) -> Any:
-    # This becomes the code of functions of multiprocessing's: it knows no name of this module.
+    # This becomes the code of functions of multiprocessing, so it cannot use names of this module.
     from dragon.mpbridge.context import dispatch
 
     return dispatch(_name, self, args, kwargs)
 
 
 def dispatch(name: str, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a function of multiprocessing's contexts does since install()."""
+    """Call a factory of the chosen context, in place of a redirected function of multiprocessing's contexts."""
     if name == "get_all_start_methods":
         return [*_standard[name](context), NAME]
     chosen = getattr(context, "_actual_context", None)

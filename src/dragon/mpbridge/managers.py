@@ -1,4 +1,4 @@
-"""multiprocessing's managers, reached through channels: from every node of the run, and encrypted between them."""
+"""multiprocessing's managers over channels, which every node of the run can reach, encrypted between nodes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["new_manager"]
 
 
 class _Listener:
-    """Where a manager's server is called. The address is that of a channel, into which callers put ends of pipes."""
+    """The listener of a manager's server. Its address is the name of a channel into which callers put ends of pipes."""
 
     def __init__(self, address: bytes | None = None, backlog: int = 0) -> None:
         self._callers = Channel()
         self.address = msgspec.json.encode(self._callers._name())
 
     def accept(self) -> Connection:
-        """The next caller's connection. Raises OSError where none can come any more."""
+        """Wait for the next caller and return its connection. Raises OSError if the listener is closed."""
         try:
             caller: Connection = self._callers.get()
         except DestroyedError as error:
@@ -32,14 +32,14 @@ class _Listener:
         return caller
 
     def close(self) -> None:
-        """Take no more callers."""
+        """Accept no more callers."""
         if not self._callers._closed:
             self._callers._destroy()
             self._callers._close()
 
 
 def _connect(address: bytes, authkey: bytes | None = None) -> Connection:
-    """Call a server. Raises ConnectionRefusedError where it is gone."""
+    """Connect to a server. Raises ConnectionRefusedError if it has ended."""
     ours, theirs = Pipe()
     try:
         callers = Channel._attached(msgspec.json.decode(address, type=SerializedName))
@@ -55,7 +55,7 @@ def _connect(address: bytes, authkey: bytes | None = None) -> Connection:
 
 
 class _Serializer(str):
-    """The name of this way to a server. Whoever is sent it knows the way."""
+    """The name of this kind of connection, which is registered in each process that receives it."""
 
     def __reduce__(self) -> Any:
         return _serializer, ()
@@ -70,7 +70,7 @@ def _serializer() -> _Serializer:
 
 
 def new_manager(context: Any) -> mp_managers.SyncManager:
-    """A manager with a server process of its own."""
+    """Start a server process and return its manager."""
     manager = mp_managers.SyncManager(ctx=context, serializer=_SERIALIZER)
     manager.start()
     return manager

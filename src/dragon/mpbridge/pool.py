@@ -1,4 +1,4 @@
-"""multiprocessing.Pool."""
+"""multiprocessing.Pool for the start method "dragon"."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dragon.native.workers import WorkerProcess, work
 
 __all__ = ["DragonPool", "Pool"]
 
-# Programs tell results and pools by the standard library's classes; all that those do is replaced.
+# Programs recognize results and pools by the standard library's classes; all their methods are replaced.
 mp_pool: Any = multiprocessing.pool
 
-_KILL_DELAY_S = 5.0
+_KILL_DELAY_S = 5.0  # seconds
 
 
 class ApplyResult(results.ApplyResult, mp_pool.ApplyResult):  # type: ignore[misc]
@@ -39,12 +39,13 @@ class IMapUnorderedIterator(results.IMapUnorderedIterator, mp_pool.IMapUnordered
 class _Worker(DragonProcess):
     """A worker, which ends with the process that made the pool, and may make pools of its own.
 
-    The standard library allows no processes to daemons, since theirs would be left behind; here what a process started
-    ends with it.
+    The standard library forbids daemons to start processes, because these would be left behind; in a run the processes
+    that
+    a process started end with it.
     """
 
     def start(self) -> None:
-        """As of every process, but that its parent may be a daemon."""
+        """Start the worker, as every process, but also if its parent is a daemon."""
         process: Any = self
         cpython.forget_ended_children()
         process._popen = self._Popen(self)
@@ -54,7 +55,7 @@ class _Worker(DragonProcess):
 
 
 class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]
-    """multiprocessing.Pool with workers over all nodes of the run; its time-outs are multiprocessing.TimeoutError."""
+    """multiprocessing.Pool with workers on all nodes of the run. Its timeouts raise multiprocessing.TimeoutError."""
 
     _apply_result: ClassVar[type[results.ApplyResult]] = ApplyResult
     _map_result: ClassVar[type[results.MapResult]] = MapResult
@@ -73,7 +74,7 @@ class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]
         super().__init__(processes, initializer, initargs, maxtasksperchild)
 
     def terminate(self, patience: float = _KILL_DELAY_S) -> None:
-        """End the workers now, those that heed no SIGTERM after `patience` seconds."""
+        """End the workers now: by SIGTERM, and after `patience` seconds by SIGKILL."""
         super().terminate(patience)
 
     def _starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
@@ -90,5 +91,5 @@ class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]
         return start
 
 
-# As programs know them from dragonhpc.
+# dragonhpc's name.
 DragonPool = Pool

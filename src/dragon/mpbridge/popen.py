@@ -1,4 +1,4 @@
-"""How the start method "dragon" starts a process."""
+"""Starts processes of the start method "dragon"."""
 
 from __future__ import annotations
 
@@ -33,7 +33,17 @@ _SPAWNS_OWN = {
 
 
 class Popen:
-    """A started process, for multiprocessing's Process."""
+    """A started process, for multiprocessing's Process.
+
+    Attributes:
+        method: the name of the start method.
+        DupFd: the class of inherited descriptors.
+        returncode: the exit code once poll() or wait() has found it, negative for a signal; None before.
+        pid: the process id on the process's node.
+        puid: the number of the process, unique in the run.
+        sentinel: a file descriptor that becomes readable when the process ends.
+        finalizer: None.
+    """
 
     method = "dragon"
     DupFd = InheritedDescriptor
@@ -45,14 +55,14 @@ class Popen:
         try:
             self._started = self._launch(process_obj)
         except UNSENDABLE as error:
-            raise error.with_traceback(None) from None  # what cannot be sent is the caller's, and not of these frames
+            raise error.with_traceback(None) from None  # the object is the caller's; these frames would only distract
         self.pid = self._started.pid
         self.puid = self._started.puid
         self.sentinel = self._started.sentinel
         self.finalizer = None
 
     def duplicate_for_child(self, fd: int) -> int:
-        """Have the new process inherit a descriptor; returns what DupFd() takes."""
+        """Make the new process inherit a descriptor. Returns the argument for DupFd()."""
         self._descriptors.append(fd)
         return len(self._descriptors) - 1
 
@@ -69,7 +79,10 @@ class Popen:
 
     @staticmethod
     def _place_here(process_obj: Any, placed: Placed) -> Placed:
-        """Descriptors cannot leave the node: a process that inherits some stays here."""
+        """Return a place on this node: a process that inherits descriptors cannot run on another one.
+
+        Raises PolicyError if its policy names another node.
+        """
         if placed.named:
             raise PolicyError(f"{process_obj.name} inherits open files, so it cannot run on {placed.node.host_name}")
         here = placement.place(Policy(placement=Policy.Placement.LOCAL))
@@ -80,10 +93,10 @@ class Popen:
     def _request(self, process_obj: Any, placed: Placed, local: bool) -> tuple[Spawn, Words]:
         self._descriptors = []
         folder = current_folder(local)
-        name = str(process_obj.name)  # multiprocessing takes anything for one
+        name = str(process_obj.name)  # multiprocessing accepts any object as a name
         request, record = new_request(name, cpus=placed.mask, folder=folder, node=placed.node.index)
         request.environment = environment_changes(this_run(), placed.environment)
-        # As in the standard library, but for the workers of a pool: what they have started ends with them.
+        # As in the standard library, except for workers of a pool: the processes that they started end with them.
         request.leave_running = process_obj._target is not work
         request.streams = [Output("null"), Output(), Output()]
         prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))
@@ -102,14 +115,18 @@ class Popen:
             set_spawning_popen(None)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
-        """The exit code if it has ended, as if by SIGKILL where its node is lost."""
+        """Return the exit code if the process has ended, else None. If its node is lost, the code is that of
+        SIGKILL."""
         try:
             return self.wait(0)
         except NodeLostError:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """The exit code; None after `timeout` seconds. Raises NodeLostError, once, where its node is lost."""
+        """Wait for the process to end. Returns its exit code, or None after `timeout` seconds.
+
+        Raises NodeLostError, once, if its node is lost.
+        """
         if self.returncode is None:
             try:
                 self.returncode = self._started.wait(timeout)
@@ -123,19 +140,19 @@ class Popen:
             self._started.signal(number)
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM)."""
+        """Ask the process to end, by SIGTERM."""
         self._send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it (SIGKILL)."""
+        """Kill the process, by SIGKILL."""
         self._send_signal(signal.SIGKILL)
 
     def interrupt(self) -> None:
-        """Interrupt it (SIGINT)."""
+        """Interrupt the process, by SIGINT."""
         self._send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        """Give the process up; multiprocessing calls this once it has ended."""
+        """Do nothing; multiprocessing calls this once the process has ended."""
 
 
 _told: list[str] = []
@@ -150,7 +167,8 @@ def _tell_of_descriptors(name: str) -> None:
 
 
 def _preparation(process_obj: Any) -> dict[str, Any]:
-    """What others add to what multiprocessing's spawn tells a child, as coverage does to measure children too."""
+    """Return the data that other packages add to multiprocessing's spawn for a child, as coverage does to measure
+    children."""
     get: Any = spawn.get_preparation_data
     if get.__module__ == spawn.__name__:
         return {}

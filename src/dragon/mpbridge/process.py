@@ -1,4 +1,4 @@
-"""multiprocessing.Process with the start method "dragon"."""
+"""multiprocessing.Process for the start method "dragon"."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NAME = "dragon"
 
 
 def show_heap() -> None:
-    """Have `multiprocessing.heap` there for programs that use it without importing it."""
+    """Import `multiprocessing.heap` for programs that use it without importing it."""
     if "multiprocessing.heap" not in sys.modules:
         importlib.import_module("multiprocessing.heap")
 
 
 class DragonProcess(mp_process.BaseProcess):
-    """multiprocessing.Process, started by the run's zygote. `puid` is its id in the run."""
+    """multiprocessing.Process, started by the run's zygote."""
 
     _start_method = NAME
 
@@ -36,7 +36,7 @@ class DragonProcess(mp_process.BaseProcess):
 
     @property
     def puid(self) -> int | None:
-        """Its id in the run; None before the start."""
+        """The number of the process, unique in the run; None before the start."""
         popen = self._popen  # type: ignore[attr-defined]
         return None if popen is None else popen.puid
 
@@ -46,7 +46,7 @@ class DragonProcess(mp_process.BaseProcess):
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DragonPopen":  # which needs what `import dragon` alone does not
+    if name == "DragonPopen":  # imported late: `import dragon` alone does not need its modules
         from dragon.mpbridge.popen import Popen
 
         return Popen

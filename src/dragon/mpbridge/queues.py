@@ -1,4 +1,4 @@
-"""multiprocessing's queues over channels: what is put is there at once, no thread feeds it."""
+"""multiprocessing's queues over channels: an object that was put can be got at once, no thread feeds it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dragon.runtime.run import identity
 
 __all__ = ["DragonJoinableQueue", "DragonQueue", "DragonSimpleQueue", "JoinableQueue", "Queue", "SimpleQueue"]
 
-# Programs, and logging.config, tell queues by the standard library's classes; all that those do is replaced.
+# Programs, and logging.config, recognize queues by the standard library's classes; all their methods are replaced.
 mp_queues: Any = multiprocessing.queues
 
 
 class _Queue(Channel):
-    """A queue with the ends that multiprocessing's have, for those who wait on one or close one."""
+    """A queue with the two connections of multiprocessing's queues, for programs that wait on one or close one."""
 
     _ends: tuple[Connection, Connection] | None = None
-    _left = 0, False  # how many objects were there when it was closed, and whether it was full
+    _left = 0, False  # the number of objects when it was closed, and whether it was full
 
     @property
     def _reader(self) -> Connection:
@@ -35,7 +35,7 @@ class _Queue(Channel):
         if self._closed:
             return Connection(self, None), Connection(None, self)
         if self._ends is None:
-            # Handles of their own: closing an end leaves the queue and the other end open.
+            # Separate handles: closing an end leaves the queue and the other end open.
             self._ends = (
                 Connection(Channel._attached(self._name()), None),
                 Connection(None, Channel._attached(self._name())),
@@ -43,13 +43,13 @@ class _Queue(Channel):
         return self._ends
 
     def empty(self) -> bool:
-        """Whether there is nothing to get now. Raises OSError once it is closed."""
+        """Return whether there is nothing to get at the moment. Raises OSError once the queue is closed."""
         if self._closed:
             raise OSError(f"{self!r} is closed")
         return super().empty()
 
     def close(self) -> None:
-        """Leave the queue: this process can neither put nor get any more."""
+        """Close the queue in this process, which can neither put nor get any more."""
         if not self._closed:
             self._left = self._size(), self._full()
         for end in self._ends or ():
@@ -57,16 +57,16 @@ class _Queue(Channel):
         self._close()
 
     def qsize(self) -> int:
-        """Objects in it now, or when it was closed here."""
+        """Return the number of objects in the queue, or when it was closed in this process."""
         return self._left[0] if self._closed else self._size()
 
     def full(self) -> bool:
-        """Whether put() would wait now, or would have when it was closed here."""
+        """Return whether put() would wait at the moment, or when the queue was closed in this process."""
         return self._left[1] if self._closed else self._full()
 
 
 class Queue(_Queue, mp_queues.Queue):  # type: ignore[misc]
-    """multiprocessing.Queue. An object that cannot be pickled makes put() raise."""
+    """multiprocessing.Queue. put() raises for an object that cannot be pickled."""
 
     def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
         maxsize = operator.index(maxsize)
@@ -80,34 +80,35 @@ class Queue(_Queue, mp_queues.Queue):  # type: ignore[misc]
         self._maxsize = state
 
     def join_thread(self) -> None:
-        """Nothing to wait for: what was put is in the queue."""
+        """Do nothing: there is no thread, objects are in the queue once put() has returned."""
 
     def cancel_join_thread(self) -> None:
-        """Nothing to cancel: what was put is in the queue."""
+        """Do nothing: there is no thread, objects are in the queue once put() has returned."""
 
     def fileno(self) -> int:
-        """A descriptor that is readable while there is something to get, for connection.wait()."""
+        """Return a file descriptor that is readable while there is an object to get, for connection.wait()."""
         return self._fileno()
 
 
 class JoinableQueue(Queue, mp_queues.JoinableQueue):  # type: ignore[misc]
     """multiprocessing.JoinableQueue."""
 
-    _tasks: Channel | None = None  # another handle, once this one is closed
+    _tasks: Channel | None = None  # another handle, which is used once this one is closed
 
     def close(self) -> None:
-        """Leave the queue: this process can neither put nor get any more; task_done() and join() go on."""
+        """Close the queue in this process, which can neither put nor get any more; task_done() and join()
+        still work."""
         if not self._closed:
             self._tasks = Channel._attached(self._name())
         super().close()
 
     def task_done(self) -> None:
-        """Say that an object that was taken is dealt with."""
+        """Report that an object that was taken is processed. Raises ValueError when called too often."""
         if not (self._tasks or self)._task_done():
             raise ValueError("task_done() called too many times")
 
     def join(self) -> None:
-        """Wait until everything that was put is dealt with."""
+        """Wait until task_done() was called for every object that was put."""
         (self._tasks or self)._join(None)
 
 
@@ -123,7 +124,7 @@ class SimpleQueue(_Queue, mp_queues.SimpleQueue):  # type: ignore[misc]
         self._operations.put(self, obj)
 
     def get(self) -> Any:  # type: ignore[override]
-        """Take the oldest object, waiting for one. Raises OSError once the queue is closed."""
+        """Wait for an object and take the oldest one. Raises OSError once the queue is closed."""
         self._check()
         return self._operations.get(self)
 
@@ -133,11 +134,11 @@ class SimpleQueue(_Queue, mp_queues.SimpleQueue):  # type: ignore[misc]
 
     @property
     def _rlock(self) -> threading.Lock:
-        """What multiprocessing.pool holds while it empties the queue; getting from this one takes no lock."""
+        """A lock that multiprocessing.pool holds while it empties the queue; this queue itself needs none."""
         return threading.Lock()
 
 
-# As programs know them from dragonhpc.
+# dragonhpc's names.
 DragonJoinableQueue = JoinableQueue
 DragonQueue = Queue
 DragonSimpleQueue = SimpleQueue

@@ -1,4 +1,4 @@
-"""multiprocessing's Value and Array over the arena, which any process of the run can be given at any time."""
+"""multiprocessing's Value and Array in the arena, which can be sent to any process of the run at any time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dragon.runtime.handle import Words
 __all__ = ["Array", "DragonArray", "DragonRawArray", "DragonRawValue", "DragonValue", "RawArray", "RawValue", "Value"]
 
 
-# One way to pickle is registered for all objects of a type, the standard library's own among them; whichever module
-# made the last of them has registered it.
+# One reducer is registered for all objects of a type, including the standard library's; the module that made the last
+# object of the type has registered it.
 _standard_reduce: Any = mp_sharedctypes.reduce_ctype  # type: ignore[attr-defined]
 
 
@@ -51,7 +51,7 @@ mp_sharedctypes.reduce_ctype = _reduce  # type: ignore[attr-defined]
 
 
 def _reduce_synchronized(obj: Any) -> Any:
-    # The standard library's own go to processes that it starts, and nowhere else.
+    # The standard library's objects can be sent only to processes that it starts.
     shared = isinstance(getattr(obj._obj, "_wrapper", None), Words)
     return (mp_sharedctypes.synchronized, (obj._obj, obj._lock)) if shared else obj.__reduce__()
 
@@ -64,7 +64,7 @@ def _type_of(typecode_or_type: Any) -> Any:
 
 
 def RawValue(typecode_or_type: Any, *args: Any) -> Any:
-    """A ctypes object in shared memory."""
+    """Return a ctypes object in shared memory, without a lock."""
     kind = _type_of(typecode_or_type)
     obj = _new(kind)
     obj.__init__(*args)
@@ -72,7 +72,7 @@ def RawValue(typecode_or_type: Any, *args: Any) -> Any:
 
 
 def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:
-    """A ctypes array in shared memory."""
+    """Return a ctypes array in shared memory, without a lock."""
     kind = _type_of(typecode_or_type)
     size_or_initializer = plain_number(size_or_initializer)
     if isinstance(size_or_initializer, int):
@@ -83,13 +83,13 @@ def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:
 
 
 def Value(typecode_or_type: Any, *args: Any, lock: Any = True, ctx: Any = None) -> Any:
-    """A ctypes object in shared memory, with a lock unless `lock` is False."""
+    """Return a ctypes object in shared memory, with a lock unless `lock` is False."""
     obj = RawValue(typecode_or_type, *args)
     return _with_lock(obj, lock, ctx)
 
 
 def Array(typecode_or_type: Any, size_or_initializer: Any, *, lock: Any = True, ctx: Any = None) -> Any:
-    """A ctypes array in shared memory, with a lock unless `lock` is False."""
+    """Return a ctypes array in shared memory, with a lock unless `lock` is False."""
     obj = RawArray(typecode_or_type, size_or_initializer)
     return _with_lock(obj, lock, ctx)
 
@@ -106,7 +106,7 @@ def _with_lock(obj: Any, lock: Any, ctx: Any) -> Any:
     return result
 
 
-# As programs know them from dragonhpc.
+# dragonhpc's names.
 DragonArray = Array
 DragonRawArray = RawArray
 DragonRawValue = RawValue

@@ -1,8 +1,9 @@
-"""concurrent.futures.ProcessPoolExecutor on a context of ours, where it gives up workers after some tasks.
+"""Corrects concurrent.futures.ProcessPoolExecutor with a "dragon" context if it replaces workers after some tasks.
 
-With `max_tasks_per_child` the standard library counts a worker as idle for each result that it gave, also once that
-worker has ended, and starts no other in its place: the next task waits for ever (CPython issue 115634). It also looks
-for results first and for ended workers then; a worker that gives its last result and ends in between counts as failed.
+With `max_tasks_per_child` the standard library counts a worker as idle for each result that it sent, also once the
+worker has ended, and starts no other in its place: the next task waits without end (CPython issue 115634). It also
+checks for results before it checks for ended workers; a worker that sends its last result and ends in between counts as
+failed.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ def _adjust_process_count(self: Any) -> None:
 
 def _wait_result_broken_or_wakeup(self: Any) -> Any:
     if getattr(self, "max_tasks_per_child", None) is not None:
-        # What is there for this wait is there for the one that follows, whatever the order in which that looks.
+        # Events that end this wait are seen by the standard wait, in whatever order it checks them.
         sentinels = [worker.sentinel for worker in list(self.processes.values())]
         connection.wait([self.result_queue._reader, self.thread_wakeup._reader, *sentinels])
     return _standard_wait(self)
 
 
 def watch_executor(target: Any) -> None:
-    """Called before a process is started, with what it runs: workers of an executor are replaced from now on."""
+    """Correct executors if `target`, which a new process runs, is the function of an executor's worker."""
     if target is process._process_worker:
         _executor._adjust_process_count = _adjust_process_count
         _manager.wait_result_broken_or_wakeup = _wait_result_broken_or_wakeup

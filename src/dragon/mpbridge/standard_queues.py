@@ -1,7 +1,8 @@
-"""The standard library's own queues in a context of ours, as concurrent.futures makes them: over our pipes, which reach
-processes on every node where descriptors stay on one.
+"""Makes the standard library's own queues, as concurrent.futures makes them in a "dragon" context, use pipes of the
+run.
 
-Importing this module changes the two classes; what others make of them keeps what it has.
+Such pipes reach processes on every node; file descriptors stay on one. Importing this module changes the two classes;
+subclasses of other packages keep their methods.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["use_our_pipes"]
 
 
 def _change_pipe(queue: Any) -> None:
-    """Give a queue whose locks are ours a pipe of ours, as long as it has one of descriptors."""
+    """Replace the pipe of a queue whose locks are of the run by one of the run, if it has one of file descriptors."""
     if isinstance(queue._rlock, Lock) and type(queue._reader) is connection.Connection:
         for end in (queue._reader, queue._writer):
             end.close()
@@ -24,7 +25,7 @@ def _change_pipe(queue: Any) -> None:
 
 
 def use_our_pipes() -> None:
-    """Have queues that are made from now on, and the one whose locks are being made, do so."""
+    """Change the queue classes, for later queues and the one whose locks are being made now."""
     reset: Any = queues.Queue._reset  # type: ignore[attr-defined]
     initialise: Any = queues.SimpleQueue.__init__
 

@@ -1,4 +1,4 @@
-"""multiprocessing's locks, semaphores, conditions, events and barriers."""
+"""multiprocessing's locks, semaphores, conditions, events and barriers for the start method "dragon"."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ __all__ = [
 
 _MOST = 2**31 - 1
 
-# Programs tell these by the standard library's classes; all that those do is replaced.
+# Programs recognize these by the standard library's classes; all their methods are replaced.
 mp_synchronize: Any = multiprocessing.synchronize
 
 
 class _Held:
-    """Whether a lock is held, and the text that says by whom, as multiprocessing's own."""
+    """The state of a lock, and the text that names its holder, as multiprocessing's locks have them."""
 
     def locked(self) -> bool:
-        """Whether anybody holds it now."""
+        """Return whether the lock is held at the moment."""
         return bool(self._count())  # type: ignore[attr-defined]
 
     def _holder(self) -> str:
@@ -89,14 +89,14 @@ class Semaphore(handle.Semaphore, mp_synchronize.Semaphore):  # type: ignore[mis
         return _MOST
 
     def get_value(self) -> int:
-        """The counter now."""
+        """Return the counter's value."""
         return self._value()
 
     def locked(self) -> bool:
-        """Whether nobody could acquire it now."""
+        """Return whether the counter is 0, so that acquire() would wait."""
         return self._is_zero()
 
-    # multiprocessing.queues.Queue, which concurrent.futures makes with our context, looks at it through these.
+    # multiprocessing.queues.Queue, which concurrent.futures makes with our context, uses these.
 
     @property
     def _semlock(self) -> Semaphore:
@@ -156,7 +156,7 @@ class Barrier(barrier.Barrier, mp_synchronize.Barrier):  # type: ignore[misc]
         super().__init__(parties, action, timeout)
 
 
-# As programs know them from dragonhpc.
+# dragonhpc's names.
 DragonBarrier = Barrier
 DragonBoundedSemaphore = BoundedSemaphore
 DragonCondition = Condition

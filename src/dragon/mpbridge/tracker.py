@@ -1,7 +1,7 @@
-"""Python's tracker of shared memory, which all processes of a node must share from their start on: the own one of a
-process that only attached would remove the memory at that process's end.
+"""Provides Python's tracker of shared memory to all processes of a node.
 
-Few programs use it, so it is the agent that starts it, once somebody tells it something.
+They must share it from their start on: the own tracker of a process that only attached to shared memory would remove it
+at that process's end. Few programs use it, so the agent starts it when a process first sends something to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _TRACKER = cpython.resource_tracker()
 
 
 def tracker_descriptor() -> int:
-    """What leads to the tracker of this process. Raises RunEndedError where there is none, nor an agent to start it."""
+    """Return the descriptor of this process's tracker. Raises RunEndedError if there is none, and no agent to
+    start it."""
     with _TRACKER._lock:
         if _TRACKER._fd is not None and _is_broken(_TRACKER._fd):
             _leave()
@@ -52,13 +53,16 @@ def _new_tracker() -> int:
     if run.owner_pid == os.getpid():
         run.before_end.append(_give_back)
         _core.set_tracker(writing)
-    if not hasattr(_TRACKER, "_stop_locked"):  # later releases of Python 3.12, and 3.13, know other processes' trackers
+    if not hasattr(
+        _TRACKER, "_stop_locked"
+    ):  # later releases of Python 3.12, and 3.13, support other processes' trackers
         _TRACKER._stop = _stop
     return writing
 
 
 def _give_back() -> None:
-    """The run ends before this process does, which has a tracker of its own from now on if it uses one."""
+    """Release the tracker if it is unused, because the run ends before this process, which then starts its own if
+    needed."""
     with _TRACKER._lock:
         if _TRACKER._fd is None:
             return
@@ -77,7 +81,8 @@ def _leave() -> None:
 
 
 def _stop() -> None:
-    """What multiprocessing does at the end of its own tests. Older ones wait for the tracker, which is the agent's."""
+    """Stop using the tracker; multiprocessing calls this at the end of its own tests. Older versions would wait for the
+    tracker, which is the agent's child."""
     if _TRACKER._fd is not None and _TRACKER._pid is None:
         _leave()
     else:

@@ -1,4 +1,5 @@
-"""Not offered; the names are here so that libraries that look for them find out by an error that says what to use."""
+"""The names of dragonhpc's inference package, which is not supported: each raises an error that says what to use
+instead."""
 
 from __future__ import annotations
 
@@ -30,28 +31,28 @@ def _refuse(name: str) -> NoReturn:
 
 
 class Inference(_NotOffered):
-    """Not offered."""
+    """Not supported: raises NotSupportedError."""
 
 
 class InferenceConfig(_NotOffered):
-    """Not offered."""
+    """Not supported: raises NotSupportedError."""
 
 
 class HardwareConfig(_NotOffered):
-    """Not offered."""
+    """Not supported: raises NotSupportedError."""
 
 
 class ModelConfig(_NotOffered):
-    """Not offered."""
+    """Not supported: raises NotSupportedError."""
 
 
 class BatchingConfig(_NotOffered):
-    """Not offered."""
+    """Not supported: raises NotSupportedError."""
 
 
 class GuardrailsConfig(_NotOffered):
-    """Not offered."""
+    """Not supported: raises NotSupportedError."""
 
 
 class DynamicWorkerConfig(_NotOffered):
-    """Not offered."""
+    """Not supported: raises NotSupportedError."""
