@@ -1,5 +1,5 @@
-"""One shard of a distributed dictionary: in memory, on disk, and what can be asked of it.
+"""One shard of a distributed dictionary: in memory, on disk, and the operations that it supports.
 
-A dictionary's clients read and write the shards of their own node with it; the agents do with it what other nodes'
-processes ask for, and keep copies.
+Clients of a dictionary read and write the shards of their own node with this package; agents use it to serve other
+nodes' processes, and to keep replicas.
 """

@@ -1,11 +1,11 @@
-"""How a shard's records lie in its LMDB environment.
+"""The format of a shard's records in its LMDB environment.
 
-A key's entry is named by the key itself, or by its digest where that is longer than LMDB's names may be. With a working
-set of several checkpoints the name is the digest and the checkpoint, counted backwards, so that the first entry from a
-checkpoint's name on is the newest that it shows.
+The name of a key's entry is the key itself, or its digest if it is longer than LMDB allows. With a working set of
+several checkpoints the name is the digest and the checkpoint, which counts backwards, so that the first entry from a
+checkpoint's name on is the newest one that the checkpoint shows.
 
-Blobs are entries of their own. The record says where in the environment's file each lies, where it stays until it is
-deleted: LMDB's module touches every page of what it is asked for, and this way it is not asked.
+Blobs are separate entries. The record contains the position of each in the environment's file, where it stays until it
+is deleted: LMDB's Python module touches every page of an entry that it reads, and so it need not read blobs.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ __all__ = [
 # Flags of a record.
 _LONG_KEY, PERSISTENT, BROADCAST, _DELETED, _HAS_BLOBS = 1, 2, 4, 8, 16
 
-_MAX_KEY_BYTES = 480
+_MAX_KEY_BYTES = 480  # longer keys are replaced by their digest
 _VERSIONED, _BLOB = b"\xfe", b"\xff"
-_FIRST = b"\1"  # before it come entries of the shard's own
+_FIRST = b"\1"  # entries before this name are internal to the shard
 WRITER = b"\0w"
-_HIDDEN = b"\0hidden"  # how many entries are not to be counted: blobs, this one, copies of broadcasts
+_HIDDEN = b"\0hidden"  # the number of entries that do not count as keys: blobs, this entry, copies of broadcasts
 _LAST = 2**64 - 1
-_PIECE = 2**31  # bytes of the largest entry of LMDB that is made
+_PIECE = 2**31  # bytes of an LMDB entry at most
 
 _LENGTH = struct.Struct("<I")
-_BLOBS = struct.Struct("<QI")  # the number in the names of their pieces, and how many pieces
-_EXTENT = struct.Struct("<HQQ")  # of each piece: of which blob, where in the file, and bytes
+_BLOBS = struct.Struct("<QI")  # the number in the names of the pieces, and the number of pieces
+_EXTENT = struct.Struct("<HQQ")  # of each piece: index of the blob, position in the file, size in bytes
 _BLOB_NAME = struct.Struct(">cQI")
 NUMBER = struct.Struct(">Q")
 
 
 class Stored(NamedTuple):
-    """A record as it lies in a shard; valid while its transaction lasts."""
+    """A record in a shard, valid during its transaction."""
 
     flags: int
     checkpoint: int
     key: bytes
     head: bytes
-    blobs: list[list[Any]]  # of each blob its pieces
+    blobs: list[list[Any]]  # the pieces of each blob
 
     @property
     def size(self) -> int:
-        """Bytes of all of it, but for the key."""
+        """The size of the record in bytes, without the key."""
         return len(self.head) + sum(len(piece) for blob in self.blobs for piece in blob)
 
 
 class Entries:
-    """Finds, writes and deletes entries within a transaction of LMDB. Keys are encoded ones."""
+    """Finds, writes and deletes entries within an LMDB transaction. Keys are in their encoded form."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -73,15 +73,15 @@ class Entries:
 
     @property
     def oldest(self) -> int:
-        """The oldest checkpoint that is held."""
+        """The oldest checkpoint that the shard holds."""
         raise NotImplementedError
 
     def _file(self, inside: Any) -> memoryview:
-        """The environment's file as LMDB has it in memory. `inside` is some memory of it."""
+        """Return the environment's file as LMDB has mapped it. `inside` is memory in that mapping."""
         raise NotImplementedError
 
     def _start_of_file(self, inside: Any) -> int:
-        """The address at which that begins."""
+        """Return the address at which the mapping of the file begins."""
         raise NotImplementedError
 
     def _find(self, txn: Any, key: bytes, checkpoint: int) -> Stored | None:
@@ -102,7 +102,7 @@ class Entries:
         return stored if stored is not None and self._is_seen(stored, checkpoint) else None
 
     def _newest(self, txn: Any, key: bytes, checkpoint: int) -> Stored | None:
-        """The newest record of a key that is not newer than a checkpoint, if that is not one of its deletion."""
+        """Return the newest record of a key up to a checkpoint; None if there is none or it is a deletion."""
         cursor = txn.cursor()
         first = self._at(key, checkpoint)
         if not cursor.set_range(first):
@@ -114,8 +114,10 @@ class Entries:
         return None if stored.flags & _DELETED else stored
 
     def _is_seen(self, stored: Stored, checkpoint: int) -> bool:
-        """Whether a checkpoint shows the newest record that it may show. Where keys are waited for it is one of this
-        checkpoint, or a persistent one."""
+        """Return whether a checkpoint shows the newest record up to it.
+
+        With wait_for_keys it must be of this checkpoint, or persistent.
+        """
         if stored.flags & _DELETED:
             return False
         if not self.settings.wait_for_keys:
@@ -159,7 +161,7 @@ class Entries:
 
     @staticmethod
     def _blobs_first(txn: Any) -> Iterator[tuple[bytes, Any]]:
-        """Everything, the pieces of blobs first."""
+        """Yield all entries, the pieces of blobs first."""
         cursor = txn.cursor()
         if cursor.set_range(_BLOB):
             yield from ((bytes(name), data) for name, data in cursor)
@@ -198,7 +200,7 @@ class Entries:
             self._drop_older(txn, name)
 
     def _put_blobs(self, txn: Any, number: int, blobs: list[Any]) -> tuple[int, bytes]:
-        """Write blobs, over those of that number; how many pieces they are, and what the record says of where."""
+        """Write blobs, over those with that number. Returns the number of pieces, and the table of their positions."""
         table: list[bytes] = []
         for blob, memory in enumerate(blobs):
             for piece in _pieces(memory):
@@ -212,7 +214,8 @@ class Entries:
         return _EXTENT.pack(blob, _core.address_of(stored) - self._start_of_file(stored), len(stored))
 
     def _relocated(self, txn: Any, data: Any) -> bytes:
-        """A record's entry of another environment, whose blobs have been written, as it is here."""
+        """Return a record's entry of another environment with the positions of its blobs in this one, where they were
+        written."""
         whole = bytearray(data)
         if whole[0] & _HAS_BLOBS:
             number, start, end = _blobs_at(whole, _after_key(whole))
@@ -238,7 +241,7 @@ class Entries:
             self._drop_older(txn, name)
 
     def _drop_blobs(self, txn: Any, data: Any) -> int:
-        """Delete the blobs of an entry; how many entries that were."""
+        """Delete the blobs of an entry, and return the number of their entries."""
         number, count = _blobs_in(data)
         self._drop(txn, _names(number, 0, count))
         return count
@@ -256,10 +259,10 @@ class Entries:
         hidden = self._hidden(txn) or 1
         txn.put(_HIDDEN, NUMBER.pack(hidden + count))
 
-    # ---- versions that nobody sees
+    # ---- versions that no checkpoint shows
 
     def _drop_older(self, txn: Any, name: bytes) -> None:
-        """Of a key's versions before this one, delete those that no checkpoint of the working set shows."""
+        """Delete the versions of a key before this one that no checkpoint of the working set shows."""
         oldest, cursor = self.oldest, txn.cursor()
         if not cursor.set_range(name):
             return
@@ -283,7 +286,7 @@ class Entries:
         txn.delete(name)
 
     def _drop_unseen(self, txn: Any) -> None:
-        """The same for every key."""
+        """Delete the versions of every key that no checkpoint of the working set shows."""
         oldest, cursor, unseen = self.oldest, txn.cursor(), []
         last, found_base, more = b"", False, cursor.set_range(_VERSIONED)
         while more:
@@ -307,10 +310,13 @@ class Entries:
 
 
 def places_of(key: bytes, flags: int, manager: int, before: int, now: int) -> list[int]:
-    """Which of `now` managers hold a record that a manager, one of `before`, held.
+    """Return which of `now` managers hold a record that `manager`, one of `before`, held.
 
-    With as many as before it is the same. Otherwise a broadcast's copies go to all that do not have the key itself, a
-    key that was put with a chosen manager stays there if there is such a manager, and others go where their hash says.
+    With equal numbers it is the same manager. Otherwise the copies of a broadcast are placed with all managers that do
+    not
+    have the key itself, a key that was put through manager() stays with its manager if that exists, and any other key
+    is
+    placed by its hash.
     """
     if before == now:
         return [manager]
@@ -322,7 +328,7 @@ def places_of(key: bytes, flags: int, manager: int, before: int, now: int) -> li
 
 
 def is_record(name: bytes) -> bool:
-    """Whether an entry of that name is a record: no piece of a blob, and nothing of the shard's own."""
+    """Return whether an entry of that name is a record: not a piece of a blob, and not internal to the shard."""
     return _FIRST <= name < _BLOB
 
 
@@ -331,14 +337,14 @@ def _after_key(data: Any) -> int:
 
 
 def _blobs_at(data: Any, start: int) -> tuple[int, int, int]:
-    """The number in the names of an entry's blobs, and from where to where the extents of their pieces are."""
+    """Return the number in the names of an entry's blobs, and the start and end of the table of their pieces."""
     number, count = _BLOBS.unpack_from(data, start)
     start += _BLOBS.size
     return number, start, start + count * _EXTENT.size
 
 
 def _blobs_in(data: Any) -> tuple[int, int]:
-    """The number in the names of an entry's blobs and how many pieces they are; 0 and 0 where there are none."""
+    """Return the number in the names of an entry's blobs and the number of their pieces; (0, 0) without blobs."""
     if not data[0] & _HAS_BLOBS:
         return 0, 0
     number, count = _BLOBS.unpack_from(data, _after_key(data))
@@ -346,12 +352,12 @@ def _blobs_in(data: Any) -> tuple[int, int]:
 
 
 def _names(number: int, first: int, last: int) -> list[bytes]:
-    """The names of the pieces first to last - 1."""
+    """Return the names of the pieces `first` to `last` - 1."""
     return [_BLOB_NAME.pack(_BLOB, number, piece) for piece in range(first, last)]
 
 
 def _pieces(blob: Any) -> list[Any]:
-    """A blob in pieces of about one size that LMDB takes."""
+    """Return a blob in pieces of about equal size that LMDB accepts."""
     size = memoryview(blob).nbytes
     if size <= _PIECE:
         return [blob]

@@ -1,8 +1,8 @@
-"""An LMDB environment, which every process opens for itself, also one that was forked from a process that has it open.
+"""An LMDB environment, which every process opens itself, also a process forked from one that has it open.
 
-In an environment that a fork has from its parent it would read in the places of the parent's readers: what either of
-them looks at could be overwritten meanwhile, and to close or free it would free places of the parent. ("Use an MDB_env*
-in the process which opened it, without fork()ing", http://www.lmdb.tech/doc/.)
+An environment inherited by a fork would use the reader slots of the parent: pages that one of the two reads could be
+overwritten meanwhile, and closing or freeing it would free slots of the parent. ("Use an MDB_env* in the process which
+opened it, without fork()ing", http://www.lmdb.tech/doc/.)
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _MAX_READERS = 4096
 
 
 class Opened:
-    """An environment as one process has it open.
+    """An environment that one process has open.
 
     Attributes:
         env: LMDB's own object.
-        pinned: transactions that keep what somebody looks into. pinning: the lock with which one is added.
+        pinned: transactions that keep memory which a value refers to. pinning: the lock with which one is added.
         views: transactions of view().
-        start: where in this process's memory the file begins, once that is known. whole: all of it.
+        start: the address of the file in this process's memory; None until it is known. whole: the memory of the file.
     """
 
     def __init__(self, folder: Path, map_size: int, is_inherited: bool = False) -> None:
-        """`is_inherited`: the parent of this process has it open, and so has this one, without any use."""
+        """Open it. `is_inherited`: the process has its parent's open environment, which it must not use."""
         self.pinned: weakref.WeakSet[Any] = weakref.WeakSet()
         self.pinning = Lock()
         self.views: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -58,15 +58,15 @@ class Opened:
                 max_readers=_MAX_READERS,
                 max_spare_txns=4,
             )
-        # It is never freed, but closed: a fork, however it ends, would free the spare transactions of its parent.
+        # It is closed but never freed: a forked child would free the spare transactions of its parent.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.env))
 
 
 class Environment:
-    """One environment, for all copies of a shard that a process makes.
+    """An environment that all copies of a shard in a process share.
 
     Attributes:
-        opened: as this process has it open; None in a child that was forked and has not.
+        opened: the environment that this process has open; None in a forked child that has not opened it.
     """
 
     def __init__(self, folder: Path, map_size: int) -> None:
@@ -77,7 +77,7 @@ class Environment:
 
     @property
     def here(self) -> Opened:
-        """The environment as this process has it open, from now on if it has not yet."""
+        """The environment of this process, which is opened if needed."""
         return self.opened or self._open_again()
 
     def _open_again(self) -> Opened:
@@ -87,7 +87,7 @@ class Environment:
             return self.opened
 
     def close(self) -> None:
-        """Close it in this process, if this one has opened it."""
+        """Close the environment in this process, if it was opened."""
         if self.opened is not None:
             self.opened.env.close()
 
@@ -105,8 +105,12 @@ in_child(_leave_to_parent)
 
 @contextmanager
 def _opened_twice(is_inherited: bool) -> Iterator[None]:
-    """Have py-lmdb open what this process has open, as far as it knows. From version 2 on it refuses that, since locks
-    on a file are lost when one of two descriptors is closed; a fork has no locks of its parent's that it could lose."""
+    """Let py-lmdb open a file that, as far as it knows, this process has open already.
+
+    From version 2 on it refuses that, because locks on a file are lost when one of two descriptors is closed; a fork
+    has no
+    locks of its parent that could be lost.
+    """
     module: ModuleType | None = sys.modules.get("lmdb._envid") if is_inherited else None
     if module is None:
         yield

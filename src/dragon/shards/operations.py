@@ -1,4 +1,4 @@
-"""What the process of another node may ask of a shard, and how it is answered."""
+"""The operations on a shard that processes of other nodes may request, and their replies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from dragon.shards.shard import MISSING, Shard
 
 __all__ = ["NOTHING", "OPERATIONS", "WRITES", "Answer", "Operation", "read_here"]
 
-NOTHING = "nothing"  # the operation by which a holder is asked whether it has done all that came before
+NOTHING = "nothing"  # an operation without effect, whose reply says that a replica has done all earlier ones
 
-_SMALL = 256 * 1024  # bytes of values that are sent at most without a thread of its own
+_SMALL = 256 * 1024  # bytes of values, at most, that are sent without a separate thread
 
 
 class Answer(Protocol):
-    """Is called once, with a value and buffers, which become bytes objects or memory that can be written to."""
+    """A function that is called once, with the value and buffers of the reply.
+
+    The receiver gets the buffers as bytes objects if `as_bytes`, otherwise as writable memory.
+    """
 
     def __call__(self, value: Any, buffers: list[Any], /, *, as_bytes: bool = False) -> None: ...
 
@@ -33,19 +36,21 @@ def _read(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer
         answer(_missing(shard), [])
         return
     owner, stored = pinned
-    # Sent from the shard's own memory, which stays as it is until then.
+    # Sent from the shard's own memory, which stays unchanged until it is sent.
     blobs = [_core.Pinned(blob, owner) for blob in _blobs(stored)]
     answer(_described(stored), blobs, as_bytes=bytes_in(stored.head, 0) >= 0)
 
 
 def _missing(shard: Shard) -> bool | None:
-    """The answer for a key that is missing: False where it may lie with another manager than its hash says, so that
-    nobody needs to ask that, too."""
+    """Return the reply for a missing key: False if it may be with another manager than its hash says, else None.
+
+    So the client needs no other request to find that out.
+    """
     return False if shard.is_chosen else None
 
 
 def read_here(shard: Shard, operation: str, arguments: list[Any], answer: Answer) -> bool:
-    """Do an operation that waits for nobody and takes no time; whether it was one and was done."""
+    """Perform an operation that does not wait and takes little time. Returns whether it was one and was done."""
     if operation == "read":
         return _read_small(shard, arguments, answer)
     if operation == "read_many":
@@ -55,7 +60,7 @@ def read_here(shard: Shard, operation: str, arguments: list[Any], answer: Answer
 
 
 def _read_small(shard: Shard, arguments: list[Any], answer: Answer) -> bool:
-    """What _read() does, unless the value is large; whether it was done."""
+    """Do the same as _read(), unless the value is large. Returns whether it was done."""
     key, checkpoint = arguments
 
     def take(stored: Stored) -> bool:
@@ -71,8 +76,9 @@ def _read_small(shard: Shard, arguments: list[Any], answer: Answer) -> bool:
 
 
 def _read_many(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
-    """Answer with what is stored under each key and its number of blobs, None for a key that is missing, and False for
-    what would be too much, which is to be asked for alone."""
+    """Reply with (record, number of blobs) for each key, None for a missing key, and False for a value that is too
+    large for
+    this reply and must be requested alone."""
     keys, checkpoint = arguments
 
     def take(found: list[Stored | None]) -> None:

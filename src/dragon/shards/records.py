@@ -1,8 +1,8 @@
-"""Keys and values of a distributed dictionary as bytes.
+"""Encodes keys and values of a distributed dictionary as bytes.
 
-A record is a head and blobs. The head begins with a byte that says what follows, so that integers can be counted up
-where they are stored; large buffers of a value (arrays, tensors, bytes) are blobs beside it, written from the memory
-they are in and read into the memory they go to.
+A record is a head and blobs. The first byte of the head says what follows, so that integers can be incremented in the
+shard. Large buffers of a value (arrays, tensors, bytes) are blobs: they are written from the memory in which they are,
+and read into the memory of the value.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = [
     "place_of",
 ]
 
-BLOB = 32 * 1024  # bytes from which a buffer is kept beside the head
+BLOB = 32 * 1024  # bytes from which a buffer is a blob
 
 _INT, _STR, _BYTES, _PICKLE, _BUFFERS, _PLAIN_BLOB, _ARRAY = range(7)
 FOREIGN = b"x"
-"""Begins a key that something else than this module turned into bytes."""
+"""The first byte of a key that a pickler of the program encoded."""
 
 _COUNT = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
@@ -47,14 +47,14 @@ _SIMPLE = frozenset({float, bool, type(None)})
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A value as it is stored. `blobs` are bytes-like, in the order in which the head refers to them."""
+    """A value in its encoded form. `blobs` are bytes-like, in the order in which the head refers to them."""
 
     head: bytes
     blobs: list[Any]
 
     @property
     def size(self) -> int:
-        """Bytes of all of it."""
+        """The size of the record in bytes."""
         size = len(self.head)
         for blob in self.blobs:
             size += memoryview(blob).nbytes
@@ -62,11 +62,11 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def entries(self) -> int:
-        """How many entries of a shard that is."""
+        """The number of a shard's entries that the record takes."""
         return 1 + len(self.blobs)
 
     def copied(self) -> Record:
-        """The same with blobs of its own."""
+        """Return the record with copies of its blobs."""
         return Record(self.head, [bytes(memoryview(blob)) for blob in self.blobs])
 
 
@@ -74,8 +74,10 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def encode_key(key: Any) -> bytes:
-    """A key as bytes, the same for keys that a dict takes for one. Raises TypeError where it has no hash or cannot be
-    pickled."""
+    """Return a key as bytes, which are equal for keys that are equal in a dict.
+
+    Raises TypeError for a key that has no hash or cannot be pickled.
+    """
     kind = type(key)
     if kind is str:
         text: str = key
@@ -102,7 +104,7 @@ def _encode_other(key: Any) -> bytes:
     if plain is not key and plain == key and hash(plain) == hash(key):
         return encode_key(plain)
     try:
-        # Without a memo, so that the bytes do not depend on which parts are one object.
+        # Without a memo, so that the bytes do not depend on which parts are the same object.
         with _Collected() as file:
             pickler = pickle.Pickler(file, 5)
             pickler.fast = True
@@ -116,13 +118,13 @@ def _encode_other(key: Any) -> bytes:
 
 
 def _plain(key: Any) -> Any:
-    """The str, bytes, int or float that may be the same key to a dict, or the key itself."""
+    """Return the str, bytes, int or float that may be equal to the key in a dict, else the key itself."""
     if isinstance(key, str):
         return str.__str__(key)
     if isinstance(key, bytes):
         return bytes(memoryview(key))
     kind = type(key)
-    is_truth = kind.__module__ == "numpy" and kind.__name__.startswith("bool")  # no number to Python
+    is_truth = kind.__module__ == "numpy" and kind.__name__.startswith("bool")  # not a Number in Python
     return _plain_number(key) if is_truth or isinstance(key, Number) else key
 
 
@@ -134,11 +136,11 @@ def _plain_number(key: Any) -> Any:
         near = float(number)
         return whole if math.isfinite(near) and (whole := int(number)) == number else near
     except (OverflowError, TypeError, ValueError):
-        return key  # nothing plain is equal to it
+        return key  # no plain number is equal to it
 
 
 class _Collected(bytearray):
-    """A file of bytes."""
+    """A bytearray with the interface of a file."""
 
     def __enter__(self) -> _Collected:
         return self
@@ -152,9 +154,10 @@ class _Collected(bytearray):
 
 
 def decode_key(data: bytes, loads: Callable[..., Any] = pickle.loads) -> Any:
-    """The key that encode_key() wrote; where several are equal, the integer. `loads` reads what of it is pickled.
+    """Return the key that encode_key() encoded; of several equal keys, the integer. `loads` loads a pickled key.
 
-    A foreign key is the bytes object that it was turned into."""
+    Of a key that a pickler of the program encoded, return the bytes.
+    """
     kind, body = data[:1], data[1:]
     if kind == b"s":
         return body.decode("utf-8", "surrogatepass")
@@ -175,12 +178,12 @@ def decode_key(data: bytes, loads: Callable[..., Any] = pickle.loads) -> Any:
 
 
 def place_of(key: bytes, managers: int) -> int:
-    """Which of so many managers holds a key."""
+    """Return which of `managers` managers holds a key, by its hash."""
     return zlib.crc32(key) % managers
 
 
 def digest(key: bytes) -> bytes:
-    """A key of any length as 16 bytes."""
+    """Return a digest of a key, of 16 bytes."""
     return blake2b(key, digest_size=16).digest()
 
 
@@ -188,7 +191,7 @@ def digest(key: bytes) -> bytes:
 
 
 def encode_value(value: Any) -> Record:
-    """A value as a record. Raises what its pickling raises."""
+    """Return the record of a value. Raises the exceptions of its pickling."""
     kind = type(value)
     if kind is int:
         return Record(of_int(value), [])
@@ -208,7 +211,7 @@ def encode_value(value: Any) -> Record:
 
 
 def _is_plain_array(value: Any) -> bool:
-    """Whether its numbers are all that a NumPy array is; such a one is quicker said than pickled."""
+    """Return whether a NumPy array is described by its dtype, shape and numbers alone, which are faster to encode."""
     dtype = value.dtype
     plain = dtype.isbuiltin == 1 and not dtype.hasobject and dtype.metadata is None
     return bool(plain and value.nbytes >= BLOB and value.flags.c_contiguous)
@@ -219,7 +222,7 @@ def _encode_object_value(value: Any) -> Record:
     data = dumps(value, lambda buffer: buffers.append(buffer.raw()), lasting=True)
     if not buffers:
         return Record(b"\3" + data, [])
-    # Small buffers follow the head, large ones are blobs; a size of 2**63 and more says so.
+    # Small buffers follow the head, large ones are blobs, which have bit 63 set in their size.
     blobs, sizes, following = [], [], []
     for buffer in buffers:
         if buffer.nbytes >= BLOB:
@@ -233,8 +236,10 @@ def _encode_object_value(value: Any) -> Record:
 
 
 def decode_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[..., Any] = pickle.loads) -> Any:
-    """The value of a record. `blob` gives a blob by its place: as bytes if asked to, else as memory for the value.
-    `loads` reads what of it is pickled."""
+    """Return the value of a record.
+
+    `blob(index, as_bytes)` returns a blob: as bytes, or as memory for the value. `loads` loads a pickle.
+    """
     kind = head[0]
     if kind == _INT:
         return int.from_bytes(head[1:], "little", signed=True)
@@ -251,7 +256,7 @@ def decode_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[
 
 def _object_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[..., Any]) -> Any:
     if head[0] == _ARRAY:
-        import numpy  # the writer had it
+        import numpy  # only needed if the value is an array
 
         shape = struct.unpack_from(f"<{(len(head) - 2) // 8}Q", head, 2)
         return numpy.frombuffer(blob(0, False), chr(head[1])).reshape(shape)
@@ -271,17 +276,18 @@ def _object_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable
 
 
 def bytes_in(head: bytes, blobs: int) -> int:
-    """The length of the bytes object that a record holds, -1 where it holds something else. `blobs`: their bytes."""
+    """Return the length of the bytes object in a record, -1 for any other value. `blobs` is the size of its blobs in
+    bytes."""
     if head[0] == _BYTES:
         return len(head) - 1
     return blobs if head[0] == _PLAIN_BLOB else -1
 
 
 def of_int(value: int) -> bytes:
-    """The head of an integer."""
+    """Return the head of an integer's record."""
     return b"\0" + value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
 
 
 def int_of(head: bytes) -> int | None:
-    """The integer that a head holds, None where it holds something else."""
+    """Return the integer in a head; None if it has another value."""
     return int.from_bytes(head[1:], "little", signed=True) if head[0] == _INT else None

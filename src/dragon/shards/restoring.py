@@ -1,8 +1,8 @@
-"""Shards filled with what files hold.
+"""Fills shards from files of a checkpoint.
 
-As many managers as wrote the files take one file each. More or fewer read them all, and take the keys that are theirs
-now. A key that was put with a chosen manager stays there if there is such a manager; otherwise it goes where its hash
-says. Where that makes two values meet under one key nothing is restored.
+If the number of managers equals that of the files' writers, each manager reads one file. Otherwise each reads all of
+them, and takes its own keys. A key that was put through manager() stays with its manager if that exists; otherwise its
+hash decides. If that gives two values for one key, nothing is restored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["persisted_for", "restore"]
 
 
 def persisted_for(settings: Settings) -> dict[int, int]:
-    """The checkpoints that a shard can be filled from here, as far as this node sees, and how many managers wrote
+    """Return the checkpoints from which a shard can be filled, as far as this node sees, and the number of writers of
     each."""
     found = {}
     for checkpoint, files in snapshots_of_all(settings.persist_path, settings.name).items():
@@ -35,13 +35,16 @@ def persisted_for(settings: Settings) -> dict[int, int]:
         if written_by not in (0, settings.managers):
             found[checkpoint] = written_by
         elif settings.manager in files:
-            found[checkpoint] = settings.managers  # the others' may be on other nodes
+            found[checkpoint] = settings.managers  # the files of other managers may be on other nodes
     return found
 
 
 def restore(shards: list[Shard], checkpoint: int, written_by: int) -> bool:
-    """Fill shards of one dictionary; whether a key lies with another manager than its hash says. Raises
-    DDictPersistCheckpointError where a file is missing or damaged, or two keys meet; then they are as they were."""
+    """Fill shards of one dictionary. Returns whether a key is with another manager than its hash says.
+
+    Raises DDictPersistCheckpointError if a file is missing or damaged, or two keys coincide; then the shards are
+    unchanged.
+    """
     settings = shards[0].settings
     chosen = False
     if written_by == settings.managers:
@@ -60,7 +63,7 @@ def restore(shards: list[Shard], checkpoint: int, written_by: int) -> bool:
 
 
 def _is_chosen(key: bytes, flags: int, manager: int, managers: int) -> bool:
-    """Whether a manager holds a key that its hash does not give it."""
+    """Return whether a manager holds a key that the key's hash assigns to another one."""
     return not flags & BROADCAST and place_of(key, managers) != manager
 
 
@@ -84,8 +87,7 @@ def _restore_from_others(shards: list[Shard], checkpoint: int, written_by: int) 
 
 
 def _check_chosen(paths: list[Path], managers: int) -> None:
-    """Raises DDictPersistCheckpointError where a key that was put with a chosen manager and another one of its name
-    would be one."""
+    """Raise DDictPersistCheckpointError if a key that was put through manager() would coincide with an equal key."""
     seen: dict[tuple[bytes, int], int] = {}
     for key, manager, place in _placed(paths, managers, True):
         if seen.setdefault((key, place), manager) != manager:
@@ -97,7 +99,7 @@ def _check_chosen(paths: list[Path], managers: int) -> None:
 
 
 def _placed(paths: list[Path], managers: int, chosen: bool) -> Iterator[tuple[bytes, int, int]]:
-    """Key, manager and new manager of each record whose place was chosen, or was not."""
+    """Yield (key, manager, new manager) of the records whose manager was chosen, or was not."""
     for manager, path in enumerate(paths):
         for key, flags in keys_in(path):
             if not flags & BROADCAST and _is_chosen(key, flags, manager, len(paths)) == chosen:
@@ -125,7 +127,7 @@ def _check(path: Path, written_by: int) -> None:
 
 
 def _remove_newer(settings: Settings, checkpoint: int, managers: list[int], written_by: int) -> None:
-    """What comes after a checkpoint to which the program went back never was."""
+    """Remove the files of later checkpoints, which are invalid once the program has returned to an earlier one."""
     for newer, files in snapshots_of_all(settings.persist_path, settings.name).items():
         for manager in files:
             if newer > checkpoint and (manager in managers or written_by != settings.managers):

@@ -1,11 +1,11 @@
 """One shard of a distributed dictionary: an LMDB environment in shared memory.
 
-Every process of the node reads and writes it directly; what survives a killed writer, and what a reader sees meanwhile,
-is LMDB's to answer. Beside it stand a few shared words: how often it changed, whether it is frozen, its newest
-checkpoint, and how much memory its file may use.
+Every process of the node reads and writes it directly; LMDB guarantees what survives a killed writer, and what readers
+see meanwhile. Some shared words belong to it: the number of changes, whether it is frozen, its newest checkpoint, and
+how much memory its file may use.
 
-With a working set of one checkpoint a key has one record. With more it has one for each checkpoint it was written in,
-the newest first, and a reader takes the first that is not newer than its own checkpoint.
+With a working set of one checkpoint a key has one record. Otherwise it has one for each checkpoint in which it was
+written, the newest first, and a reader takes the first that is not newer than its own checkpoint.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _DATA = "data.mdb"
 
 
 class Shard(Transactions):
-    """A shard as one process of its node has it open. Keys are encoded ones."""
+    """A shard that a process of its node has open. Keys are in their encoded form."""
 
     def close(self) -> None:
-        """Close it in this process, now or when nothing of it is pinned any more."""
+        """Close the shard in this process; if values still refer to its memory, it stays open."""
         here = self._environment.here
         if not here.pinned and not here.views:
             super().close()
@@ -43,20 +43,22 @@ class Shard(Transactions):
     # ---- reading
 
     def read(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any]) -> Any:
-        """What `take` makes of a key's record, or MISSING."""
+        """Return `take(record)` of a key's record, or MISSING."""
         self._check_readable(checkpoint)
         with self._env.begin(buffers=True) as txn:
             stored = self._find(txn, key, checkpoint)
             return MISSING if stored is None else take(stored)
 
     def read_many(self, keys: list[bytes], checkpoint: int, take: Callable[[list[Stored | None]], Any]) -> Any:
-        """What `take` makes of the records of several keys, in one state of the shard; None for one that is missing."""
+        """Return `take(records)` of the records of several keys, in one state of the shard; None stands for a missing
+        key."""
         self._check_readable(checkpoint)
         with self._env.begin(buffers=True) as txn:
             return take([self._find(txn, key, checkpoint) for key in keys])
 
     def view(self, key: bytes, checkpoint: int) -> tuple[Any, Stored]:
-        """A record and the transaction in which it is valid, which the caller aborts. Raises DDictKeyError."""
+        """Return the transaction in which a record is valid, which the caller aborts, and the record. Raises
+        DDictKeyError."""
         self._check_readable(checkpoint)
         txn = self._env.begin(buffers=True)
         try:
@@ -70,8 +72,11 @@ class Shard(Transactions):
             raise
 
     def pin(self, key: bytes, checkpoint: int) -> tuple[Any, Stored] | None:
-        """What keeps the blobs of a record as they are while somebody refers to it, and the record; None where there is
-        no such key."""
+        """Return an object that keeps the blobs of a record unchanged as long as it exists (None without blobs), and
+        the record.
+
+        Returns None if there is no such key.
+        """
         self._check_readable(checkpoint)
         txn = self._env.begin(buffers=True)
         stored = self._find(txn, key, checkpoint)
@@ -85,46 +90,48 @@ class Shard(Transactions):
         with here.pinning:
             for pinned in here.pinned:
                 if pinned.id() == txn.id():
-                    txn.abort()  # of the places for readers one is enough
+                    txn.abort()  # one reader slot for a state is enough
                     return pinned, stored
             here.pinned.add(txn)
         return txn, stored
 
     def contains(self, key: bytes, checkpoint: int) -> bool:
-        """Whether the key is there."""
+        """Return whether the key exists."""
         self._check_readable(checkpoint)
         with self._env.begin(buffers=True) as txn:
             return self._find(txn, key, checkpoint) is not None
 
     def has_had(self, key: bytes, checkpoint: int) -> bool:
-        """Whether the key is there, or was in an earlier checkpoint of the working set and was not deleted since."""
+        """Return whether the key exists, or existed in an earlier checkpoint of the working set and was not deleted
+        since."""
         self._check_readable(checkpoint)
         with self._env.begin(buffers=True) as txn:
             return (self._newest if self._versioned else self._find)(txn, key, checkpoint) is not None
 
     def holds(self, key: bytes, checkpoint: int) -> bool:
-        """Whether the key is there, and no copy of a broadcast."""
+        """Return whether the key exists and is not a copy of a broadcast."""
         found = self.read(key, checkpoint, lambda stored: not stored.flags & BROADCAST)
         return found is True
 
     def scan(self, checkpoint: int) -> Iterator[Stored]:
-        """Every visible record, in one state of the shard; each is valid until the next is asked for."""
+        """Yield every visible record, in one state of the shard; each is valid until the next one is taken."""
         self._check_readable(checkpoint)
         with self._env.begin(buffers=True) as txn:
             yield from self._scan(txn, checkpoint)
 
     def keys(self, checkpoint: int) -> list[bytes]:
-        """All keys, but for copies of broadcasts."""
+        """Return all keys without copies of broadcasts."""
         return [key for key, flags, _ in self.flagged_keys(checkpoint) if not flags & BROADCAST]
 
     def flagged_keys(self, checkpoint: int) -> list[tuple[bytes, int, int]]:
-        """All keys, each with what own_flags() says about its value, and the checkpoint in which that was put."""
+        """Return (key, own_flags() of its record, checkpoint in which it was put) of all keys."""
         return [
             (bytes(stored.key), self.own_flags(stored.flags), stored.checkpoint) for stored in self.scan(checkpoint)
         ]
 
     def part(self, key: bytes, checkpoint: int, start: int | None, stop: int | None) -> bytes | None:
-        """value[start:stop] of a bytes value, None where there is no such key. Raises DDictError for another value."""
+        """Return value[start:stop] of a bytes value, None if there is no such key. Raises DDictError for any other
+        value."""
 
         def take(stored: Stored) -> bytes:
             size = _size_of(stored)
@@ -142,18 +149,19 @@ class Shard(Transactions):
         return None if found is MISSING else bytes(found)
 
     def size(self, key: bytes, checkpoint: int) -> int | None:
-        """The length of a key's value where that is a bytes object, -1 where it is not, None where there is no key."""
+        """Return the length of a key's bytes value, -1 for any other value, None if there is no such key."""
         found = self.read(key, checkpoint, _size_of)
         return None if found is MISSING else int(found)
 
     def sizes(self, checkpoint: int) -> list[tuple[bytes, int]]:
-        """The same of all keys, but for copies of broadcasts."""
+        """Return all keys without copies of broadcasts, with the lengths of their bytes values, -1 for any
+        other value."""
         return [
             (bytes(stored.key), _size_of(stored)) for stored in self.scan(checkpoint) if not stored.flags & BROADCAST
         ]
 
     def count(self, checkpoint: int) -> int:
-        """How many keys."""
+        """Return the number of keys."""
         if self._versioned:
             return sum(not stored.flags & BROADCAST for stored in self.scan(checkpoint))
         self._check_readable(checkpoint)
@@ -163,11 +171,11 @@ class Shard(Transactions):
     # ---- writing
 
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
-        """Store a record. Raises DDictFullError where it does not fit; then nothing has changed."""
+        """Store a record. Raises DDictFullError if it does not fit; then the shard is unchanged."""
         self._write(record.size, checkpoint, lambda txn: self._put(txn, key, record, checkpoint, flags), record.entries)
 
     def put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> None:
-        """Store several records, all or none."""
+        """Store several records, all or none. Raises DDictFullError if they do not fit."""
 
         def put_all(txn: Any) -> None:
             for key, record in records:
@@ -177,7 +185,7 @@ class Shard(Transactions):
         self._write(size, checkpoint, put_all, entries)
 
     def put_new(self, key: bytes, record: Record, checkpoint: int) -> bool:
-        """Store a record unless the key is there (in this checkpoint, where that is what readers wait for); whether it
+        """Store a record unless the key exists (with wait_for_keys: in this checkpoint). Returns whether it
         was stored."""
 
         def put_it(txn: Any) -> bool:
@@ -189,7 +197,7 @@ class Shard(Transactions):
         return bool(self._write(record.size, checkpoint, put_it, record.entries))
 
     def pop(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any] | None = None) -> Any:
-        """Delete a key: what `take` makes of its record (True without it), or MISSING."""
+        """Delete a key. Returns `take(record)`, or True without `take`; MISSING if there is no such key."""
 
         def pop_it(txn: Any) -> Any:
             stored = self._find(txn, key, checkpoint)
@@ -202,7 +210,8 @@ class Shard(Transactions):
         return self._write(0, checkpoint, pop_it)
 
     def add(self, key: bytes, value: int, checkpoint: int) -> int:
-        """Add to an integer, which is 0 where there is none; the value before. Raises DDictError for anything else."""
+        """Add to an integer, 0 if the key is missing, and return the value before. Raises DDictError for any other
+        value."""
 
         def add_it(txn: Any) -> int:
             stored = self._find(txn, key, checkpoint)
@@ -216,7 +225,7 @@ class Shard(Transactions):
         return int(self._write(_PAGE, checkpoint, add_it))
 
     def clear(self, checkpoint: int) -> None:
-        """Delete every visible key; where keys are waited for those of this checkpoint, and persistent ones of earlier
+        """Delete every visible key; with wait_for_keys only those of this checkpoint, so that earlier persistent keys
         stay."""
 
         def clear_all(txn: Any) -> None:
@@ -233,12 +242,12 @@ class Shard(Transactions):
         self._write(0, checkpoint, clear_all)
 
     def advance(self, checkpoint: int) -> None:
-        """Go on to a checkpoint, as the first write in it does."""
+        """Move to a checkpoint, as the first write in it does."""
         if checkpoint > self.words[NEWEST]:
             self._write(0, checkpoint, lambda txn: None)
 
     def begin_anew(self, checkpoint: int) -> None:
-        """Drop everything; that checkpoint is the newest from now on."""
+        """Drop everything, and make `checkpoint` the newest one."""
         self._check()
         with self._writing() as txn:
             self._drop_all(txn)
@@ -254,8 +263,10 @@ class Shard(Transactions):
             self._hide(txn, len(writers))
 
     def export(self, most: int) -> Iterator[tuple[list[bytes], list[Any]]]:
-        """All entries as they are, blobs before the records that have them, about `most` bytes at a time; each is valid
-        until the next is asked for."""
+        """Yield all entries, blobs before the records that refer to them, in batches of about `most` bytes.
+
+        A batch is valid until the next one is taken.
+        """
         with self._env.begin(buffers=True) as txn:
             names, data, size = [], [], 0
             for name, entry in self._blobs_first(txn):
@@ -268,7 +279,7 @@ class Shard(Transactions):
             yield names, data
 
     def load(self, names: list[bytes], data: list[Any]) -> None:
-        """Take over entries of export(), in its order."""
+        """Store entries of export(), in its order."""
 
         def put_all(txn: Any) -> None:
             for name, entry in zip(names, data, strict=True):
@@ -277,7 +288,7 @@ class Shard(Transactions):
         self._write(sum(len(memoryview(entry)) for entry in data), self.words[NEWEST], put_all, len(names))
 
     def hold(self, checkpoint: int) -> Generator[Stored]:
-        """scan() of the state as it is now, whatever is written until it is read; close() lets it go."""
+        """Return scan() of the present state, whatever is written until it is read; its close() releases the state."""
         records = self._held(checkpoint)
         next(records)
         return records  # type: ignore[return-value]
@@ -289,13 +300,13 @@ class Shard(Transactions):
 
     @staticmethod
     def own_flags(flags: int) -> int:
-        """Of a record's flags those that say something about its value."""
+        """Return those of a record's flags that describe its value."""
         return flags & (PERSISTENT | BROADCAST)
 
     # ---- writers that a new checkpoint waits for
 
     def note_writer(self, client: bytes, checkpoint: int | None) -> None:
-        """A client writes in a checkpoint from now on, or no more (None)."""
+        """Register that a client writes in a checkpoint from now on; None unregisters it."""
         name = WRITER + client
         self._check()
         with self._writing() as txn:
@@ -310,7 +321,7 @@ class Shard(Transactions):
         self.words.add(CHANGES, 1)
 
     def forget_writers(self) -> None:
-        """No client is waited for any more."""
+        """Unregister all clients."""
         with self._writing() as txn:
             writers = self._writers(txn)
             for client, _ in writers:
@@ -318,20 +329,20 @@ class Shard(Transactions):
             self._hide(txn, -len(writers))
 
     def move_to(self, folder: Path) -> None:
-        """Leave the environment to another shard in that folder, once whoever writes is done. Memory that somebody
-        looks into is not shared with it."""
+        """Give the environment to another shard in that folder, after the current write. Memory that a process reads is
+        copied."""
         self.forget_writers()
         if not self._is_read():
             try:
                 (folder / _DATA).hardlink_to(Path(self.settings.folder) / _DATA)
                 return
             except OSError:
-                pass  # another file system: it is copied
+                pass  # the folder is on another file system: copy the data
         self._env.copy(str(folder))
         self.words[ALLOCATED] = 0
 
     def writers(self) -> list[tuple[bytes, int]]:
-        """Every such client and its checkpoint."""
+        """Return (client, checkpoint) of all registered clients."""
         self._check()
         with self._env.begin() as txn:
             return self._writers(txn)

@@ -1,6 +1,6 @@
-"""A shard's records in a file: written whole or not at all, and checked when it is read.
+"""A shard's records in a file, which is written atomically, and checked when it is read.
 
-A file is a magic word, a version, a header, the records, an end mark with their number, and a checksum of all of it.
+A file consists of a magic word, a version, a header, the records, an end mark with their number, and a checksum.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ __all__ = [
 
 _MAGIC = b"DRGNDICT"
 _VERSION = 1
-_START = struct.Struct("<8sII")  # magic word, version, bytes of the header
-_RECORD = struct.Struct("<IBIH")  # bytes of the key, flags, bytes of the head, blobs
+_START = struct.Struct("<8sII")  # magic word, version, size of the header in bytes
+_RECORD = struct.Struct("<IBIH")  # size of the key in bytes, flags, size of the head in bytes, number of blobs
 _SIZE = struct.Struct("<Q")
-_END = 0xFFFFFFFF
-_DIGEST = 32
-_PIECE = 2**20
+_END = 0xFFFFFFFF  # in place of the size of a key: the end mark
+_DIGEST = 32  # bytes of the checksum
+_PIECE = 2**20  # bytes that are read at a time
 _NUMBERS = re.compile(r"(.+)_([0-9]+)_([0-9]+)", re.DOTALL)
 
 
 class Header(msgspec.Struct):
-    """Which shard's records a file holds, and as of which checkpoint."""
+    """The header of a file: which manager of which dictionary wrote it, how many managers there were, and the
+    checkpoint."""
 
     name: str
     manager: int
@@ -54,24 +55,24 @@ class Header(msgspec.Struct):
 
 
 def snapshot_path(folder: str, name: str, manager: int, checkpoint: int) -> Path:
-    """The file of one manager's checkpoint."""
+    """Return the path of one manager's file of a checkpoint."""
     return Path(folder) / f"{name}_{manager}_{checkpoint}.ddict"
 
 
 def files_in(folder: str | Path) -> Iterator[tuple[str, int, int, Path]]:
-    """The files of checkpoints: of which dictionary, checkpoint and manager each is, and its path."""
+    """Yield (name of the dictionary, checkpoint, manager, path) of the files in a folder."""
     for path in Path(folder).glob("*.ddict"):
         if parts := _NUMBERS.fullmatch(path.stem):
             yield parts[1], int(parts[3]), int(parts[2]), path
 
 
 def snapshots_in(folder: str, name: str, manager: int) -> list[int]:
-    """The checkpoints of which a manager has files, in order."""
+    """Return the checkpoints of which a manager has files, sorted."""
     return sorted(number for number, managers in snapshots_of_all(folder, name).items() if manager in managers)
 
 
 def snapshots_of_all(folder: str, name: str) -> dict[int, list[int]]:
-    """The checkpoints of which there are files, each with the managers that wrote them."""
+    """Return the checkpoints of which there are files, each with the managers that wrote them."""
     found: dict[int, list[int]] = {}
     for whose, checkpoint, manager, _ in files_in(folder):
         if whose == name:
@@ -80,14 +81,15 @@ def snapshots_of_all(folder: str, name: str) -> dict[int, list[int]]:
 
 
 def names_in(folder: str) -> list[str]:
-    """The names of the dictionaries of which there are files, in order."""
+    """Return the names of the dictionaries of which there are files, sorted."""
     return sorted({name for name, *_ in files_in(folder)})
 
 
 def managers_of(folder: str, name: str, checkpoint: int, files: list[int]) -> int:
-    """How many managers wrote a checkpoint of which `files` are there; 0 where some are missing.
+    """Return the number of managers that wrote a checkpoint, from the managers with `files`; 0 if some files are
+    missing.
 
-    A damaged file is taken for one of them, so that whoever reads it learns about it.
+    A damaged file counts as present, so that reading it raises an error.
     """
     said = {}
     for manager in files:
@@ -96,7 +98,7 @@ def managers_of(folder: str, name: str, checkpoint: int, files: list[int]) -> in
                 said[manager] = _header(Path(file.name), file).managers
         except (OSError, DDictPersistCheckpointError):
             said[manager] = 0
-    # A file may be left of a dictionary that had more managers.
+    # There may be old files of a dictionary with more managers.
     for managers in set(said.values()) - {0}:
         if all(said.get(manager, -1) in (0, managers) for manager in range(managers)):
             return managers
@@ -104,7 +106,7 @@ def managers_of(folder: str, name: str, checkpoint: int, files: list[int]) -> in
 
 
 class _Summed:
-    """A file that sums what passes."""
+    """A file with a checksum of all that is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -116,7 +118,8 @@ class _Summed:
 
 
 def write_snapshot(path: Path, header: Header, records: Iterator[Stored]) -> int:
-    """Write records to a file; how many. Raises DDictPersistCheckpointError where that fails, and leaves nothing."""
+    """Write records to a file and return their number. Raises DDictPersistCheckpointError if that fails, and leaves no
+    file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +154,7 @@ def _write(file: _Summed, header: Header, records: Iterator[Stored]) -> int:
 
 
 def read_header(path: Path) -> Header:
-    """What a file holds, after its checksum was compared. Raises DDictPersistCheckpointError."""
+    """Check a file's checksum and return its header. Raises DDictPersistCheckpointError."""
     try:
         with path.open("rb") as file:
             return _checked(path, file)
@@ -189,7 +192,7 @@ def _header(path: Path, file: BinaryIO) -> Header:
 
 
 def records_in(path: Path) -> Iterator[tuple[bytes, int, Record]]:
-    """Key, flags and record of each that a file holds, which was checked before."""
+    """Yield (key, flags, record) of a file that was checked before."""
     with path.open("rb") as file:
         for key, flags, head_size, sizes in _entries(path, file):
             head = file.read(head_size)
@@ -197,7 +200,7 @@ def records_in(path: Path) -> Iterator[tuple[bytes, int, Record]]:
 
 
 def keys_in(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Key and flags of each record, without its value."""
+    """Yield (key, flags) of a file that was checked before, without reading the values."""
     with path.open("rb") as file:
         for key, flags, head_size, sizes in _entries(path, file):
             file.seek(head_size + sum(sizes), os.SEEK_CUR)
@@ -205,7 +208,8 @@ def keys_in(path: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[bytes, int, int, list[int]]]:
-    """Of each record its key, its flags, and the bytes of its head and its blobs, which the caller reads or skips."""
+    """Yield (key, flags, size of the head, sizes of the blobs) of each record. The caller reads or skips head and
+    blobs."""
     _header(path, file)
     while True:
         key_size, flags, head_size, count = _RECORD.unpack(file.read(_RECORD.size))

@@ -1,4 +1,5 @@
-"""A shard's LMDB environment and the words beside it: opened, and changed in transactions that fit into its memory."""
+"""A shard's LMDB environment and its shared words: opening them, and changes in transactions that fit into its
+memory."""
 
 from __future__ import annotations
 
@@ -28,26 +29,26 @@ from dragon.shards.environment import Environment
 
 __all__ = ["ALLOCATED", "CHANGES", "NEWEST", "Transactions", "make_words", "mark_gone", "words_after"]
 
-# Words beside a shard, and what the state may be.
+# The indices of a shard's words, and the values of its state.
 CHANGES, _STATE, NEWEST, _WRITTEN, _ROOM, ALLOCATED, _CHOSEN, _COUNT_OF_WORDS = range(8)
 _USABLE, _FROZEN, _GONE, _PAUSED = range(4)
 
-_PAGE = mmap.PAGESIZE  # at least as large as those of LMDB
-_CLAIM = 8 * _PAGE  # what a small write may add to the file
-_ENTRY = 640  # of an entry: its name, its place in a page, and what is lost at a page's end
-_STEP = 8 * 2**20
+_PAGE = mmap.PAGESIZE  # bytes; at least as large as a page of LMDB
+_CLAIM = 8 * _PAGE  # bytes that a small write may add to the file
+_ENTRY = 640  # bytes of an entry besides its value: its name, its slot in a page, and the unused end of a page
+_STEP = 8 * 2**20  # bytes by which the file grows
 _READERS_TIMEOUT_S = 2.0  # seconds that a write waits for readers
-_READERS_POLL_S = 0.002
-_MAX_PAUSE_S = 10.0  # seconds; whoever paused it is dead by then, or forgot
+_READERS_POLL_S = 0.002  # seconds between two attempts
+_MAX_PAUSE_S = 10.0  # seconds after which a pause is ended: the process that paused the shard has died
 
 
 def make_words() -> Words:
-    """The words of a new shard."""
+    """Return the words of a new shard."""
     return Words(_COUNT_OF_WORDS)
 
 
 def words_after(words: Words) -> Words:
-    """The words of a shard that goes on with the memory of one that is gone."""
+    """Return words for a shard that continues with the memory of a destroyed one."""
     later = make_words()
     for word in (NEWEST, ALLOCATED, _CHOSEN):
         later[word] = words[word]
@@ -55,18 +56,18 @@ def words_after(words: Words) -> Words:
 
 
 def mark_gone(words: Words) -> None:
-    """Every use of the shard raises DestroyedError from now on."""
+    """Mark the shard as destroyed: every later use raises DestroyedError."""
     words[_STATE] = _GONE
-    words.add(CHANGES, 1)  # whoever waits looks
+    words.add(CHANGES, 1)  # wakes the processes that wait for a change
 
 
 def _map_size(capacity: int) -> int:
-    # Beside the values there are the pages of the tree, and those that the last transactions left.
+    # In addition to the values there are the pages of the tree, and those that the last transactions freed.
     return (capacity + capacity // 8 + _STEP) // _PAGE * _PAGE
 
 
 def _start_of_file(address: int) -> int:
-    """Where in this process's memory the file begins that is mapped at an address; LMDB maps all of it at once."""
+    """Return the address of the beginning of the file that is mapped at an address; LMDB maps all of it at once."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             extent, _, offset = line.split()[:3]
@@ -77,15 +78,15 @@ def _start_of_file(address: int) -> int:
 
 
 class Transactions(Entries):
-    """What of a shard concerns its memory and its state."""
+    """The part of a shard that manages its memory and its state."""
 
     def __init__(self, settings: Settings, words: Words, lock: Lock) -> None:
         super().__init__(settings)
         self.words = words
-        # LMDB has a lock of its own, for which nobody can wait only so long: whoever has this one finds that free.
+        # LMDB has its own lock, which has no timeout. The holder of this lock finds that one free.
         self._lock = lock
         self.timeout: float | None = None  # seconds to wait for other writers
-        # Called with checkpoints that leave the working set and are to be written to disk.
+        # Called with the checkpoints that leave the working set and must be written to disk.
         self.retire: Callable[[list[int]], None] = lambda checkpoints: None
         self._check()
         self._environment = Environment(Path(settings.folder), _map_size(settings.capacity))
@@ -96,7 +97,7 @@ class Transactions(Entries):
         return (environment.opened or environment.here).env
 
     def close(self) -> None:
-        """Close it in this process."""
+        """Close the shard in this process."""
         self._environment.close()
 
     def _file(self, inside: Any) -> memoryview:
@@ -113,7 +114,7 @@ class Transactions(Entries):
 
     @property
     def where(self) -> str:
-        """How messages name it."""
+        """The name of the shard in messages."""
         return f"manager {self.settings.manager} on node {self.settings.node}"
 
     def _check(self) -> None:
@@ -121,7 +122,7 @@ class Transactions(Entries):
             raise DestroyedError(f"the dictionary {self.settings.name!r} was destroyed")
 
     def _check_readable(self, checkpoint: int) -> None:
-        """Raises DestroyedError, and DDictCheckpointSyncError where the checkpoint is no longer held."""
+        """Raise DestroyedError, or DDictCheckpointSyncError if the checkpoint is no longer held."""
         words = self.words
         if words[_STATE] == _GONE:
             self._check()
@@ -151,34 +152,34 @@ class Transactions(Entries):
     def freeze(self, on: bool) -> None:
         """Refuse writes from now on, or no longer."""
         self._check()
-        with self._writing():  # after whoever writes now
+        with self._writing():  # after the current write
             self._check()
             self.words[_STATE] = _FROZEN if on else _USABLE
 
     def take_over(self, newest: int, frozen: bool, chosen: bool) -> None:
-        """Be in the state of the shard whose entries were loaded."""
+        """Set the state of the shard whose entries were loaded."""
         self.words[NEWEST], self.words[_STATE], self.words[_CHOSEN] = newest, _FROZEN if frozen else _USABLE, chosen
 
     @property
     def is_chosen(self) -> bool:
-        """Whether a key of the dictionary may lie with another manager than its hash says."""
+        """Whether a key of the dictionary may be with another manager than its hash says."""
         return bool(self.words[_CHOSEN])
 
     def note_chosen(self) -> None:
-        """A key may lie with another manager than its hash says, from now on."""
+        """Note that a key may be with another manager than its hash says."""
         self.words[_CHOSEN] = 1
 
     def pause(self, on: bool) -> None:
-        """Have writers wait from now on, but for one that is at it; or no longer. A frozen shard has none."""
+        """Block writers from now on, except a current write; or no longer. Has no effect on a frozen shard."""
         self.words.swap_if(_STATE, *((_USABLE, _PAUSED) if on else (_PAUSED, _USABLE)))
 
     def settle(self) -> None:
-        """Wait for the writer that is at it."""
+        """Wait for the current write."""
         with self._writing():
             pass
 
     def changed_since(self) -> int:
-        """A number that differs after a change."""
+        """Return a number that differs after a change."""
         return self.words[CHANGES]
 
     def wait_for_change(self, seen: int, timeout: float | None) -> bool:
@@ -186,7 +187,8 @@ class Transactions(Entries):
         return self.words.wait(CHANGES, seen, timeout)
 
     def usage(self) -> dict[str, int]:
-        """Bytes: in all, and in use; the number of entries, and of those that are records of keys."""
+        """Return the bytes in all and in use, the number of entries, and the number of those that are records
+        of keys."""
         self._check()
         with self._env.begin() as txn:
             stat, hidden = txn.stat(), self._hidden(txn)
@@ -197,7 +199,7 @@ class Transactions(Entries):
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
-        """A transaction that writes."""
+        """Yield a write transaction. Raises DDictTimeoutError."""
         if not self._lock._take(self.timeout):
             raise self._busy()
         try:
@@ -239,7 +241,7 @@ class Transactions(Entries):
                     raise self._full(size, error) from None
                 self._collect()
             except lmdb.Error:
-                self._check()  # one that is gone may have been closed
+                self._check()  # a destroyed shard may have been closed
                 raise
             except _PausedError:
                 if not words.wait(_STATE, _PAUSED, _MAX_PAUSE_S):
@@ -249,7 +251,7 @@ class Transactions(Entries):
         self._check()
         if self.words[_STATE] == _FROZEN:
             raise DDictError(f"frozen: {self.where} takes no changes until unfreeze()", "INVALID_OPERATION")
-        raise _PausedError  # or it was, a moment ago
+        raise _PausedError  # it is paused, or was so a moment ago
 
     def _move_to(self, checkpoint: int) -> None:
         newest = self.words[NEWEST]
@@ -269,14 +271,18 @@ class Transactions(Entries):
         )
 
     def _make_room(self, txn: Any, size: int, entries: int) -> None:
-        """See that a write of `size` bytes fits, and that the file has memory for what it may grow by: a mapping of a
-        full file system would end the process. What was found lasts for as many bytes as the words then say."""
+        """Check that a write of `size` bytes fits, and allocate memory for the growth of the file.
+
+        Without the allocation, a write to the mapping on a full file system would kill the process. The result is valid
+        for as
+        many bytes as the words then say.
+        """
         words, most = self.words, _map_size(self.settings.capacity)
         stat = txn.stat()
         end = (self._env.info()["last_pgno"] + 1) * stat["psize"]
         used = _used(stat)
         left = self.settings.capacity - used
-        # Each entry may change some pages; all together not more than there are, and those that they fill.
+        # Each entry may change some pages; all together at most the existing pages and those that they fill.
         claim = min(size + entries * _CLAIM, 2 * (size + entries * _ENTRY) + used + _CLAIM)
         if size > max(left, 0):
             raise _NoRoomError("make it with a larger total_mem")
@@ -311,31 +317,31 @@ class Transactions(Entries):
         )
 
     def _collect(self) -> None:
-        """Free what nobody can see any more."""
+        """Free the memory of versions that no reader can see any more."""
         self._env.reader_check()
         try:
             with self._writing() as txn:
                 if self._versioned:
                     self._drop_unseen(txn)
                 self._hide(txn, 0)
-            # What a transaction freed can be used by the one after the next.
+            # Pages that a transaction freed can be used by the one after the next.
             with self._writing() as txn:
                 self._hide(txn, 0)
         except lmdb.MapFullError:
-            time.sleep(_READERS_POLL_S)  # readers keep what they look at, until they are done
+            time.sleep(_READERS_POLL_S)  # readers keep the pages that they read until they end
 
     def _is_read(self) -> bool:
-        """Whether somebody looks at a state of the shard, of which nothing can be written over."""
+        """Return whether a process reads a state of the shard, whose pages cannot be overwritten."""
         readers = self._env.readers().splitlines()[1:]
         return any(len(words := reader.split()) == 3 and words[2] != "-" for reader in readers)
 
 
 class _PausedError(Exception):
-    """Writers are to wait."""
+    """Writers must wait."""
 
 
 class _NoRoomError(Exception):
-    """Why something does not fit."""
+    """The shard has no room for a write; the text says why."""
 
 
 def _used(stat: Any) -> int:
