@@ -1,4 +1,4 @@
-"""Plain data that every floor shares: policies, node descriptions, messages, parameters, errors."""
+"""Plain data that all layers share: policies, node descriptions, messages, parameters, errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 from dragon.infrastructure.lazy_modules import submodule
 from dragon.infrastructure.signals import hold_signals, release_signals
 
-# An interrupt that comes while msgspec is imported is lost, and later a decoder that it makes crashes (0.22).
+# An interrupt while msgspec is imported is lost, and later a decoder made by it crashes (0.22).
 _held = hold_signals()
 try:
     import msgspec  # noqa: F401

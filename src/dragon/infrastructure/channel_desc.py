@@ -1,4 +1,4 @@
-"""What is known of a channel that was made by dragon.globalservices.channel."""
+"""The description of a channel that dragon.globalservices.channel made."""
 
 from __future__ import annotations
 
@@ -11,19 +11,37 @@ __all__ = ["ChannelDescriptor", "ChannelOptions"]
 
 
 class ChannelOptions(msgspec.Struct, kw_only=True):
-    """How a channel is made: of `local_opts` the `capacity` and `block_size` count, if they are there. `ref_count` is
-    taken and unused: every channel lives while a process has it."""
+    """The options of a new channel.
+
+    Attributes:
+        local_opts: an object whose `capacity` and `block_size` are used, if it has them.
+        ref_count: has no effect: every channel exists while a process has it.
+    """
 
     local_opts: Any = None
     ref_count: bool = False
 
 
 class ChannelDescriptor(msgspec.Struct):
-    """A channel: its number, the number of the pool and the index of the node that it is on, its name, and what
-    Channel.attach() takes."""
+    """A channel.
+
+    Attributes:
+        m_uid: the number of the pool that it is in, which is the index of its node.
+        c_uid: its number.
+        name: its name.
+        node: the index of its node.
+        state: whether it was destroyed.
+        sdesc: the argument of Channel.attach().
+    """
 
     class State(enum.IntEnum):
-        """DEAD ones were destroyed."""
+        """The state of a channel.
+
+        Attributes:
+            PENDING: not used.
+            ACTIVE: it exists.
+            DEAD: it was destroyed.
+        """
 
         PENDING = 1
         ACTIVE = 2

@@ -1,4 +1,4 @@
-"""What `dragon-config` keeps for this user's later runs: a few names and texts in a file."""
+"""The settings that `dragon-config` keeps for this user's later runs: names and texts in a file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["default_path", "read", "write"]
 
 
 def default_path() -> Path:
-    """Where it is kept."""
+    """Return the path of the file."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(base) / "dragon" / "config.json"
 
 
 def read(path: Path | None = None) -> dict[str, str]:
-    """All that is kept. Raises ValueError where the file is not what `write` wrote."""
+    """Return all settings. Raises ValueError if the file was not written by write()."""
     file = path or default_path()
     try:
         content = json.loads(file.read_bytes())
@@ -36,7 +36,7 @@ def _how_to_remove(path: Path | None) -> str:
 
 
 def write(content: dict[str, str], path: Path | None = None) -> None:
-    """Keep that, whole or not at all."""
+    """Write the settings, atomically."""
     file = path or default_path()
     file.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(file) as written:

@@ -1,5 +1,4 @@
-"""Connections under the name that programs know; see dragon.runtime.connection. Listener and Client are
-multiprocessing's."""
+"""Connections under dragonhpc's name; see dragon.runtime.connection. Listener and Client are multiprocessing's."""
 
 from __future__ import annotations
 

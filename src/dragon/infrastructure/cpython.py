@@ -1,7 +1,7 @@
-"""The private names of CPython that the package needs, where the documented ones do not do.
+"""Functions that use private names of CPython, where the documented ones do not suffice.
 
-`tests/infrastructure/test_cpython.py` says what each is taken to do, and is run with every version of Python. What
-changes classes of the standard library is in `mpbridge`: `context`, `standard_queues` and `standard_executors`.
+`tests/infrastructure/test_cpython.py` checks what each is expected to do, with every version of Python. Changes of
+classes of the standard library are in `mpbridge`: `context`, `standard_queues` and `standard_executors`.
 """
 
 from __future__ import annotations
@@ -51,42 +51,42 @@ _close_stdin = mp_util._close_stdin  # type: ignore[attr-defined]  # kept: freei
 
 
 def is_exiting() -> bool:
-    """Whether multiprocessing's exit handler runs: the interpreter ends."""
+    """Return whether multiprocessing's exit handler runs, because the interpreter ends."""
     return bool(mp_util._exiting)  # type: ignore[attr-defined]
 
 
 def end_threads() -> None:
-    """Wait for threads that are no daemons, as the interpreter does at its end."""
+    """Wait for threads that are not daemons, as the interpreter does at its end."""
     threading._shutdown()  # type: ignore[attr-defined]
 
 
 def end_multiprocessing() -> None:
-    """What multiprocessing does at the end of a process: finalizers, ends of daemons, and waits for other children."""
+    """End multiprocessing as at the end of a process: call finalizers, end daemons, and wait for other children."""
     mp_util._exit_function()  # type: ignore[attr-defined]
 
 
 def call_exit_handlers() -> None:
-    """Call what was registered with `atexit`."""
+    """Call the functions registered with `atexit`."""
     atexit._run_exitfuncs()
 
 
 def forget_exit_handlers() -> None:
-    """Forget what was registered with `atexit`."""
+    """Remove the functions registered with `atexit`."""
     atexit._clear()
 
 
 def forget_finalizers() -> None:
-    """Forget what multiprocessing would do at the end of the process that this one was forked from."""
+    """Remove the finalizers of multiprocessing that belong to the process from which this one was forked."""
     mp_util._finalizer_registry.clear()  # type: ignore[attr-defined]
 
 
 def call_fork_hooks() -> None:
-    """Call what was registered with `multiprocessing.util.register_after_fork()`, as in a child that is forked."""
+    """Call the functions registered with `multiprocessing.util.register_after_fork()`, as in a forked child."""
     mp_util._run_after_forkers()  # type: ignore[attr-defined]
 
 
 def flush_streams() -> None:
-    """Flush stdout and stderr, as far as they are there."""
+    """Flush stdout and stderr, if they exist."""
     mp_util._flush_std_streams()  # type: ignore[attr-defined]
 
 
@@ -95,7 +95,9 @@ def flush_streams() -> None:
 
 @contextmanager
 def making() -> Iterator[None]:
-    """This process is being made: what its creator has sent is unpickled, or the main program imported."""
+    """Mark this process, within the block, as one that is being started: it unpickles its creator's data or imports the
+    main
+    program."""
     current: Any = mp_process.current_process()
     current._inheriting = True
     try:
@@ -105,12 +107,12 @@ def making() -> Iterator[None]:
 
 
 def is_being_made() -> bool:
-    """Whether making() goes on."""
+    """Return whether this process is within making()."""
     return getattr(mp_process.current_process(), "_inheriting", False)
 
 
 def check_not_importing_main() -> None:
-    """Raises RuntimeError where the main program is being imported, and so may start no process."""
+    """Raise RuntimeError if the main program is being imported, and so must not start a process."""
     mp_spawn._check_not_importing_main()  # type: ignore[attr-defined]
 
 
@@ -120,7 +122,7 @@ def import_main(kind: str, which: str) -> None:
 
 
 def leave_stdin() -> None:
-    """Have a new process leave stdin as it is: it is empty already, and fifty pages stay unwritten."""
+    """Do not replace stdin in this new process: it is empty already, and the replacement would write to fifty pages."""
     mp_util._close_stdin = _nothing  # type: ignore[attr-defined]
 
 
@@ -129,7 +131,7 @@ def _nothing() -> None:
 
 
 def renew_native_id() -> None:
-    """In a process that was forked without the interpreter's knowledge: the main thread's id was its parent's."""
+    """Update the main thread's native id in a process that was forked without the interpreter's knowledge."""
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
 
 
@@ -139,7 +141,7 @@ def forget_ended_children() -> None:
 
 
 def note_child(process: Any) -> None:
-    """A process was started, and is to be awaited at the end."""
+    """Register a started process, so that it is awaited at the end."""
     mp_process._children.add(process)  # type: ignore[attr-defined]
 
 
@@ -147,14 +149,14 @@ def note_child(process: Any) -> None:
 
 
 def start_methods() -> dict[str, Any]:
-    """The contexts of all start methods, by name; one that is added can be chosen."""
+    """Return the contexts of all start methods, by name; one that is added to the dict can be chosen."""
     table: dict[str, Any] = mp_context._concrete_contexts  # type: ignore[attr-defined]
     return table
 
 
 @contextmanager
 def without_start_method() -> Iterator[None]:
-    """No start method is chosen within, so that the main program may choose one."""
+    """Unset the start method within the block, so that the main program may choose one."""
     default: Any = mp_context._default_context
     chosen, default._actual_context = default._actual_context, None
     try:
@@ -167,26 +169,26 @@ def without_start_method() -> Iterator[None]:
 
 
 def type_reducers() -> dict[type, Any]:
-    """What ForkingPickler.register() was told."""
+    """Return the reducers registered with ForkingPickler.register()."""
     reducers: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     return reducers
 
 
 def log_settings() -> tuple[int | None, bool]:
-    """The level of multiprocessing's logger, None where nobody has asked for it, and whether it goes to stderr."""
+    """Return the level of multiprocessing's logger, None if it was never requested, and whether it logs to stderr."""
     logger = mp_util._logger  # type: ignore[attr-defined]
     return None if logger is None else logger.getEffectiveLevel(), bool(mp_util._log_to_stderr)  # type: ignore[attr-defined]
 
 
 def resource_tracker() -> Any:
-    """multiprocessing's tracker of shared memory in this process: `_lock`, `_fd` and `_pid`."""
+    """Return multiprocessing's tracker of shared memory in this process, with `_lock`, `_fd` and `_pid`."""
     from multiprocessing import resource_tracker as module
 
     return module._resource_tracker
 
 
 def helpers() -> set[int]:
-    """Process ids of multiprocessing's tracker and fork server, of those that run."""
+    """Return the process ids of multiprocessing's tracker and fork server, as far as they run."""
     from multiprocessing import forkserver
 
     server: Any = forkserver._forkserver
@@ -194,7 +196,7 @@ def helpers() -> set[int]:
 
 
 def interpreter_flags() -> list[str]:
-    """The options that this interpreter was started with."""
+    """Return the options with which this interpreter was started."""
     import subprocess
 
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -202,7 +204,7 @@ def interpreter_flags() -> list[str]:
 
 
 def random_generator() -> Any:
-    """The generator behind the functions of `random`."""
+    """Return the generator behind the functions of `random`."""
     import random
 
     return vars(random)["_inst"]

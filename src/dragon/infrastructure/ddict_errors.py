@@ -1,4 +1,4 @@
-"""What a distributed dictionary raises. Each message names the key, the shard and the node it is about."""
+"""The exceptions of distributed dictionaries. Each message names the key, the shard and the node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ __all__ = [
 
 
 class DDictError(DragonLoggingError):
-    """Any error of a dictionary. `lib_err` is the code of its kind: DRAGON_ and a name of dragon.rc.DragonError."""
+    """The base class of the errors of dictionaries.
+
+    Attributes:
+        code: the default code of the class, a name of dragon.rc.DragonError.
+        text: the message without "DDict Exception: ".
+        lib_err: the code of this error, with the prefix DRAGON_.
+    """
 
     code: ClassVar[str] = "FAILURE"
 
@@ -36,7 +42,7 @@ class DDictError(DragonLoggingError):
 
 
 class DDictSyncError(DDictError):
-    """Dictionaries that were to be brought into step differ."""
+    """Dictionaries that should be synchronized have different shapes."""
 
 
 class DDictFullError(DDictError):
@@ -46,18 +52,17 @@ class DDictFullError(DDictError):
 
 
 class DDictTimeoutError(DDictError, TimeoutError):
-    """Something did not come about in time."""
+    """An operation did not finish in time."""
 
     code = "TIMEOUT"
 
 
 class DDictMovedError(DDictError):
-    """Another node decides about a shard that is kept on several now."""
+    """Another node is now the primary of a shard with replicas."""
 
 
 class DDictPersistCheckpointError(DDictError, RuntimeError):
-    """A checkpoint cannot be written, or cannot be read back; a RuntimeError, as all that keeps a dictionary from being
-    made with one."""
+    """A checkpoint cannot be written or restored. It is also a RuntimeError, as other errors of making a dictionary."""
 
     code = "INVALID_OPERATION"
 
@@ -69,7 +74,7 @@ class DDictKeyError(DDictError, KeyError):
 
 
 class DDictCheckpointSyncError(DDictError):
-    """A checkpoint that is no longer held was to be read or written."""
+    """A checkpoint was read or written that is no longer held."""
 
     code = "DDICT_CHECKPOINT_RETIRED"
 

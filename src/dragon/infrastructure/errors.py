@@ -1,4 +1,4 @@
-"""The exceptions that users meet. Each message says what was being done, where, and what to do about it."""
+"""The exceptions that users see. Each message says what was being done, where, and what to do about it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class DragonError(Exception):
-    """Any error of the runtime."""
+    """The base class of the errors of the runtime."""
 
 
 class DragonLoggingError(DragonError):
@@ -30,7 +30,7 @@ class RunEndedError(DragonError):
 
 
 class NodeLostError(DragonError, ConnectionError):
-    """A node of the run that an operation needs is gone, or cannot be reached."""
+    """A node of the run that an operation needs is lost, or cannot be reached."""
 
 
 class DragonNodeError(DragonError, LookupError):
@@ -46,4 +46,4 @@ class PolicyError(DragonError, ValueError):
 
 
 class NotSupportedError(DragonError, NotImplementedError):
-    """Something that this project deliberately does not offer; the message says what to use."""
+    """A feature that this project deliberately does not support; the message says what to use instead."""

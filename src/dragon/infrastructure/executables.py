@@ -1,4 +1,4 @@
-"""Why a file cannot be executed, which a system tells by a number that is often the wrong one."""
+"""Explains why a file cannot be executed: the system's error number is often misleading."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 
 __all__ = ["code_of_shells", "why_not_executed"]
 
-_FIRST_LINE = 256  # bytes of it that the kernel looks at
+_FIRST_LINE = 256  # bytes of the first line that the kernel reads
 
 
 def why_not_executed(path: str, number: int) -> str:
-    """What is wrong with that file, by the error that execve() gave."""
+    """Return why that file cannot be executed, from the error number of execve()."""
     try:
         with open(path, "rb") as file:
             beginning = file.read(_FIRST_LINE)
@@ -36,5 +36,5 @@ def _of_script(line: bytes, number: int) -> str:
 
 
 def code_of_shells(number: int) -> int:
-    """The exit code with which shells say that they cannot execute something: it is not there, or cannot be."""
+    """Return the exit code of shells for an executable that was not found (127), or cannot be executed (126)."""
     return 127 if number in (errno.ENOENT, errno.ENOTDIR) else 126

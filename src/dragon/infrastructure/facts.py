@@ -19,27 +19,35 @@ DRAGON_BASE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of the package."""
 
 GS_PUID = 1
-"""The process id of dragonhpc's global services. Here no process has it."""
+"""The puid of dragonhpc's global services. No process of a run has it."""
 
 FIRST_PUID = 2**32
-"""The process id, within a run, of the first process. Ids are never used twice in a run."""
+"""The puid of the first process of a run. A puid is never used twice in a run."""
 
 PUID_NODE_SHIFT = 40
-"""Above these bits a process id holds the index of the node that the process runs on."""
+"""The number of bits of a puid below the index of the process's node."""
 
 
 def node_of_puid(puid: int) -> int:
-    """The index of the node that the process of this id runs on."""
+    """Return the index of the node of the process with this puid."""
     return (puid - FIRST_PUID) >> PUID_NODE_SHIFT
 
 
 def default_pool_muid_from_index(index: int) -> int:
-    """The `m_uid` of the memory of the node of that index: in which an object is to lie that a program makes."""
+    """Return the `m_uid` of the memory of the node with that index, for objects that should be there."""
     return index
 
 
 class PMIBackend(enum.StrEnum):
-    """How the ranks of an MPI job find each other."""
+    """How the ranks of an MPI job find each other.
+
+    Attributes:
+        CRAY: the same as AUTO.
+        PMIX: PMIx (Open MPI).
+        PMI1: PMI-1 (MPICH and its family).
+        LAUNCHER: the site's srun or mpiexec (Cray MPICH).
+        AUTO: chosen by the MPI library of the program.
+    """
 
     CRAY = "cray"
     PMIX = "pmix"
@@ -49,7 +57,8 @@ class PMIBackend(enum.StrEnum):
 
     @classmethod
     def from_str(cls, name: str | None) -> PMIBackend | None:
-        """The backend of that name, in any case; None for None and "none". Raises ValueError for another name."""
+        """Return the backend of that name, in any case; None for None and "none". Raises ValueError for any
+        other name."""
         if name is None or name.lower() == "none":
             return None
         try:

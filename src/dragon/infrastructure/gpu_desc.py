@@ -1,4 +1,4 @@
-"""The GPUs of a machine as programs ask for them by this name."""
+"""The GPUs of a machine under dragonhpc's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ __all__ = ["AccVendor", "AcceleratorDescriptor", "find_accelerators"]
 
 
 class AccVendor(enum.IntEnum):
-    """Who makes them."""
+    """The vendor of accelerators.
+
+    Attributes:
+        NVIDIA: NVIDIA.
+        AMD: AMD.
+        INTEL: Intel.
+        UNKNOWN: there are no accelerators.
+    """
 
     NVIDIA = 1
     AMD = 2
@@ -22,24 +29,31 @@ class AccVendor(enum.IntEnum):
 
 @dataclass
 class AcceleratorDescriptor:
-    """Devices by number, and the variable that tells a process which of them to use."""
+    """The accelerators of a machine.
+
+    Attributes:
+        vendor: their vendor.
+        device_list: the numbers of the devices.
+        env_str: the environment variable that selects the devices of a process.
+    """
 
     vendor: AccVendor = AccVendor.UNKNOWN
     device_list: list[int] = field(default_factory=list)
     env_str: str = ""
 
     def get_sdict(self) -> dict[str, Any]:
-        """As a dict of plain values."""
+        """Return the description as a dict of plain values."""
         return {**asdict(self), "vendor": int(self.vendor)}
 
     @classmethod
     def from_sdict(cls, sdict: dict[str, Any]) -> Self:
-        """What get_sdict() described."""
+        """Return the object that get_sdict() described."""
         return cls(**{**sdict, "vendor": AccVendor(sdict["vendor"])})
 
 
 def find_accelerators() -> AcceleratorDescriptor:
-    """The GPUs of this machine that the environment leaves visible; none of a vendor UNKNOWN where there are none."""
+    """Return the GPUs of this machine that the environment leaves visible; without GPUs, the vendor UNKNOWN and no
+    devices."""
     found = find_gpus()
     if not found.vendor:
         return AcceleratorDescriptor()

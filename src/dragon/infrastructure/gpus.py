@@ -1,4 +1,4 @@
-"""The GPUs that a job may use: what the machine has, less what the environment hides."""
+"""The GPUs that a job may use: those of the machine that the environment does not hide."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import msgspec
 
 __all__ = ["GPU_VARIABLES", "Gpus", "find_gpus", "tiles_are_devices"]
 
-# The variables through which each vendor's libraries are told which devices to use. The first is the one to set where
-# none is set yet; of several that are set the last counts, as it chooses among what the others leave.
+# The variables that select devices for each vendor's libraries. The first is used if none is set; of several that are
+# set the last one counts, because it selects among the devices that the others leave.
 GPU_VARIABLES = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
     "amd": ("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
     "intel": ("ZE_AFFINITY_MASK",),
 }
-# What Slurm gave out, where it sets no mask. The step's share comes before the job's.
+# Slurm's allocation, for sites where it sets no mask. The step's has precedence over the job's.
 _SLURM_VARIABLES = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 
 class Gpus(msgspec.Struct, frozen=True):
-    """Devices by number; a tile of an Intel device is a fraction, 0.1 the second tile of the first.
+    """Devices by number; a tile of an Intel device is a fraction, 0.1 being the second tile of the first device.
 
-    `variable` tells a process which to use, and `names` is what it calls each of them where that is not the number.
+    `variable` selects the devices of a process, and `names` are the devices' names in it if these are not the numbers.
     """
 
     vendor: str = ""
@@ -36,7 +36,7 @@ class Gpus(msgspec.Struct, frozen=True):
 
 
 def find_gpus(environment: Mapping[str, str] = os.environ) -> Gpus:
-    """The GPUs of this machine that `environment` leaves visible."""
+    """Return the GPUs of this machine that `environment` leaves visible."""
     for vendor, find in (("nvidia", _nvidia), ("amd", _amd), ("intel", _intel)):
         devices = find()
         if devices:
@@ -45,7 +45,7 @@ def find_gpus(environment: Mapping[str, str] = os.environ) -> Gpus:
 
 
 def tiles_are_devices() -> bool:
-    """Whether each tile of an Intel card is a device, as the programs of this environment number them."""
+    """Return whether each tile of an Intel card counts as a device in this environment."""
     return os.environ.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT").upper() != "COMPOSITE"
 
 
@@ -64,19 +64,19 @@ def _visible(vendor: str, devices: list[str], environment: Mapping[str, str]) ->
 
 
 def _given_by_slurm(environment: Mapping[str, str], count: int) -> list[int | float]:
-    """The devices that Slurm's variables name, 0-1,3; all that are visible where they do not say or do not fit."""
+    """Return the devices in Slurm's variables, such as 0-1,3; all visible ones if these are unset or do not fit."""
     text = next((environment[name] for name in _SLURM_VARIABLES if name in environment), "")
     found: list[int | float] = []
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
         found += range(int(first), int(last or first) + 1)
     if not found:
         return [*range(count)]
-    # Slurm numbers the machine's devices; where the control group hides the others, ours count from 0.
+    # Slurm uses the machine's numbers; if the control group hides other devices, the visible ones count from 0.
     return found if max(found) < count else [*range(min(count, len(found)))]
 
 
 def _numbers(parts: list[str], count: int) -> list[int | float]:
-    """Device numbers up to the first that is none: the vendors' libraries ignore what follows it."""
+    """Return device numbers up to the first invalid one: the vendors' libraries ignore what follows it."""
     found: list[int | float] = []
     for part in parts:
         if not part.isdigit() or int(part) >= count:
@@ -95,7 +95,8 @@ def _tiles(parts: list[str], count: int) -> list[int | float]:
 
 
 def _by_name(parts: list[str], devices: list[str]) -> tuple[list[int | float], list[str]]:
-    """Devices of a mask of unique names, which may be cut short; what cannot be looked up is numbered by its place."""
+    """Return the devices in a mask of unique names, which may be shortened. A name that is not found is numbered by
+    position."""
     names = []
     for part in parts:
         if not part.upper().startswith(("GPU-", "MIG-")):
@@ -110,7 +111,7 @@ def _by_name(parts: list[str], devices: list[str]) -> tuple[list[int | float], l
     return numbers, names
 
 
-# Each of these gives the unique names of one vendor's devices, "" where a device does not tell.
+# Each of these returns the unique names of one vendor's devices, "" for a device without one.
 
 
 def _nvidia() -> list[str]:
@@ -153,7 +154,7 @@ def _intel() -> list[str]:
 
 
 def _shown_as(device: Path) -> int:
-    """How many devices an Intel card shows: its tiles, or one where the environment asks for whole cards."""
+    """Return the number of devices of an Intel card: its tiles, or one if the environment asks for whole cards."""
     if not tiles_are_devices():
         return 1
     tiles = len(list(device.glob("tile[0-9]*"))) or len(list(device.parent.glob("gt/gt[0-9]*")))

@@ -1,4 +1,4 @@
-"""What is known of a group of processes that was made by name."""
+"""The description of a group of processes that was made by name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ __all__ = ["GroupDescriptor", "GroupMember"]
 
 
 class GroupMember(msgspec.Struct):
-    """A process of the group: whether it runs, its puid, the index of its node, what else is known of it, and its exit
-    code once it has ended."""
+    """A process of a group.
+
+    Attributes:
+        state: whether it runs.
+        uid: its puid.
+        placement: the index of its node.
+        desc: its description.
+        error_code: its exit code; None while it runs.
+        error_info: always None.
+    """
 
     state: ProcessDescriptor.State
     uid: int
@@ -25,10 +33,25 @@ class GroupMember(msgspec.Struct):
 
 
 class GroupDescriptor(msgspec.Struct):
-    """A group: its number, its name, and its members, those that were made of one message in one list."""
+    """A group.
+
+    Attributes:
+        state: whether it was destroyed.
+        g_uid: its number.
+        name: its name.
+        sets: its members, those that were made of one message in one list.
+        policy: the placement that create() was called with, in its result; else None.
+        resilient: always False.
+    """
 
     class State(enum.IntEnum):
-        """ACTIVE groups are known to the run, DEAD ones were destroyed."""
+        """The state of a group.
+
+        Attributes:
+            PENDING: not used.
+            ACTIVE: it exists.
+            DEAD: it was destroyed.
+        """
 
         PENDING = 0
         ACTIVE = 1

@@ -1,4 +1,4 @@
-"""The network interfaces of this machine, and which of their addresses other nodes can be given."""
+"""The network interfaces of this machine, and their addresses that other nodes can use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["interfaces", "own_addresses", "usable_addresses"]
 
-# Fabrics of HPC machines and InfiniBand come first: where there is one, it is meant for this.
+# Fabrics of HPC machines and InfiniBand come first: they are meant for such traffic.
 _FABRIC = re.compile(r"^(hsn|ipogif|ib)")
 # Bridges of container engines have the same address on every machine.
 _INNER = re.compile(r"^(docker|br-|virbr|veth|cni|flannel|podman)")
@@ -16,7 +16,7 @@ _FAMILIES = {socket.AF_INET: "AF_INET", socket.AF_INET6: "AF_INET6", socket.AF_P
 
 
 def interfaces() -> list[dict[str, Any]]:
-    """One entry for each address of each interface, in the manner of getifaddrs(3)."""
+    """Return one dict for each address of each interface, with the fields of getifaddrs(3)."""
     import psutil
 
     states = psutil.net_if_stats()
@@ -39,10 +39,11 @@ def interfaces() -> list[dict[str, Any]]:
 
 
 def usable_addresses(prefix: str = "") -> list[str]:
-    """IP addresses at which other machines may reach this one, the likeliest first.
+    """Return the IP addresses at which other machines may reach this one, the likeliest first.
 
-    `prefix` is a regular expression that the interface's name must begin with. Raises ValueError where there is no
-    such interface, or where it is no regular expression.
+    `prefix` is a regular expression that the beginning of the interface's name must match. Raises ValueError if there
+    is no
+    such interface, or if it is not a regular expression.
     """
     try:
         wanted = re.compile(prefix)
@@ -55,7 +56,7 @@ def usable_addresses(prefix: str = "") -> list[str]:
         and wanted.match(entry["name"])
         and entry["family"] in ("AF_INET", "AF_INET6")
         and "IFF_LOOPBACK" not in entry["flags"]
-        # An address that holds on one link only says nothing without that link's name.
+        # A link-local address is useless without the name of its link.
         and not entry["address"].lower().startswith("fe80:")
     ]
     if not found and prefix:
@@ -65,8 +66,8 @@ def usable_addresses(prefix: str = "") -> list[str]:
 
 
 def own_addresses() -> list[str]:
-    """The same of a run of this machine alone: the loopback where there is no network."""
-    # Not what the host's name leads to: without a network, looking that up may take half a minute.
+    """Return the addresses for a run of this machine alone: the loopback if there is no network."""
+    # The host's name is not looked up: without a network that may take half a minute.
     return usable_addresses() or ["127.0.0.1"]
 
 

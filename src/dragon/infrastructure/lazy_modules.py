@@ -1,4 +1,4 @@
-"""Modules that are there as attributes of their package, and are loaded when they are first used."""
+"""Loads the modules of a package when they are first used as its attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["name_of_package", "submodule"]
 
 
 def submodule(package: str, name: str) -> ModuleType:
-    """A module of a package, for its `__getattr__`. Raises AttributeError where there is none."""
+    """Return a module of a package, for its `__getattr__`. Raises AttributeError if there is none."""
     full = f"{package}.{name}"
     if name.startswith("_") or importlib.util.find_spec(full) is None:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -19,7 +19,11 @@ def submodule(package: str, name: str) -> ModuleType:
 
 
 def name_of_package(package: str, module: str, name: str) -> Any:
-    """A public name of a package, for the `__getattr__` of one of its modules under which programs know it, too."""
+    """Return a public name of a package, for the `__getattr__` of one of its modules that programs import it from as
+    well.
+
+    Raises AttributeError if the package has no such name.
+    """
     whole = importlib.import_module(package)
     if name not in getattr(whole, "__all__", ()):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Who belongs to a run of several nodes, and what a node needs in order to join it."""
+"""The nodes of a run of several nodes, and the data with which a node joins it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ __all__ = ["FANOUT", "Member", "Membership", "Token", "parent_of"]
 
 
 class Token(msgspec.Struct, kw_only=True):
-    """What the front end hands to each agent in private: never on a command line, never in a readable file.
+    """The secret data that the front end gives to each agent: never on a command line, never in a readable file.
 
     `addresses` are "host:port" of the front end, `fingerprint` the SHA-256 of its certificate (hexadecimal), `secret`
-    the run's. `index` is the node's place if the launcher knows it; `claims` are what a rehearsed node is to look like.
-    `listening` is whether the front end listened when the token was made: where nobody does any more, it has ended.
+    that
+    of the run. `index` is the node's index if the launcher knows it; `claims` describe a simulated node. `listening`
+    says
+    whether the front end listened when the token was made: then a refused connection means that it has ended.
     """
 
     addresses: list[str]
@@ -28,17 +30,17 @@ class Token(msgspec.Struct, kw_only=True):
     listening: bool = False
 
     def encode(self) -> str:
-        """One line of text."""
+        """Return the token as one line of text."""
         return base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode()
 
     @classmethod
     def decode(cls, text: str) -> Token:
-        """Raises ValueError for what encode() did not write."""
+        """Return the token that encode() wrote. Raises ValueError for other text."""
         return msgspec.msgpack.decode(base64.urlsafe_b64decode(text.strip()), type=cls)
 
 
 class Member(msgspec.Struct, kw_only=True):
-    """A node of the run: what it has, and where its agent listens for the others."""
+    """A node of the run: its description, and the addresses and port at which its agent listens for the others."""
 
     node: NodeDescriptor
     addresses: list[str]
@@ -46,19 +48,20 @@ class Member(msgspec.Struct, kw_only=True):
 
 
 FANOUT = 32
-"""Nodes that ask the same one for the members of the run."""
+"""The number of nodes that request the members of the run from the same node."""
 
 
 def parent_of(index: int) -> int:
-    """The node that a node asks."""
+    """Return the node from which a node requests the members."""
     return (index - 1) // FANOUT
 
 
 class Membership(msgspec.Struct, kw_only=True):
     """A run as its front end describes it to one node, `index` of `members`.
 
-    Only the first node is given the members; any other asks its `parent`, a node that comes before it, for them.
-    `certificate` and `key` are this node's, signed by `authority` (all PEM); `settings` are the run's options.
+    Only the first node gets the members; any other requests them from its `parent`, an earlier node. `certificate` and
+    `key`
+    are this node's, signed by `authority` (all PEM); `settings` are the run's options.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""What the processes of a node say to each other over its sockets, as msgspec structs."""
+"""The messages between the processes of a node over its sockets, as msgspec structs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __all__ = [
     "joined",
 ]
 
-# What an agent says to its zygote, besides the settings of its run.
-SYNCHRONISE = b"?"  # tell what you have done so far
-FAREWELL = b"."  # the end in order: the agent sees to the folder itself
+# What an agent sends to its zygote besides the settings of its run.
+SYNCHRONISE = b"?"  # report all events so far
+FAREWELL = b"."  # the regular end: the agent removes the folder itself
 
-# How a shared object is named: offset, generation, role. See dragon._core.
+# The name of a shared object: offset, generation, role. See dragon._core.
 Name = tuple[int, int, int]
 
-# The same as it comes from outside, as text or bytes.
+# The parts of a name that is decoded from text or bytes of a program, with their valid ranges.
 NameOffset = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
 NameGeneration = Annotated[int, msgspec.Meta(ge=0, lt=2**24)]
 NameRole = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -44,12 +44,12 @@ SerializedName = tuple[NameOffset, NameGeneration, NameRole]
 
 
 def as_name(received: Any) -> Name:
-    """A name as it is once more, where msgpack has made a list of it."""
+    """Return a name as a tuple, which msgpack decodes as a list."""
     return received[0], received[1], received[2]
 
 
 class Output(msgspec.Struct, array_like=True):
-    """Where a standard stream goes: "inherit", "null", "pipe", "stdout" (stderr only) or "file"."""
+    """The target of a standard stream: "inherit", "null", "pipe", "stdout" (stderr only) or "file"."""
 
     kind: str = "inherit"
     path: str = ""
@@ -57,9 +57,9 @@ class Output(msgspec.Struct, array_like=True):
 
 
 class Spawn(msgspec.Struct, omit_defaults=True):
-    """Start a process. With it go the descriptors of stdin, stdout and stderr, then any that the process inherits.
+    """Start a process. The descriptors of stdin, stdout and stderr are sent along, then any that the process inherits.
 
-    For a Python function `payload` (or the object `payload_in`) holds what its bootstrap unpickles; for an executable
+    For a Python function, `payload` (or the object `payload_in`) has the pickle for its bootstrap; for an executable,
     `executable` and `arguments` are set.
     """
 
@@ -78,34 +78,35 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     folder: str = ""
     environment: dict[str, str | None] = {}
     umask: int = -1  # -1: that of the run
-    limits: list[int] = []  # as _core.current_limits() has them; empty: those of the run
-    signals: list[int] = []  # as _core.current_signals() has them
-    leave_running: bool = False  # what it started goes on after its end
+    limits: list[int] = []  # the value of _core.current_limits(); empty: those of the run
+    signals: list[int] = []  # the value of _core.current_signals()
+    leave_running: bool = False  # whether processes that it started may continue after its end
     cpus: list[int] = []
     attached: list[Name] = []
     streams: list[Output] = []
     group: int = 0
-    node: int = 0  # index of the node it is to run on
-    descriptor_variables: list[str] = []  # which tell the numbers of the first descriptors that it inherits
+    node: int = 0  # index of the node on which it runs
+    descriptor_variables: list[str] = []  # variables that are set to the numbers of the first inherited descriptors
 
 
 class Instance(msgspec.Struct, array_like=True):
-    """One process of a template, which stands at that place in a list of some."""
+    """One process of the template with the index `template` in a list."""
 
     template: int
     name: str
     cpus: list[int] = []
     environment: dict[str, str | None] = {}
-    streams: list[Output] = []  # in place of the template's
+    streams: list[Output] = []  # replace the template's if not empty
 
 
 class Surroundings(msgspec.Struct, omit_defaults=True):
-    """What a Python process shares with its creator. The same for many, so the zygote takes it over for all."""
+    """The state that a Python process shares with its creator. Many processes have the same, so the zygote applies it
+    once."""
 
     path: list[str]
     arguments: list[str]
     authkey: bytes
-    original_folder: str | None  # none where that had been removed
+    original_folder: str | None  # None if it had been removed
     start_method: str | None
     log_level: int | None = None
     log_to_stderr: bool = False
@@ -113,11 +114,11 @@ class Surroundings(msgspec.Struct, omit_defaults=True):
     warning_options: list[str] = []
     writes_bytecode: bool = True
     faulthandler: bool = False
-    variables: list[str] = []  # that are read at a start, and that the process is given other than the run has them
+    variables: list[str] = []  # variables that are read at the start only, and that differ from those of the run
 
 
 def joined(lists: Iterable[bytes | msgspec.Raw]) -> msgspec.Raw:
-    """Encoded lists as one, without a look at what is in them."""
+    """Concatenate encoded lists without decoding their elements."""
     count, bodies = 0, []
     for encoded in lists:
         data = memoryview(encoded)
@@ -133,7 +134,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode(message: Any) -> bytes:
-    """A message as bytes. Raises ValueError for text that is not UTF-8; see system_text for a system's own."""
+    """Return a message as bytes. Raises ValueError for text that is not UTF-8; see system_text for text of the
+    system."""
     try:
         return _encode(message)
     except UnicodeEncodeError as error:
@@ -141,8 +143,8 @@ def encode(message: Any) -> bytes:
 
 
 def decoder_of(what: Any) -> msgspec.msgpack.Decoder[Any]:
-    """A decoder of what is of that type."""
-    held = hold_signals()  # an interrupt in the making of a decoder makes msgspec crash (0.22)
+    """Return a decoder for a type."""
+    held = hold_signals()  # an interrupt while a decoder is made makes msgspec crash (0.22)
     try:
         return msgspec.msgpack.Decoder(what)
     finally:

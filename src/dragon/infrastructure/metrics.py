@@ -1,4 +1,4 @@
-"""What telemetry measures, and at which level."""
+"""The metrics that telemetry measures, and their levels."""
 
 from __future__ import annotations
 
@@ -32,11 +32,17 @@ Aggregate = Literal["last", "avg", "min", "max", "sum", "count", "dev"]
 AGGREGATES: tuple[Aggregate, ...] = ("last", "avg", "min", "max", "sum", "count", "dev")
 
 PROCESS_STATES = ("running", "sleeping", "disk-sleep", "stopped", "other")
-"""What the values of `process_state` mean, from 0."""
+"""The states that the values 0, 1, … of `process_state` mean."""
 
 
 class Kind(enum.StrEnum):
-    """How the values of a metric follow each other: a level, a sum that only grows, or single measurements."""
+    """The kind of a metric's values.
+
+    Attributes:
+        GAUGE: a level that rises and falls.
+        COUNTER: a sum that only grows.
+        SUMMARY: single measurements.
+    """
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -44,16 +50,16 @@ class Kind(enum.StrEnum):
 
 
 Tags = tuple[tuple[str, str], ...]
-"""Names and values, in order of the names."""
+"""(name, value) pairs, sorted by name."""
 
 
 def tags_of(**values: object) -> Tags:
-    """The tags of these names."""
+    """Return the tags with these names and values."""
     return tuple(sorted((name, str(value)) for name, value in values.items()))
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """One value of a metric, which `tags` tell from others of the same name."""
+    """One value of a metric; `tags` distinguish it from others of the same name."""
 
     name: str
     value: float
@@ -63,7 +69,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 class Lifetime(msgspec.Struct, frozen=True):
     """A process of the run, from its start to its end. Times are in seconds since 1970; `code` is its exit code.
 
-    One is `terminated` that ended by a signal which the program or the run had sent it, as a pool does at its end.
+    `terminated` says whether it ended by a signal that the program or the run sent, as a pool does at its end.
     """
 
     node: int
@@ -80,12 +86,13 @@ class Lifetime(msgspec.Struct, frozen=True):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended otherwise than it should have."""
+        """Whether the process ended with an error, and not by a signal that was sent to end it."""
         return self.code not in (None, 0) and not self.terminated
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """A run: its hosts by index of the node, why nodes were lost, and what is measured every `period` seconds."""
+    """The state of a run: its hosts by index of the node, why nodes were lost, the telemetry level, and its period in
+    seconds."""
 
     name: str
     command: str
@@ -97,16 +104,16 @@ class RunState(msgspec.Struct, frozen=True):
 
 
 Told = tuple[str, dict[str, str], float]
-"""A sample as Prometheus has it: what follows the name of its family, its tags and its value."""
+"""A sample for Prometheus: the suffix of its family's name, its tags and its value."""
 
 Line = str
-"""The same as text: name with labels, a space, and value."""
+"""A sample in Prometheus's text format: name with labels, a space, and value."""
 
 T = TypeVar("T", Told, Line)
 
 
 class Family(msgspec.Struct, Generic[T], array_like=True):
-    """A metric as Prometheus has it: name, type, meaning and samples."""
+    """A metric in Prometheus's form: name, type, meaning and samples."""
 
     name: str
     kind: str
@@ -115,9 +122,9 @@ class Family(msgspec.Struct, Generic[T], array_like=True):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """A metric of the runtime. Prometheus has it as `exported`, in base units: the value times `scale`.
+    """A metric of the runtime. Prometheus gets it as `exported`, in base units: the value times `scale`.
 
-    `counts_for` are the seconds for which a value is the newest one, where it is not measured each time.
+    `counts_for` are the seconds for which a value counts as the newest one, if it is not measured each time.
     """
 
     name: str
@@ -130,7 +137,7 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 def merged(families: Iterable[Family[T]]) -> list[Family[T]]:
-    """The families of several nodes, each name once; where two are of different types the first one counts."""
+    """Return the families of several nodes, each name once. If the types differ, the first one counts."""
     found: dict[str, Family[T]] = {}
     for family in families:
         first = found.setdefault(family.name, Family(family.name, family.kind, family.meaning, []))
@@ -140,12 +147,12 @@ def merged(families: Iterable[Family[T]]) -> list[Family[T]]:
 
 
 def exported_name(text: str) -> str:
-    """A name as Prometheus allows it."""
+    """Return a name with the characters that Prometheus does not allow replaced by underscores."""
     return re.sub(r"^(?=\d)|[^a-zA-Z0-9_:]", "_", text)
 
 
 _PERCENT, _MEGA = 0.01, 1e6
-_IN_TURN = 30.0  # of many processes only some are read each time
+_IN_TURN = 30.0  # seconds; if there are many processes, only some of them are read each time
 
 METRICS = {
     metric.name: metric

@@ -1,4 +1,4 @@
-"""What a node has: its names, CPUs, GPUs and memory, as the job's allocation gives them."""
+"""The description of a node: its names, CPUs, GPUs and memory, as the job's allocation gives them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,27 @@ __all__ = ["NodeDescriptor", "boot_id", "describe_this_node", "find_cpus"]
 
 
 class NodeDescriptor(msgspec.Struct, kw_only=True):
-    """A node of the run. `cpus` and `gpus` are the numbers of the devices that the run may use.
+    """A node of the run.
 
-    A tile of a GPU is a fraction: 0.1 is the second tile of the first. A rehearsed node claims its devices: its
-    `real_cpus` are those behind the claimed ones, used in turn.
+    Attributes:
+        host_name: its host name.
+        h_uid: its host id.
+        addresses: the IP addresses at which other nodes reach it; empty if there are no others.
+        cpus: the numbers of the CPUs that the run may use.
+        gpus: the numbers of the GPUs that the run may use; a tile is a fraction, 0.1 being the second tile of the
+        first.
+        gpu_vendor: "nvidia", "amd" or "intel"; empty without GPUs.
+        physical_mem: its memory in bytes.
+        index: its index in the run.
+        is_primary: whether the head process runs on it.
+        real_cpus: of a simulated node: the machine's CPUs, which stand for the claimed ones in turn; else empty.
+        gpu_names: the names of the GPUs in `gpu_variable`, if they are not the numbers.
+        gpu_variable: the environment variable that selects GPUs; empty for the vendor's default.
     """
 
     host_name: str
     h_uid: int
-    addresses: list[str]  # at which other nodes reach it; none where there are no others
+    addresses: list[str]
     cpus: list[int]
     gpus: list[int | float]
     gpu_vendor: str
@@ -51,7 +63,7 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
 
     @property
     def ip_addrs(self) -> list[str]:
-        """The node's IP addresses, this machine's where none are known."""
+        """The node's IP addresses; this machine's if none are known."""
         return self.addresses or own_addresses()
 
     @property
@@ -70,29 +82,29 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
         return self.gpu_variable or GPU_VARIABLES.get(self.gpu_vendor, ("",))[0]
 
     def existing_cpus(self, cpus: list[int]) -> list[int]:
-        """The CPUs to bind to for some of `cpus`."""
+        """Return the existing CPUs to bind to for some of `cpus`."""
         if not self.real_cpus:
             return cpus
         return sorted({self.real_cpus[cpu % len(self.real_cpus)] for cpu in cpus})
 
     def has_gpu(self, gpu: float) -> bool:
-        """Whether the run may use that device or tile."""
-        # A tile belongs to its device; which tiles a device has only its driver knows.
+        """Return whether the run may use that device or tile."""
+        # A tile belongs to its device; only the driver knows which tiles a device has.
         return gpu in self.gpus or (self.gpu_vendor == "intel" and isinstance(gpu, float) and int(gpu) in self.gpus)
 
     def gpu_name(self, gpu: float) -> str:
-        """How the vendor's variable calls a device: by number unless the job's mask had another name."""
+        """Return the name of a device in the vendor's variable: its number unless the job's mask has another name."""
         if self.gpu_names and gpu in self.gpus:
             return self.gpu_names[self.gpus.index(gpu)]
         return str(gpu) if self.gpu_vendor == "intel" else str(int(gpu))
 
 
 def describe_this_node(claims: dict[str, Any] | None = None, addresses: Sequence[str] = ()) -> NodeDescriptor:
-    """The machine this process runs on, or a rehearsed node that claims a "host_name", "cpus" and "gpus" of its own.
+    """Return the description of this machine, or of a simulated node with its own "host_name", "cpus" and "gpus".
 
-    `addresses` are those at which other nodes reach it. Raises ValueError for claims that make no sense.
+    `addresses` are those at which other nodes reach it. Raises ValueError for invalid claims.
     """
-    import hashlib  # costs every process a few milliseconds, and few ask for this
+    import hashlib  # imported late: takes some milliseconds, and few processes need it
 
     claims = {key: value for key, value in (claims or {}).items() if value is not None}
     real_name, real_cpus, gpus = socket.gethostname(), find_cpus(), find_gpus()
@@ -116,7 +128,7 @@ def describe_this_node(claims: dict[str, Any] | None = None, addresses: Sequence
 
 
 def boot_id() -> str:
-    """What tells this start of this machine from all others; empty on kernels that do not say, as gVisor."""
+    """Return text that identifies this boot of this machine; empty on kernels without one, such as gVisor."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except FileNotFoundError:
@@ -131,7 +143,7 @@ def _claimed(claims: dict[str, Any], kind: str, least: int) -> list[int]:
 
 
 def find_cpus() -> list[int]:
-    """CPUs that this job may use: affinity, control group and the workload manager's word."""
+    """Return the CPUs that this job may use: by affinity, control group and workload manager."""
     cpus = sorted(os.sched_getaffinity(0))
     confined = _cgroup_set()
     cpus = [cpu for cpu in cpus if cpu in confined] or cpus
@@ -145,7 +157,7 @@ def _cgroup_folders() -> list[Path]:
 
 
 def _cgroup_set() -> set[int]:
-    """The CPUs of the innermost control group that names some; empty where none does."""
+    """Return the CPUs of the innermost control group that names some; empty if none does."""
     for folder in _cgroup_folders():
         try:
             text = (folder / "cpuset.cpus.effective").read_text()

@@ -1,4 +1,4 @@
-"""What a process is within its run, under the name that programs know; see dragon.runtime.run."""
+"""The calling process within its run, under dragonhpc's name; see dragon.runtime.run."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ __all__ = ["ThisProcess", "this_process"]
 
 
 class ThisProcess:
-    """The calling process. One that no run started starts one here, and is its head."""
+    """The calling process. If no run started it, reading an attribute starts one, with this process as its head."""
 
     @property
     def my_puid(self) -> int:
-        """Its id in the run."""
+        """The number of the process, unique in the run."""
         return identity().puid
 
     @property
     def name(self) -> str:
-        """Its name in the run."""
+        """The name of the process in the run."""
         return identity().name
 
     @property
     def default_pd(self) -> str:
-        """This node's default pool, as base64 text of what MemoryPool.attach() takes."""
+        """The default pool of this node, as base64 text of the argument of MemoryPool.attach()."""
         from dragon.managed_memory import MemoryPool
 
         return base64.b64encode(MemoryPool.default().serialize()).decode()
 
     @property
     def index(self) -> int:
-        """The index of its node."""
+        """The index of the process's node."""
         return this_run().node
 
 
 this_process = ThisProcess()
+"""The calling process."""

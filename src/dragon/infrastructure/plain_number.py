@@ -1,4 +1,4 @@
-"""Numbers of NumPy and other libraries, which count as Python's own wherever a number is asked for."""
+"""Converts numbers of NumPy and other libraries, which are accepted as arguments in place of Python's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["plain_number"]
 
 
 def plain_number(value: Any) -> Any:
-    """The same number as an int or a float; what is none as it was given, for the caller to refuse."""
+    """Return a number as an int or a float; any other object unchanged, for the caller to refuse."""
     kind = type(value)
     if kind in (int, float, bool) or hasattr(kind, "__len__"):  # an array, also of one number
         return value

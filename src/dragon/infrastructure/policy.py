@@ -1,4 +1,4 @@
-"""Where a process runs: on which node, on which of its CPUs, with which of its GPUs."""
+"""The placement of processes: on which node, on which of its CPUs, with which of its GPUs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,37 @@ _Choice = TypeVar("_Choice", bound=enum.IntEnum)
 
 @dataclass
 class Policy:
-    """A request for placement. As a context manager it holds for every process started in its block, and for theirs.
+    """A request for placement. As a context manager it applies to every process started in its block, and to their
+    children.
 
-    A `host_name` or `host_id` without a placement is one for that host. `cpu_affinity` and `gpu_affinity` are lists of
-    device numbers of the node, a tile of a GPU being a fraction (0.1: the second tile of the first); what the node
-    lacks is left out, with a warning. Raises PolicyError where an affinity is no list of numbers, or a placement,
-    distribution or wait mode none of those that there are.
+    A `host_name` or `host_id` without a placement sets the placement. Devices that the node lacks are left out, with a
+    warning. Raises PolicyError for an affinity that is not a list of numbers, and for an invalid placement,
+    distribution or
+    wait mode.
+
+    Attributes:
+        placement: which node.
+        host_name: the host name, for Placement.HOST_NAME.
+        host_id: the host id, for Placement.HOST_ID; -1 for none.
+        distribution: how several processes are distributed over the nodes.
+        cpu_affinity: the numbers of the CPUs; empty for all.
+        gpu_env_str: the environment variable that selects the GPUs; empty for the vendor's.
+        gpu_affinity: the numbers of the GPUs, a tile being a fraction (0.1: the second tile of the first); empty for
+        all.
+        wait_mode: has no effect.
+        refcounted: has no effect.
     """
 
     class Placement(enum.IntEnum):
-        """Which node."""
+        """Which node a process runs on.
+
+        Attributes:
+            LOCAL: the caller's node.
+            ANYWHERE: any node; the distribution decides.
+            HOST_NAME: the node named `host_name`.
+            HOST_ID: the node with the id `host_id`.
+            DEFAULT: not set; a policy of a lower level decides.
+        """
 
         LOCAL = -5
         ANYWHERE = -4
@@ -41,14 +62,26 @@ class Policy:
         DEFAULT = -1
 
     class Distribution(enum.IntEnum):
-        """How several processes go over several nodes."""
+        """How several processes are distributed over several nodes.
+
+        Attributes:
+            ROUNDROBIN: one process on each node in turn.
+            BLOCK: fill the CPUs of a node before those of the next one.
+            DEFAULT: not set; a policy of a lower level decides.
+        """
 
         ROUNDROBIN = 1
         BLOCK = 2
         DEFAULT = 3
 
     class WaitMode(enum.IntEnum):
-        """Kept for programs that name it; waiting adapts by itself here."""
+        """Options of dragonhpc that have no effect: waiting adapts by itself.
+
+        Attributes:
+            IDLE: has no effect.
+            SPIN: has no effect.
+            DEFAULT: has no effect.
+        """
 
         IDLE = 1
         SPIN = 2
@@ -93,7 +126,7 @@ class Policy:
 
     @classmethod
     def merge(cls, low_policy: Policy | None, high_policy: Policy | None) -> Policy:
-        """One policy in which every field that `high_policy` sets wins over `low_policy`'s."""
+        """Return a policy with the fields that `high_policy` sets, and those of `low_policy` for the others."""
         nothing = _nothing()
         low, high = low_policy or cls(), high_policy or nothing
         chosen = {
@@ -103,8 +136,10 @@ class Policy:
 
     @classmethod
     def thread_policy(cls) -> Policy:
-        """The policy of the innermost `with Policy(...)` of this thread; outside of any, what this process was
-        started under; else an empty one."""
+        """Return the policy of the innermost `with Policy(...)` block of this thread.
+
+        Outside of any block it is the policy under which this process was started, else an empty one.
+        """
         stack = _stack()
         if stack:
             return stack[-1]
@@ -113,7 +148,7 @@ class Policy:
 
     @classmethod
     def global_policy(cls) -> Policy:
-        """What holds where nothing is asked for: anywhere, round robin."""
+        """Return the policy that applies if no other one decides: any node, round robin."""
         return cls(
             placement=cls.Placement.ANYWHERE,
             distribution=cls.Distribution.ROUNDROBIN,
@@ -121,21 +156,21 @@ class Policy:
         )
 
     def get_sdict(self) -> dict[str, Any]:
-        """The policy as a dict of plain values."""
+        """Return the policy as a dict of plain values."""
         return {key: int(value) if isinstance(value, enum.IntEnum) else value for key, value in asdict(self).items()}
 
     @property
     def sdesc(self) -> dict[str, Any]:
-        """The same as get_sdict()."""
+        """The policy as a dict of plain values, as get_sdict() returns it."""
         return self.get_sdict()
 
     @classmethod
     def from_sdict(cls, sdict: dict[str, Any]) -> Policy:
-        """The policy that get_sdict() described."""
+        """Return the policy that get_sdict() described."""
         return cls(**sdict)
 
     def to_text(self) -> str:
-        """The policy as one line, which a process inherits from the block that it was started in."""
+        """Return the policy as one line of text, which a process inherits from the block in which it was started."""
         return json.dumps(self.get_sdict())
 
 
@@ -149,7 +184,7 @@ def _one_of(kind: type[_Choice], name: str, value: Any) -> _Choice:
 
 @functools.cache
 def _nothing() -> Policy:
-    """To compare with; nobody gets it."""
+    """Return an empty policy to compare with, which must not be given to callers."""
     return Policy()
 
 

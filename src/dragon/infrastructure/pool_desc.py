@@ -1,4 +1,4 @@
-"""What is known of a pool that was made by dragon.globalservices.pool."""
+"""The description of a pool that dragon.globalservices.pool made."""
 
 from __future__ import annotations
 
@@ -11,10 +11,23 @@ __all__ = ["PoolDescriptor", "PoolOptions"]
 
 
 class PoolOptions(msgspec.Struct):
-    """Taken and unused: a pool is on the node where it is made."""
+    """Options of dragonhpc that have no effect: a pool is on the node where it is made.
+
+    Attributes:
+        placement: has no effect.
+        target_node: has no effect.
+        sattr: has no effect.
+    """
 
     class Placement(enum.IntEnum):
-        """Where a pool is."""
+        """The node of a pool; has no effect.
+
+        Attributes:
+            DEFAULT: has no effect.
+            LOCAL: has no effect.
+            SPECIFIC: has no effect.
+            ANYWHERE: has no effect.
+        """
 
         DEFAULT = 0
         LOCAL = 1
@@ -27,10 +40,24 @@ class PoolOptions(msgspec.Struct):
 
 
 class PoolDescriptor(msgspec.Struct):
-    """A pool: its number, name, the index of its node, and what MemoryPool.attach() takes."""
+    """A pool.
+
+    Attributes:
+        m_uid: its number.
+        name: its name.
+        node: the index of its node.
+        state: whether it was destroyed.
+        sdesc: the argument of MemoryPool.attach().
+    """
 
     class State(enum.IntEnum):
-        """DEAD ones were destroyed."""
+        """The state of a pool.
+
+        Attributes:
+            PENDING: not used.
+            ACTIVE: it exists.
+            DEAD: it was destroyed.
+        """
 
         PENDING = 1
         ACTIVE = 2

@@ -1,7 +1,7 @@
-"""Folders and files that are opened by a name which other users can know.
+"""Opens folders and files whose names other users can know.
 
-Whoever knows a name can make a folder or a link of that name first, or after the one that was there is removed. So
-what is opened has to be this user's, closed to everybody else, and no link.
+Any user who knows a name can make a folder or a link of that name first, or after the original was removed. So what is
+opened must belong to this user, be closed to all others, and not be a link.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether it is a folder of this user that is closed to all others. Raises FileNotFoundError."""
+    """Return whether it is a folder of this user that is closed to all others. Raises FileNotFoundError."""
     status = folder.lstat()
     return stat.S_ISDIR(status.st_mode) and _is_own(status)
 
 
 def make_private(folder: Path) -> bool:
-    """Whether a private folder is there, made now or before."""
+    """Make a private folder unless it exists. Returns whether it is private."""
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
@@ -39,8 +39,9 @@ def make_private(folder: Path) -> bool:
 def checked_folder(folder: Path) -> Iterator[None]:
     """Check a private folder before and after its files are opened by name in the block.
 
-    Raises PermissionError where the folder is not private, or is another one at the end of the block; OSError where
-    it is a link or no folder.
+    Raises PermissionError if the folder is not private, or was replaced by the end of the block; OSError if it is a
+    link or
+    not a folder.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -53,14 +54,14 @@ def checked_folder(folder: Path) -> Iterator[None]:
 
 
 def connect_within(folder: Path, name: str, connection: socket.socket) -> None:
-    """Connect to a socket in a private folder. Raises PermissionError where the folder is not private, OSError."""
+    """Connect to a socket in a private folder. Raises PermissionError if the folder is not private, OSError."""
     connection.connect(str(folder / name))
-    if not is_private(folder):  # looked at afterwards: what is private now was so before
+    if not is_private(folder):  # checked afterwards: a folder that is private now was private before
         raise PermissionError(f"{folder} is not a private folder of yours, so {name!r} in it is not spoken to")
 
 
 def read_private(file: Path) -> bytes:
-    """What is in a private file. Raises PermissionError where it is not private, OSError where it is a link."""
+    """Return the contents of a private file. Raises PermissionError if it is not private, OSError if it is a link."""
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
         _check(opened.fileno(), file)
         return opened.read()

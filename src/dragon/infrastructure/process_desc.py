@@ -1,4 +1,4 @@
-"""What is known of a process of the run."""
+"""The description of a process of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ __all__ = ["ProcessDescriptor", "ProcessOptions"]
 
 
 class ProcessOptions(msgspec.Struct):
-    """Taken where programs give it, and without meaning here: every process can reach the runtime."""
+    """Options of dragonhpc that have no effect: every process can use the runtime.
+
+    Attributes:
+        make_inf_channels: has no effect.
+        mode: has no effect.
+        argdata: has no effect.
+    """
 
     make_inf_channels: bool = False
     mode: Any = None
@@ -21,14 +27,31 @@ class ProcessOptions(msgspec.Struct):
 
 
 class ProcessDescriptor(msgspec.Struct):
-    """A process: its id in the run, its id on its node, its name, its creator, the index and the host id (0 where it is
-    lost) of its node, its exit code once it has ended, and the ids of the processes that it started and that live.
+    """A process.
 
-    Whoever created it has the policy that it gave, and the connections of standard streams that are a PIPE.
+    Attributes:
+        p_uid: its puid.
+        pid: its process id on its node.
+        name: its name.
+        p_p_uid: the puid of its creator; 0 for the head process.
+        group: the number of its group; 0 for none.
+        node: the index of its node.
+        h_uid: the host id of its node; 0 if that is lost.
+        record: the name of its record in shared memory; None for a process that the run did not start.
+        ecode: its exit code, negative for a signal; None while it runs.
+        live_children: the puids of its live children, in the result of query(); else empty.
+        policy: the policy that its creator passed, in the result of create(); else None.
+        stdin_conn, stdout_conn, stderr_conn: the connections of streams that are a PIPE, in the result of create().
     """
 
     class State(enum.IntEnum):
-        """PENDING is asked for, ACTIVE runs, DEAD has ended."""
+        """The state of a process.
+
+        Attributes:
+            PENDING: not used.
+            ACTIVE: it runs.
+            DEAD: it has ended.
+        """
 
         PENDING = 1
         ACTIVE = 2

@@ -1,4 +1,4 @@
-"""How the telemetry of a run lies on disk.
+"""The format of a run's telemetry on disk.
 
 ```
 DIRECTORY/20261121T140312Z-3fa9c1/          a run: when it started, in UTC, and its name
@@ -9,8 +9,8 @@ DIRECTORY/20261121T140312Z-3fa9c1/          a run: when it started, in UTC, and 
     HOST-0.spans.arrows                      what its processes waited for and did, at level 5
 ```
 
-A stream can be read up to its last whole batch, whatever happened to its writer, and a Parquet file only when it is
-whole; so the one becomes the other when it is complete. Where both are there, the Parquet file counts if it is whole.
+A stream can be read up to its last complete batch, whatever happened to its writer, a Parquet file only when it is
+complete; so a stream is converted when it is complete. If both exist, the Parquet file counts if it is complete.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ __all__ = [
 DESCRIPTION = "run.json"
 STREAM, PARQUET = ".arrows", ".parquet"
 
-# What a file has besides values, which are in one for each hour.
+# The kinds of files. Samples have one file for each hour.
 Content = Literal["samples", "lifetimes", "spans"]
 _HOURLY = re.compile(r"(?P<node>.+-\d+)-\d{8}T\d{2}Z(\.\d+)?")
 
 
 class RunDescription(msgspec.Struct):
-    """A run: the host names of its nodes by index; times are in seconds since 1970. Without `ended` it did not end in
-    order, or runs still."""
+    """A run. `nodes` are the host names of its nodes by index; times are in seconds since 1970.
+
+    `ended` is None if the run did not end regularly, or is still running.
+    """
 
     name: str
     command: str
@@ -61,32 +63,32 @@ class RunDescription(msgspec.Struct):
 
 
 def folder_name(started: float, run: str) -> str:
-    """Of the folder of a run within the directory of recordings; sorts by time."""
+    """Return the name of a run's folder within the directory of recordings; names sort by time."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(started))}-{run}"
 
 
 def host_prefix(host: str) -> str:
-    """What the names of files of a host's nodes begin with, before the index of the node."""
+    """Return the beginning of the names of files of a host's nodes, before the index of the node."""
     return re.sub(r"[^\w.-]", "_", host)
 
 
 def node_prefix(host: str, node: int) -> str:
-    """What the names of a node's files begin with."""
+    """Return the beginning of the names of a node's files."""
     return f"{host_prefix(host)}-{node}"
 
 
 def hour_name(moment: float) -> str:
-    """An hour, as it is in the names of files."""
+    """Return an hour in the form of file names."""
     return time.strftime("%Y%m%dT%HZ", time.gmtime(moment))
 
 
 def stem_of(prefix: str, content: Content) -> str:
-    """Of the file with that of a node."""
+    """Return the stem of the name of a node's file with that content."""
     return f"{prefix}.{content}"
 
 
 def content_of_file(stem: str) -> tuple[str, Content] | None:
-    """The prefix of the node that a file is of, and what it has; None for a file of others."""
+    """Return the node's prefix and the content of a file with that stem; None if it is not a recording."""
     contents: tuple[Content, ...] = ("lifetimes", "spans")
     for content in contents:
         if stem.endswith(f".{content}"):
@@ -96,12 +98,12 @@ def content_of_file(stem: str) -> tuple[str, Content] | None:
 
 
 def schema_of(content: Content) -> Any:
-    """Of the rows of a file."""
+    """Return the Arrow schema of files with that content."""
     return {"samples": sample_schema, "lifetimes": lifetime_schema, "spans": span_schema}[content]()
 
 
 def sample_schema() -> Any:
-    """Of measured values. Rows of one metric with the same tags have the same `series` within a file."""
+    """Return the schema of measured values. In a file, rows of one metric with the same tags have the same `series`."""
     import pyarrow as pa
 
     return pa.schema(
@@ -117,7 +119,7 @@ def sample_schema() -> Any:
 
 
 def lifetime_schema() -> Any:
-    """Of processes: the fields of `Lifetime`."""
+    """Return the schema of processes: the fields of `Lifetime`."""
     import pyarrow as pa
 
     numbers = [pa.field(name, pa.int64(), nullable=False) for name in ("puid", "pid", "parent", "group")]
@@ -136,7 +138,7 @@ def lifetime_schema() -> Any:
 
 
 def span_schema() -> Any:
-    """Of what took a while: the fields of `Span`."""
+    """Return the schema of spans: the fields of `Span`."""
     import pyarrow as pa
 
     return pa.schema(
@@ -153,14 +155,14 @@ def span_schema() -> Any:
 
 
 def whole_batches(path: Path) -> Iterator[Any]:
-    """The record batches of a stream, up to the first that is not whole. Raises OSError where it cannot be opened."""
+    """Yield the record batches of a stream, up to the first incomplete one. Raises OSError if it cannot be opened."""
     import pyarrow as pa
 
-    # Not mapped into memory: its writer may cut off what it could not write whole.
+    # Not mapped into memory, because the writer may truncate an incomplete batch.
     with pa.OSFile(str(path)) as file:
         try:
             stream = pa.ipc.open_stream(file)
             while True:
                 yield stream.read_next_batch()
         except (StopIteration, OSError, pa.ArrowException):
-            return  # it ends here, in order or not
+            return  # the end of the stream, or an incomplete batch

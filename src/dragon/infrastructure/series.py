@@ -1,4 +1,4 @@
-"""Values of metrics over time: chosen by their tags, and many made few."""
+"""Values of metrics over time: selection by tags, and aggregation over intervals."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _REDUCE: dict[Aggregate, Callable[[Sequence[float]], float]] = {
     "avg": lambda values: sum(values) / len(values),
     "min": min,
     "max": max,
-    "sum": sum,  # fsum refuses infinities, and a loss that diverged is to be seen
+    "sum": sum,  # fsum refuses infinities, but a loss that diverged must be visible
     "count": lambda values: float(len(values)),
     "dev": lambda values: math.dist(values, [sum(values) / len(values)] * len(values)) / math.sqrt(len(values)),
 }
 
 
 def has(tags: Mapping[str, str], wanted: Mapping[str, Collection[str]]) -> bool:
-    """Whether each wanted tag has one of its values; "*" is any."""
+    """Return whether each wanted tag has one of its values; "*" means any value."""
     return all(name in tags and ("*" in values or tags[name] in values) for name, values in wanted.items())
 
 
-_SHORTEST = 1e-6
+_SHORTEST = 1e-6  # seconds
 
 
 def reduced(
     times: list[float], values: list[float], interval: float, aggregate: Aggregate
 ) -> tuple[list[float], list[float]]:
-    """One value for those within each `interval` seconds, at the begin of it; with 0 all as they are.
+    """Aggregate the values within each interval of `interval` seconds to one, at the start of the interval.
 
-    So they are also within less than a microsecond, which times since 1970 do not tell apart.
+    With 0, or less than a microsecond, which times since 1970 cannot resolve, the values are returned unchanged.
     """
     if not interval >= _SHORTEST:
         return times, values

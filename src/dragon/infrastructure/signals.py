@@ -1,4 +1,4 @@
-"""The signals that end a program, and those that tell it something."""
+"""The signals that end a program, and those that notify it."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ __all__ = [
 ]
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Those that end an agent."""
+"""The signals that end an agent."""
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Those to a front end that end the program it runs."""
+"""The signals to a front end that it forwards to the program, to end it."""
 
 NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
-"""Those to a front end that the program is told and goes on, as Slurm's that its time is nearly over."""
+"""The signals to a front end that it forwards as notifications, such as Slurm's that the time is nearly over."""
 
 PROGRAMS_OWN = (signal.SIGINT, signal.SIGQUIT, *NOTICES)
-"""Those that a terminal or Slurm sends to all processes at once, and of which the runtime's own take no notice."""
+"""The signals that a terminal or Slurm sends to all processes at once, and that the runtime's own processes ignore."""
 
 
 def set_for_programs(handler: signal.Handlers) -> None:
-    """Set what this process does when it gets one of the program's own."""
+    """Set this process's handler for the signals in PROGRAMS_OWN."""
     for number in PROGRAMS_OWN:
         signal.signal(number, handler)
 
 
 def hold_signals() -> set[int]:
-    """Those that end a program come later, after release_signals() of what this returns."""
+    """Block the signals that end a program. Returns the argument for release_signals(), after which they are
+    delivered."""
     return set(signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON))
 
 
 def release_signals(before: set[int]) -> None:
-    """Let what came meanwhile come now."""
+    """Unblock the signals, so that those that arrived meanwhile are delivered."""
     signal.pthread_sigmask(signal.SIG_SETMASK, before)

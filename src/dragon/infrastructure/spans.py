@@ -1,4 +1,4 @@
-"""What took a while, as a trace of a run shows it."""
+"""An interval in the trace of a run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ __all__ = ["Span"]
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Something that a thread of a process did or waited for. Times are in seconds since 1970.
+    """An operation or a wait of a thread of a process. Times are in seconds since 1970.
 
     `what` is get, put, read, join, acquire, wait or task; or, of the agent, send and receive: those of the same message
-    have the same `link`, which is 0 otherwise.
+    have
+    the same `link`, which is 0 otherwise.
     """
 
     start: float

@@ -1,4 +1,4 @@
-"""What follows from the system's errors, by their numbers."""
+"""What to do about errors of the system, by their numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["may_pass", "what_to_raise"]
 
 
 def what_to_raise(number: int) -> str:
-    """What to add to the words of a system's error of that number: the limit that was met, if it was one."""
+    """Return text to append to a system error: which limit to raise, or "" if it is not about a limit."""
     if number == errno.EAGAIN:
         return ": raise the limit of processes (ulimit -u, or the container's)"
     if number == errno.EMFILE:
@@ -17,5 +17,6 @@ def what_to_raise(number: int) -> str:
 
 
 def may_pass(number: int) -> bool:
-    """Whether a process that could not be started for that error may start later, when others have ended."""
+    """Return whether a process whose start failed with that error may be started later, when other processes have
+    ended."""
     return number in (errno.EAGAIN, errno.ENOMEM)

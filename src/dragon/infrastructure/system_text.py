@@ -1,4 +1,4 @@
-"""Variables, arguments and paths on their way to another process: a system has them as bytes, messages are UTF-8."""
+"""Encodes variables, arguments and paths for messages: they are bytes in the system, and messages are UTF-8."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 __all__ = ["readable", "restored", "sendable"]
 
-_STANDS_FOR_BYTES = "\0"  # in front of a byte a letter; no system has this in any
+_STANDS_FOR_BYTES = "\0"  # precedes text with one character for each byte; cannot occur in any text of the system
 
 
 def sendable(text: str) -> str:
-    """The text, or what stands for it where it is not UTF-8."""
+    """Return the text, in an encoded form if it is not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -19,10 +19,10 @@ def sendable(text: str) -> str:
 
 
 def restored(text: str) -> str:
-    """What sendable() was given."""
+    """Return the text that was passed to sendable()."""
     return os.fsdecode(text[1:].encode("latin-1")) if text.startswith(_STANDS_FOR_BYTES) else text
 
 
 def readable(text: str) -> str:
-    """The text for people, with escapes for what is not UTF-8."""
+    """Return the text with escapes for what is not UTF-8."""
     return text.encode(errors="backslashreplace").decode()

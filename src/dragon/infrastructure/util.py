@@ -1,4 +1,4 @@
-"""What programs import from here by name."""
+"""Functions that programs of dragonhpc import from here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["get_port"]
 
 
 def get_port() -> int:
-    """A TCP port of this machine at which nothing listens now. Raises OSError where there is none."""
+    """Return a TCP port of this machine that is free at the moment. Raises OSError if there is none."""
     with socket.socket() as found:
         found.bind(("", 0))
         port: int = found.getsockname()[1]

@@ -10,11 +10,11 @@
 | DRAGON_TELEMETRY_LEVEL | what is measured, 1 to 5 (default 0: nothing; docs/telemetry.md) |
 | DRAGON_TELEMETRY_DIRECTORY | where what is measured is written to files (default: nowhere) |
 | DRAGON_TELEMETRY_PERIOD | seconds between measurements (default 1) |
-| DRAGON_TELEMETRY_PORT | where Prometheus gets the metrics of the run, on this machine (default: nowhere) |
-| DRAGON_OTLP | the OpenTelemetry collector that the metrics of the run are sent to (a URL) |
-| DRAGON_DASHBOARD | 1: the run serves a page to look at, on this machine |
+| DRAGON_TELEMETRY_PORT | the port at which Prometheus gets the metrics of the run, on this machine (default: none) |
+| DRAGON_OTLP | the URL of the OpenTelemetry collector to which the metrics of the run are sent |
+| DRAGON_DASHBOARD | 1: the run serves its dashboard, on this machine |
 | DRAGON_PATCH_MP, DRAGON_PATCH_TORCH | 1: `import dragon` makes "dragon" the start method, torch's too |
-| DRAGON_ARGUMENT_DATA | where a process has the bytes that it was started with; set by the runtime |
+| DRAGON_ARGUMENT_DATA | the name of a queue with the bytes that a process was started with; set by the runtime |
 | DRAGON_RUN | folder of the run that a process belongs to; set by the runtime |
 """
 
@@ -65,13 +65,13 @@ DASHBOARD = "DRAGON_DASHBOARD"
 OTLP = "DRAGON_OTLP"
 
 HIGHEST_TELEMETRY_LEVEL = 5
-SHORTEST_PERIOD = 0.05
+SHORTEST_PERIOD = 0.05  # seconds
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_size(text: str) -> int:
-    """Bytes from a number with an optional K, M, G or T (and an optional B or iB). Raises ValueError."""
+    """Return the bytes of a size with an optional K, M, G or T (and an optional B or iB). Raises ValueError."""
     number = text.strip().upper().removesuffix("IB").removesuffix("B")
     unit = number[-1:] if number[-1:] in _UNITS and number[-1:] else ""
     try:
@@ -84,7 +84,7 @@ def parse_size(text: str) -> int:
 
 
 def memory_limit() -> int:
-    """Bytes of memory that this process may use: the machine's, or its control group's if that is less."""
+    """Return the bytes of memory that this process may use: the machine's, or its control group's if that is less."""
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     group = Path("/proc/self/cgroup").read_text().partition("0::")[2].strip()
     for folder in [Path("/sys/fs/cgroup" + group), *Path("/sys/fs/cgroup" + group).parents]:
@@ -98,21 +98,20 @@ def memory_limit() -> int:
 
 
 def arena_limit() -> int:
-    """Bytes of shared memory that a node's arena may take."""
+    """Return the bytes of shared memory that a node's arena may take. Raises ValueError."""
     text = os.environ.get(ARENA_SIZE)
     return parse_size(text) if text else memory_limit() // 2
 
 
 def strict() -> bool:
-    """Whether an affinity that cannot be met is an error."""
+    """Return whether an affinity that cannot be met is an error."""
     return os.environ.get(STRICT, "") not in ("", "0")
 
 
 def telemetry_level() -> int:
-    """What is to be measured. Where that is not said: processes too for files and the dashboard, nodes for Prometheus
-    and OpenTelemetry.
+    """Return the telemetry level. Raises ValueError.
 
-    Raises ValueError.
+    If the level is not set: 4 if there are files or a dashboard, else 2 for Prometheus or OpenTelemetry, else 0.
     """
     everything = dashboard() or telemetry_directory() is not None
     unsaid = "4" if everything else "2" if os.environ.get(TELEMETRY_PORT) or otlp() else "0"
@@ -123,13 +122,13 @@ def telemetry_level() -> int:
 
 
 def telemetry_directory() -> Path | None:
-    """Where what is measured is to be written, None for nowhere."""
+    """Return the directory of telemetry files; None if none are written."""
     text = os.environ.get(TELEMETRY_DIRECTORY)
     return Path(text).absolute() if text else None
 
 
 def telemetry_period() -> float:
-    """Seconds between measurements. Raises ValueError."""
+    """Return the seconds between measurements. Raises ValueError."""
     text = os.environ.get(TELEMETRY_PERIOD) or "1"
     try:
         period = float(text)
@@ -141,17 +140,17 @@ def telemetry_period() -> float:
 
 
 def otlp() -> str:
-    """Where metrics are sent to; empty for nowhere."""
+    """Return the URL to which metrics are sent; empty for none."""
     return os.environ.get(OTLP, "")
 
 
 def dashboard() -> bool:
-    """Whether the run is to serve its page."""
+    """Return whether the run serves its dashboard."""
     return os.environ.get(DASHBOARD, "") not in ("", "0")
 
 
 def telemetry_port() -> int:
-    """The TCP port at which a run is looked at, 0 for any. Raises ValueError."""
+    """Return the TCP port of the metrics and the dashboard, 0 for any. Raises ValueError."""
     text = os.environ.get(TELEMETRY_PORT) or "0"
     if not text.isdecimal() or int(text) > 65535:
         raise ValueError(f"{TELEMETRY_PORT}={text} is not a TCP port")

@@ -1,4 +1,4 @@
-"""What processes of a node wait for, by object, as its agent tells whoever looks at the run."""
+"""What processes of a node wait for, by object, as the node's agent reports it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["NodeWaits", "Waited", "Waiter"]
 
 
 class Waiter(msgspec.Struct, frozen=True):
-    """A thread that waits. `puid` is 0 and the name empty where the run did not start the process."""
+    """A thread that waits. `puid` is 0 and the name empty if the run did not start the process."""
 
     node: int
     pid: int
@@ -18,8 +18,10 @@ class Waiter(msgspec.Struct, frozen=True):
 
 
 class Waited(msgspec.Struct, frozen=True):
-    """Something on a node that threads wait for. `text` goes after "waits"; `waiters` are the first of `count`, who
-    have waited for the longest time."""
+    """An object of a node that threads wait for.
+
+    `text` are the words that follow "waits"; `waiters` are those of the `count` threads that have waited longest.
+    """
 
     node: int
     text: str
@@ -28,10 +30,11 @@ class Waited(msgspec.Struct, frozen=True):
 
 
 class NodeWaits(msgspec.Struct, frozen=True):
-    """What is waited for on a node.
+    """All waits on a node.
 
-    `processes` counts the node's processes that wait, however shortly, and `seconds` is how long all of their threads
-    that wait have done so at least.
+    `processes` is the number of the node's processes that wait, however shortly, and `seconds` the shortest time that
+    any of
+    their waiting threads has waited so far.
     """
 
     node: int
