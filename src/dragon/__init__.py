@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+"""The version of the package."""
 
 _LAZY = {
     "Batch": "dragon.workflows.batch",
@@ -50,8 +51,9 @@ _install()
 
 
 def _patch_multiprocessing() -> None:
-    """Make "dragon" the start method of multiprocessing, and with it of torch.multiprocessing, for a program that
-    does not say so itself."""
+    """Make "dragon" the start method of multiprocessing, and with it of torch.multiprocessing, for a program that does
+    not
+    choose one itself."""
     multiprocessing.set_start_method("dragon", force=True)
 
 
@@ -62,7 +64,7 @@ if "1" in (os.environ.get("DRAGON_PATCH_MP"), os.environ.get("DRAGON_PATCH_TORCH
 
 
 def in_dragon() -> bool:
-    """Whether this process belongs to a run."""
+    """Return whether this process belongs to a run."""
     from dragon.runtime.run import in_run
 
     return in_run()

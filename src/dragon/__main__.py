@@ -1,4 +1,4 @@
-"""`python -m dragon` is the dragon command."""
+"""Runs the dragon command, for `python -m dragon`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 if sys.argv[1:3] == ["node", "--join"]:
     from dragon.cli.node import main
 
-    sys.exit(main(sys.argv[2:]))  # with no more modules than it needs: every process that it forks has them too
+    sys.exit(main(sys.argv[2:]))  # imported alone, because every process that it forks has the same modules loaded
 
 from dragon.cli.command import run_and_exit
 

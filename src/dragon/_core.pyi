@@ -1,4 +1,4 @@
-"""The node's shared memory: arena, channels and synchronisation. Mechanism only."""
+"""The shared memory of a node: the arena, channels and synchronisation objects. Mechanism only."""
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -6,14 +6,14 @@ from typing import Any, Literal, NotRequired, TypedDict, final
 
 from typing_extensions import Buffer
 
-# How a shared object is named: offset, generation, role.
+# The name of a shared object: offset, generation, role.
 _Name = tuple[int, int, int]
 
 class DestroyedError(ValueError):
-    """The object is gone: it was destroyed, or its run has ended."""
+    """The object does not exist any more: it was destroyed, or its run has ended."""
 
 class LockedError(RuntimeError):
-    """A process that does not go on, because it was stopped or lost its processor, holds a lock that is needed."""
+    """A needed lock is held by a process that does not continue, because it was stopped or gets no CPU time."""
 
 class _Usage(TypedDict):
     limit: int
@@ -24,9 +24,10 @@ class _Usage(TypedDict):
 class Channel:
     """A first-in first-out queue of objects in shared memory.
 
-    `capacity` messages at most, 0: as many as there is memory, and no more once they take so many `mebibytes`. `role`
-    is 1 for the reader of a pipe, 2 for its writer. `maker`, a puid, makes it a user's queue, which is measured; or a
-    pool's tasks, with the channel of its `results` and the words in which its workers say what they are `doing`.
+    It holds `capacity` messages at most, 0: as many as there is memory for, and no more once they take `mebibytes` MiB.
+    `role` is 1 for the reader of a pipe, 2 for its writer. `maker`, a puid, makes it a user's queue, which telemetry
+    measures; or the tasks of a pool, with the channel of its `results` and the words `doing` with its workers' current
+    tasks.
     """
 
     def __init__(
@@ -64,21 +65,25 @@ class Channel:
         """Put an object with its ticket."""
 
     def _get_task(self, doing: Words, index: int) -> Any:
-        """Wait for the oldest object and take it. Word `index` of `doing` is 0 meanwhile, and its ticket from before it
-        is taken: where its taker dies, at whatever point, it is known what it had."""
+        """Wait for the oldest object and take it.
+
+        Word `index` of `doing` is 0 meanwhile, and is set to the object's ticket before it is taken: if the taker dies,
+        at
+        whatever point, its task is known.
+        """
 
     def _put_parts(self, kind: int, buffer: Buffer, timeout: float | None, ticket: int = 0) -> None: ...
     def _get_parts(self, timeout: float | None) -> tuple[int, bytes | Loan]: ...
     def _get_task_parts(self, doing: Words, index: int) -> tuple[int, bytes | Loan]: ...
     def _put_frames(self, head: bytes, buffers: list[Buffer], timeout: float | None) -> None:
-        """Put bytes, and buffers beside them, with nothing pickled."""
+        """Put bytes and separate buffers, without pickling."""
 
     def _get_frames(self, timeout: float | None) -> tuple[bytes, list[Any]]:
-        """What _put_frames() put: the bytes, and the buffers as memory on loan or as bytes."""
+        """Return what _put_frames() put: the bytes, and the buffers as loans or as bytes."""
 
     @staticmethod
     def _before_frame(head: bytes, size: int) -> tuple[int, bytes]:
-        """The kind of message that _put_frames() puts, and what precedes a single buffer of that size in it."""
+        """Return the kind of message that _put_frames() puts, and what precedes a single buffer of that size in it."""
 
     def _take_parcel(self, most: int) -> tuple[bytes, int, Loan | None]: ...
     def _put_parcel(self, buffer: Buffer, start: int) -> int: ...
@@ -86,14 +91,14 @@ class Channel:
     def _wait_readable(self, timeout: float | None) -> bool: ...
     def _fileno(self) -> int: ...
     def _ring_agent(self) -> None:
-        """From now on the agent's bell rings when there is something in it again. Only the agent reads it."""
+        """Ring the agent's bell whenever the channel has objects again. Only the agent reads such a channel."""
 
     def _holder(self) -> int:
-        """The process that holds the channel's own lock at this moment, or 0."""
+        """Return the process that holds the channel's own lock at the moment, or 0."""
 
     def _size(self) -> int: ...
     def _bytes(self) -> int:
-        """Of the run's memory, in which its messages lie."""
+        """Return the bytes of the run's memory that its messages take."""
 
     def _capacity(self) -> int: ...
     def _full(self) -> bool: ...
@@ -110,7 +115,7 @@ class Channel:
 class Lock:
     def __init__(self, recursive: bool | _Name = False) -> None: ...
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Whether it was acquired within `timeout` seconds. Warns if its holder had died."""
+        """Return whether the lock was acquired within `timeout` seconds. Warns if its holder had died."""
 
     def release(self) -> None:
         """Release the lock."""
@@ -120,7 +125,7 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
     ) -> None: ...
     def _take(self, timeout: float | None, /) -> bool:
-        """acquire() without the warning, by one who repairs what a holder that died has left."""
+        """Acquire the lock without the warning, for a caller that repairs the state that a dead holder has left."""
 
     def _is_mine(self) -> bool: ...
     def _count(self) -> int: ...
@@ -137,10 +142,10 @@ class Lock:
 class Semaphore:
     def __init__(self, value: int | _Name = 1, bound: int = 2147483647) -> None: ...
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Whether it was acquired within `timeout` seconds."""
+        """Return whether the counter was decremented within `timeout` seconds."""
 
     def release(self, n: int = 1) -> None:
-        """Raises ValueError beyond the bound."""
+        """Increment the counter by `n`. Raises ValueError beyond the bound."""
 
     def __enter__(self) -> bool: ...
     def __exit__(
@@ -164,10 +169,10 @@ class Event:
         """Reset the flag."""
 
     def is_set(self) -> bool:
-        """Whether the flag is set."""
+        """Return whether the flag is set."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the flag; False after `timeout` seconds."""
+        """Wait for the flag. Returns False after `timeout` seconds."""
 
     def _destroy(self) -> None: ...
     def _name(self) -> _Name: ...
@@ -192,7 +197,7 @@ class Condition:
     def _closed(self) -> bool: ...
 
 class Words:
-    """64-bit words that processes set, add to and wait on. A buffer of their bytes, too."""
+    """64-bit words that processes set, add to and wait on. Supports the buffer protocol."""
 
     def __init__(self, count: int | _Name) -> None: ...
     def __len__(self) -> int: ...
@@ -200,13 +205,13 @@ class Words:
     def __setitem__(self, i: int, value: int, /) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def add(self, i: int, value: int, /) -> int:
-        """The value before."""
+        """Add to word `i` and return its value before."""
 
     def swap_if(self, i: int, expected: int, value: int, /) -> bool:
-        """Whether the word was `expected`, and is `value` now."""
+        """Set word `i` to `value` if it is `expected`. Returns whether it was."""
 
     def wait(self, i: int, value: int, timeout: float | None = None) -> bool:
-        """Wait until word `i` is no longer `value`; False after `timeout` seconds."""
+        """Wait until word `i` is no longer `value`. Returns False after `timeout` seconds."""
 
     def _destroy(self) -> None: ...
     def _name(self) -> _Name: ...
@@ -225,52 +230,52 @@ class Loan:
 
 @final
 class Pinned:
-    """A buffer that may only be read, and lives as long as somebody looks into it."""
+    """A read-only buffer that keeps `owner` alive as long as a view of it exists."""
 
     def __init__(self, memory: Buffer, owner: object) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def address_of(memory: Buffer) -> int:
-    """Where a buffer begins in this process's memory."""
+    """Return the address of a buffer in this process."""
 
 def memory_at(address: int, size: int) -> memoryview:
-    """Memory that may only be read, and that somebody else sees to it stays there."""
+    """Return read-only memory, which the caller must keep mapped."""
 
 @final
 class BytesInPieces:
-    """A bytes object of so many bytes, whose pieces come one by one."""
+    """A bytes object of `size` bytes that is filled with pieces in order."""
 
     def __init__(self, size: int) -> None: ...
     @property
     def missing(self) -> int:
-        """How many bytes are still to come."""
+        """The number of bytes that are missing."""
 
     def add(self, piece: Buffer) -> None:
-        """The next bytes. Raises ValueError for too many."""
+        """Append the next piece. Raises ValueError for too many bytes."""
 
     def whole(self) -> bytes:
-        """The object, once. Raises ValueError while bytes are missing."""
+        """Return the object, once. Raises ValueError while bytes are missing."""
 
 def create_arena(limit: int) -> int:
-    """Make an arena for this process; returns its descriptor."""
+    """Make an arena for this process and return its descriptor."""
 
 def open_arena(fd: int) -> None:
-    """Map the arena behind a descriptor."""
+    """Map the arena of a descriptor."""
 
 def close_arena() -> None:
-    """Leave the run; handles of its objects are dead from now on."""
+    """Unmap the arena; handles of its objects cannot be used any more."""
 
 def leave_arena() -> None:
-    """This process ends: drop what it is attached to."""
+    """Release all objects of this process, which is about to end."""
 
 def leave_arena_at_exit() -> None:
-    """The same when the interpreter of this process has finished."""
+    """Release all objects when the interpreter of this process has finished."""
 
 class RunEnd:
-    """How a run is ended by the process that owns it.
+    """Ends a run, in the process that owns it.
 
-    `request`, sent to the agent's socket at `address`, asks it to end. It is waited for, longer while the file `busy`
-    exists, and the `folders` are removed.
+    `request` is sent to the agent's socket at `address` and asks it to end. The agent is awaited, longer while the file
+    `busy` exists, and the `folders` are removed.
     """
 
     def __init__(self, agent: int, address: str, request: bytes, busy: str, folders: list[str]) -> None: ...
@@ -281,28 +286,30 @@ class RunEnd:
         """End the run when the interpreter of this process has finished."""
 
 def forget_run_end() -> None:
-    """The run of this process has been ended."""
+    """Note that the run of this process was ended."""
 
 def set_tracker(descriptor: int) -> None:
-    """What leads to the tracker of shared memory, to be closed before this process ends its run."""
+    """Set the descriptor of the tracker of shared memory, which is closed before this process ends its run; -1 for
+    none."""
 
 def has_arena() -> bool: ...
 def arena_fd() -> int: ...
 def arena_id() -> int: ...
 def usage() -> _Usage:
-    """Bytes: the limit, reserved in the kernel, in blocks in use; and the number of those blocks."""
+    """Return the bytes of the limit, of memory committed by the kernel, and of blocks in use; and the number of those
+    blocks."""
 
 def trim() -> int:
-    """Give the pages of free blocks back; returns the bytes."""
+    """Return the pages of free blocks to the kernel. Returns the number of bytes."""
 
 def set_node(index: int, /) -> None:
-    """The index of the node this process is on."""
+    """Set the index of the node of this process."""
 
 def agent_bell() -> int:
-    """A descriptor from which the offsets of watched objects are read that changed, 8 bytes each."""
+    """Return a descriptor from which the offsets of changed watched objects are read, 8 bytes each."""
 
 def act_as(guest: int, thread: int, /) -> int:
-    """Act as a guest, a thread of a process of another node; returns whom this process was acting as."""
+    """Act as a guest, a thread of a process of another node. Returns the guest before."""
 
 def myself() -> int: ...
 def guest_attach(guest: int, offset: int, generation: int, role: int, /) -> None: ...
@@ -313,24 +320,24 @@ def next_number() -> int: ...
 def set_serializer(serializer: Callable[[Any], tuple[bytes, Sequence[Any] | None]]) -> None: ...
 def set_bell_folder(path: str, /) -> None: ...
 def reserve_slot() -> int:
-    """A place for a process to be forked."""
+    """Reserve a slot for a process to be forked."""
 
 def fill_slot(owner: int, pid: int, /) -> None: ...
 def take_slot(owner: int, /) -> None:
-    """This process is the one of that place, unless another process above it is."""
+    """Make that slot this process's, unless it is that of an ancestor."""
 
 def exists(offset: int, generation: int, /) -> bool: ...
 def reap(pid: int, /) -> bool:
-    """Free what a dead process left."""
+    """Free what a dead process left behind."""
 
 def reap_dead() -> int:
-    """Free what all dead processes left; returns their number."""
+    """Free what all dead processes left behind, and return their number."""
 
 def processes() -> list[tuple[int, int]]:
-    """(pid, blocks it owns) of every process."""
+    """Return (pid, number of blocks it owns) of every process."""
 
 class _Wait(TypedDict):
-    """What a thread of a process waits for. `kind` is empty where the object is gone.
+    """What a thread of a process waits for. `kind` is empty if the object does not exist any more.
 
     `attached` are the processes that have a handle of the object, one list for all that wait for it.
     """
@@ -344,32 +351,34 @@ class _Wait(TypedDict):
     attached: list[int]
     size: NotRequired[int]  # of a channel, like capacity
     capacity: NotRequired[int]
-    holder: NotRequired[int]  # of a lock; 0: nobody
+    holder: NotRequired[int]  # of a lock; 0: none
     value: NotRequired[int]  # of a semaphore
     is_set: NotRequired[bool]  # an event
 
 def trace(on: bool) -> None:
-    """From now on note waits of 10 us and more when they are over, and what note_task() is called with; or no more."""
+    """Start or stop recording waits of 10 us and more, when they end, and the tasks of note_task()."""
 
 def begin_span() -> int:
-    """The time now, in nanoseconds of the monotonic clock, while the run is traced; 0 otherwise."""
+    """Return the time in nanoseconds of the monotonic clock while the run is traced, otherwise 0."""
 
 def note_task(which: int, start: int) -> None:
-    """Note a task, known by that number (below 2**56), that this thread has done since then."""
+    """Record a task, identified by a number below 2**56, that this thread has run since `start`."""
 
 def take_spans(next: int) -> tuple[list[tuple[int, int, str, str, int, int, int]], int, int]:
-    """What was noted from the number `next` on, the number of the next call, and how many came too fast to be seen.
+    """Return the spans recorded from the number `next` on, the number for the next call, and how many were overwritten.
 
-    Each is: process id, thread, purpose, kind of object, its offset or the number of the task, start and end in
+    Each span is: process id, thread, purpose, kind of object, its offset or the number of the task, start and end in
     nanoseconds of the monotonic clock. The newest 16,384 are kept.
     """
 
 def waits() -> list[_Wait]:
-    """What every process of the run waits for, as far as it was noted. Also for a process that is none of the run's."""
+    """Return what every process of the run waits for, as far as recorded. Works outside of the run, too."""
 
 class _Queue(TypedDict):
-    """A user's queue: messages in it and those taken ever, the bytes of shared memory in which they lie, and how many
-    wait to get and to put. Of a pool, whose tasks it holds: the handles of it, tasks that run, results that came."""
+    """The state of a user's queue: messages in it and those taken in all, the bytes of shared memory that they take,
+    and the
+    numbers of threads that wait to get and to put. For the tasks of a pool also: handles, running tasks, results
+    received."""
 
     offset: int
     number: int
@@ -384,68 +393,75 @@ class _Queue(TypedDict):
     done: NotRequired[int]
 
 def find_queues(first: int, most: int) -> tuple[list[int], int]:
-    """The offsets of users' queues and pools among `most` blocks from the one with the index `first` on, and the index
-    to go on with, 0 after the last. This and queues() only look, and may be called in any thread."""
+    """Return the offsets of users' queues and pools among `most` blocks from index `first` on, and the next index.
+
+    That is 0 after the last block. This function and queues() only read, and may be called in any thread.
+    """
 
 def queues(offsets: Sequence[int]) -> list[_Queue]:
-    """Those that are there still."""
+    """Return the states of those queues that still exist."""
 
 def inquire(seconds: float) -> None:
-    """For that long, have every process that waits call what it gave on_inquiry(), once a second."""
+    """Make every waiting process call its on_inquiry() callback once a second, for that many seconds."""
 
 def asked() -> bool:
-    """Whether somebody asks what this process waits for."""
+    """Return whether stacks of waiting processes are requested at the moment."""
 
 def on_inquiry(callback: Callable[[], None]) -> None:
-    """What this process is to do when somebody asks what it waits for."""
+    """Set the function that this process calls when stacks of waiting processes are requested."""
 
 def set_keeper() -> None:
-    """This process keeps the run; waits end with it."""
+    """Make this process the keeper of the run: waits end when it ends."""
 
 def signal_descriptor(read: Sequence[int], ignored: Sequence[int]) -> int:
-    """Block these signals; a descriptor from which the first ones are read."""
+    """Block these signals, and return a descriptor from which the first ones are read."""
 
 def plain_fork() -> int: ...
 
 class ForkServer:
-    """What the zygote does between two forks: takes start requests, forks for those it may, reaps, tells the agent.
+    """The zygote's loop between two forks: takes start requests, forks those it may, reaps children, and tells the
+    agent.
 
-    Descriptors: `requests` come as datagrams, events go to the `agent` in packets, `signals` tells of SIGCHLD and
+    Descriptors: `requests` come as datagrams, events are sent to the `agent` in packets, `signals` reports SIGCHLD and
     SIGTERM.
     """
 
     def __init__(self, requests: int, agent: int, signals: int) -> None: ...
     def set_output(self, label: bool, forwards: bool) -> None:
-        """Labels go before the lines of processes; and where the run has several nodes, output to its front end."""
+        """Set whether lines of processes get labels, and whether output is forwarded to a front end, as on several
+        nodes."""
 
     def next(self) -> Literal["agent", "request", "refused", "child", "end"]:
-        """What is to be done that the server does not do itself: read what the agent said; start the process of
-        request(), then call started() or failed(); note why() a request could not be taken; be the process of
-        request(), in a child; end."""
+        """Return the next thing that the caller must do.
+
+        "agent": read what the agent sent; "request": start the process of request(), then call started() or failed();
+        "refused": log why() a request could not be taken; "child": run the process of request(), in a child; "end":
+        end.
+        """
 
     def request(self) -> bytes:
-        """The request as it came."""
+        """Return the request as it was received."""
 
     def descriptors(self) -> list[int]:
-        """What are to be the descriptors 0, 1, 2 … of the request's process; the server closes them itself."""
+        """Return the descriptors 0, 1, 2 … of the request's process; the server closes them itself."""
 
     def slot(self) -> int:
-        """The place of the request's process in the arena."""
+        """Return the slot of the request's process in the arena."""
 
     def why(self) -> str: ...
     def started(self, pid: int, forked: bool) -> None:
-        """Tell of a process. One that was forked takes its place in the arena by itself."""
+        """Report a process to the agent. A forked process takes its slot in the arena itself."""
 
     def failed(self, error: int, text: str) -> None: ...
     def fork_alike(self) -> None:
-        """Requests of the same main program and surroundings are forked for from now on without asking."""
+        """Fork for later requests of the same main program and surroundings without returning from next()."""
 
     def synchronise(self) -> None:
-        """Tell the agent all that has happened so far, and that this is all."""
+        """Send the agent all events so far, and a mark that these are all."""
 
     def reap(self) -> None: ...
     def disown(self) -> None:
-        """The children that are there now and were not started for a request are nobody's leftovers."""
+        """Ignore the present children that were not started for a request."""
 
     def running(self) -> list[int]: ...
     def enter_child(
@@ -453,26 +469,27 @@ class ForkServer:
     ) -> tuple[
         int, str, int, int, dict[str, str | None], str, bytes | tuple[_Name, int], list[str], list[int], list[int]
     ]:
-        """Be set up in a new child as its request asks for; what it then has to do, for child.run_forked()."""
+        """Set up a new child as its request asks for. Returns the arguments of child.run_forked()."""
 
 def anonymous_memory(label: str, /) -> int:
-    """A descriptor of memory without a name."""
+    """Return a descriptor of memory without a name."""
 
 def open_process(pid: int, /) -> int:
-    """A descriptor of a process, readable when that ends. Raises ProcessLookupError where there is none."""
+    """Return a descriptor of a process, readable when it ends. Raises ProcessLookupError if there is none."""
 
 def signal_process(descriptor: int, pid: int, number: int, /) -> None:
-    """Send a signal to the process that a descriptor was opened for. Raises ProcessLookupError."""
+    """Send a signal to the process of a descriptor. Raises ProcessLookupError if it has ended."""
 
 def current_umask() -> int:
-    """This process's umask, which stays as it is."""
+    """Return this process's umask, without changing it."""
 
 def current_limits() -> list[int]:
-    """Soft and hard resource limits of this process by number, then its niceness."""
+    """Return the soft and hard resource limits of this process by number, then its niceness."""
 
 def current_signals() -> list[int]:
-    """Sets of signals of this thread, signal n being bit n - 1: ignored, blocked, and those of SIGINT, SIGPIPE and
-    SIGXFSZ that are left to the system. Empty where they are those that an interpreter begins with."""
+    """Return masks of signals of this thread, signal n being bit n - 1: those ignored, those blocked, and those of
+    SIGINT,
+    SIGPIPE and SIGXFSZ that have the default action. Empty if they are those with which an interpreter starts."""
 
 def prctl(option: int, value: int, /) -> None: ...
 def start_executable(
@@ -488,4 +505,4 @@ def start_executable(
     reaper: bool,
     detached: bool,
 ) -> int:
-    """Start an executable; returns its process id or raises OSError."""
+    """Start an executable and return its process id. Raises OSError."""

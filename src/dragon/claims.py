@@ -1,7 +1,7 @@
-"""What the programs of a user on one node have claimed of something that they share.
+"""Claims of a user's programs on one node on something that they share.
 
-Each claim is a small file in a private folder of the process that made it. It counts while exactly that process lives:
-of one that was killed it is gone at once. Nothing here ever waits for another process.
+Each claim is a small file in a private folder of the process that made it. It is valid while exactly that process is
+alive: the claim of a killed process ends at once. No call waits for another process.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ __all__ = ["Claim"]
 
 
 class Claim:
-    """A claim of this process on what has the name, which every program of the user on this node has to use alike.
+    """A claim of this process on the resource of that name, which every program of the user on this node must use
+    alike.
 
-    Raises RunEndedError or OSError where there is no place for it. Programs with another TMPDIR, and those of other
-    containers, are not seen.
+    Raises ValueError for a name that is not an identifier, RunEndedError or OSError if no folder can be made for it.
+    Programs with another TMPDIR, and those of other containers, are not seen.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,8 +30,12 @@ class Claim:
         self._folder = OwnFolder(f"claim-{name}")
 
     def settle(self, decide: Callable[[list[bytes]], bytes]) -> bool:
-        """Claim what `decide` returns, given what the others have claimed. No other program does so at the same time:
-        False, and nothing has happened, where one is just doing it. Raises OSError where it cannot be written."""
+        """Claim the bytes that `decide(claims of the other programs)` returns.
+
+        No other program decides at the same time: returns False, and does nothing, if another one is just doing so.
+        Raises
+        OSError if the claim cannot be written, ValueError if it is closed.
+        """
         if self._folder.is_closed:
             raise ValueError("this claim is closed")
         with self._folder.alone(0) as is_alone:
@@ -47,10 +52,10 @@ class Claim:
     def _others(self) -> list[bytes]:
         found = []
         for file in self._folder.others():
-            with suppress(FileNotFoundError):  # its program has just closed it
+            with suppress(FileNotFoundError):  # the other program has just closed its claim
                 found.append(read_private(file))
         return found
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the claim."""
         self._folder.close()

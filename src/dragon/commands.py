@@ -1,4 +1,4 @@
-"""How commands end: with their exit code, once all that they printed is written."""
+"""The end of commands: they exit with their exit code once all their output is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["discard_stdout", "end_with", "worded"]
 
 
 def worded(error: Exception) -> str:
-    """What an error says. Those of the system are told by the file and what is wrong with it, without their number."""
+    """Return the text of an error. For an OSError this is the file name and the reason, without the error number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
@@ -26,17 +26,20 @@ def _of_stdout(error: OSError) -> str:
 
 
 def end_with(name: str, command: Callable[[], int], tell: Callable[[OSError], str] = _of_stdout) -> NoReturn:
-    """End this process with the code of `command`, which is called here; what cannot be printed is told in a line.
+    """Call `command` and end this process with the code that it returns. Output that cannot be written is reported in a
+    line.
 
-    `tell` words an error of the system, or raises it: by default one that is not of stdout.
+    `tell` returns the text for an OSError, or raises it: by default one that does not concern stdout.
     """
     code: int | str | None
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal cannot show is told, as on stderr
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # escape characters that the terminal cannot show, as on stderr
     try:
         code = _all_printed(command)
     except BrokenPipeError:
-        # Who read it has seen enough, as of `dragon ps | head -1`.
+        # The reader has ended, for example of `dragon ps | head -1`.
         code = 128 + signal.SIGPIPE
         discard_stdout()
     except OSError as error:
@@ -52,12 +55,12 @@ def _all_printed(command: Callable[[], int]) -> int | str | None:
         code = command()
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
-    except SystemExit as ended:  # of argparse, which may have printed its help
+    except SystemExit as ended:  # raised by argparse, which may have printed its help
         code = ended.code
     print(end="", flush=True)
     return code
 
 
 def discard_stdout() -> None:
-    """Print to nowhere from now on. Python writes what is left once more when it ends, and would tell of that too."""
+    """Discard all further output to stdout. Python flushes it once more at its end, and would report an error again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

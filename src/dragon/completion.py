@@ -1,6 +1,6 @@
 """Scripts with which shells complete a command, made by shtab from the command's argument parsers.
 
-shtab is imported when a script is asked for, and needed then only.
+shtab is imported only when a script is requested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ This needs shtab: pip install 'dragon-runtime[completion]'. The script itself ne
 
 
 def parser(name: str) -> argparse.ArgumentParser:
-    """The command line of `NAME completion`."""
+    """Return the argument parser of `NAME completion`."""
     result = argparse.ArgumentParser(
         prog=f"{name} completion",
         description=f"Print a script with which a shell completes `{name}`.",
@@ -47,10 +47,11 @@ def print_script(
     commands: Callable[[], Mapping[str, argparse.ArgumentParser]],
     words: Sequence[str],
 ) -> int:
-    """Print a script that completes `name`, its options, its commands and theirs; the exit code.
+    """Print a script that completes `name`, its options, its commands and their options. Returns the exit code.
 
-    `options` is the parser of the command's own options, and is changed; `commands` gives the parsers of its commands,
-    and is called after `words` have been understood.
+    `options` is the parser of the command's own options, and is changed; `commands()` returns the parsers of its
+    commands,
+    and is called after `words` were parsed.
     """
     shell = parser(name).parse_args(list(words)).shell
     if importlib.util.find_spec("shtab") is None:
@@ -58,7 +59,7 @@ def print_script(
         return 1
     import shtab
 
-    # All words after a program's name are its own: one word is a command, further ones are files.
+    # One word is a command; further ones, which belong to a program, are completed as files.
     subparsers = options.add_subparsers(metavar="COMMAND")
     subparsers.nargs = None
     for command, its in commands().items():
@@ -67,14 +68,14 @@ def print_script(
     _complete_files(options, shtab.FILE, shtab.DIRECTORY)
     script = shtab.complete(options, shell)
     if shell == "bash":
-        # A program is a file, and no choice of the parser's.
+        # A program is a file, which is not among the parser's choices.
         script += f"\ncomplete -o bashdefault -o default -F _shtab_{name} {name}"
     print(script)
     return 0
 
 
 def _complete_files(of: argparse.ArgumentParser, files: object, folders: object) -> None:
-    """Mark arguments that are files or folders, by their name in the help, as shtab wants it."""
+    """Mark arguments that are files or folders, by their name in the help, in the way that shtab expects."""
     for action in of._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():

@@ -1,4 +1,5 @@
-"""How many cores a program may use: affinity, the CPU quotas of control groups, and the workload manager's word."""
+"""The number of cores that a program may use: from its affinity, CPU quotas of control groups, and the workload
+manager."""
 
 from __future__ import annotations
 
@@ -10,20 +11,24 @@ from pathlib import Path
 
 __all__ = ["cpu_quota", "managed_cores", "usable_cores"]
 
-# The words of Slurm, PBS Pro (NCPUS) and Torque.
+# Variables of Slurm, PBS Pro (NCPUS) and Torque.
 _CPU_VARIABLES = ("SLURM_CPUS_ON_NODE", "PBS_NCPUS", "NCPUS", "PBS_NUM_PPN")
 _ROOT = Path("/")
 _Quota = Callable[[Path], float]
 
 
 def usable_cores(root: Path = _ROOT) -> float:
-    """Cores' worth of time that this process may use, not always a whole number. `root` is where proc and sys are."""
+    """Return how many cores this process may use, which may be a fraction. `root` is the folder that has proc
+    and sys."""
     return min(len(os.sched_getaffinity(0)), cpu_quota(root), managed_cores())
 
 
 def cpu_quota(root: Path = _ROOT) -> float:
-    """Cores' worth of time that the control groups of this process grant, of version 1 or 2, the tightest of them and
-    of those around them; infinite where none has a quota. `root` is where proc and sys are."""
+    """Return the number of cores that the control groups of this process, of version 1 or 2, allow; infinite without a
+    quota.
+
+    The smallest quota of the groups and their parents counts. `root` is the folder that has proc and sys.
+    """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except FileNotFoundError:
@@ -41,13 +46,13 @@ def cpu_quota(root: Path = _ROOT) -> float:
 
 
 def managed_cores() -> float:
-    """Cores that the workload manager says this job has on this node, infinite where there is none."""
+    """Return the number of cores that the workload manager gives this job on this node; infinite without one."""
     limits = [int(os.environ[name]) for name in _CPU_VARIABLES if os.environ.get(name, "").isdigit()]
     return max(1, min([_slurm_cores(), *limits]))
 
 
 def _slurm_cores() -> float:
-    """This node's part of Slurm's list for the job, such as 72(x2),36."""
+    """Return this node's entry in Slurm's list for the job, such as 72(x2),36."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")):
         counts += [int(count)] * int(times or 1)
@@ -56,8 +61,12 @@ def _slurm_cores() -> float:
 
 
 def _least(mount: Path, group: str, quota_of: _Quota) -> float:
-    """The least quota of a group and those around it. In a container the path may be that of the machine, of which the
-    container sees its own group alone, at the mount: what is not there is passed over."""
+    """Return the smallest quota of a group and its parents.
+
+    In a container the path may be the machine's, while the container sees only its own group, at the mount: folders
+    that do
+    not exist are skipped.
+    """
     parts = [part for part in group.split("/") if part not in ("", "..")]
     return min(quota_of(mount.joinpath(*parts[:length])) for length in range(len(parts) + 1))
 
@@ -71,7 +80,7 @@ def _quota_of_version_1(folder: Path) -> float:
 
 
 def _words(file: Path, count: int) -> list[str]:
-    """The words of a file, none where there are not so many, or no file."""
+    """Return the words of a file; none if it does not have exactly `count` words or does not exist."""
     try:
         words = file.read_text().split()
     except (FileNotFoundError, NotADirectoryError, PermissionError):

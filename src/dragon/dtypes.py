@@ -23,7 +23,13 @@ __all__ = [
 
 
 class WaitMode(enum.IntEnum):
-    """Taken and unused: waiting adapts by itself."""
+    """Options of dragonhpc that have no effect: waiting adapts by itself.
+
+    Attributes:
+        IDLE_WAIT: has no effect.
+        SPIN_WAIT: has no effect.
+        ADAPTIVE_WAIT: has no effect.
+    """
 
     IDLE_WAIT = 0
     SPIN_WAIT = 1
@@ -31,7 +37,14 @@ class WaitMode(enum.IntEnum):
 
 
 class ReturnWhen(enum.IntEnum):
-    """Taken and unused: what was sent to a channel of this node is in it when send() returns."""
+    """Options of dragonhpc that have no effect: when send() returns, the message is in a channel of this node.
+
+    Attributes:
+        WHEN_IMMEDIATE: has no effect.
+        WHEN_BUFFERED: has no effect.
+        WHEN_DEPOSITED: has no effect.
+        WHEN_RECEIVED: has no effect.
+    """
 
     WHEN_IMMEDIATE = 0
     WHEN_BUFFERED = 1
@@ -44,7 +57,12 @@ WHEN_IMMEDIATE, WHEN_BUFFERED, WHEN_DEPOSITED, WHEN_RECEIVED = ReturnWhen
 
 
 class DragonException(DragonError):
-    """Any error of the low-level interface. `lib_err` is its code."""
+    """The base class of the errors of the low-level interface.
+
+    Attributes:
+        code: the default code of the class.
+        lib_err: the code of this error.
+    """
 
     code = Code.FAILURE
 

@@ -1,4 +1,4 @@
-"""Files that are there when they are whole, and errors that name them."""
+"""Writes files atomically, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["append_bytes", "whole_file", "write_bytes"]
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Where to write what is to be at `path`: there is all of it once the block has ended, and nothing if it raised.
+    """Yield a path to write to. The file appears at `path` when the block has ended, and not at all if it raised.
 
-    A link is followed. What is no file, a pipe or a device, is written itself.
+    A link is followed. A pipe or device is written to directly. Raises OSError, for example for a missing folder.
     """
     if path.exists() and not path.is_file():
         yield path
         return
     target = path.resolve()
-    target.parent.stat()  # where there is no such folder, the error names it
+    target.parent.stat()  # raises an error that names the folder if it does not exist
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
         yield temporary
@@ -32,7 +32,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file. Raises OSError, which names it also where the disk is full, as Python's own does not."""
+    """Write a file. Raises OSError with the name of the file, also if the disk is full, when Python's own error has
+    none."""
     try:
         path.write_bytes(data)
     except OSError as error:
@@ -40,8 +41,10 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def append_bytes(descriptor: int, data: bytes, path: Path) -> None:
-    """Write all of it to an open file, at once. Raises OSError with the name of the file, `path`, also where there was
-    room for a part: that part is there then."""
+    """Write all of `data` to an open file with one call.
+
+    Raises OSError with the name of the file, `path`, also if there was room for a part only, which is then written.
+    """
     try:
         if os.write(descriptor, data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""What a process that was forked by `os.fork()` has to do first."""
+"""The first steps of a process that was forked by `os.fork()`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ __all__ = ["begin_child"]
 
 
 def begin_child() -> None:
-    """Let go of what is the parent's, as a child that `multiprocessing` forks does.
+    """Release the parent's finalizers and connections, as a child that `multiprocessing` forks does.
 
-    Without it a proxy of a `multiprocessing.Manager` uses the parent's connection, at the same time as the parent.
+    Without this call a proxy of a `multiprocessing.Manager` uses the parent's connection, at the same time as the
+    parent.
     """
     forget_finalizers()
     call_fork_hooks()

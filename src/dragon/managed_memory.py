@@ -1,8 +1,8 @@
 """Pools and blocks of shared memory, for programs of the low-level interface.
 
-A pool is a limit on memory of the node's arena: nothing is set aside for it, and the default pool of a node is all of
-its arena. A block lives until free(), or until no process that has it lives any more. dragon.native.array.Array and
-multiprocessing.shared_memory do the same with less to write.
+A pool is a limit on memory of the node's arena: nothing is reserved for it, and the default pool of a node is its whole
+arena. A block exists until free(), or until no process that has it is alive. dragon.native.array.Array and
+multiprocessing.shared_memory do the same with less code.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ __all__ = [
     "PoolType",
 ]
 
-_SIZE, _USED, _COUNT, _GONE, _WORDS = range(5)  # words of a pool
-_WORD = 8
+_SIZE, _USED, _COUNT, _GONE, _WORDS = range(5)  # indices of the words of a pool, and their number
+_WORD = 8  # bytes
 
 
 class DragonMemoryError(DragonException):
-    """Any error of memory."""
+    """The base class of the errors of memory."""
 
 
 class DragonPoolError(DragonMemoryError):
-    """Any error of a pool."""
+    """The base class of the errors of pools."""
 
 
 class DragonPoolCreateFail(DragonPoolError):
@@ -51,11 +51,11 @@ class DragonPoolCreateFail(DragonPoolError):
 
 
 class DragonPoolAttachFail(DragonPoolError):
-    """There is no such pool."""
+    """The pool or block does not exist, or the bytes were not written by serialize()."""
 
 
 class DragonPoolDetachFail(DragonPoolError):
-    """Raised by nothing here."""
+    """Never raised."""
 
 
 class DragonPoolAllocationNotAvailable(DragonPoolError):
@@ -65,7 +65,15 @@ class DragonPoolAllocationNotAvailable(DragonPoolError):
 
 
 class PoolType(enum.Enum):
-    """Where a pool's memory is; here always SHM."""
+    """The kind of a pool's memory; always SHM.
+
+    Attributes:
+        SHM: shared memory.
+        HUGEPAGE: not used.
+        GPU: not used.
+        FILE: not used.
+        PRIVATE: not used.
+    """
 
     SHM = 0
     HUGEPAGE = 1
@@ -75,7 +83,14 @@ class PoolType(enum.Enum):
 
 
 class AllocType(enum.Enum):
-    """What a block is for; taken and unused."""
+    """The purpose of a block; has no effect.
+
+    Attributes:
+        DATA: has no effect.
+        CHANNEL: has no effect.
+        CHANNEL_BUFFER: has no effect.
+        BOOTSTRAP: has no effect.
+    """
 
     DATA = 0
     CHANNEL = 1
@@ -84,7 +99,7 @@ class AllocType(enum.Enum):
 
 
 class _Told(msgspec.Struct, array_like=True):
-    """What serialize() says of a pool or a block; a default pool has no words."""
+    """The form in which serialize() describes a pool or a block; a default pool has no words."""
 
     what: str
     muid: int
@@ -104,7 +119,7 @@ def _read(data: Any, what: str) -> _Told:
 
 
 def _less(count: int) -> int:
-    """What to add to a word to subtract."""
+    """Return the number to add to a word in order to subtract `count`."""
     return (1 << 64) - count
 
 
@@ -113,8 +128,10 @@ class MemoryPool:
 
     Args:
         size: bytes of all blocks together.
-        uid: a number of its own, by which nothing is found.
-        fname, pre_alloc_blocks, min_block_size, max_allocations: taken and unused.
+        uid: a number for the program's own use.
+        fname, pre_alloc_blocks, min_block_size, max_allocations: have no effect.
+
+    Raises DragonPoolCreateFail for an invalid size.
     """
 
     def __init__(
@@ -136,7 +153,10 @@ class MemoryPool:
 
     @classmethod
     def attach(cls, pool_ser: Any, *, existing_memory_pool: MemoryPool | None = None) -> Self:
-        """The pool that serialize() described. Raises DragonPoolAttachFail where there is none."""
+        """Return the pool that serialize() described. Raises DragonPoolAttachFail if it does not exist.
+
+        `existing_memory_pool` has no effect.
+        """
         told = _read(pool_ser, "pool")
         pool = cls.__new__(cls)
         pool._muid, pool._node, pool._size, pool._detached = told.muid, told.node, told.size, False
@@ -152,19 +172,19 @@ class MemoryPool:
 
     @classmethod
     def default(cls, node: int | None = None) -> Self:
-        """The pool that is all of a node's arena; its `muid` is the node's index."""
+        """Return the pool that is the whole arena of a node, by default of this one; its `muid` is the node's index."""
         index = this_run().node if node is None else node
         return cls.attach(msgspec.msgpack.encode(_Told("pool", index, index, _core.usage()["limit"], None)))
 
     @staticmethod
     def numbered(serialized: bytes, muid: int) -> bytes:
-        """What serialize() gave, with another number."""
+        """Return the result of a pool's serialize() with another number."""
         told = _read(serialized, "pool")
         told.muid = muid
         return msgspec.msgpack.encode(told)
 
     def serialize(self) -> bytes:
-        """What attach() takes."""
+        """Return bytes that describe the pool, for attach()."""
         words = None if self._words is None else self._words._name()
         return msgspec.msgpack.encode(_Told("pool", self._muid, self._node, self._size, words))
 
@@ -180,7 +200,12 @@ class MemoryPool:
     # ---- blocks
 
     def alloc(self, size: int, alloc_type: AllocType | None = None) -> MemoryAlloc:
-        """A new block of zeros. Raises DragonPoolAllocationNotAvailable where the pool, or the node, has no room."""
+        """Allocate a block of zeros. `alloc_type` has no effect.
+
+        Raises DragonPoolAllocationNotAvailable if the pool or the node has no room, DragonMemoryError for an invalid
+        size,
+        NotSupportedError for a pool of another node.
+        """
         size = plain_number(size)
         if not isinstance(size, int) or size < 1:
             raise DragonMemoryError(
@@ -202,11 +227,11 @@ class MemoryPool:
     def alloc_blocking(
         self, size: int, timeout: float | None = None, alloc_type: AllocType | None = None
     ) -> MemoryAlloc:
-        """The same. It does not wait: raises DragonPoolAllocationNotAvailable at once."""
+        """Allocate a block, as alloc(). It never waits for room: `timeout` has no effect."""
         return self.alloc(size, alloc_type)
 
     def alloc_from_bytes(self, bytes_object: Any) -> MemoryAlloc:
-        """A new block with these bytes."""
+        """Allocate a block that contains these bytes. Raises the exceptions of alloc()."""
         data = memoryview(bytes_object).cast("B")
         block = self.alloc(max(1, len(data)))
         block.get_memview()[: len(data)] = data
@@ -232,21 +257,21 @@ class MemoryPool:
         if self._detached or (self._words is not None and self._words[_GONE]):
             raise DragonPoolError(f"pool {self._muid} was destroyed or detached", Code.OBJECT_DESTROYED)
 
-    # ---- what is known of it
+    # ---- attributes
 
     @property
     def muid(self) -> int:
-        """Its number."""
+        """The number of the pool."""
         return self._muid
 
     @property
     def size(self) -> int:
-        """Bytes of all blocks together, at most."""
+        """The bytes of all blocks together, at most."""
         return self._size
 
     @property
     def free_space(self) -> int:
-        """Bytes that are left of that."""
+        """The bytes that are not allocated."""
         if self._words is not None:
             return max(0, self._size - self._words[_USED])
         usage = _core.usage()
@@ -254,33 +279,33 @@ class MemoryPool:
 
     @property
     def utilization(self) -> float:
-        """Percent that are used."""
+        """The allocated part in percent."""
         return 100 * (1 - self.free_space / self._size)
 
     @property
     def num_allocations(self) -> int:
-        """Blocks that were not freed."""
+        """The number of blocks that were not freed."""
         return self._words[_COUNT] if self._words is not None else _core.usage()["blocks"]
 
     @property
     def pool_type(self) -> PoolType:
-        """SHM."""
+        """The kind of memory: PoolType.SHM."""
         return PoolType.SHM
 
     @property
     def is_local(self) -> bool:
-        """Whether it is memory of this node."""
+        """Whether the pool is memory of this node."""
         return self._node == this_run().node
 
-    # ---- its end
+    # ---- ending
 
     def destroy(self) -> None:
-        """Refuse further blocks, for all processes; those that there are stay until they are freed."""
+        """Allocate no more blocks, in all processes; existing blocks stay until they are freed."""
         if self._words is not None:
             self._words[_GONE] = 1
 
     def detach(self, serialize: bool = False) -> None:
-        """Use it no more in this process."""
+        """Close the pool in this process. `serialize` has no effect."""
         self._detached = True
 
     def __getattr__(self, name: str) -> Any:
@@ -294,7 +319,7 @@ class MemoryPool:
 
 
 class MemoryAlloc:
-    """A block of shared memory. Made by MemoryPool.alloc()."""
+    """A block of shared memory. MemoryPool.alloc() makes it."""
 
     _pool: MemoryPool | None
     _words: Words | None
@@ -309,7 +334,10 @@ class MemoryAlloc:
 
     @classmethod
     def attach(cls, serialized_bytes: Any) -> Self:
-        """The block that serialize() described. Raises DragonMemoryError where it is gone."""
+        """Return the block that serialize() described.
+
+        Raises DragonMemoryError if it does not exist any more, NotSupportedError if it is on another node.
+        """
         told = _read(serialized_bytes, "block")
         if told.node != this_run().node or told.words is None:
             raise NotSupportedError(f"the block is memory of node {told.node}; only its own processes can look into it")
@@ -324,7 +352,7 @@ class MemoryAlloc:
         return cls._made(None, words, told.size, told.muid)
 
     def serialize(self) -> bytes:
-        """What attach() takes, in any process of this node."""
+        """Return bytes that describe the block, for attach() in any process of this node."""
         return msgspec.msgpack.encode(_Told("block", self._offset, this_run().node, self._size, self._memory()._name()))
 
     def __reduce__(self) -> Any:
@@ -337,44 +365,45 @@ class MemoryAlloc:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return self._size
 
     def get_memview(self) -> memoryview:
-        """The memory, to be read and written."""
+        """Return the block's memory, which can be read and written. Raises DragonMemoryError if the block was freed."""
         return memoryview(self._memory()).cast("B")[self._offset : self._offset + self._size]
 
     def get_int_ptr(self) -> int:
-        """Its address in this process."""
+        """Return the block's address in this process."""
         return int(_core.address_of(self.get_memview()))
 
     def clear(self, start: int = 0, stop: int | None = None) -> None:
-        """Set bytes to zero."""
+        """Set the bytes from `start` to `stop` to zero."""
         memory = self.get_memview()[start:stop]
         memory[:] = bytes(len(memory))
 
     def clone(self, offset: int = 0, length: int | None = None) -> MemoryAlloc:
-        """A part of the same memory."""
+        """Return a block that is a part of the same memory. Raises DragonMemoryError for a part outside of it."""
         length = self._size - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > self._size:
             raise DragonMemoryError(f"{length} bytes from {offset} on are not in a block of {self._size} bytes")
         return MemoryAlloc._made(None, self._memory(), length, self._offset + offset)
 
     def copy(self, pool: MemoryPool, timeout: float | None = None) -> MemoryAlloc:
-        """A block of that pool with the same bytes."""
+        """Allocate a block of `pool` with the same bytes. `timeout` has no effect."""
         return pool.alloc_from_bytes(self.get_memview())
 
     def is_the_same_as(self, other: MemoryAlloc) -> bool:
-        """Whether it is the same memory."""
+        """Return whether both blocks begin at the same place in the same memory."""
         return self._memory()._name() == other._memory()._name() and self._offset == other._offset
 
     def free(self) -> None:
-        """Give the memory back once no other process has it. Raises DragonMemoryError for one that was freed."""
+        """Free the block; its memory is released once no other process has it. Raises DragonMemoryError if it was freed
+        before."""
         self._memory()
         if self._pool is not None:
             self._pool._give_back(self._size)
         self._words = self._pool = None
 
     def detach(self) -> None:
-        """Use it no more in this process."""
+        """Close the block in this process."""
         self._words = None

@@ -1,4 +1,4 @@
-"""Files and memory that the programs of a user on one node have in common while they run."""
+"""Files and memory that the programs of a user on one node share while they run."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from dragon.runtime.own_folder import OwnFolder
 
 __all__ = ["NodeFile", "NodeMemory", "Parts", "Place", "SnapshotGoneError"]
 
-_LOCK_TIMEOUT_S = 5.0  # seconds for another program to come to its file
+_LOCK_TIMEOUT_S = 5.0  # seconds to wait for another program that is opening its file
 
 
 class NodeFile:
-    """A file that all programs of the user on this node which name it have in common.
+    """A file that all programs of the user on this node which use its name share.
 
-    Each has it under a name in a private folder of its own, so that it is there until the last of them closes it or
-    ends; what one that was killed has left goes with the next look of another program, or the next run. Programs with
-    another TMPDIR, and those of other containers, have another file.
+    Each program has it as a link in its own private folder, so that it exists until the last of them closes it or ends.
+    The
+    link of a killed program is removed when another program opens such a file, or by the next run. Programs with
+    another
+    TMPDIR, and those of other containers, have another file.
 
     Args:
         name: an identifier.
-        size: bytes; the file is zero at first.
+        size: the size in bytes; a new file is filled with zeros.
 
-    Raises RunEndedError or OSError where there is no place for it, TimeoutError where another program that is just
-    coming to its file was stopped.
+    Raises ValueError for an invalid name, RunEndedError or OSError if no folder can be made, TimeoutError if another
+    program was stopped while it opened its file.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -46,16 +48,16 @@ class NodeFile:
 
     @property
     def path(self) -> Path:
-        """Where this process has it."""
+        """The path of the file in this process's folder."""
         return self._folder.file
 
     def close(self) -> None:
-        """Have it no more; others still do."""
+        """Remove the file from this process's folder; other programs keep it."""
         self._folder.close()
 
 
 def _linked(there: Path, here: Path) -> bool:
-    with suppress(FileNotFoundError):  # its program has just closed it
+    with suppress(FileNotFoundError):  # the other program has just closed its file
         os.link(there, here, follow_symlinks=False)
         return True
     return False

@@ -1,5 +1,5 @@
-"""The codes of errors, as programs know them from dragonhpc: `DragonError.KEY_NOT_FOUND` is what the `lib_err` of a
-dictionary's error, `"DRAGON_KEY_NOT_FOUND"`, names."""
+"""The error codes of dragonhpc: `DragonError.KEY_NOT_FOUND` is what the `lib_err` of a dictionary's error,
+`"DRAGON_KEY_NOT_FOUND"`, names."""
 
 from __future__ import annotations
 
@@ -41,4 +41,4 @@ DragonError = enum.IntEnum(
     "OBJECT_DESTROYED SEMAPHORE_NOT_FOUND BAD_RETURN_CODE",
     start=0,
 )
-"""The codes of errors by name, as in dragonhpc."""
+"""The error codes by name, as in dragonhpc."""

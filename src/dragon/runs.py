@@ -1,4 +1,4 @@
-"""The runs of this user on this machine, and which of them a word on the command line means."""
+"""The runs of this user on this machine, and how the command line names them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,28 @@ _MAX_COMMAND_CHARS = 60
 
 
 class NoSuchRunError(DragonError):
-    """A word means no run, or several; the message says which there are."""
+    """A word on the command line means no run, or several; the message lists the runs."""
 
 
 class Node(msgspec.Struct):
-    """The part of a run that is on one node: this machine, or one that is rehearsed on it."""
+    """The part of a run on one node: this machine, or a simulated node on it.
+
+    Attributes:
+        folder: the run's folder on the node.
+        info: the description in that folder.
+    """
 
     folder: Path
     info: RunInfo
 
 
 class Run(msgspec.Struct):
-    """A run and its nodes on this machine."""
+    """A run and its nodes on this machine.
+
+    Attributes:
+        name: the name of the run, the same on all its nodes.
+        nodes: its nodes on this machine, by index.
+    """
 
     name: str
     nodes: list[Node]
@@ -42,35 +52,35 @@ class Run(msgspec.Struct):
 
     @property
     def shortened(self) -> str:
-        """The beginning of its command, in one line."""
+        """The beginning of the command line, at most 60 characters in one line."""
         line = " ".join(self.command.split())
         return line if len(line) <= _MAX_COMMAND_CHARS else line[: _MAX_COMMAND_CHARS - 1] + "…"
 
     @property
     def since(self) -> float:
-        """When it started, in seconds since the epoch."""
+        """The start time in seconds since 1970."""
         return self.nodes[0].info.started
 
     @property
     def front_end(self) -> Owner | None:
-        """The `dragon` command, where it is on this machine."""
+        """The process of the `dragon` command; None if it is not on this machine."""
         front_end = self.nodes[0].info.front_end
         return front_end.process if front_end and front_end.machine == run_folder.this_machine() else None
 
     @property
     def head(self) -> Owner | None:
-        """The user's program, where it started the run by itself."""
+        """The user's program, if it started the run itself; else None."""
         return None if self.nodes[0].info.front_end else self.nodes[0].info.owner
 
     @property
     def words(self) -> set[str]:
-        """What it is called besides by its name."""
+        """The other words that mean this run: names of its folders, and process ids of its owner and agents."""
         owners = [self.front_end, self.head, *(node.info.agent for node in self.nodes)]
         return {*(node.folder.name for node in self.nodes), *(str(owner.pid) for owner in owners if owner)}
 
 
 def find() -> list[Run]:
-    """All that live, the oldest first."""
+    """Return all live runs, the oldest first."""
     runs: dict[str, Run] = {}
     for folder in sorted(run_folder.all_runs(), key=lambda path: path.name):
         try:
@@ -79,7 +89,7 @@ def find() -> list[Run]:
             print(f"dragon: {error}", file=sys.stderr)
             continue
         except RunEndedError:
-            continue  # it begins or ends at this moment
+            continue  # the run is just starting or ending
         front_end = info.front_end.process if info.front_end else None
         if any(owner is not None and is_alive(owner) for owner in (info.agent, info.owner, front_end)):
             name = run_folder.run_name(folder, info)
@@ -90,9 +100,9 @@ def find() -> list[Run]:
 
 
 def choose(word: str, runs: list[Run]) -> Run:
-    """The run that a word means: its name or the beginning of it, its folder, or the process id of its owner or agent.
+    """Return the run that a word means: its name or the beginning of it, its folder, or the pid of its owner or agent.
 
-    Raises NoSuchRunError.
+    Raises NoSuchRunError if the word means none or several.
     """
     exact = [run for run in runs if word == run.name] or [run for run in runs if word in run.words]
     chosen = exact or [run for run in runs if any(name.startswith(word) for name in (run.name, *_folder_names(run)))]
@@ -111,7 +121,8 @@ def _folder_names(run: Run) -> list[str]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A private folder for the block's time. Where this process is killed, the next run of any program removes it."""
+    """Yield a private folder that is removed after the block. If this process is killed, the next run of any program
+    does so."""
     folder = run_folder.make_folder()
     try:
         yield folder

@@ -1,5 +1,5 @@
-"""Objects as bytes, as the runtime sends them: lambdas and functions of the main program go too, large buffers beside
-the rest, and a handle keeps its object alive."""
+"""Converts objects to bytes as the runtime sends them: with lambdas and functions of the main program, large buffers
+outside of the pickle, and handles that keep their objects alive."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = [
     "snapshot_on_node",
 ]
 
-_LARGE = 1 << 20  # bytes of which there should be one copy on a node
+_LARGE = 1 << 20  # bytes from which a snapshot is stored only once on a node
 
 
 class _Pickled(NamedTuple):
-    """An object as bytes, with its arrays as they lie in it, and the handles in it."""
+    """A pickled object, with its large buffers as they are in memory, and its handles."""
 
     data: bytes
     buffers: list[memoryview]
@@ -53,9 +53,9 @@ def _pickled(value: Any) -> _Pickled:
 
 
 class Snapshot:
-    """An object as it is now. Each time this is sent, who gets it has the object.
+    """The present state of an object. Each process to which the snapshot is sent gets the object.
 
-    Raises what pickling raises (UNSENDABLE). What the object refers to of a run lives as long as the snapshot.
+    Raises the exceptions of pickling (UNSENDABLE). Objects of a run that it refers to exist as long as the snapshot.
     """
 
     def __init__(self, value: Any) -> None:
@@ -66,11 +66,11 @@ class Snapshot:
         self._buffers: list[bytearray | memoryview] = [bytearray(buffer) for buffer in pickled.buffers]
 
     def same_as(self, other: object) -> bool:
-        """Whether it is another snapshot, of an object in the same state."""
+        """Return whether `other` is a snapshot of an object in the same state."""
         return isinstance(other, Snapshot) and self._data == other._data and self._buffers == other._buffers
 
     def is_of(self, value: Any) -> bool:
-        """Whether the object is in the state that it had. Raises what pickling raises."""
+        """Return whether an object is in the state of the snapshot. Raises the exceptions of pickling."""
         pickled = _pickled(value)
         return self._data == pickled.data and self._buffers == pickled.buffers
 
@@ -81,7 +81,8 @@ class Snapshot:
 
 
 class NodeSnapshot:
-    """A snapshot that is once in the memory of this node. Who is sent it, there, gets an OnNode."""
+    """A snapshot that is stored once in the memory of this node. A process of the node to which it is sent gets an
+    OnNode."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
         """Take the parts() of a snapshot, such as one of another node. Raises OSError if the system has no memory for
@@ -93,18 +94,18 @@ class NodeSnapshot:
         return Parts(self._memory.place).views()
 
     def same_as(self, other: object) -> bool:
-        """Whether it is another one, of an object in the same state."""
+        """Return whether `other` is a NodeSnapshot of an object in the same state."""
         if self is other:
             return True
         return isinstance(other, NodeSnapshot) and self._memory.has(Parts(other._memory.place).views())
 
     def is_of(self, value: Any) -> bool:
-        """Whether the object is in the state that it had. Raises what pickling raises."""
+        """Return whether an object is in the state of the snapshot. Raises the exceptions of pickling."""
         pickled = _pickled(value)
         return not pickled.handles and self._memory.has(pickled.parts)
 
     def for_other_nodes(self) -> Snapshot:
-        """Return the same for processes of other nodes, each of which gets a copy."""
+        """Return a Snapshot for processes of other nodes, each of which gets a copy."""
         data, *buffers = self.parts()
         snapshot = Snapshot.__new__(Snapshot)
         snapshot._data, snapshot._handles, snapshot._buffers = bytes(data), [], [*buffers]
@@ -115,15 +116,18 @@ class NodeSnapshot:
 
 
 class OnNode:
-    """An object in the memory of this node, by its place there."""
+    """A reference to an object in the memory of this node."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._parts: Parts | None = None
 
     def load(self) -> Any:
-        """The object, each time another one. Its arrays and tensors are the memory that all share, until they are
-        written to: that page is then copied. Raises SnapshotGoneError where its snapshot is gone at the first time."""
+        """Return a new object from the snapshot.
+
+        Its arrays and tensors use the shared memory until they are written to: then that page is copied. Raises
+        SnapshotGoneError if the snapshot was released before the first load.
+        """
         if self._parts is None:
             self._parts = Parts(self._place)
         data, *buffers = self._parts.views()
@@ -134,9 +138,11 @@ class OnNode:
 
 
 def snapshot_on_node(value: Any) -> Snapshot | NodeSnapshot:
-    """A snapshot for processes of this node: where it is large, and has no handles, one that is there once.
+    """Return a snapshot for processes of this node, which is stored only once if it is large (1 MiB) and has no
+    handles.
 
-    Raises what pickling raises. Warns where the system has no memory for it without copies.
+    Raises the exceptions of pickling. Warns if the system has no memory to store it once; then each process gets a
+    copy.
     """
     pickled = _pickled(value)
     if not pickled.handles and pickled.size >= _LARGE:
@@ -155,6 +161,7 @@ def snapshot_on_node(value: Any) -> Snapshot | NodeSnapshot:
 
 
 def explained(error: Exception, parts: dict[str, Any]) -> Exception:
-    """The error of pickling, with the one of the parts that cannot be sent, by the name that the user knows it by."""
+    """Return the error of pickling with the part that cannot be sent. `parts` are the parts by the names that the user
+    knows."""
     reason = error.__context__ if isinstance(error.__context__, Exception) else error
     return _explained(parts, reason, dumps, parts)

@@ -1,4 +1,4 @@
-"""Signals of programs that start others: which to heed, how to end by them, and what to say of who ended by one."""
+"""Signals in programs that start others: which ones to handle, how to end by one, and how to name one in a message."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ _PR_SET_PDEATHSIG = 1
 
 
 def heeded(numbers: Iterable[Signals]) -> list[Signals]:
-    """Those that this process was not started to ignore, as nohup has a program ignore a hang-up."""
+    """Return the signals that this process was not started to ignore, as nohup makes a program ignore SIGHUP."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def leave(number: int, frame: FrameType | None) -> NoReturn:
-    """A handler that ends this process in order, with the exit code of the signal."""
+    """Handle a signal: end this process in order, with the exit code 128 plus the signal's number."""
     raise SystemExit(128 + number)
 
 
 def end_with_parent(number: Signals = signal.SIGTERM) -> None:
-    """Have this process get the signal when its parent ends, be it by SIGKILL. Neither does it pass to children nor
-    is it kept where a program with other rights is executed.
+    """Make the kernel send this process a signal when its parent ends, also if that is killed.
 
-    Whose parent may have ended already asks os.getppid() afterwards. It may be called between fork and exec.
+    The setting is not inherited by children, and is lost when a program with other rights is executed. The parent may
+    have
+    ended before the call: check os.getppid() afterwards. May be called between fork and exec.
     """
     _core.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def name_of(number: int) -> str:
-    """As programs write it. Python has no names for the real-time signals between the first and the last one."""
+    """Return the name of a signal, also of the real-time signals between the first and the last, which Python does not
+    name."""
     try:
         return Signals(number).name
     except ValueError:
@@ -43,5 +45,5 @@ def name_of(number: int) -> str:
 
 
 def how_ended(code: int) -> str:
-    """What an exit code says, negative ones being signals."""
+    """Return words for an exit code, of which a negative one is a signal."""
     return f"signal {name_of(-code)}" if code < 0 else f"exit code {code}"
