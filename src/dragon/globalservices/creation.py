@@ -21,7 +21,20 @@ __all__ = ["ProcessCreate", "start_process"]
 
 
 class ProcessCreate(msgspec.Struct, frozen=True):
-    """The description of an executable to start and its placement. get_create_message() makes it."""
+    """The description of an executable to start and its placement. get_create_message() makes it.
+
+    Attributes:
+        exe: the executable.
+        run_dir: its working directory; empty for the creator's.
+        args: its arguments.
+        env: variables to set on top of the creator's environment.
+        user_name: its name; empty for a default one.
+        streams: stdin, stdout and stderr.
+        policy: its placement; None for the default.
+        argdata: the bytes for a Python program; None for none.
+        umask: its umask; -1 for the creator's.
+        pmi: how ranks of an MPI job find each other; None if it is not a rank.
+    """
 
     exe: str
     run_dir: str
