@@ -26,7 +26,7 @@ class Claim:
 
     def __init__(self, name: str) -> None:
         if not name.isidentifier():
-            raise ValueError(f"{name!r} cannot be the name of what is claimed: take letters, digits and underscores")
+            raise ValueError(f"{name!r} cannot be the name of a claim: use letters, digits and underscores")
         self._folder = OwnFolder(f"claim-{name}")
 
     def settle(self, decide: Callable[[list[bytes]], bytes]) -> bool:

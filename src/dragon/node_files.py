@@ -33,7 +33,7 @@ class NodeFile:
 
     def __init__(self, name: str, size: int) -> None:
         if not name.isidentifier():
-            raise ValueError(f"{name!r} cannot be the name of a file: take letters, digits and underscores")
+            raise ValueError(f"{name!r} cannot be the name of a file: use letters, digits and underscores")
         self._folder = OwnFolder(f"shared-{name}")
         with self._folder.alone(_LOCK_TIMEOUT_S) as is_alone:
             if not is_alone:

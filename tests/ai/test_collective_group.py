@@ -52,7 +52,7 @@ def test_a_list_of_policies_gives_a_rank_each() -> None:
 
 
 def test_the_number_of_ranks_must_be_known_without_gpus() -> None:
-    with pytest.raises(ValueError, match="give nprocs"):
+    with pytest.raises(ValueError, match="pass nprocs"):
         CollectiveGroup(fail)
 
 

@@ -134,7 +134,7 @@ def test_persisted(site: Site, program: Program) -> None:
         site, "stat", "weights", "--checkpoint", "5", *files, fails=True
     )
     (site.folder / "files" / "weights_2_1.ddict").write_bytes(b"damaged")
-    assert "is no checkpoint of a dictionary" in ddict(site, "stat", "weights", *files, fails=True)
+    assert "is not a checkpoint of a dictionary" in ddict(site, "stat", "weights", *files, fails=True)
     (site.folder / "files" / "weights_2_1.ddict").unlink()
     assert "lacks the files of manager 2" in ddict(site, "dump", "weights", "x", "--allow-pickle", *files, fails=True)
 

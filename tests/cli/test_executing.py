@@ -15,7 +15,7 @@ _WAYS = ([], ["--nodes", "2"])
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
-        ("echo hello\n", 126, "Exec format error: it is no program, and has no first line (#!)"),
+        ("echo hello\n", 126, "Exec format error: it is not a program, and has no first line (#!)"),
         ("#!/no/such/interpreter -x\necho\n", 127, "its interpreter, which the first line (#!) names, does not exist"),
         ("#!/bin/sh\r\necho hello\r\n", 127, "its first line ends with a carriage return (CRLF"),
     ],

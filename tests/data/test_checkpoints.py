@@ -450,7 +450,7 @@ def test_damage_is_found_with_another_number_of_managers_too(persistent: Callabl
         path.write_bytes(damaged(path.read_bytes()))
         other = persistent(managers_per_node=2)
         other["key"] = "kept"
-        with pytest.raises(DDictPersistCheckpointError, match=r"kept_1_0.* is (damaged|no checkpoint)"):
+        with pytest.raises(DDictPersistCheckpointError, match=r"kept_1_0.* is (damaged|not a checkpoint)"):
             other.restore(0)
         assert dict(other) == {"key": "kept"}
 
@@ -483,12 +483,12 @@ def test_going_back_with_another_number_of_managers_forgets_what_came_after(
 @pytest.mark.parametrize(
     ("damage", "what"),
     [
-        (lambda data: data[:-40], "damaged|cut off"),
-        (lambda data: data[:5], "no checkpoint"),
-        (lambda data: b"", "no checkpoint"),
+        (lambda data: data[:-40], "damaged|truncated"),
+        (lambda data: data[:5], "not a checkpoint"),
+        (lambda data: b"", "not a checkpoint"),
         (lambda data: data[:300] + bytes([data[300] ^ 1]) + data[301:], "damaged"),
         (lambda data: data[:8] + b"\x09" + data[9:], "format 9"),
-        (lambda data: b"PK" + data[2:], "no checkpoint"),
+        (lambda data: b"PK" + data[2:], "not a checkpoint"),
     ],
     ids=["cut off", "a few bytes", "empty", "one byte changed", "another version", "another file"],
 )

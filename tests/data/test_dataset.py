@@ -63,7 +63,7 @@ def test_a_dictionary_that_exists(make: Make) -> None:
     assert (len(some), some[0], some.keys) == (2, "5", [5, 3])
     dataset.stop()
     assert ddict[1] == "1"
-    with pytest.raises(ValueError, match="this one exists"):
+    with pytest.raises(ValueError, match="the given one exists"):
         DragonDataset(ddict, dragon_dict_args={"total_mem": 2**20})
 
 
@@ -96,7 +96,7 @@ def test_what_does_not_go_together() -> None:
         DragonDataset(iter([1, 2]), dataset_keys="abc", dragon_dict_args=memory)
     with pytest.raises(ValueError, match="1 keys, and more samples"):
         DragonDataset(iter([1, 2]), dataset_keys="a", dragon_dict_args=memory)
-    with pytest.raises(ValueError, match="how much memory"):
+    with pytest.raises(ValueError, match="memory of the samples cannot be estimated"):
         DragonDataset(iter([1, 2]))
     with pytest.raises(TypeError, match="dataset must be a DDict, a dataset, a sequence or an iterable, not 5"):
         DragonDataset(5)  # type: ignore[arg-type]

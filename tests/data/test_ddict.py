@@ -615,7 +615,7 @@ def test_a_chosen_manager(ddict: DDict) -> None:
     assert pickle.loads(pickle.dumps(ddict.manager(other)))["key"] == "there"
     assert ddict.manager(np.int64(other))["key"] == "there"
     for number in (99, -1, "first", None, 0.0):
-        with pytest.raises(DDictError, match=f"no manager {number!r}, there are 0 to"):
+        with pytest.raises(DDictError, match=f"no manager {number!r}; there are 0 to"):
             ddict.manager(number)  # type: ignore[arg-type]
 
 

@@ -108,7 +108,7 @@ def test_reading_and_writing(files: Any) -> None:
         files.cat_file("missing")
     with pytest.raises(TypeError, match="no file: its value is of type ndarray"):
         files.cat_file("dir/array")
-    with pytest.raises(DDictError, match="no bytes object"):
+    with pytest.raises(DDictError, match="not a bytes object"):
         files.cat_file("dir/array", start=1)
     with pytest.raises(FileExistsError):
         files.pipe_file("new", b"", mode="create")

@@ -86,7 +86,7 @@ def test_columns_say_what_they_hold(tmp_path: Path) -> None:
     table = pyarrow.parquet.read_table(path)
     assert table.column_names == ["key", "pickled_value"]
     assert pickle.loads(table["pickled_value"][0].as_py()) is None
-    with pytest.raises(PickleRefusedError, match=r"table.parquet holds pickled objects"):
+    with pytest.raises(PickleRefusedError, match=r"table.parquet has pickled objects"):
         read_table(path)
 
 

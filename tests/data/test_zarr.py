@@ -176,7 +176,7 @@ def test_a_store_of_its_own(make: Make) -> None:
     with pytest.raises(RuntimeError, match="no data has been loaded"):
         store.wait_on_load()
     assert (store.load_cmplt(), store.loaded_bytes) == (False, 0)
-    with pytest.raises(TypeError, match="takes no arguments"):
+    with pytest.raises(TypeError, match="cannot be combined with arguments"):
         Store(ddict, total_mem=2**20)
     store.destroy()
 

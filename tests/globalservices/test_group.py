@@ -53,7 +53,7 @@ def test_a_name_is_taken_once() -> None:
     with pytest.raises(GroupError, match="a group 'sleepers' already exists"):
         group.create([(1, sleeper())], None, "sleepers")
     assert group.create([(1, sleeper())], None, "sleepers", soft=True).g_uid == made.g_uid
-    with pytest.raises(GroupError, match="give it a user_name"):
+    with pytest.raises(GroupError, match="needs the user_name of a group"):
         group.create([(1, sleeper())], None, soft=True)
 
 
@@ -178,5 +178,5 @@ def test_members_with_pmi_are_the_ranks_of_a_job() -> None:
 
 
 def test_the_ranks_of_a_job_have_one_pmi() -> None:
-    with pytest.raises(GroupError, match="have all one pmi="):
+    with pytest.raises(GroupError, match="must have the same pmi="):
         group.create([(1, sleeper(pmi="pmi1")), (1, sleeper())], None)

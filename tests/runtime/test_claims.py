@@ -128,5 +128,5 @@ def test_a_closed_claim_cannot_be_used() -> None:
 
 
 def test_a_name_that_is_no_file_name_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'\.\./cores' cannot be the name of what is claimed"):
+    with pytest.raises(ValueError, match=r"'\.\./cores' cannot be the name of a claim"):
         Claim("../cores")

@@ -84,5 +84,5 @@ def test_only_its_user_can_open_it() -> None:
 
 
 def test_a_name_that_is_no_identifier_is_refused() -> None:
-    with pytest.raises(ValueError, match="'a/b' cannot be the name of a file: take letters, digits and underscores"):
+    with pytest.raises(ValueError, match="'a/b' cannot be the name of a file: use letters, digits and underscores"):
         NodeFile("a/b", 1)

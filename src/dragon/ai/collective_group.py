@@ -52,7 +52,7 @@ class CollectiveGroup(ProcessGroup):
         super().__init__()
         port = plain_number(port)
         if not 0 < port < 2**16:
-            raise ValueError(f"port={port!r} is no port number")
+            raise ValueError(f"port={port!r} is not a port number from 1 to 65535")
         self._port = port
         places = _places(nprocs, policies)
         stderr = MSG_DEVNULL if hide_stderr else None
@@ -98,7 +98,7 @@ def _places(nprocs: int | None, policies: Policy | Sequence[Policy] | None) -> l
     elif isinstance(policies, Policy):
         policies = [policies]
     if not policies:
-        raise ValueError("how many ranks? There are no policies and no GPUs here: give nprocs")
+        raise ValueError("the number of ranks is unknown, as there are no policies and no GPUs: pass nprocs")
     return [policies[rank % len(policies)] for rank in range(nprocs or len(policies))]
 
 

@@ -59,7 +59,7 @@ class DragonDataset(Dataset[Any]):
         self._made = not isinstance(dataset, DDict)
         if isinstance(dataset, DDict):
             if dragon_dict_args is not None:
-                raise ValueError("dragon_dict_args are for a dictionary to be made; this one exists")
+                raise ValueError("dragon_dict_args are for a new dictionary, but the given one exists")
             self.dragon_dict = dataset
             self._keys: Sequence[Any] = _in_order(dataset) if dataset_keys is None else list(dataset_keys)
             return
@@ -75,7 +75,7 @@ class DragonDataset(Dataset[Any]):
         except BaseException as error:
             self.dragon_dict.destroy()
             if isinstance(error, DDictFullError):
-                error.add_note('give it more with dragon_dict_args={"total_mem": bytes, ...}')
+                error.add_note('pass a larger dragon_dict_args={"total_mem": bytes, ...}')
             raise
 
     def __len__(self) -> int:
@@ -141,7 +141,7 @@ def _arguments(given: Any, dataset: Any, size: int | None) -> dict[str, Any]:
 
 def _guessed_memory(dataset: Any, size: int | None) -> int:
     if size is None or not hasattr(dataset, "__getitem__") or isinstance(dataset, Mapping):
-        raise ValueError('how much memory the samples need is not known: dragon_dict_args={"total_mem": bytes}')
+        raise ValueError('the memory of the samples cannot be estimated: pass dragon_dict_args={"total_mem": bytes}')
     looked_at = range(0, size, max(1, size // _LOOKED_AT))
     largest = max((encode_value(dataset[index]).size for index in looked_at), default=0)
     return 2 * size * (largest + _BESIDE)

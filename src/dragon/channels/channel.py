@@ -70,7 +70,7 @@ class Channel:
         initial_sem_value: int = 0,
     ) -> None:
         if semaphore or bounded_semaphore:
-            raise NotSupportedError("a channel is no semaphore here: use dragon.native.semaphore.Semaphore")
+            raise NotSupportedError("a channel cannot be a semaphore: use dragon.native.semaphore.Semaphore")
         capacity = _CAPACITY if capacity is None else capacity
         if capacity < 1:
             raise ChannelValueError(f"capacity must be at least 1, not {capacity}")
@@ -162,7 +162,7 @@ class Channel:
         Raises NotSupportedError for a `signal`.
         """
         if signal is not None:
-            raise NotSupportedError("no signal is sent when a message comes: wait in a thread, or poll()")
+            raise NotSupportedError("no signal can be sent when a message arrives: wait in a thread, or poll()")
         return ChannelRecvH(self, timeout)
 
     def poll(

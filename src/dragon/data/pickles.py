@@ -21,8 +21,8 @@ def loader(allowed: bool, where: object) -> Callable[..., Any]:
 
     def refuse(data: Any, **options: Any) -> Any:
         raise PickleRefusedError(
-            f"{where} holds pickled objects, and reading those can run any program: allow it (--allow-pickle) "
-            "if you trust whoever wrote the file"
+            f"{where} has pickled objects, and loading those can run any program: allow it (--allow-pickle) "
+            "if you trust the author of the file"
         )
 
     return pickle.loads if allowed else refuse

@@ -83,7 +83,7 @@ class Store(ZarrStore):  # type: ignore[misc]
         if args and isinstance(args[0], DDict):
             ddict, args = args[0], args[1:]
         if ddict is not None and (args or ddict_kwargs):
-            raise TypeError("a dictionary that exists takes no arguments for making one")
+            raise TypeError("an existing dictionary cannot be combined with arguments for a new one")
         files = [] if path is None else files_below(Path(path))
         if nloaders < 1:
             raise RuntimeError(f"nloaders must be at least 1, not {nloaders}")

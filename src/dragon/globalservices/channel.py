@@ -111,7 +111,7 @@ def query(identifier: int | str, *, inc_refcnt: bool = False) -> ChannelDescript
     except LookupError as error:
         raise ChannelError(str(error)) from error
     except DragonError as error:
-        raise ChannelError(f"channel {identifier!r} is gone: nobody has it any more ({error})") from error
+        raise ChannelError(f"channel {identifier!r} has ended: no process has it any more ({error})") from error
 
 
 def get_list() -> list[int]:
@@ -154,7 +154,7 @@ def wait_for(
             pass
         tries -= 1
         if tries <= 0 if end is None else time.monotonic() >= end:
-            raise TimeoutError(f"channel {identifier!r} is not as it was waited for")
+            raise TimeoutError(f"channel {identifier!r} did not reach the expected state in time")
         time.sleep(interval)
 
 

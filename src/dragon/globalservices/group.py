@@ -67,7 +67,7 @@ def create(
     GroupError if a member cannot be started; those that were started are then killed.
     """
     if soft and not user_name:
-        raise GroupError("soft=True asks for a group by name; give it a user_name")
+        raise GroupError("soft=True needs the user_name of a group")
     if user_name:
         try:
             known = query(user_name)
@@ -91,7 +91,7 @@ def _start_job(items: Items, policy: Policy | None) -> ProcessGroup | None:
     if backends <= {None}:
         return None
     if len(backends) > 1 or any(item[1].argdata is not None for item in items):
-        raise GroupError("the members of an MPI job have all one pmi=, and no argdata")
+        raise GroupError("all members of an MPI job must have the same pmi=, and no argdata")
     job = ProcessGroup(pmi=backends.pop(), policy=policy, ignore_error_on_exit=True)
     try:
         for count, message in items:

@@ -57,7 +57,7 @@ class PolicyEvaluator:
         placed = placement.place(policy, member=member)
         node = placed.node
         if self._nodes is not None and node.h_uid not in self._nodes:
-            raise PolicyError(f"the policy puts a process on {node.host_name}, which is none of the evaluator's nodes")
+            raise PolicyError(f"the policy places a process on {node.host_name}, not a node of the evaluator")
         variables = GPU_VARIABLES.get(node.gpu_vendor, ())
         return ResourceLayout(
             node.h_uid,

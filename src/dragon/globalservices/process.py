@@ -156,7 +156,7 @@ def runtime_reboot(
     *, puids: list[int] | None = None, huids: list[int] | None = None, hostnames: list[str] | None = None
 ) -> None:
     """Raise NotSupportedError: a run cannot restart without some of its live nodes."""
-    raise NotSupportedError("a run does not reboot its nodes; `dragon --resilient` goes on without a lost one")
+    raise NotSupportedError("a run does not reboot its nodes; `dragon --resilient` continues without a lost one")
 
 
 def start_capturing_child_mp_output() -> None:
@@ -170,7 +170,7 @@ def stop_capturing_child_mp_output() -> None:
 def _create(message: ProcessCreate, soft: bool) -> ProcessDescriptor:
     name = message.user_name
     if soft and not name:
-        raise ProcessError("soft=True asks for a process by name; give it a user_name")
+        raise ProcessError("soft=True needs the user_name of a process")
     known = [process for process in _living() if process.name == name] if name else []
     if known and soft:
         return query(known[0].puid)

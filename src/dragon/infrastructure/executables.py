@@ -22,7 +22,7 @@ def why_not_executed(path: str, number: int) -> str:
     if number == errno.ENOENT:
         return "its dynamic loader does not exist here: the program was built for another system"
     if number == errno.ENOEXEC and not beginning.startswith(b"\x7fELF"):
-        return f"{os.strerror(number)}: it is no program, and has no first line (#!) that names its interpreter"
+        return f"{os.strerror(number)}: it is not a program, and has no first line (#!) that names its interpreter"
     return os.strerror(number)
 
 

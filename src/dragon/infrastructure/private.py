@@ -57,7 +57,7 @@ def connect_within(folder: Path, name: str, connection: socket.socket) -> None:
     """Connect to a socket in a private folder. Raises PermissionError if the folder is not private, OSError."""
     connection.connect(str(folder / name))
     if not is_private(folder):  # checked afterwards: a folder that is private now was private before
-        raise PermissionError(f"{folder} is not a private folder of yours, so {name!r} in it is not spoken to")
+        raise PermissionError(f"{folder} is not a private folder of yours, so {name!r} in it is not used")
 
 
 def read_private(file: Path) -> bytes:

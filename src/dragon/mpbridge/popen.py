@@ -162,7 +162,7 @@ def _tell_of_descriptors(name: str) -> None:
     if not _told:
         _told.append(name)
         runtime_log("processes").warning(
-            "%s inherits open files, which stay on a node: it runs on this one, as all do that inherit some", name
+            "%s inherits open files, which other nodes cannot use: such processes run on this node", name
         )
 
 

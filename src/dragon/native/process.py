@@ -82,7 +82,7 @@ class Process(ProcessTemplate):
             return
         if self._name and _exists(self._name):
             warnings.warn(
-                f"a process {self._name!r} exists already and is returned; its target is not the one given",
+                f"a live process {self._name!r} exists already and is returned; the given target is ignored",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -152,7 +152,7 @@ class Queue(Channel):
         """
         self._check_joinable()
         if not self._join(timeout):
-            raise TimeoutError(f"not everything in the queue was dealt with in {timeout} s")
+            raise TimeoutError(f"task_done() was not called for every object of the queue within {timeout} s")
 
     def _check_joinable(self) -> None:
         if not self._joinable:

@@ -17,7 +17,7 @@ def checked_arguments(args: Any) -> tuple[Any, ...]:
     if args is None:
         return ()
     if not isinstance(args, Iterable) or isinstance(args, (str, bytes, Mapping)):
-        raise TypeError(f"args must be a tuple or a list, of one argument too (args=[x]), not {args!r}")
+        raise TypeError(f"args must be a tuple or a list, also for one argument (args=[x]), not {args!r}")
     return tuple(args)
 
 

@@ -98,7 +98,7 @@ class Callers:
             c for c in self._callers if now - c.since > (_SILENT_TIMEOUT_S if c.greeting is None else _PROOF_TIMEOUT_S)
         ]
         for caller in over:
-            self._tell("a caller from {} was refused: it said nothing of use, and others wait", caller.address)
+            self._tell("a caller from {} was refused: it did not authenticate, and others wait", caller.address)
             self._drop(caller)
         return bool(over)
 
@@ -109,7 +109,7 @@ class Callers:
 
     def _on_silence(self, caller: _Caller) -> None:
         if caller in self._callers and caller.greeting is None:
-            self._tell("a caller from {} was refused: it said nothing for {:g} s", caller.address, _GREETING_TIMEOUT_S)
+            self._tell("a caller from {} was refused: it sent nothing for {:g} s", caller.address, _GREETING_TIMEOUT_S)
             self._drop(caller)
 
     def _on_greeted(self, caller: _Caller) -> None:

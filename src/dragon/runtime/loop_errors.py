@@ -48,7 +48,7 @@ class _Errors:
                 time.sleep(_RETRY_S)
             return
         if count:
-            log.error("the following came %d more times in the last %.0f s", count, now - told)
+            log.error("the following error occurred %d more times in the last %.0f s", count, now - told)
         self._seen = {key: value for key, value in self._seen.items() if now - value[0] < _TOLD_EVERY_S}
         self._seen[kind] = now, 0
         loop.default_exception_handler(context)

@@ -258,7 +258,7 @@ class RemoteChannel(_Remote):
 
     def _fileno(self) -> int:
         raise NotSupportedError(
-            "there is no descriptor of what is on another node, so connection.wait() and select() cannot wait for it: "
+            "an object on another node has no file descriptor, so connection.wait() and select() cannot wait for it: "
             "use poll(timeout), or make the pipe or queue on the node of its reader"
         )
 

@@ -136,7 +136,7 @@ class Shard(Transactions):
         def take(stored: Stored) -> bytes:
             size = _size_of(stored)
             if size < 0:
-                raise DDictError(f"the value is no bytes object, in {self.where}", "INVALID_ARGUMENT")
+                raise DDictError(f"the value is not a bytes object, in {self.where}", "INVALID_ARGUMENT")
             pieces = stored.blobs[0] if stored.blobs else [stored.head[1:]]
             first, last, _ = slice(start, stop).indices(size)
             parts = []

@@ -181,7 +181,7 @@ def _checked(path: Path, file: BinaryIO) -> Header:
 def _header(path: Path, file: BinaryIO) -> Header:
     start = file.read(_START.size)
     if len(start) < _START.size or not start.startswith(_MAGIC):
-        raise DDictPersistCheckpointError(f"{path} is no checkpoint of a dictionary, or was cut off")
+        raise DDictPersistCheckpointError(f"{path} is not a checkpoint of a dictionary, or was truncated")
     _, version, size = _START.unpack(start)
     if version != _VERSION:
         raise DDictPersistCheckpointError(f"{path} has format {version}; this version reads format {_VERSION}")

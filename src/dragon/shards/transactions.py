@@ -267,7 +267,7 @@ class Transactions(Entries):
     def _retired(self, checkpoint: int) -> DDictCheckpointSyncError:
         return DDictCheckpointSyncError(
             f"checkpoint {checkpoint} is retired: {self.where} holds {self.oldest} to {self.newest}; "
-            "sync_to_newest_checkpoint() goes to the newest"
+            "sync_to_newest_checkpoint() moves to the newest one"
         )
 
     def _make_room(self, txn: Any, size: int, entries: int) -> None:

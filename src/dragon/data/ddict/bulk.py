@@ -107,7 +107,7 @@ class Bulk:
             if record.size > usage["total"] - usage["used"]:
                 raise DDictFullError(
                     f"{record.size} bytes do not fit into {shard.where}, of whose {usage['total']} bytes "
-                    f"{usage['used']} are used: the broadcast is put nowhere"
+                    f"{usage['used']} are used: no manager has stored the broadcast"
                 )
         own = scope.place(key)
         pending = [

@@ -58,7 +58,7 @@ def check_parameters(
         raise ValueError(f"replicas must be from 1 to the run's {len(run_nodes())} nodes, not {replicas}")
     _check_restoring(name, restart, read_only, restore_from, policy)
     if read_only and (working_set_size != 1 or wait_for_keys or wait_for_writers or persist_count):
-        raise AttributeError("read_only goes with a working set of 1, no waits and no persist_count")
+        raise AttributeError("read_only needs a working_set_size of 1, no wait_for_... and a persist_count of 0")
 
 
 def _check_kinds(kind: type, **parameters: Any) -> None:
@@ -118,7 +118,7 @@ def _check_restoring(name: str, restart: bool, read_only: bool, restore_from: in
     if restore_from is not None and not name:
         raise AttributeError("restore_from needs the name under which the dictionary was persisted")
     if restart and policy is not None:
-        raise AttributeError("restart takes the managers as they were; leave the policy out")
+        raise AttributeError("restart keeps the placement of the managers: remove the policy")
     if restart and not name:
         raise RuntimeError("There is an exception initializing ddict: restart needs a name")
     if read_only and (not name or restore_from is None):

@@ -117,7 +117,7 @@ def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, ma
         raise ValueError(f"managers_per_node and n_nodes must be at least 1, not {managers_per_node} and {n_nodes}")
     nodes = run_nodes()
     if n_nodes > len(nodes):
-        raise DDictUnableToCreateError(f"n_nodes is {n_nodes}, and the run has {len(nodes)}")
+        raise DDictUnableToCreateError(f"n_nodes is {n_nodes}, but the run has {len(nodes)} nodes")
     if isinstance(policy, Policy) and policy.placement != Policy.Placement.DEFAULT:
         return [place(policy).node.index] * (managers_per_node * n_nodes)
     return [nodes[i % n_nodes].index for i in range(managers_per_node * n_nodes)]

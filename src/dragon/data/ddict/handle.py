@@ -148,7 +148,7 @@ class Handle(MutableMapping[Any, Any]):
         """Return a handle that reads and writes one manager only. Raises DDictError if there is no such manager."""
         count = self._scope.count
         if not isinstance(manager_id, SupportsIndex) or not 0 <= int(manager_id) < count:
-            raise DDictError(f"there is no manager {manager_id!r}, there are 0 to {count - 1}", "INVALID_ARGUMENT")
+            raise DDictError(f"there is no manager {manager_id!r}; there are 0 to {count - 1}", "INVALID_ARGUMENT")
         scope = self._scope.copied()
         scope.bind(int(manager_id))
         return self._of(scope, self._codec)
@@ -311,7 +311,7 @@ class Handle(MutableMapping[Any, Any]):
         """
         if not self._scope.options.read_only:
             raise DDictError(
-                "advance() is for read-only dictionaries; checkpoint() goes on in others", "INVALID_OPERATION"
+                "advance() is for read-only dictionaries; use checkpoint() for others", "INVALID_OPERATION"
             )
         later = [number for number in self.persisted_ids() if number > self._scope.checkpoint]
         if not later:

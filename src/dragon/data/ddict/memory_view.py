@@ -28,7 +28,7 @@ def memory_of(scope: Scope, lookups: Lookups, key: bytes, name: Any) -> Iterator
     if lookups.is_chosen() and not shard.begin("holds", key, scope.checkpoint).result(scope.timeout):
         shard = lookups.elsewhere(shard, key) or shard
     if shard.local is None:
-        raise DDictError(f"key {name!r} lies with {shard.where}; a view is of this node's memory", "INVALID_OPERATION")
+        raise DDictError(f"key {name!r} is held by {shard.where}; view() needs a key of this node", "INVALID_OPERATION")
     try:
         transaction, stored = shard.local.view(key, scope.checkpoint)
     except DDictKeyError:

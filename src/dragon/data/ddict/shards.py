@@ -171,7 +171,7 @@ def _value_of(stored: Stored, owner: Any = None) -> Any:
 
 
 def _no_blob(i: int, as_bytes: bool) -> Any:
-    raise ValueError("a record refers to memory that it does not have; it is damaged")
+    raise ValueError("a record is damaged: it refers to memory that it does not have")
 
 
 class _Asked(Pending):

@@ -135,8 +135,8 @@ class Writers:
                 return
             if deadline is not None and time.monotonic() > deadline:
                 raise DDictTimeoutError(
-                    f"{len(behind)} writers have not gone on to checkpoint {first}, and {shard.where} holds "
-                    f"{scope.options.working_set_size}"
+                    f"{len(behind)} writers have not moved to checkpoint {first}, and {shard.where} holds only "
+                    f"{scope.options.working_set_size} checkpoints"
                 )
             if not shard.wait_for_change(seen, _WRITER_CHECK_S):
                 for client in behind:

@@ -56,7 +56,7 @@ def decode_request(body: bytes) -> Request[object]:
         tag = asked[0] if isinstance(asked, list) and asked else asked
         kind = FROM_PROCESSES.get(tag) if isinstance(tag, str) else None
         if kind is None:
-            raise ValueError(f"the agent knows no operation {tag!r}")
+            raise ValueError(f"the agent has no operation {tag!r}")
     try:
         return _decoder(kind).decode(body)
     except msgspec.ValidationError as error:
