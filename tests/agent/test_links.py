@@ -69,7 +69,7 @@ def test_what_waits_for_a_lost_node_fails_and_names_it() -> None:
         future = ends.wait()
         await ends.echo()
         ends.links[0].forget(1, "its power is off")
-        with pytest.raises(NodeLostError, match=r"node 1 \(node1.cluster.org\) is gone: .*power"):
+        with pytest.raises(NodeLostError, match=r"node 1 \(node1.cluster.org\) is lost: .*power"):
             await future
         with pytest.raises(NodeLostError, match="power"):
             await ends.echo()

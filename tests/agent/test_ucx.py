@@ -62,4 +62,4 @@ def test_where_its_ucx_has_no_transport_for_the_device_there_is_no_fabric(
 
     monkeypatch.setattr(fabric.log.parent, "propagate", True)
     run(test)
-    assert "here has no_such_device_0, but the UCX there has no transport for that" in caplog.text
+    assert "here has no_such_device_0, but the UCX there has no transport for them" in caplog.text

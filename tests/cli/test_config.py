@@ -108,7 +108,7 @@ def test_a_network_configuration_of_no_nodes(capsys: pytest.CaptureFixture[str])
     assert network_config.main(["--nodes", "1"]) == 1
     assert "one node needs no configuration" in capsys.readouterr().err
     assert network_config.main([]) == 1
-    assert "several nodes were asked for" in capsys.readouterr().err
+    assert "several nodes were requested" in capsys.readouterr().err
 
 
 def test_a_network_configuration_that_cannot_be_written(

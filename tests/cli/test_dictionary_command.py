@@ -150,7 +150,7 @@ def test_errors_say_what_there_is(site: Site, program: Program) -> None:
         site, "dump", "weights", "x", "--checkpoint", "7", *run, fails=True
     )
     assert "holds checkpoint 0 to 1, not 7" in ddict(site, "stat", "weights", "--checkpoint", "7", *run, fails=True)
-    assert "PYTHONPATH=FOLDER" in ddict(site, "dump", "own", "x/", *run, fails=True)
+    assert "set PYTHONPATH to the folder" in ddict(site, "dump", "own", "x/", *run, fails=True)
     assert "is not a folder" in ddict(site, "ls", "--persisted", "nowhere", fails=True)
     assert "you have no run" in ddict(site, "ls", "nonsense", fails=True)
 

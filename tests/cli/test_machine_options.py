@@ -69,7 +69,7 @@ def test_a_module_after_options_with_values(site: Site) -> None:
         (["-w", "slurm"], 1, "not in a Slurm allocation"),
         (["-w", "pbs"], 1, "not in a PBS job"),
         (["-w", "ssh"], 1, "no hosts are given"),
-        (["--multi-node-override"], 1, "several nodes were asked for"),
+        (["--multi-node-override"], 1, "several nodes were requested"),
     ],
 )
 def test_what_cannot_be_is_said(site: Site, options: list[str], code: int, told: str) -> None:

@@ -289,4 +289,5 @@ def test_an_interrupt_of_the_group_at_any_moment_ends_the_run_in_order(site: Sit
         assert process.returncode in (0, 1, 130, -signal.SIGINT, 137), (number, err)
         assert "lost sys.stderr" not in err
         assert "dragon ERROR" not in err, err
+        assert "is lost" not in err, err
         assert "is gone" not in err, err

@@ -154,7 +154,7 @@ def test_an_answer_of_a_dictionary_for_which_there_is_no_memory_is_an_error(site
     """)
     done = site.dragon("--nodes", "2", program, timeout=120, env={"DRAGON_ARENA_SIZE": "200m"})
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("messages that were on their way are lost") == 3, done.stdout
+    assert done.stdout.count("messages in flight are lost") == 3, done.stdout
 
 
 def test_answers_of_a_dictionary_wait_until_there_is_memory_for_them(site: Site) -> None:

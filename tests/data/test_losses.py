@@ -208,7 +208,7 @@ def test_when_all_copies_are_gone_the_error_says_so(site: Site) -> None:
     done = site.dragon("--nodes", "2", program)
     assert done.returncode == 0, done.stderr
     assert "node 1" in done.stdout
-    assert "is gone" in done.stdout
+    assert "is lost" in done.stdout
 
 
 @pytest.mark.parametrize(("nodes", "replicas", "killed"), [("3", "2", "0"), ("3", "3", "0"), ("4", "2", "1")])

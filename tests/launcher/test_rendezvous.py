@@ -240,10 +240,10 @@ def test_a_front_end_that_listened_and_has_ended_is_not_waited_for() -> None:
     ("changed", "told"),
     [
         ({"version": "0.0.1"}, "it runs dragon 0.0.1"),
-        ({"index": 5}, "place 5 is taken, or does not exist"),
-        ({"index": -1}, "place -1 is taken"),
+        ({"index": 5}, "index 5 is taken, or does not exist"),
+        ({"index": -1}, "index -1 is taken"),
         ({"member": {"port": "x"}}, "Expected `int`, got `str`"),
-        ({"member": Member(node=node("stranger"), addresses=[], port=1)}, "'stranger' is not a node"),
+        ({"member": Member(node=node("stranger"), addresses=[], port=1)}, "'stranger' is not an expected node"),
     ],
 )
 def test_an_agent_that_does_not_fit_is_told_why(changed: dict[str, Any], told: str) -> None:

@@ -251,4 +251,4 @@ def test_a_rank_that_is_started_elsewhere_says_so(site: Site) -> None:
     environment = {relay.JOB: "dragon-of-another-node", "SLURM_PROCID": "3"}
     done = site.run(sys.executable, "-I", "-S", relay.__file__, env=environment)
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.fullmatch("dragon: rank 3 was started on .*, where its job does not await it\n", done.stderr)
+    assert re.fullmatch("dragon: rank 3 was started on .*, where its job does not expect it\n", done.stderr)

@@ -186,7 +186,7 @@ def test_an_abort_is_told_with_its_message() -> None:
 @pytest.mark.parametrize("told_by", [LookupError, partial(RemoteError, "LookupError")])
 def test_a_name_that_nobody_published_is_not_found(told_by: Callable[[str], Exception]) -> None:
     async def work(home: Home) -> None:
-        home.not_found = told_by("nobody has published it")
+        home.not_found = told_by("no process has published it")
         answer = await home.ask(0, "cmd=lookup_name service=ocean")
         assert answer == "cmd=lookup_result rc=1 msg=nobody_has_published_it"
 

@@ -78,4 +78,4 @@ def test_an_agent_without_descriptors_lets_processes_wait_and_says_so_once(site:
     )
     assert done.stdout == "goes on\n"
     assert done.stderr.count("\n") == 1, done.stderr[:2000]
-    assert "processes wait to be heard: Too many open files (ulimit -n" in done.stderr
+    assert "processes wait until the agent can accept them: Too many open files (ulimit -n" in done.stderr

@@ -99,7 +99,7 @@ def test_what_its_rule_raises_ends_it_and_is_raised_by_stop(slow_rank: Telemetry
             detector.start()
         wait_until(lambda: lines)
     assert lines == [
-        "the detector of step ends: ValueError: ratio=0: it must be above 1; 1.25 means a quarter more than is usual"
+        "the detector of step ends: ValueError: ratio=0: it must be above 1; 1.25 means a quarter more than usual"
     ]
     with pytest.raises(ValueError, match="ratio=0"):
         detector.stop()

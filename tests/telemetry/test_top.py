@@ -184,7 +184,7 @@ def test_a_lost_node_and_a_counters_rate_are_told() -> None:
     lost = RunState("3fa9c1", "train.py", 0.0, ["a", "b"], {1: "the host does not answer"}, 4, 1.0)
     here, gone = TABLES[0].rows(Snapshot(12.0, lost, series, []))
     assert [cell.text for cell in here.cells] == ["a", "▄", "50 %", "", "", "2 KiB/s", "", ""]
-    assert (gone.cells[1].text, gone.state) == ("is gone: the host does not answer", "failed")
+    assert (gone.cells[1].text, gone.state) == ("is lost: the host does not answer", "failed")
 
 
 def test_who_waits_for_a_queue_is_one_number() -> None:

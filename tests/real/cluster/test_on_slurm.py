@@ -64,7 +64,7 @@ def test_a_node_has_all_its_cpus_whatever_the_job_says_of_a_task(site: Site, slu
 def test_more_nodes_than_the_allocation_has(site: Site, slurm: Slurm) -> None:
     done = site.run("salloc", "--quiet", "-N2", *dragon("--nodes", "3", "true"), env=slurm.environment)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("dragon: 3 nodes were asked for; the allocation has 2: n[1-2]\n")
+    assert done.stderr.startswith("dragon: 3 nodes were requested; the allocation has 2: n[1-2]\n")
 
 
 def test_beside_another_step_of_the_job(site: Site, slurm: Slurm) -> None:

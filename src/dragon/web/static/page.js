@@ -119,7 +119,7 @@ class Page {
     const { command, hosts, lost, started, now, level, name } = this.run;
     document.title = `${command} – dragon`;
     byId("command").textContent = command;
-    const gone = Object.entries(lost).map(([node, reason]) => `${hosts[node]} is gone: ${reason}`);
+    const gone = Object.entries(lost).map(([node, reason]) => `${hosts[node]} is lost: ${reason}`);
     const facts = [`run ${name}`, `${hosts.length} node${hosts.length > 1 ? "s" : ""}`, duration(now - started)];
     if (!level) facts.push("nothing is measured");
     facts.push(...(this.run.notes ?? []));
