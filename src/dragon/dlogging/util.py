@@ -28,7 +28,7 @@ _FORMAT = "%(asctime)s %(levelname)-8s %(name)s %(process)d: %(message)s"
 
 
 class DragonLoggingServices(enum.StrEnum):
-    """The names of the parts of a program that log."""
+    """The names that dragonhpc gives the parts of a program that log."""
 
     LA_FE = "LA_FE"
     LA_BE = "LA_BE"

@@ -14,7 +14,13 @@ __all__ = ["Cluster", "MasterSettings", "WorkerSettings", "read_cluster"]
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """The address of the master. None stands for elements that are not given; repr() does not show the key."""
+    """The address of the master. repr() does not show the key.
+
+    Attributes:
+        ip: address or host name, None if not given
+        port: TCP port, None if not given
+        authkey: key with which workers authenticate, None if not given
+    """
 
     ip: str | None = None
     port: int | None = None
@@ -23,7 +29,13 @@ class MasterSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """The address of a worker. An `ip` of None is the host that reads the file."""
+    """The address of a worker.
+
+    Attributes:
+        ip: address or host name; None is the host that reads the file
+        rpc_port: TCP port for calls, None if not given
+        socket_port: TCP port for data, None if not given
+    """
 
     ip: str | None = None
     rpc_port: int | None = None
