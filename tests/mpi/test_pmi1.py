@@ -188,7 +188,7 @@ def test_a_name_that_nobody_published_is_not_found(told_by: Callable[[str], Exce
     async def work(home: Home) -> None:
         home.not_found = told_by("no process has published it")
         answer = await home.ask(0, "cmd=lookup_name service=ocean")
-        assert answer == "cmd=lookup_result rc=1 msg=nobody_has_published_it"
+        assert answer == "cmd=lookup_result rc=1 msg=no_process_has_published_it"
 
     run(work, [0])
 
