@@ -139,13 +139,16 @@ WAITS = {
     "native process": "native_process.join",
     "group": "group.join",
     "batch": "batch.function(time.sleep, 60).get",
+    "pickling": "mp.SimpleQueue().put, (SlowlyPickled(),)",
+    "unpickling": "slowly_unpickled.get",
+    "unpickling of buffers": "buffers.get",
 }
 
 
 @pytest.mark.parametrize("wait", WAITS)
 def test_a_daemon_thread_that_still_waits_ends_with_the_program(wait: str, site: Site) -> None:
     done = site.python(f"""
-        import builtins, multiprocessing as mp, multiprocessing.connection, queue, threading, time
+        import builtins, multiprocessing as mp, multiprocessing.connection, pickle, queue, threading, time
         import dragon
         from dragon.data.ddict import DDict
         from dragon.native.lock import Lock
@@ -156,6 +159,15 @@ def test_a_daemon_thread_that_still_waits_ends_with_the_program(wait: str, site:
         class Slow:
             def __del__(self, sleep=time.sleep):
                 sleep(0.5)
+
+        class SlowlyPickled:
+            def __reduce__(self):
+                time.sleep(0.4)
+                return int, ()
+
+        class SlowlyUnpickled:
+            def __reduce__(self):
+                return time.sleep, (0.4,)
 
         if __name__ == "__main__":
             mp.set_start_method("dragon")
@@ -181,6 +193,9 @@ def test_a_daemon_thread_that_still_waits_ends_with_the_program(wait: str, site:
                 group.init(), group.start()
             if name == "batch":
                 batch = Batch()
+            slowly_unpickled, buffers = mp.SimpleQueue(), mp.SimpleQueue()
+            slowly_unpickled.put(SlowlyUnpickled())
+            buffers.put([SlowlyUnpickled(), pickle.PickleBuffer(bytearray(2**20))])
             condition = mp.Condition()
 
             def wait_in_condition():
