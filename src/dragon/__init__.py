@@ -52,8 +52,7 @@ _install()
 
 def _patch_multiprocessing() -> None:
     """Make "dragon" the start method of multiprocessing, and with it of torch.multiprocessing, for a program that does
-    not
-    choose one itself."""
+    not choose one itself."""
     multiprocessing.set_start_method("dragon", force=True)
 
 

@@ -33,8 +33,7 @@ class Claim:
         """Claim the bytes that `decide(claims of the other programs)` returns.
 
         No other program decides at the same time: returns False, and does nothing, if another one is just doing so.
-        Raises
-        OSError if the claim cannot be written, ValueError if it is closed.
+        Raises OSError if the claim cannot be written, ValueError if it is closed.
         """
         if self._folder.is_closed:
             raise ValueError("this claim is closed")

@@ -50,8 +50,7 @@ def print_script(
     """Print a script that completes `name`, its options, its commands and their options. Returns the exit code.
 
     `options` is the parser of the command's own options, and is changed; `commands()` returns the parsers of its
-    commands,
-    and is called after `words` were parsed.
+    commands, and is called after `words` were parsed.
     """
     shell = parser(name).parse_args(list(words)).shell
     if importlib.util.find_spec("shtab") is None:

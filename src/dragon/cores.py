@@ -64,8 +64,7 @@ def _least(mount: Path, group: str, quota_of: _Quota) -> float:
     """Return the smallest quota of a group and its parents.
 
     In a container the path may be the machine's, while the container sees only its own group, at the mount: folders
-    that do
-    not exist are skipped.
+    that do not exist are skipped.
     """
     parts = [part for part in group.split("/") if part not in ("", "..")]
     return min(quota_of(mount.joinpath(*parts[:length])) for length in range(len(parts) + 1))

@@ -203,8 +203,7 @@ class MemoryPool:
         """Allocate a block of zeros. `alloc_type` has no effect.
 
         Raises DragonPoolAllocationNotAvailable if the pool or the node has no room, DragonMemoryError for an invalid
-        size,
-        NotSupportedError for a pool of another node.
+        size, NotSupportedError for a pool of another node.
         """
         size = plain_number(size)
         if not isinstance(size, int) or size < 1:

@@ -18,10 +18,8 @@ class NodeFile:
     """A file that all programs of the user on this node which use its name share.
 
     Each program has it as a link in its own private folder, so that it exists until the last of them closes it or ends.
-    The
-    link of a killed program is removed when another program opens such a file, or by the next run. Programs with
-    another
-    TMPDIR, and those of other containers, have another file.
+    The link of a killed program is removed when another program opens such a file, or by the next run. Programs with
+    another TMPDIR, and those of other containers, have another file.
 
     Args:
         name: an identifier.

@@ -29,8 +29,7 @@ def end_with_parent(number: Signals = signal.SIGTERM) -> None:
     """Make the kernel send this process a signal when its parent ends, also if that is killed.
 
     The setting is not inherited by children, and is lost when a program with other rights is executed. The parent may
-    have
-    ended before the call: check os.getppid() afterwards. May be called between fork and exec.
+    have ended before the call: check os.getppid() afterwards. May be called between fork and exec.
     """
     _core.prctl(_PR_SET_PDEATHSIG, number)
 

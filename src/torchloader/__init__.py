@@ -1,5 +1,5 @@
-"""An elastic data loader for PyTorch, and a scheduler that moves data-loading workers to the jobs that wait
-for data."""
+"""An elastic data loader for PyTorch, and a scheduler that moves data-loading workers to the jobs that wait for
+data."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -22,8 +22,8 @@ _MOST_OBJECTS, _MOST_WAITERS = 50, 8
 
 
 def waiting(services: Services, zygote: int, asking: Iterable[Asked]) -> list[NodeWaits]:
-    """Return what has been waited for here for at least a second, longest first. `asking`: requests without
-    an answer."""
+    """Return what has been waited for here for at least a second, longest first. `asking`: requests without an
+    answer."""
     said, node, me = report(services, zygote, asking), services.run.node, os.getpid()
     puids = {pid: (puid, name) for puid, pid, name, _ in said.processes}
     head = head_of(services.run.folder)

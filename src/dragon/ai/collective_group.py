@@ -23,8 +23,7 @@ class CollectiveGroup(ProcessGroup):
     """Ranks that train together: a process group that is initialised and not started.
 
     Each rank calls `training_fn(*training_args, **training_kwargs)`, and has in its environment the variables that
-    torchrun
-    sets: RANK, LOCAL_RANK, GROUP_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. So
+    torchrun sets: RANK, LOCAL_RANK, GROUP_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. So
     `torch.distributed.init_process_group(backend)` needs no other arguments. RankInfo() reads the variables.
 
     Args:

@@ -42,8 +42,7 @@ class DragonDataset(Dataset[Any]):
         dragon_dict: the dictionary.
 
     It can be sent to any process, where it reads the same memory. Samples of one batch are read with few requests.
-    stop()
-    destroys a dictionary that was made for the dataset.
+    stop() destroys a dictionary that was made for the dataset.
 
     Raises ValueError if the numbers of keys and samples differ, DDictFullError if `total_mem` is too small, and the
     exceptions of DDict.

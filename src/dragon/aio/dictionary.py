@@ -22,8 +22,7 @@ class Dict:
     """A distributed dictionary whose keys can be awaited until they are written.
 
     Use the DDict itself for all other operations, which take microseconds on its own node. Raises TypeError for any
-    other
-    object.
+    other object.
     """
 
     def __init__(self, ddict: DDict) -> None:

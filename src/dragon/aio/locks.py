@@ -183,8 +183,7 @@ class Barrier:
         """Wait for the other parties. Returns a number from 0 to parties - 1, different for each.
 
         Raises threading.BrokenBarrierError if the barrier is broken: by a task that is cancelled, or after the timeout
-        with
-        which it was made.
+        with which it was made.
         """
         barrier = self._barrier
         async with self._condition:

@@ -17,8 +17,7 @@ async def join(process: Any) -> Any:
     """Wait for a process or ProcessGroup to end. Returns or raises what its own join() does.
 
     `process` is one of dragon.native, or of multiprocessing with the start method "dragon"; TypeError for one of
-    another
-    start method.
+    another start method.
     """
     if isinstance(process, ProcessGroup):
         await process._wait_with(lambda words, word, value: wait(words, "Words", "wait", word, value))

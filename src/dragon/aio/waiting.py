@@ -105,8 +105,7 @@ def _comes_at_once(channel: Channel) -> bool:
     """Return whether an object arrives within microseconds, blocking the loop for that long.
 
     If two processes answer each other at once, a turn of the event loop would take longer. While nothing arrives, this
-    is
-    tried less and less often.
+    is tried less and less often.
     """
     if _mine.passed > 0:
         _mine.passed -= 1

@@ -259,8 +259,7 @@ def _comes_about(condition: Callable[[], bool], timeout: float | None) -> bool:
 
 class ChannelSet:
     """Several channels to wait for. `mem_pool`, `lock_type`, `num_allowed_spin_waiters` and `capture_all_events` have
-    no
-    effect."""
+    no effect."""
 
     def __init__(
         self,

@@ -95,8 +95,7 @@ class ChannelSendH(_Handle):
         """Send a message.
 
         If there is no room for it, raises ChannelFull, or ChannelSendTimeout after `timeout` seconds. Raises
-        NotSupportedError
-        for a `dest_msg`.
+        NotSupportedError for a `dest_msg`.
         """
         if dest_msg is not None:
             raise NotSupportedError("the receiver chooses where a message goes: recv(dest_msg)")
@@ -138,8 +137,7 @@ class ChannelRecvH(_Handle):
         """Return the next message. It is received into the memory of `dest_msg` if that is given, or as its new memory.
 
         If there is no message, raises ChannelEmpty, or ChannelRecvTimeout after `timeout` seconds. A message that is
-        too large
-        for `dest_msg` is lost, with a ChannelRecvError.
+        too large for `dest_msg` is lost, with a ChannelRecvError.
         """
         found = self._get(blocking, timeout)
         data, hints, clientid = found if isinstance(found, tuple) else (found, 0, 0)

@@ -5,8 +5,8 @@ these steps:
 
 1. The agent connects to one of the token's addresses with TLS and compares the certificate's fingerprint with the
    token's. Unless they match it sends nothing.
-2. The front end sends a Challenge with a nonce.
-3. The agent replies with Join: its own nonce, an HMAC of both under the run's secret, and the description of the node.
+2. The front end sends a Challenge with a nonce. 3. The agent replies with Join: its own nonce, an HMAC of both under
+the run's secret, and the description of the node.
    A recorded greeting has an old nonce and proves nothing.
 4. The front end sends Welcome once all nodes have joined, or Refused with the reason.
 

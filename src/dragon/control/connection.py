@@ -109,8 +109,8 @@ class Control(asyncio.Protocol):
         self._lose(f"the connection to {self.peer} " + (f"failed: {error}" if error else "was closed by it"))
 
     def data_received(self, data: bytes) -> None:
-        """Decode complete frames and deliver their messages. Aborts the connection at a malformed or too
-        large frame."""
+        """Decode complete frames and deliver their messages. Aborts the connection at a malformed or too large
+        frame."""
         self._received += data
         while len(self._received) >= 4 and not self._lost and not self._closed:
             size = int.from_bytes(self._received[:4], "little")

@@ -47,8 +47,7 @@ class Store(ZarrStore):  # type: ignore[misc]
         supports_writes, supports_deletes, supports_listing: True, as zarr asks for.
 
     Raises OSError if `path` is not a folder, RuntimeError if `nloaders` is less than 1, and the exceptions of DDict.
-    The
-    dictionary exists until destroy(), or while any process has a handle; close() does not end it.
+    The dictionary exists until destroy(), or while any process has a handle; close() does not end it.
 
     Reads that are awaited together (`asyncio.gather`, as zarr does for chunks) are requested together. set() and
     set_if_not_exists() are atomic.

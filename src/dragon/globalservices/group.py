@@ -168,8 +168,8 @@ def _member(puid: int) -> GroupMember:
 
 
 def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = False) -> GroupDescriptor:
-    """Send a signal to every member; members that have ended are ignored. Raises GroupError if there is no
-    such group."""
+    """Send a signal to every member; members that have ended are ignored. Raises GroupError if there is no such
+    group."""
     found = _find(identifier)
     for puid in _puids(found):
         process.kill(puid, sig)

@@ -29,8 +29,7 @@ def create(size: int, user_name: str = "", options: PoolOptions | None = None, s
     """Make a pool on this node with a limit of `size` bytes, which this process keeps until destroy() or its own end.
 
     With `soft` the existing pool of that name is returned, if there is one. `options` has no effect. Raises PoolError
-    if the
-    name is taken.
+    if the name is taken.
     """
     if soft and user_name:
         try:

@@ -96,8 +96,7 @@ def flush_streams() -> None:
 @contextmanager
 def making() -> Iterator[None]:
     """Mark this process, within the block, as one that is being started: it unpickles its creator's data or imports the
-    main
-    program."""
+    main program."""
     current: Any = mp_process.current_process()
     current._inheriting = True
     try:

@@ -42,8 +42,7 @@ def usable_addresses(prefix: str = "") -> list[str]:
     """Return the IP addresses at which other machines may reach this one, the likeliest first.
 
     `prefix` is a regular expression that the beginning of the interface's name must match. Raises ValueError if there
-    is no
-    such interface, or if it is not a regular expression.
+    is no such interface, or if it is not a regular expression.
     """
     try:
         wanted = re.compile(prefix)

@@ -16,10 +16,9 @@ class Token(msgspec.Struct, kw_only=True):
     """The secret data that the front end gives to each agent: never on a command line, never in a readable file.
 
     `addresses` are "host:port" of the front end, `fingerprint` the SHA-256 of its certificate (hexadecimal), `secret`
-    that
-    of the run. `index` is the node's index if the launcher knows it; `claims` describe a simulated node. `listening`
-    says
-    whether the front end listened when the token was made: then a refused connection means that it has ended.
+    that of the run. `index` is the node's index if the launcher knows it; `claims` describe a simulated node.
+    `listening` says whether the front end listened when the token was made: then a refused connection means that it has
+    ended.
     """
 
     addresses: list[str]
@@ -60,8 +59,7 @@ class Membership(msgspec.Struct, kw_only=True):
     """A run as its front end describes it to one node, `index` of `members`.
 
     Only the first node gets the members; any other requests them from its `parent`, an earlier node. `certificate` and
-    `key`
-    are this node's, signed by `authority` (all PEM); `settings` are the run's options.
+    `key` are this node's, signed by `authority` (all PEM); `settings` are the run's options.
     """
 
     index: int

@@ -28,8 +28,7 @@ class Policy:
 
     A `host_name` or `host_id` without a placement sets the placement. Devices that the node lacks are left out, with a
     warning. Raises PolicyError for an affinity that is not a list of numbers, and for an invalid placement,
-    distribution or
-    wait mode.
+    distribution or wait mode.
 
     Attributes:
         placement: which node.

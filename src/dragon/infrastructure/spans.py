@@ -11,8 +11,7 @@ class Span(msgspec.Struct, frozen=True):
     """An operation or a wait of a thread of a process. Times are in seconds since 1970.
 
     `what` is get, put, read, join, acquire, wait or task; or, of the agent, send and receive: those of the same message
-    have
-    the same `link`, which is 0 otherwise.
+    have the same `link`, which is 0 otherwise.
     """
 
     start: float

@@ -33,8 +33,7 @@ class NodeWaits(msgspec.Struct, frozen=True):
     """All waits on a node.
 
     `processes` is the number of the node's processes that wait, however shortly, and `seconds` the shortest time that
-    any of
-    their waiting threads has waited so far.
+    any of their waiting threads has waited so far.
     """
 
     node: int

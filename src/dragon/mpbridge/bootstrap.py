@@ -38,8 +38,7 @@ HEADER = struct.Struct("<i?iQ")
 
 def _tracker_of(process: int, descriptor: int, inode: int) -> int | None:
     """Return a descriptor of another node's tracker if both nodes are simulated on one machine and share its memory,
-    else
-    None."""
+    else None."""
     path = f"/proc/{process}/fd/{descriptor}"
     try:
         if os.stat(path).st_ino != inode:

@@ -40,8 +40,7 @@ class _Worker(DragonProcess):
     """A worker, which ends with the process that made the pool, and may make pools of its own.
 
     The standard library forbids daemons to start processes, because these would be left behind; in a run the processes
-    that
-    a process started end with it.
+    that a process started end with it.
     """
 
     def start(self) -> None:

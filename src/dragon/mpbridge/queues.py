@@ -96,8 +96,8 @@ class JoinableQueue(Queue, mp_queues.JoinableQueue):  # type: ignore[misc]
     _tasks: Channel | None = None  # another handle, which is used once this one is closed
 
     def close(self) -> None:
-        """Close the queue in this process, which can neither put nor get any more; task_done() and join()
-        still work."""
+        """Close the queue in this process, which can neither put nor get any more; task_done() and join() still
+        work."""
         if not self._closed:
             self._tasks = Channel._attached(self._name())
         super().close()

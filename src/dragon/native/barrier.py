@@ -27,8 +27,7 @@ class Barrier(threading.Barrier):
 
     wait() returns a number from 0 to parties - 1, different for each process; one of them calls `action` first. Raises
     BrokenBarrierError if the barrier is aborted or reset, or if a process waited longer than `timeout` seconds. `m_uid`
-    is
-    the memory that holds the barrier, as in Lock.
+    is the memory that holds the barrier, as in Lock.
 
     Examples:
         >>> from dragon.native import Barrier, Process
@@ -95,8 +94,7 @@ class Barrier(threading.Barrier):
         """Return the barrier that serialize() named.
 
         `action` and `timeout` are not part of the name. Raises DestroyedError if the barrier does not exist any more,
-        ValueError
-        for text that serialize() did not write.
+        ValueError for text that serialize() did not write.
         """
         parties_of = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
         kind = tuple[SerializedName, SerializedName, SerializedName, parties_of]

@@ -22,8 +22,7 @@ _MOST = 1 << 63  # one more than the largest value of C's long
 
 def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     """Call the function that serialization.dumps_call() wrote. Returns the exit code: 0, that of sys.exit(), or 1 after
-    an
-    exception, whose traceback is written.
+    an exception, whose traceback is written.
 
     A process that is interrupted ends by SIGINT.
     """

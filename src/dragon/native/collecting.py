@@ -277,8 +277,7 @@ class Collector:
 
     def fail_all_unless_exiting(self, error: BaseException) -> None:
         """Make `error` the result of every pending job; at the exit of the program, only of jobs that the main thread
-        waits for
-        later.
+        waits for later.
 
         At the exit, threads that wait already are daemon threads. As in the standard library they wait to the end: the
         traceback of an error could disturb the exit.

@@ -14,8 +14,7 @@ class Lock(_Lock):
     """A lock between processes.
 
     acquire(block=True, timeout=None) returns whether the lock was acquired; release() raises ValueError if it is not
-    held.
-    If the process that holds the lock dies, the next acquire() gets it, with a RuntimeWarning.
+    held. If the process that holds the lock dies, the next acquire() gets it, with a RuntimeWarning.
 
     Args:
         m_uid: the memory of the node that holds the lock (facts.default_pool_muid_from_index()); None for the creator's

@@ -48,8 +48,7 @@ class Pool:
         processes_per_policy: the number of workers for each policy of a list (default: 1).
 
     A worker that dies is replaced, and the result of its task is a WorkerLostError. Leaving a `with` block terminates
-    the
-    pool. Raises ValueError for less than one process, RuntimeError for `processes` beside a list of policies.
+    the pool. Raises ValueError for less than one process, RuntimeError for `processes` beside a list of policies.
 
     Examples:
         >>> from dragon.native import Pool
@@ -269,8 +268,8 @@ class Pool:
         """Return an iterator over `func(element)`, in order.
 
         A thread reads the iterable, at most 1,024 tasks ahead of the consumer of the results. It reads another 1,024
-        each time
-        the consumer takes no result for half a second, and does not wait for the consumer once the pool is closed.
+        each time the consumer takes no result for half a second, and does not wait for the consumer once the pool is
+        closed.
         """
         return self._imap_over(self._imap, func, iterable, chunksize)
 

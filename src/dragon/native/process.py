@@ -34,10 +34,8 @@ class Process(ProcessTemplate):
     """One process. Takes the arguments of ProcessTemplate, and `ident`, a name that is unique in the run.
 
     `Process(None, ident=name_or_puid)` is an existing process of the run, which may have ended; ProcessError if there
-    is
-    none. If a live process has the name, `Process(target, ident=name)` is that process, with a RuntimeWarning. Cannot
-    be
-    subclassed (multiprocessing.Process can). Ranks of MPI jobs are members of a ProcessGroup(pmi=...).
+    is none. If a live process has the name, `Process(target, ident=name)` is that process, with a RuntimeWarning.
+    Cannot be subclassed (multiprocessing.Process can). Ranks of MPI jobs are members of a ProcessGroup(pmi=...).
 
     Examples:
         >>> from dragon.native import Process, Queue
@@ -240,8 +238,7 @@ class Process(ProcessTemplate):
 
 class _MemberInput(Connection):
     """The connection to the stdin of a group's member. The group holds such an end too, which is released when the
-    first
-    connection is closed."""
+    first connection is closed."""
 
     def __init__(self, writer: Channel, member: ProcessDescriptor) -> None:
         super().__init__(None, writer)

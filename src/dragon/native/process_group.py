@@ -125,10 +125,8 @@ class ProcessGroup:
         name: part of the members' names and of the labels of their output.
 
     If a member fails (its exit code is not 0) and ignore_error_on_exit is not set, the other members are ended one
-    second
-    later and join() raises DragonUserCodeError. A group may be sent to other processes after init(). Leaving a `with`
-    block
-    does not close the group.
+    second later and join() raises DragonUserCodeError. A group may be sent to other processes after init(). Leaving a
+    `with` block does not close the group.
 
     Examples:
         >>> from dragon.native.process import ProcessTemplate

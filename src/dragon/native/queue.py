@@ -47,13 +47,10 @@ class Queue(Channel):
             along with the queue. Without one, arrays and bytes are sent without an intermediate copy.
 
     put(obj, block=True, timeout=None) raises queue.Full, get(block=True, timeout=None) raises queue.Empty; timeouts are
-    in
-    seconds. After close() every use raises ValueError, after destroy() in every process. `pool`, `block_size`,
-    `buffered`,
-    `num_streams` and the channels are accepted for dragonhpc's programs and have no effect, as have `stream_channel`
-    and
-    `flush` of put() and get(): the queue finds memory itself, and every object is one message that can be taken at
-    once.
+    in seconds. After close() every use raises ValueError, after destroy() in every process. `pool`, `block_size`,
+    `buffered`, `num_streams` and the channels are accepted for dragonhpc's programs and have no effect, as have
+    `stream_channel` and `flush` of put() and get(): the queue finds memory itself, and every object is one message that
+    can be taken at once.
 
     Examples:
         >>> from dragon.native import Process, Queue
@@ -124,8 +121,7 @@ class Queue(Channel):
         """Wait for an object, until `timeout` seconds have passed or another thread sets `done_ev`.
 
         For threads that each wait for one of several objects: the thread that finds an object sets `done_ev` and
-        appends the
-        queue to `ready`.
+        appends the queue to `ready`.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not done_ev.is_set():

@@ -213,8 +213,7 @@ class IMapIterator(Iterator[Any]):
         """Wait while task number `part` is too far ahead of the consumer of the results, unless `lifted()` is true.
 
         A consumer that takes no result for a while gets more tasks submitted: the program may use the effects of the
-        tasks
-        only.
+        tasks only.
         """
         if part - self._taken < self._ahead or lifted():
             return

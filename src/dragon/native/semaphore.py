@@ -21,8 +21,7 @@ class Semaphore(_Semaphore):
     """A counter that acquire() decrements, waiting while it is 0, and release(n=1) increments.
 
     A bounded semaphore is never raised above its first value: ValueError. `m_uid` is the memory that holds the
-    semaphore,
-    as in Lock.
+    semaphore, as in Lock.
 
     Examples:
         >>> from dragon.native import Semaphore

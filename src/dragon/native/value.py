@@ -155,8 +155,8 @@ class Value(Shared):
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """Return a ctypes object of a type, made from such an object, from a sequence of its parts, or from a
-    plain value."""
+    """Return a ctypes object of a type, made from such an object, from a sequence of its parts, or from a plain
+    value."""
     if isinstance(value, kind):
         return value
     return kind(*value) if isinstance(value, (tuple, list)) else kind(value)

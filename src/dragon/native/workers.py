@@ -223,8 +223,8 @@ class Workers:
     """The workers that share `tasks`. `doing` has the ticket of each worker's current task.
 
     `start(index)` starts a worker, and is called again later if that failed for lack of resources. `lost(ticket,
-    error)` is
-    called for a task that died with its worker, `gave_up(error)` if no worker is left and no other could be started.
+    error)` is called for a task that died with its worker, `gave_up(error)` if no worker is left and no other could be
+    started.
     """
 
     def __init__(

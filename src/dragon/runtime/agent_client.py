@@ -64,8 +64,7 @@ def ask(
     """Send a request to this node's agent and return the reply.
 
     Raises what the agent raised, RunEndedError if no agent answers, Unwanted once `wanted()`, which is called once a
-    second,
-    returns False, and ValueError in the agent itself.
+    second, returns False, and ValueError in the agent itself.
     """
     run = this_run()
     if _in_agent:
@@ -132,10 +131,8 @@ def close_with(owner: object, connection: socket.socket) -> None:
     """Close a socket once nothing refers to its owner any more.
 
     If the garbage collector finds both at once, a `__del__` of the owner may be called after the socket's own, which
-    warns
-    that the socket was not closed. The owner needs a `__del__` as well: at the end of the interpreter finalizers are
-    not
-    called.
+    warns that the socket was not closed. The owner needs a `__del__` as well: at the end of the interpreter finalizers
+    are not called.
     """
     weakref.finalize(owner, connection.close).atexit = False
 

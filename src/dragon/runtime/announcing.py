@@ -29,8 +29,8 @@ _state = _State()
 
 
 class collected:
-    """A context manager that collects the names of the handles pickled in its block. A failed attempt
-    announces none."""
+    """A context manager that collects the names of the handles pickled in its block. A failed attempt announces
+    none."""
 
     __slots__ = ("_outer",)
 

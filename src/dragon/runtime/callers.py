@@ -1,9 +1,8 @@
 """Limits the connections of a listener that have not been authenticated yet.
 
 Each connection takes a file descriptor, so their number is limited; more of them wait in the kernel's queue. A member
-of
-the run sends data at once and is authenticated within milliseconds. If the limit is reached, connections that have been
-silent or unauthenticated for longer are closed.
+of the run sends data at once and is authenticated within milliseconds. If the limit is reached, connections that have
+been silent or unauthenticated for longer are closed.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
     """One end of a pipe, with the interface of `multiprocessing.connection.Connection`.
 
     Raises EOFError once the other end is closed everywhere and everything was received, BrokenPipeError when sending to
-    an
-    end that is closed everywhere, OSError when this end is closed or of the wrong direction.
+    an end that is closed everywhere, OSError when this end is closed or of the wrong direction.
     """
 
     def __init__(self, reader: Channel | None, writer: Channel | None) -> None:

@@ -16,8 +16,7 @@ def choose(
     """Return the node of the process at `position`, counted from 0, if `nodes[start]` is the first node.
 
     Round robin places one process on each node in turn. BLOCK fills a node's CPUs before the next one's; when all are
-    full
-    it continues round robin.
+    full it continues round robin.
     """
     if distribution == Policy.Distribution.BLOCK:
         for step in range(len(nodes)):

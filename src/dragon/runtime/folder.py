@@ -1,6 +1,5 @@
 """The private folder of a run, with its sockets and its description. A folder that is left behind is removed at the
-next
-start of a run."""
+next start of a run."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ class RunInfo(msgspec.Struct):
     """The description of a run, with which a process of this node can join it.
 
     Without a front end the owner is the user's program itself. All nodes of a run have the same `name`, which is empty
-    for a
-    run of one node, and the same start time `started`, in seconds since 1970.
+    for a run of one node, and the same start time `started`, in seconds since 1970.
     """
 
     owner: Owner
@@ -152,8 +150,7 @@ def this_machine() -> str:
 
 def base_folder() -> Path:
     """Return the folder of all runs of this user, made if needed. Raises RunEndedError if another user owns it, or no
-    folder
-    can be made."""
+    folder can be made."""
     base = _place()
     base.mkdir(mode=0o700, exist_ok=True)
     return _checked(base)

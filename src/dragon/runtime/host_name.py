@@ -27,10 +27,8 @@ def own_host_name(name: str, hosts: Path | None = None) -> bool:
     """Give this process and all that it starts their own host name. Returns whether that was permitted.
 
     If not, that is logged and the name stays. They see the file `hosts` as /etc/hosts, so that the name can be
-    resolved;
-    write_hosts() makes one. Must be called before there are threads: a user without privileges gets the name in a new
-    user
-    namespace, which a process with several threads cannot enter.
+    resolved; write_hosts() makes one. Must be called before there are threads: a user without privileges gets the name
+    in a new user namespace, which a process with several threads cannot enter.
     """
     error = refused = _rename(name, _NEW_UTS)
     if refused:

@@ -84,8 +84,7 @@ class Pending(msgspec.Struct, array_like=True):
     """A request that an agent has not answered yet, and the offset of the object of this node that it is about, or 0.
 
     `node` is the other side: the node of the target, or of the process `pid` that sent the request. `holder` is the pid
-    of
-    the process that holds a lock.
+    of the process that holds a lock.
     """
 
     who: str
@@ -108,10 +107,8 @@ class Report(msgspec.Struct):
     """The state of an agent, as it reports it.
 
     `processes` are (puid, pid, name, offset of the record); `starting` counts processes that were requested from the
-    zygote,
-    `untaken` those of them whose request it has not read; `asked` are pending requests of processes of this node,
-    `parked`
-    those of other nodes' processes.
+    zygote, `untaken` those of them whose request it has not read; `asked` are pending requests of processes of this
+    node, `parked` those of other nodes' processes.
     """
 
     zygote: int

@@ -58,8 +58,7 @@ def _read_later(variables: Iterable[str]) -> bool:
 @functools.cache
 def options() -> list[str]:
     """Return the options of this interpreter, without those that can be applied later: -B, -W, -X faulthandler, and -P,
-    as
-    sys.path is sent to new processes."""
+    as sys.path is sent to new processes."""
     found = cpython.interpreter_flags()
     if "faulthandler" in found:
         at = found.index("faulthandler")

@@ -111,8 +111,7 @@ def place(policy: Policy | None, group_policy: Policy | None = None, *, member: 
     """Return the place of a process. Raises PolicyError if no node of the run can meet the policy.
 
     Without a named node, processes outside of groups are distributed from the caller's node on, and members of a group
-    by
-    their position, from the run's first node on.
+    by their position, from the run's first node on.
     """
     member = member or _context.member
     thread_policy = Policy.thread_policy() if member is None else member.thread_policy

@@ -126,8 +126,8 @@ def _own_channel() -> _core.Channel:
 
 
 def to_parts(obj: Any) -> tuple[int, Any]:
-    """Convert an object to a message. Returns the kind of message and its bytes, valid until this thread's
-    next call."""
+    """Convert an object to a message. Returns the kind of message and its bytes, valid until this thread's next
+    call."""
     channel = _own_channel()
     channel.put(obj)
     return channel._get_parts(0)

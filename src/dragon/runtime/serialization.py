@@ -296,8 +296,8 @@ def dumps_call(
     kwargs: dict[str, Any],
     buffers: Callable[[pickle.PickleBuffer], Any] | None = None,
 ) -> bytes:
-    """Return a call to be made in another process as bytes; see dumps(). An error names the part that cannot
-    be sent."""
+    """Return a call to be made in another process as bytes; see dumps(). An error names the part that cannot be
+    sent."""
     try:
         return dumps((target, args, kwargs), buffers)
     except Exception as error:

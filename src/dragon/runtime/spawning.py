@@ -319,8 +319,8 @@ def _lacking(request: Spawn, code: int) -> str:
 
 
 def new_request(name: str, umask: int = -1, *, folder: str, **fields: Any) -> tuple[Spawn, Words]:
-    """Return a request with a new puid, this process's limits and signals, and its umask if that is -1; and
-    the record."""
+    """Return a request with a new puid, this process's limits and signals, and its umask if that is -1; and the
+    record."""
     puid = new_puid()
     record = Words(RECORD_WORDS)
     umask = umask if umask >= 0 else _core.current_umask()

@@ -313,10 +313,8 @@ def places_of(key: bytes, flags: int, manager: int, before: int, now: int) -> li
     """Return which of `now` managers hold a record that `manager`, one of `before`, held.
 
     With equal numbers it is the same manager. Otherwise the copies of a broadcast are placed with all managers that do
-    not
-    have the key itself, a key that was put through manager() stays with its manager if that exists, and any other key
-    is
-    placed by its hash.
+    not have the key itself, a key that was put through manager() stays with its manager if that exists, and any other
+    key is placed by its hash.
     """
     if before == now:
         return [manager]

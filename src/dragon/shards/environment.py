@@ -108,8 +108,7 @@ def _opened_twice(is_inherited: bool) -> Iterator[None]:
     """Let py-lmdb open a file that, as far as it knows, this process has open already.
 
     From version 2 on it refuses that, because locks on a file are lost when one of two descriptors is closed; a fork
-    has no
-    locks of its parent that could be lost.
+    has no locks of its parent that could be lost.
     """
     module: ModuleType | None = sys.modules.get("lmdb._envid") if is_inherited else None
     if module is None:

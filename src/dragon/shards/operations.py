@@ -77,8 +77,7 @@ def _read_small(shard: Shard, arguments: list[Any], answer: Answer) -> bool:
 
 def _read_many(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
     """Reply with (record, number of blobs) for each key, None for a missing key, and False for a value that is too
-    large for
-    this reply and must be requested alone."""
+    large for this reply and must be requested alone."""
     keys, checkpoint = arguments
 
     def take(found: list[Stored | None]) -> None:

@@ -185,8 +185,8 @@ class Shard(Transactions):
         self._write(size, checkpoint, put_all, entries)
 
     def put_new(self, key: bytes, record: Record, checkpoint: int) -> bool:
-        """Store a record unless the key exists (with wait_for_keys: in this checkpoint). Returns whether it
-        was stored."""
+        """Store a record unless the key exists (with wait_for_keys: in this checkpoint). Returns whether it was
+        stored."""
 
         def put_it(txn: Any) -> bool:
             if self._find(txn, key, checkpoint) is not None:

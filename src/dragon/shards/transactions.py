@@ -274,8 +274,7 @@ class Transactions(Entries):
         """Check that a write of `size` bytes fits, and allocate memory for the growth of the file.
 
         Without the allocation, a write to the mapping on a full file system would kill the process. The result is valid
-        for as
-        many bytes as the words then say.
+        for as many bytes as the words then say.
         """
         words, most = self.words, _map_size(self.settings.capacity)
         stat = txn.stat()

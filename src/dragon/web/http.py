@@ -114,8 +114,7 @@ def _is_here(host: str) -> bool:
     """Return whether a browser that requests this host can only mean this server.
 
     Any other name may belong to a web page whose owner lets it resolve to this machine, to read what only this machine
-    may
-    read.
+    may read.
     """
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     if name.lower() in ("", "localhost"):

@@ -33,8 +33,8 @@ def improve(table: Table, objective: Objective, rank: Rank) -> None:
 
 
 def _mixed(table: Table) -> list[list[int]]:
-    """Return the groups of competing jobs, without those for which dealing is exact (one node, and steps of
-    one size)."""
+    """Return the groups of competing jobs, without those for which dealing is exact (one node, and steps of one
+    size)."""
     parent = list(range(len(table.free)))
 
     def root(node: int) -> int:

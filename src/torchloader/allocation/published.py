@@ -18,8 +18,8 @@ __all__ = ["Fill", "Trim"]
 
 
 def _wanted(demand: Demand) -> float:
-    """Return the workers per device that load as fast as the device computes, extrapolated from the rate of
-    one worker."""
+    """Return the workers per device that load as fast as the device computes, extrapolated from the rate of one
+    worker."""
     return demand.curve.ceiling / demand.curve.loading(1)
 
 

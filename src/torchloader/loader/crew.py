@@ -180,8 +180,8 @@ class Crew(Roster):
         return number, self._made.pop((iteration, number)), waited
 
     def look(self, iteration: int, numbers: list[int]) -> tuple[int, Outcome] | None:
-        """Return the number and outcome of the first of these batches that is made, without taking it; None
-        if none is."""
+        """Return the number and outcome of the first of these batches that is made, without taking it; None if none
+        is."""
         self._receive(0)
         number = self._first(iteration, numbers)
         return None if number is None else (number, self._made[iteration, number])

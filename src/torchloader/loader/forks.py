@@ -146,8 +146,8 @@ class Inherited:
         self.template, self._seed = Template(maker), maker.seed
 
     def serves(self, maker: Any) -> bool:
-        """Return whether workers that stay can be used with `maker`: its seed is unchanged and the template
-        is alive."""
+        """Return whether workers that stay can be used with `maker`: its seed is unchanged and the template is
+        alive."""
         return bool(self._seed == maker.seed) and self.template.is_alive
 
     def same_as(self, other: object) -> bool:

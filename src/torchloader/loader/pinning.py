@@ -13,8 +13,8 @@ Pin = Callable[[Any], Any]
 
 
 def pinner() -> Pin | None:
-    """Return the function that copies a batch into page-locked memory for the current GPU; None if PyTorch
-    has no GPU."""
+    """Return the function that copies a batch into page-locked memory for the current GPU; None if PyTorch has no
+    GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return None

@@ -12,8 +12,8 @@ SAME = 0.03  # of a rate: less is not worth a worker, and no more than noise
 
 
 def sufficient(rates: Mapping[int, float]) -> int:
-    """Return the smallest number of workers whose rate is within `SAME` of the best. Raises ValueError
-    without rates."""
+    """Return the smallest number of workers whose rate is within `SAME` of the best. Raises ValueError without
+    rates."""
     best = max(rates.values())
     return min(workers for workers, rate in rates.items() if rate >= (1 - SAME) * best)
 

@@ -177,8 +177,8 @@ class Master:
                 self.order(node.node, Kill(name, "its master goes on without it"))
 
     def _adopt(self, record: Application) -> None:
-        """Continue an application after a restart. Its last order is repeated, as it or the reply may have
-        been lost."""
+        """Continue an application after a restart. Its last order is repeated, as it or the reply may have been
+        lost."""
         name = record.spec.name
         attempt = self._follow(record)
         if record.state not in (State.STARTING, State.RESUMING):

@@ -36,8 +36,8 @@ _TAIL = 2000  # bytes of a rank's last output
 
 
 class Part:
-    """Starts ranks and follows them to their end. run() needs a thread of its own; other methods may be
-    called in any."""
+    """Starts ranks and follows them to their end. run() needs a thread of its own; other methods may be called in
+    any."""
 
     def __init__(self, launch: Launch, node: str, master: Queue) -> None:
         self._launch = launch

@@ -103,8 +103,8 @@ class Checkpoints:
         return None
 
     def read(self, saved: Saved) -> dict[str, Any]:
-        """Return the state of a checkpoint. Raises CheckpointError if it does not exist, or does not match
-        its digest."""
+        """Return the state of a checkpoint. Raises CheckpointError if it does not exist, or does not match its
+        digest."""
         path = self.folder / saved.file
         try:
             with path.open("rb") as file:

@@ -136,8 +136,8 @@ class Traces:
         return io.FileIO(path, "a")
 
     def _cut(self, path: Path, columns: Sequence[str], iteration: int) -> None:
-        """Keep the rows up to an iteration. The last row may be incomplete, if the process was killed while
-        it wrote."""
+        """Keep the rows up to an iteration. The last row may be incomplete, if the process was killed while it
+        wrote."""
         place = columns.index("iteration")
         with path.open(newline="") as old, whole_file(path) as unfinished, unfinished.open("w", newline="") as new:
             new.write(f"{','.join(columns)}\n")

@@ -37,8 +37,8 @@ __all__ = ["RemoteObjects"]
 
 
 class RemoteObjects:
-    """Forwards operations of this node's processes to other nodes. `caller` is always the id of the
-    requesting process."""
+    """Forwards operations of this node's processes to other nodes. `caller` is always the id of the requesting
+    process."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers

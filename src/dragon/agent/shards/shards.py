@@ -445,8 +445,7 @@ class Shards:
         """Return the checkpoints of which this node has a file of a manager, and how many managers wrote each.
 
         If a checkpoint was written by more or fewer managers, it counts if all their files are there. Files that are
-        being
-        written are waited for.
+        being written are waited for.
         """
         settings = self._shard(number, manager).settings
         return asyncio.wrap_future(self._in_turn(persisted_for, settings))

@@ -15,8 +15,7 @@ def families(history: History, now: float, age: float) -> list[Family[Told]]:
     """Return the newest values of all series.
 
     A metric that the runtime measures is included only if its value is no older than `age` seconds, or than the
-    metric's
-    own `counts_for`.
+    metric's own `counts_for`.
     """
     found: dict[str, Family[Told]] = {}
     for series in history:

@@ -36,8 +36,7 @@ class Telemetry:
     """The telemetry of one node.
 
     It starts with the level that the environment sets, by default 0. If the environment names a directory, the values
-    are
-    also written to files there.
+    are also written to files there.
     """
 
     def __init__(self, services: Services) -> None:

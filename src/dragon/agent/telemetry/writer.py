@@ -51,8 +51,7 @@ class Writer:
     """Writes parcels into the folder of a run, until the last one.
 
     What cannot be written is dropped, which is logged once; the next parcel is tried again. `description` is that of
-    the
-    run if this node is the one that writes it.
+    the run if this node is the one that writes it.
     """
 
     def __init__(self, folder: Path, prefix: str, description: RunDescription | None) -> None:

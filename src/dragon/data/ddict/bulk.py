@@ -60,8 +60,8 @@ class Bulk:
         return pending
 
     def stored_keys(self, managers: list[int] | None = None) -> Iterator[tuple[AnyShard, bytes]]:
-        """Yield all keys, or those of some managers, with the shard that holds each; a broadcast key is
-        yielded once."""
+        """Yield all keys, or those of some managers, with the shard that holds each; a broadcast key is yielded
+        once."""
         scope = self._scope
         shards = scope.used() if managers is None else [scope.open()[manager] for manager in managers]
         pending = [(shard, shard.begin("keys", scope.checkpoint)) for shard in shards]

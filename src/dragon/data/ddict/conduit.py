@@ -81,8 +81,7 @@ class Conduit:
         """Return the reply to a request and its buffers.
 
         Raises the operation's exception, DDictTimeoutError, NodeLostError if the node is lost or the connection of the
-        request
-        or its reply broke, and MemoryError if this node had no room for the reply.
+        request or its reply broke, and MemoryError if this node had no room for the reply.
         """
         while (arrival := self._arrived.get(number)) is None or not arrival.gather():
             remaining = None if deadline is None else deadline - time.monotonic()

@@ -23,8 +23,7 @@ def same_shape(one: Scope, other: Scope) -> bool:
 
 def copy_shards(scope: Scope, other: Scope, managers: Iterable[int]) -> None:
     """Replace the contents of managers of `other`, a dictionary of the same shape, by all checkpoints of the same
-    managers of
-    this one. Broadcast keys stay broadcast."""
+    managers of this one. Broadcast keys stay broadcast."""
     for manager in managers:
         _copy_shard(scope, scope.open()[manager], other, other.open()[manager])
 

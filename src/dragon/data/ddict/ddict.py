@@ -79,8 +79,7 @@ class DDict(Items):
     DDictUnableToCreateError for parameters that are invalid or cannot be met.
 
     Keys that are equal are the same key, as in dict. Operations raise DDictKeyError, DDictFullError, DDictTimeoutError,
-    and
-    DestroyedError after destroy().
+    and DestroyedError after destroy().
 
     Examples:
         >>> from dragon.data.ddict import DDict
@@ -326,11 +325,9 @@ class DDict(Items):
         items, merged.
 
         `mgr_code(ddict, queue, *mgr_code_args)` puts items into the queue, or `mgr_code(ddict, *mgr_code_args)` yields
-        them; it
-        is called with a handle of its manager. `comparator(a, b)` returns whether `a` comes before `b`: each call must
-        produce
-        its items in that order, and the results are merged by it. `branching_factor` has no effect: the calling process
-        merges.
+        them; it is called with a handle of its manager. `comparator(a, b)` returns whether `a` comes before `b`: each
+        call must produce its items in that order, and the results are merged by it. `branching_factor` has no effect:
+        the calling process merges.
         """
         for name, given in (("mgr_code", mgr_code), ("comparator", comparator)):
             if not callable(given):
@@ -342,8 +339,7 @@ class DDict(Items):
         processes.
 
         If two processes miss the same result at the same time, both compute it. Raises TypeError for a function without
-        a name
-        of its own, such as a lambda.
+        a name of its own, such as a lambda.
         """
         return memoized(function, self._now, self.__setitem__)
 
@@ -379,8 +375,7 @@ class DDict(Items):
         """Replace the contents of the dictionaries that these texts of serialize() name by the contents of this one.
 
         A dictionary with equal numbers of managers and checkpoints gets all checkpoints, and each key stays with the
-        same
-        manager. Any other one gets this handle's checkpoint as its first checkpoint, with each key placed as by
+        same manager. Any other one gets this handle's checkpoint as its first checkpoint, with each key placed as by
         restore().
         """
         for text in clone_list:

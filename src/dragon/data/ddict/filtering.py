@@ -83,8 +83,8 @@ class FilterIterator:
 
 
 def _compare(comparator: Callable[[Any, Any], Any], left: Any, right: Any) -> int:
-    """Return the order of two items as functools.cmp_to_key takes it. A comparator may return such a number,
-    or a bool."""
+    """Return the order of two items as functools.cmp_to_key takes it. A comparator may return such a number, or a
+    bool."""
     answer = comparator(left, right)
     if not isinstance(answer, bool):
         return int(answer)

@@ -91,8 +91,8 @@ class Handle(MutableMapping[Any, Any]):
         """Remove the dictionary from the memory of all nodes, once pending checkpoints are written to their files.
 
         Afterwards every use of it raises DestroyedError in all processes; destroy() may be called again. With
-        `allow_restart`
-        the contents are kept until the run ends, or until DDict(name=..., restart=True) continues the dictionary.
+        `allow_restart` the contents are kept until the run ends, or until DDict(name=..., restart=True) continues the
+        dictionary.
         """
         if self._scope.attached is None:
             return
@@ -137,8 +137,7 @@ class Handle(MutableMapping[Any, Any]):
         """Yield a handle that uses these picklers for keys and values, within a `with` block.
 
         A pickler has `dumps(object) -> bytes` and `loads(bytes)`, or `dump(object, file)` and `load(file)`. Raises
-        TypeError for
-        any other object.
+        TypeError for any other object.
         """
         yield self._of(self._scope.copied(), Codec(pickler_of(key_pickler), pickler_of(value_pickler)))
 
@@ -207,8 +206,7 @@ class Handle(MutableMapping[Any, Any]):
         """Return the count, bytes and duration of this handle's operations since profile_reset(), by operation.
 
         The first call of either method starts the measurement, for this handle and those that manager() and pickler()
-        make
-        from it.
+        make from it.
         """
         return self._scope.observe().profile()
 
@@ -281,8 +279,7 @@ class Handle(MutableMapping[Any, Any]):
         """Write the current checkpoint to disk. Does nothing without a persister, or with a persist_count of 0.
 
         All managers write what they held at one moment, for which writers wait some milliseconds; they continue while
-        the files
-        are written.
+        the files are written.
         """
         options = self._scope.options
         if options.persister != "NULL" and options.persist_count:

@@ -107,8 +107,7 @@ class Items(Handle):
         """Return the value of a key, or `default` if the key is missing.
 
         With wait_for_keys it waits for the key, unless a default is given and no checkpoint of the working set up to
-        this one
-        has the key.
+        this one has the key.
         """
         value = self._now(key)
         if value is not MISSING:
@@ -210,7 +209,6 @@ class Items(Handle):
         a copy.
 
         A value that is deleted or replaced meanwhile keeps its memory until the block ends. Raises DDictKeyError for a
-        missing
-        key, DDictError if its manager is on another node or its value is not a single buffer.
+        missing key, DDictError if its manager is on another node or its value is not a single buffer.
         """
         return memory_of(self._scope, self._lookups, self._codec.key(key), key)

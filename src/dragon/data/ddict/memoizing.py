@@ -18,8 +18,7 @@ def memoized(function: Callable[P, R], look: Callable[[Any], Any], keep: Callabl
     """Return a function that looks its result up, by its name and arguments, before it computes it.
 
     `look(key)` returns the cached result or MISSING; `keep(key, result)` caches a result. Raises TypeError for a
-    function
-    without a name of its own, such as a lambda.
+    function without a name of its own, such as a lambda.
     """
     if not callable(function) or getattr(function, "__name__", "<lambda>") == "<lambda>":
         raise TypeError(f"memoize() keeps results by the name of a function, and {function!r} has none: use def")

@@ -18,10 +18,8 @@ def memory_of(scope: Scope, lookups: Lookups, key: bytes, name: Any) -> Iterator
     """Yield the memory of a value that is one buffer, read-only and without a copy.
 
     A value that is deleted or replaced meanwhile keeps its memory until the block ends. `name` is the key as the user
-    gave
-    it. Raises DDictKeyError for a missing key, DDictError if its manager is on another node or its value is not a
-    single
-    buffer.
+    gave it. Raises DDictKeyError for a missing key, DDictError if its manager is on another node or its value is not a
+    single buffer.
     """
     attached = scope.attached  # its shards stay open until the block ends, also after detach() and destroy()
     shard = scope.shard(key)

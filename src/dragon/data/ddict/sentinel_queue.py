@@ -66,8 +66,7 @@ class SentinelQueue:
         """Return the next item.
 
         Raises EOFError after the last one, queue.Empty after `timeout` seconds without one, and RuntimeError if
-        getter() was
-        not called before.
+        getter() was not called before.
         """
         self._check("getter", "get")
         if self._ended is None:

@@ -136,8 +136,7 @@ class LocalShard(Shard):
 
     def state(self) -> tuple[int, int, bool, bool]:
         """Return the oldest and the newest checkpoint, whether the shard is frozen, and whether keys may be with other
-        managers
-        than their hashes say."""
+        managers than their hashes say."""
         self._check()
         return self.oldest, self.newest, self.is_frozen, self.is_chosen
 
@@ -298,8 +297,7 @@ class RemoteShard:
 
     def state(self) -> tuple[int, int, bool, bool]:
         """Return the oldest and the newest checkpoint, whether the shard is frozen, and whether keys may be with other
-        managers
-        than their hashes say."""
+        managers than their hashes say."""
         oldest, newest, frozen, chosen = self._begin("state").result(self.timeout)
         return oldest, newest, frozen, chosen
 

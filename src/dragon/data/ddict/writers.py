@@ -71,8 +71,7 @@ class Writers:
         """Raise DDictFutureCheckpointError if the checkpoint cannot be written without waiting for other clients.
 
         Batches and broadcasts do not wait: with wait_for_keys or wait_for_writers their checkpoint must be one that the
-        shard
-        holds, or can hold without dropping another one that is not empty.
+        shard holds, or can hold without dropping another one that is not empty.
         """
         scope, options = self._scope, self._scope.options
         self.refuse_if_read_only()
@@ -113,8 +112,7 @@ class Writers:
 
     def _begin_everywhere(self) -> None:
         """Advance all managers to this checkpoint, also those to which nothing is written: a checkpoint that leaves the
-        working
-        set can be restored only if all managers have written it to disk."""
+        working set can be restored only if all managers have written it to disk."""
         scope = self._scope
         shards = scope.open()
         if scope.options.wait_for_writers:

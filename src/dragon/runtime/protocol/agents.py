@@ -158,8 +158,7 @@ class SignalProcess(Notice, tag="kill", frozen=True):
 
 class MemberEvent(msgspec.Struct, frozen=True, array_like=True):
     """A member of a group has ended, with `text` as its last output on stderr; or it `failed` to start, because of
-    `text` and
-    the error number."""
+    `text` and the error number."""
 
     puid: int
     group: int

@@ -41,8 +41,8 @@ _KIND_OF_TAG = {encode(tag): kind for tag, kind in FROM_PROCESSES.items()}  # by
 
 @functools.cache
 def _decoder(kind: type[Request[object]]) -> msgspec.msgpack.Decoder[Request[object]]:
-    """Return the decoder of one kind, made at its first use: a decoder of all kinds takes a tenth of an
-    agent's start."""
+    """Return the decoder of one kind, made at its first use: a decoder of all kinds takes a tenth of an agent's
+    start."""
     return decoder_of(kind)
 
 

@@ -2,8 +2,7 @@
 
 How an agent joins is described in `dragon.control`. An agent sends only a bounded number of bytes of output that Shown
 has not acknowledged (`output_window` of the settings). So a terminal that is slow or stopped blocks the writers and
-does
-not fill the front end's memory.
+does not fill the front end's memory.
 """
 
 from __future__ import annotations

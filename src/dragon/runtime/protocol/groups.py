@@ -42,8 +42,8 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a group. `walltime` is in seconds; `creator` is the puid of the process that makes the group.
 
     `pmi` is how its members find each other as ranks of an MPI job, or "" if they do not; `mpi_library` is the name of
-    the
-    library that they use, `pmix_library` the path of libpmix, `launcher` the site's launcher if that starts the ranks.
+    the library that they use, `pmix_library` the path of libpmix, `launcher` the site's launcher if that starts the
+    ranks.
     """
 
     name: str

@@ -69,8 +69,7 @@ class Exchange(OfJob[dict[int, Any]], tag="jobs.exchange", frozen=True):
 
 class JobFailed(OfJob[None], tag="jobs.fail", frozen=True):
     """Fail the job, with "rank N … " and `what` as the reason. The other ranks get a moment to end by themselves,
-    unless all
-    are to end `at_once`."""
+    unless all are to end `at_once`."""
 
     rank: int
     what: str

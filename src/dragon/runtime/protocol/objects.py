@@ -58,8 +58,7 @@ class Operate(OfAProcess[tuple[bool, Any]], tag="remote.operate", frozen=True):
     """Perform an operation on an object of another node. Replies with (whether it was done, result).
 
     The handles of `released` were dropped. A large message to put is taken from the channel `outgoing`, and one that is
-    got
-    is put into the channel `inbox`.
+    got is put into the channel `inbox`.
     """
 
     operation: Operation

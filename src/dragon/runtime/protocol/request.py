@@ -1,8 +1,7 @@
 """The base classes of requests, and the encoding of requests and replies.
 
 A request is a frame of its length (4 bytes, little-endian) and a msgpack array of its tag and its fields; the reply is
-a
-frame with a Reply.
+a frame with a Reply.
 """
 
 from __future__ import annotations

@@ -153,8 +153,7 @@ class Persist(_OfManager[int | None], tag="shards.persist", frozen=True):
     """Write a checkpoint to disk.
 
     With `held`, write that state and reply with the number of its records; otherwise only start to write the current
-    state.
-    Raises DDictPersistCheckpointError.
+    state. Raises DDictPersistCheckpointError.
     """
 
     checkpoint: int

@@ -250,8 +250,8 @@ class Batch:
     # ---- waiting
 
     def fence(self, timeout: float | None = NEVER) -> None:
-        """Wait until all tasks that this process has submitted have ended. Raises TimeoutError after
-        `timeout` seconds."""
+        """Wait until all tasks that this process has submitted have ended. Raises TimeoutError after `timeout`
+        seconds."""
         left = wait_all(self._client.unfinished(), timeout)
         if left:
             raise TimeoutError(f"{left} tasks have not ended after {timeout} s")

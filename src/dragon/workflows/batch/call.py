@@ -66,8 +66,8 @@ def function_work(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 def process_work(template: ProcessTemplate) -> Work:
-    """Return the call of a process task. Raises TypeError for what is not a template, ValueError for one with
-    a PIPE."""
+    """Return the call of a process task. Raises TypeError for what is not a template, ValueError for one with a
+    PIPE."""
     return None, (_checked(template),), {}
 
 
