@@ -132,8 +132,7 @@ class RandomMix(_Drawing):
         weights: the relative frequency of each dataset; equal by default.
         seed: the seed of the random numbers; None for the random state of the loader.
         stop_criteria: as in torchdata. "ALL_DATASETS_EXHAUSTED" continues with the others when one has ended, so that
-        each
-            sample is given once; "FIRST_DATASET_EXHAUSTED" ends there, which keeps the proportions.
+            each sample is given once; "FIRST_DATASET_EXHAUSTED" ends there, which keeps the proportions.
 
     Raises ValueError without datasets, for weights that are not positive or not one for each dataset, and for another
     stop_criteria.

@@ -32,8 +32,7 @@ class CollectiveGroup(ProcessGroup):
         hide_stderr: whether the ranks' stderr is dropped.
         port: the port on which rank 0 listens on its node. Two groups at the same time need different ports.
         policies: the placement of the ranks: one policy for all, or a list that is used in turn; by default one for
-        each GPU
-            of the run, or, with `nprocs` on a machine without GPUs, round robin over the nodes.
+            each GPU of the run, or, with `nprocs` on a machine without GPUs, round robin over the nodes.
 
     Raises ValueError if the number of ranks cannot be determined, and the exceptions of ProcessGroup.
     """

@@ -29,14 +29,11 @@ class DragonDataset(Dataset[Any]):
 
     Args:
         dataset: a DDict that has the samples; or a dataset, a sequence or any iterable, whose samples are put into a
-        new
-            dictionary.
+            new dictionary.
         dataset_keys: the keys of the samples, in order. Default: for an existing DDict all its keys (sorted if they are
-        all
-            numbers or all strings); otherwise the numbers from 0.
+            all numbers or all strings); otherwise the numbers from 0.
         dragon_dict_args: the arguments of DDict, as a mapping or a dataclass. Default: one manager on each node and, if
-        the
-            number of samples is known, twice the memory estimated from some of them.
+            the number of samples is known, twice the memory estimated from some of them.
 
     Attributes:
         dragon_dict: the dictionary.

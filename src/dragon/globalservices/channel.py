@@ -58,8 +58,7 @@ def create(
 
     Args:
         m_uid: the number of a default pool (facts.default_pool_muid_from_index()): the channel is on its node. For
-        another
-            pool, or None, it is on this node.
+            another pool, or None, it is on this node.
         user_name: the name by which others look it up.
         options: options with its capacity.
         soft: return the existing channel of that name, if there is one.

@@ -28,7 +28,7 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
         addresses: the IP addresses at which other nodes reach it; empty if there are no others.
         cpus: the numbers of the CPUs that the run may use.
         gpus: the numbers of the GPUs that the run may use; a tile is a fraction, 0.1 being the second tile of the
-        first.
+            first.
         gpu_vendor: "nvidia", "amd" or "intel"; empty without GPUs.
         physical_mem: its memory in bytes.
         index: its index in the run.

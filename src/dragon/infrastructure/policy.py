@@ -38,7 +38,7 @@ class Policy:
         cpu_affinity: the numbers of the CPUs; empty for all.
         gpu_env_str: the environment variable that selects the GPUs; empty for the vendor's.
         gpu_affinity: the numbers of the GPUs, a tile being a fraction (0.1: the second tile of the first); empty for
-        all.
+            all.
         wait_mode: has no effect.
         refcounted: has no effect.
     """

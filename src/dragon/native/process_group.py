@@ -114,13 +114,11 @@ class ProcessGroup:
         restart: restart members that end, until stop_restart() is called.
         ignore_error_on_exit: if a member fails, join() does not raise and the other members continue.
         pmi: how the members, in order, find each other as ranks of an MPI job: PMIBackend.PMI1 (MPICH and its family),
-        PMIX
-            (Open MPI), LAUNCHER (through the site's srun or mpiexec: Cray MPICH) or AUTO, which detects the right one.
-            `pmi_enabled=True` means AUTO.
+            PMIX (Open MPI), LAUNCHER (through the site's srun or mpiexec: Cray MPICH) or AUTO, which detects the right
+            one. `pmi_enabled=True` means AUTO.
         walltime: seconds after which the members are killed, with a message in the log.
         policy: placement of the members; a template's own policy has precedence. Members whose policy does not name a
-        node
-            are distributed round robin over the nodes, or fill node after node with Policy.Distribution.BLOCK.
+            node are distributed round robin over the nodes, or fill node after node with Policy.Distribution.BLOCK.
         critical: accepted for dragonhpc's programs; has no effect.
         name: part of the members' names and of the labels of their output.
 

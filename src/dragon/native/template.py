@@ -37,10 +37,8 @@ class ProcessTemplate:
         policy: its placement.
         options: accepted for dragonhpc's programs; has no effect.
         leave_running: whether the processes that it started may continue after its end, until the run's. If not, they
-        are
-            ended with it: its child processes, in whatever groups and sessions they are, and those that it started by
-            the
-            runtime. They are killed if it was killed; else they get SIGTERM, and SIGKILL five seconds later.
+            are ended with it: its child processes, in whatever groups and sessions they are, and those that it started
+            by the runtime. They are killed if it was killed; else they get SIGTERM, and SIGKILL five seconds later.
 
     Attributes:
         PIPE: for a stream: a connection to the process that starts this one.

@@ -95,7 +95,7 @@ class Value(Shared):
         typecode_or_type: a type code such as "i", or a ctypes type.
         value: the first value; None for zeros.
         lock: True for a new lock, an existing lock, or False for none. acquire(), release(), get_lock() and `with` use
-        it.
+            it.
         m_uid: the memory that holds the value, as in Lock.
 
     Examples:

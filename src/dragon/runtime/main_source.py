@@ -16,8 +16,7 @@ class MainSource:
 
     Attributes:
         is_guarded: whether it tests its `__name__`, as in `if __name__ == "__main__":`, so that another process may
-        import
-            it. A program that only passes its name on, for example to logging.getLogger(), does not.
+            import it. A program that only passes its name on, for example to logging.getLogger(), does not.
         bound_here: the names that have their current values only in the program itself: those bound under such an `if`,
             and by `global` in functions.
     """

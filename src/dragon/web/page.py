@@ -26,7 +26,7 @@ def html(title: str = "dragon", data: object = None) -> str:
 
     Args:
         data: all that the page would request from a run. If it is given, the page requests nothing, and is not allowed
-        to.
+            to.
     """
     static = files("dragon.web") / "static"
 

@@ -69,8 +69,7 @@ class DragonExecutor(Executor):
         max_workers: number of workers (default: one per CPU of the run).
         initializer, initargs: called in every worker first. If it raises, the executor is broken.
         policy: where the workers run: a policy for all, or a list with one for each worker, which determines their
-        number.
-            Workers whose policy names no node are distributed round robin over the nodes.
+            number. Workers whose policy names no node are distributed round robin over the nodes.
 
     A program that ends without shutdown() waits for its calls first.
 

@@ -15,9 +15,8 @@ class DragonBatchPoolExecutor(DragonPoolExecutor):
 
     Args:
         batch_size, work_get_timeout, max_num_timeouts: dragonhpc's options for grouping apps. They are accepted and
-        have
-            no effect: each app is sent to a worker separately and at once, which is as fast, and an app that ends its
-            worker does not affect others.
+            have no effect: each app is sent to a worker separately and at once, which is as fast, and an app that ends
+            its worker does not affect others.
 
     The others are those of DragonPoolExecutor.
 

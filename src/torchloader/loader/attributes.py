@@ -168,7 +168,7 @@ class Attributes(Base):
         Args:
             workers: the number of workers.
             workers_on: the names of the nodes that the workers are spread over in turn; by default they stay where they
-            are.
+                are.
 
         Raises ValueError if the loader is closed, or for `workers_on` if the loader was made without it (its workers
         may be forked from the trainer).

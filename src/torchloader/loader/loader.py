@@ -47,12 +47,10 @@ class ElasticDataLoader(Attributes):
 
     Args:
         num_workers: the number of loading workers at first. 0 loads in the trainer. "auto" finds the smallest number
-        with
-            which the trainer hardly waits, within the cores of the node, which all such loaders share; `tuning` shows
-            the
-            result. `workers` is the same under the name that torchloader uses.
+            with which the trainer hardly waits, within the cores of the node, which all such loaders share; `tuning`
+            shows the result. `workers` is the same under the name that torchloader uses.
         max_workers: the largest number that "auto" may choose; by default eight for each core that this process may
-        use.
+            use.
         multiprocessing_context: how workers start; by default with the start method of multiprocessing, as in PyTorch.
             "fork" forks them from the trainer, with all that it has in memory. With any other method they are new
             processes, to which the dataset is sent.
@@ -61,18 +59,15 @@ class ElasticDataLoader(Attributes):
         seed: with the epoch, determines order and content. By default that of `generator`, else PyTorch's; with several
             ranks 0, as all must have the same.
         rank, world_size: the rank of this trainer, and the number of trainers that share each epoch. `batch_size` is
-        per
-            rank. world_size=1 gives every rank all samples where torch.distributed is initialized.
+            per rank. world_size=1 gives every rank all samples where torch.distributed is initialized.
         streams: the number of parts in which an iterable-style dataset is read, which get_worker_info() returns as
             num_workers. By default the number of workers at first. Workers beyond the number of streams are idle.
         workers_on: the name of a node, or several, over which the workers are spread in turn; by default the trainer's
             node. `dragon.native.machine.System().hostname_policies()` has the names of the run's nodes.
         snapshot_every_n_steps: the number of batches of a stream between two calls of state_dict() of the dataset or
-        its
-            iterator.
+            its iterator.
         nice: by how much the priority of the workers is below the trainer's, from 0 to 19. By default 0, and 10 in jobs
-        of
-            torchloader: where cores are scarce the trainer then has priority, and so has every other program.
+            of torchloader: where cores are scarce the trainer then has priority, and so has every other program.
         in_order: False gives batches as soon as they are ready, so that slow ones do not delay others. The batches are
             the same; those of one stream stay in order.
         shared_as: a name that loaders of several programs on a node use if they read the same data: each batch is made

@@ -11,9 +11,8 @@ class Drift:
     Args:
         allowance: standard deviations of a residual that are not counted.
         threshold: the sum of what is counted at which a drift is reported. With normal noise and the defaults there is
-        one
-            false report in some hundred thousand observations, and a lasting change by two standard deviations is found
-            after about six.
+            one false report in some hundred thousand observations, and a lasting change by two standard deviations is
+            found after about six.
     """
 
     def __init__(self, allowance: float = 0.5, threshold: float = 9.0) -> None:

@@ -124,8 +124,7 @@ class Session:
             folder: the folder of traces and checkpoints, if the environment does not name one.
             device: the device to train on; by default the GPU of this rank, or the CPU if there is none.
             backend: the backend of the process group, which is made if the program has made none; by default nccl if
-            every
-                rank has its own GPU, else gloo.
+                every rank has its own GPU, else gloo.
             save_every: seconds between two checkpoints, in case a node fails.
 
         Raises ValueError for an environment variable with an invalid value, which it names.

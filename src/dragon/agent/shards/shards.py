@@ -406,8 +406,7 @@ class Shards:
 
         Args:
             held: a number that hold() returned. The checkpoint is written as it was then, and the number of its records
-            is
-                returned. With 0, writing the checkpoint as it is now is only started, and None is returned.
+                is returned. With 0, writing the checkpoint as it is now is only started, and None is returned.
         """
         shard = self._shard(number, manager)
         if not held:

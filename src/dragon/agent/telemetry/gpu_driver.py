@@ -24,8 +24,7 @@ class Driver(Protocol):
         remedy: how to install the library if it is missing
         errors: the exceptions that the functions in `readings` raise
         readings: functions that read a metric from a device, by the metric's name. None means: not known yet, as the
-        rate
-            of a counter that was read for the first time.
+            rate of a counter that was read for the first time.
     """
 
     remedy: str

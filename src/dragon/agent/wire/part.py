@@ -23,8 +23,7 @@ class Joining(NamedTuple):
 
     Attributes:
         descriptors: file descriptors that it inherits, by the variables that hold their numbers. The process that
-        starts
-            it closes them.
+            starts it closes them.
         defaults: variables that its template may override
     """
 

@@ -47,14 +47,13 @@ class DDict(Items):
 
     Args:
         managers_per_node, n_nodes: the number of managers on each node, and the number of nodes. Each manager holds a
-        shard.
+            shard.
         total_mem: bytes over all managers.
         working_set_size: the number of checkpoints that are kept in memory.
         wait_for_keys: reading a key waits until it is written in this checkpoint; keys of pput() are carried over.
         wait_for_writers: a new checkpoint waits until every writer of the oldest one has moved on.
         policy: the placement of the managers; a list has `managers_per_policy` managers for each entry, and the first
-        two
-            arguments are None then.
+            two arguments are None then.
         timeout: seconds that an operation may take; None: no limit.
         trace: whether this handle logs its operations, as setup_logging() does.
         name: the name under which it is persisted and restored; default: ten random letters.
@@ -62,17 +61,14 @@ class DDict(Items):
             disk; without either it begins empty, with a RuntimeWarning.
         restore_from: a persisted checkpoint to begin with. With `read_only` nothing can be written.
         persist_freq: a checkpoint whose number is a multiple of it is written to disk when it leaves the working set;
-        0:
-            none.
+            0: none.
         persist_count: the number of checkpoints on disk that are kept, -1 for all; with 0 none is written.
         persist_path: the folder of the files; default: the current folder.
         persister_class: PosixCheckpointPersister writes files, NULLCheckpointPersister (the default) nothing.
         replicas: the number of nodes that hold each shard. A put returns when all of them have it; if a node is lost,
-        no
-            data is lost, and another node takes its place.
+            no data is lost, and another node takes its place.
         linearizable: with replicas, a read returns every put that had returned before the read began, on whatever node.
-        It
-            takes as long as a put. Otherwise this node's replica answers, which may be slightly behind.
+            It takes as long as a put. Otherwise this node's replica answers, which may be slightly behind.
 
     `orc_policy`, `streams_per_manager` and `manager_pool_full_thresh` are accepted for dragonhpc's programs and have no
     effect: there is no orchestrator, and all memory is used. Raises TypeError, ValueError, AttributeError and

@@ -69,7 +69,7 @@ class Scope:
         count: the number of managers of the dictionary.
         bound: the only manager that the handle uses; None for all.
         one: the shard of that manager, or the only shard of a dictionary with one manager; None if a key's hash
-        decides.
+            decides.
         checkpoint: the checkpoint in which the handle reads and writes.
         timeout: seconds that an operation may take; None: no limit.
         observer: measures and logs the operations of the handle; None if that was not requested.

@@ -46,8 +46,7 @@ class Batch:
         num_nodes: the number of nodes of the run to use (default, and maximum: all).
         workers_per_node: how many tasks run on a node at a time (default: its CPUs that the run may use).
         scheduler_workers: the largest number of jobs that run at a time (default: as many as there are workers for
-        their
-            ranks; one is always permitted).
+            their ranks; one is always permitted).
         managed_lifecycle: whether the batch stays after join(), until destroy() is called.
         stdout, stderr: where the output of tasks goes that do not set it themselves: a file to append to, in whose name
             `{rank}` is replaced by the rank in a job; Popen.DEVNULL; for stderr Popen.STDOUT; None: as that of this
@@ -139,15 +138,13 @@ class Batch:
 
         Args:
             reads, writes: the data it accesses, from read() and write(): it waits for tasks submitted before that write
-            the
-                same data, and if it writes also for those that read it.
+                the same data, and if it writes also for those that read it.
             name: appears in messages and in the manifest of the logs.
             timeout: seconds for which it may run; then it is ended, and its outcome is a TimeoutError.
             stdout, stderr: where its output goes, as for the batch.
             pmi: how the ranks of a job find each other, as for a ProcessGroup; None for programs without MPI.
             leave_running: whether processes that it started and left running stay: those of a function until its worker
-            ends,
-                those of a process until the run ends. Otherwise they are ended with it.
+                ends, those of a process until the run ends. Otherwise they are ended with it.
         """
         return Options(self._submit, reads, writes, name, timeout, stdout, stderr, pmi, leave_running)
 
