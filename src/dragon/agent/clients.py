@@ -192,6 +192,12 @@ class Client:
         self.loop.remove_writer(self.connection)
 
     def _close(self) -> None:
+        # A client that was interrupted still reads, to undo what was done.
+        for number, asked in list(self.asked.items()):
+            if asked.answer.done():
+                self._on_done(number, asked, asked.answer)
+        if self.connection.fileno() < 0:
+            return  # that failed, and has closed it
         self.loop.remove_reader(self.connection)
         self.loop.remove_writer(self.connection)
         self.connection.close()

@@ -21,6 +21,7 @@ from dragon.runtime.run import Run, this_run
 
 __all__ = ["Unwanted", "ask", "close_with", "error_named", "forbid_asking", "tell"]
 
+_HEAD = 4  # bytes before a reply, with its size
 _ONE_SECOND = struct.pack("@ll", 1, 0)
 
 _Answer = TypeVar("_Answer")
@@ -59,30 +60,81 @@ class Unwanted(Exception):
 
 
 def ask(
-    request: Request[_Answer], descriptors: Sequence[int] = (), wanted: Callable[[], bool] | None = None
+    request: Request[_Answer],
+    descriptors: Sequence[int] = (),
+    wanted: Callable[[], bool] | None = None,
+    late: Callable[[_Answer], object] | None = None,
 ) -> _Answer:
     """Send a request to this node's agent and return the reply.
 
     Raises what the agent raised, RunEndedError if no agent answers, Unwanted once `wanted()`, which is called once a
     second, returns False, and ValueError in the agent itself.
+
+    If an exception interrupts it, such as KeyboardInterrupt, the request is cancelled. `late` is called with a reply
+    that the agent sent nevertheless, so that its effect can be undone.
     """
     run = this_run()
     if _in_agent:
         raise ValueError(f"node {run.node} was given an object of another node where one of its own is needed")
+    reply = _Reply()
     try:
         connection = _connection(run.folder)
         _send(connection, request, descriptors)
-        size = int.from_bytes(_receive(connection, 4, wanted), "little")
-        reply = decode_reply(request, _receive(connection, size))
+        reply.receive(connection, wanted)
+        answer = decode_reply(request, reply.body)
     except (OSError, EOFError) as error:
         _local.connection = None
         raise _no_answer(run, error) from error
     except BaseException:
-        _local.connection = None  # closing the connection cancels the request
+        interrupted, _local.connection = _local.connection, None  # closing the connection cancels the request
+        if late is not None and interrupted is not None and reply.has_arrived(interrupted.socket):
+            answer = decode_reply(request, reply.body)
+            if answer.error is None:
+                late(cast(_Answer, answer.value))
         raise
-    if reply.error is not None:
-        raise error_named(*reply.error)
-    return cast(_Answer, reply.value)  # a reply without an error has a value
+    if answer.error is not None:
+        raise error_named(*answer.error)
+    return cast(_Answer, answer.value)  # a reply without an error has a value
+
+
+class _Reply:
+    """The bytes of a reply. What a call of recv() gave is in place even if an exception of a signal handler came before
+    its number of bytes was known."""
+
+    def __init__(self) -> None:
+        self._head, self.body = bytearray(_HEAD), bytearray()
+        self._received = 0  # bytes of the body
+
+    def receive(self, connection: socket.socket, wanted: Callable[[], bool] | None) -> None:
+        """Receive it. Raises Unwanted."""
+        received = 0
+        while received < _HEAD:
+            received += _receive(connection, memoryview(self._head)[received:], wanted)
+        self.body = bytearray(self._size)
+        while self._received < self._size:
+            self._received += _receive(connection, memoryview(self.body)[self._received :], None)
+
+    @property
+    def _size(self) -> int:
+        return int.from_bytes(self._head, "little")
+
+    def has_arrived(self, connection: socket.socket) -> bool:
+        """Cancel a request whose sending was interrupted, or the wait for its reply. Returns whether the agent sent a
+        reply before it received the cancellation."""
+        rest = bytearray()
+        try:
+            connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(1 << 20):
+                rest += part
+        except OSError:  # the agent does not answer, or is gone
+            return False
+        if not self._size:
+            self._head, rest = rest[:_HEAD], rest[_HEAD:]
+        if not self._size or not self._received <= self._size - len(rest):
+            return False
+        body = self.body or bytearray(self._size)
+        self.body = body[: self._size - len(rest)] + rest
+        return True
 
 
 def tell(request: Request[None], descriptors: Sequence[int]) -> None:
@@ -124,7 +176,8 @@ class _Connection:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _ONE_SECOND)
 
     def __del__(self) -> None:
-        self.socket.close()
+        if hasattr(self, "socket"):  # else an exception of a signal handler has interrupted __init__()
+            self.socket.close()
 
 
 def close_with(owner: object, connection: socket.socket) -> None:
@@ -144,18 +197,17 @@ def _connection(folder: Path) -> socket.socket:
     return known.socket
 
 
-def _receive(connection: socket.socket, size: int, wanted: Callable[[], bool] | None = None) -> bytes:
-    data = bytearray()
-    while len(data) < size:
+def _receive(connection: socket.socket, buffer: memoryview, wanted: Callable[[], bool] | None) -> int:
+    """Receive at least a byte. Returns the number of bytes."""
+    while True:
         try:
-            part = connection.recv(size - len(data))
+            received = connection.recv_into(buffer)
         except BlockingIOError:  # after a second
             if _core.asked():
                 inspection.answer(this_run().folder)
             if wanted is not None and not wanted():
                 raise Unwanted from None
             continue
-        if not part:
+        if not received:
             raise EOFError("the connection was closed")
-        data += part
-    return bytes(data)
+        return received

@@ -7,11 +7,13 @@ import os
 import queue
 import threading
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar
 
 from dragon import _core
-from dragon.infrastructure.errors import NotSupportedError
+from dragon.infrastructure.errors import DestroyedError, NodeLostError, NotSupportedError, RunEndedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import Unwanted, ask, error_named
 from dragon.runtime.lacking import warn_user
@@ -59,15 +61,16 @@ class _Remote:
         index: int = 0,
         inbox: Name | None = None,
         outgoing: Name | None = None,
+        late: Callable[[tuple[bool, Any]], object] | None = None,
     ) -> tuple[bool, Any]:
         """Call a method of the object. Returns whether it succeeded within `timeout` seconds, and its result; see
-        Operate."""
+        Operate. `late` undoes a call that succeeded although an exception interrupted it."""
         thread = threading.get_ident()
         operation = Operation(self._remote_name, self._kind, method, given, timeout, thread, ticket, doing, index)
         released = [_released.popleft() for _ in range(len(_released))]
         try:
             request = Operate(operation, payload, released, inbox, outgoing)
-            return ask(request, (), self._is_open if timeout != 0 else None)
+            return ask(request, (), self._is_open if timeout != 0 else None, late)
         except Unwanted:
             raise (EOFError if method == "get" else ValueError)("another thread closed this handle") from None
 
@@ -229,13 +232,30 @@ class RemoteChannel(_Remote):
         """Wait for the next message and return this thread's own channel with it. Raises queue.Empty."""
         self._check_open()
         inbox = _own_channel()
-        done, message = self._wait("get", timeout=timeout, inbox=inbox._name(), doing=doing, index=index)
+
+        def put_back(answer: tuple[bool, Any]) -> None:
+            if doing is None and answer[0] and answer[1] is not None:
+                self._put_back(*answer[1])
+
+        try:
+            done, message = self._wait(
+                "get", timeout=timeout, inbox=inbox._name(), doing=doing, index=index, late=put_back
+            )
+        except BaseException:
+            if doing is None and inbox._size():  # a large message, which is not sent with the reply
+                self._put_back(*inbox._get_parts(0))
+            raise
         if not done:
             raise queue.Empty
         if message is not None:
             kind, data = message
             inbox._put_parts(kind, data, 0)
         return inbox
+
+    def _put_back(self, kind: int, data: Any) -> None:
+        """Put a message back that was taken for a get() that an exception interrupted, behind the others."""
+        with suppress(DestroyedError, NodeLostError, RunEndedError):  # then nobody can get it
+            self._put_message(kind, data, None)
 
     def _put_bytes(self, buffer: Any, start: int, size: int) -> None:
         self._check_open()
@@ -283,7 +303,9 @@ class RemoteChannel(_Remote):
 class _RemoteAcquired(_Remote):
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         self._check_open()
-        done, warned = self._wait("acquire", timeout=_limit(block, timeout))
+        done, warned = self._wait(
+            "acquire", timeout=_limit(block, timeout), late=lambda answer: self._call("release") if answer[0] else None
+        )
         for text in warned or ():
             warn_user(text)
         return done

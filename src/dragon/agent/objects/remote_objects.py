@@ -88,25 +88,33 @@ class RemoteObjects:
         inbox = request.inbox
         if inbox is None:
             answer = then(future, value_of)
-            if undo is not None:
-                answer.add_done_callback(functools.partial(_undo_late, undo, future))
-            return answer
-        return then(future, lambda answer: self._deliver(caller, inbox, decode_answer(act, answer[0]), answer[1]))
+        else:
+            answer = then(future, lambda given: self._deliver(caller, inbox, decode_answer(act, given[0]), given[1]))
+        if undo is not None:
+            answer.add_done_callback(functools.partial(_undo_late, undo, future))
+        return answer
 
     def _undo(self, caller: int, operation: Operation) -> Callable[[Answer], None] | None:
         """Return a function that undoes an operation that was done although it was cancelled, so that no lock stays
-        acquired; None if not needed."""
-        if operation.method != "acquire":
+        acquired and no message is lost; None if not needed."""
+        is_get = operation.method == "get" and operation.doing is None
+        if operation.method != "acquire" and not is_get:
             return None
 
-        def release(answer: Answer) -> None:
-            acquired, _ = decode_answer(Act(caller, operation), answer[0])
-            if acquired:
-                released = msgspec.structs.replace(operation, method="release", given=(), timeout=0)
-                future = self._links.call(node_of(operation.name), Act(caller, released))
-                future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        def undo(answer: Answer) -> None:
+            done, kind = decode_answer(Act(caller, operation), answer[0])
+            if not done:
+                return
+            payload: bytes | memoryview = b""
+            if is_get:  # behind the other messages
+                reverse = msgspec.structs.replace(operation, method="put", given=(kind,), timeout=None)
+                payload = memoryview(answer[1])
+            else:
+                reverse = msgspec.structs.replace(operation, method="release", given=(), timeout=0)
+            future = self._links.call(node_of(operation.name), Act(caller, reverse), payload)
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-        return release
+        return undo
 
     def _deliver(self, caller: int, inbox: Name, answer: tuple[bool, int], data: Any) -> tuple[bool, Any]:
         """Deliver a message to a process: with the reply, or if it is large, through its channel for such messages."""
