@@ -144,7 +144,7 @@ def test_a_wait_on_a_lost_node_raises_an_error_that_names_it(site: Site, victim:
     out, err = process.communicate(timeout=60)
     lines = out.splitlines()
     assert len(lines) == 5, out + err
-    assert all("node-1" in line and "gone" in line for line in lines[:3]), out
+    assert all("node-1" in line and "is lost" in line for line in lines[:3]), out
     assert lines[3] == "['node-0']"
     assert "node-1" in lines[4]
     assert process.returncode == 0
