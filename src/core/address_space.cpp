@@ -1,8 +1,8 @@
-// How a process maps the arena. Usually all of it at once: a range of addresses many times as large as the
-// memory, so that every size class can grow to the limit. Where the process's address space is limited
-// (ulimit -v, RLIMIT_AS), which counts that range, only what is in use: more is mapped when it is first
-// looked at, at the place that it has in the range. That lies where a system puts nothing else of its own
-// accord.
+// How a process maps the arena. Usually it maps all of it at once: a range of addresses many times as large
+// as the memory, so that every size class can grow to the limit. If the address space of the process is
+// limited (ulimit -v, RLIMIT_AS), that range would count against the limit. Then only the parts in use are
+// mapped, each at its first use and at its place in the range. The range is at an address where the system
+// places nothing by itself.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint64_t kPlaces[] = {0x2000'0000'0000, 0x2800'0000'0000, 0x1800'0000'0000, 0x0800'0000'0000};
 constexpr uint64_t kEndOfPlaces = 0x5000'0000'0000;
-constexpr size_t kOneByOne = kMiB;  // blocks from this size on are mapped one by one
+constexpr size_t kOneByOne = kMiB;  // blocks of at least this many bytes are mapped one by one
 constexpr size_t kStep = 256 * 1024;
 constexpr size_t kSpare = 32 * kMiB;
 
@@ -31,7 +31,7 @@ char* map(int fd, char* at, Offset offset, size_t size, int how) {
     void* place = mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | how, fd,
                        static_cast<off_t>(offset));
     if (place == MAP_FAILED) return nullptr;
-    if ((how & MAP_FIXED_NOREPLACE) && place != at) {  // a kernel that does not know this
+    if ((how & MAP_FIXED_NOREPLACE) && place != at) {  // this kernel does not know MAP_FIXED_NOREPLACE
         munmap(place, size);
         return nullptr;
     }
@@ -41,7 +41,7 @@ char* map(int fd, char* at, Offset offset, size_t size, int how) {
 
 }  // namespace
 
-// What of the arena is mapped. Up to an end in the part of each class, and blocks beyond.
+// The parts of the arena that are mapped: those of each class up to an end, and single blocks beyond.
 struct Arena::Reach {
     struct Part {
         std::atomic<Offset> end{0};
@@ -49,7 +49,7 @@ struct Arena::Reach {
     std::mutex mutex;
     Part metas[kClasses], blocks[kClasses];
     std::unordered_set<Offset> single;
-    void* spare = nullptr;  // addresses that are kept for when there are no others
+    void* spare = nullptr;  // a range of addresses in reserve, for when no others are left
 
     void keep_spare() {
         if (spare) return;
@@ -91,7 +91,7 @@ void Arena::be_sparse() {
     sparse_ = true;
 }
 
-// Lets go of all that is not in use.
+// Unmaps everything that is not in use.
 void Arena::shrink_mapping() {
     if (sparse_) return;
     reach_ = new Reach;
@@ -115,7 +115,7 @@ void Arena::reach_after_fork() {
     if (reach_) new (&reach_->mutex) std::mutex;  // another thread of the parent may have held it
 }
 
-// Maps what lies at an offset, if it is not yet; false where there are no addresses left.
+// Maps the block or table entry at an offset if it is not mapped yet. Returns false if no addresses are left.
 bool Arena::try_to_reach(Offset offset) const {
     if (offset < kMetaStart) return true;
     bool is_meta = offset < region_start(0);
@@ -126,7 +126,7 @@ bool Arena::try_to_reach(Offset offset) const {
     Offset start = first + c * width;
     Reach::Part& part = (is_meta ? reach_->metas : reach_->blocks)[c];
     size_t size = is_meta ? sizeof(Meta) : class_size(c);
-    // The last block that begins before the end may not be mapped to its own.
+    // The last block that begins before the end of the mapping may not be mapped completely.
     if (offset + size <= part.end.load(std::memory_order_acquire)) return true;
 
     Offset block = start + (offset - start) / size * size, end = std::min(block + size, start + width);
@@ -156,7 +156,7 @@ bool Arena::try_to_reach(Offset offset) const {
 
 void Arena::reach(Offset offset) const {
     if (try_to_reach(offset)) return;
-    // Somebody's lock may be held here, so that this cannot be an error of the operation.
+    // A shared lock may be held here, so that this cannot be raised as an error of the operation.
     constexpr char kText[] =
         "dragon: this process has no addresses left for the run's shared memory (ulimit -v, RLIMIT_AS); it "
         "ends\n";

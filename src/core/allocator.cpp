@@ -1,8 +1,8 @@
-// Blocks: from lists of free ones, or made new where there are none.
+// Allocation of blocks: from lists of free blocks, or new ones if the lists are empty.
 //
-// Nothing here waits for another process. A list that is locked is passed over, whoever holds it; where all
-// are, a new block is made, and one that is freed stays its owner's until there is a list for it. Blocks are
-// made, and pages taken and given back, without a lock.
+// Nothing here waits without limit for another process. A list that is locked is skipped, whoever holds the
+// lock. If all are locked, a new block is made; a block that is freed stays its owner's until a list for it
+// can be locked. Blocks are made, and pages allocated and returned, without a lock.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -16,8 +16,8 @@ namespace dragon {
 
 namespace {
 
-constexpr Nanoseconds kPatience = 15'000;             // for a list that another one is about to unlock
-constexpr Nanoseconds kPatienceAtLimit = 50'000'000;  // the same, where there is no memory otherwise
+constexpr Nanoseconds kPatience = 15'000;             // for a list that another process is about to unlock
+constexpr Nanoseconds kPatienceAtLimit = 50'000'000;  // the same, if there is no other memory
 
 uint64_t memory_available() {
     char text[512];
@@ -51,7 +51,7 @@ uint64_t Arena::free_blocks(size_t c, bool cold) const {
 
 // ---- pages
 
-// Makes sure that the limit allows for so many bytes more, which are counted as in use already.
+// Ensures that the limit allows `length` more bytes, which committed() already includes.
 void Arena::make_room(uint64_t length) {
     Header& h = header();
     auto fail = [&](const char* what, uint64_t left) {
@@ -79,8 +79,8 @@ void Arena::take_pages(Offset start, uint64_t length) {
                       " in use of " + std::to_string(header().limit) + "); DRAGON_ARENA_SIZE sets the limit");
 }
 
-// Takes the pages of a class from there to there, unless somebody else does: both ask the kernel for the
-// same.
+// Allocates the pages of a class from `from` to `to`. If another process does the same at the same time, both
+// ask the kernel for the same pages.
 void Arena::grow(std::atomic<uint64_t>& committed, Offset start, uint64_t from, uint64_t to) {
     struct Reserving {
         std::atomic<uint64_t>& bytes;
@@ -102,7 +102,8 @@ void Arena::grow(std::atomic<uint64_t>& committed, Offset start, uint64_t from, 
 
 // ---- new blocks
 
-// Makes a block. Whoever comes next finishes what a process that was stopped or killed has left here.
+// Makes a new block. The next caller completes what a process that was stopped or killed left incomplete
+// here.
 Offset Arena::carve(size_t c, OwnerId me) {
     ClassState& s = header().classes[c];
     size_t size = class_size(c);
@@ -117,14 +118,15 @@ Offset Arena::carve(size_t c, OwnerId me) {
         for (uint64_t from; (from = s.committed.load()) < end;) {
             uint64_t step = std::clamp<uint64_t>(from, 64 * 1024, kMiB);
             uint64_t target = std::min(round_up(std::max(end, from + step), kPage), region_);
-            // No more than is needed for large blocks, and near the limit.
+            // For large blocks, and near the limit, only what is needed.
             if (size >= kMiB / 2 || committed() + (target - from) > header().limit)
                 target = round_up(end, kPage);
             grow(s.committed, region_start(c), from, target);
         }
         Offset block = region_start(c) + index * size;
         slot(me).owned.fetch_add(1);
-        // Every run counts from a number of its own, so that handles of other runs are not taken for its own.
+        // Generations start from a number of the run's own, so that handles of other runs are not accepted as
+        // handles of this run.
         bool made = meta(block).make(me, static_cast<uint32_t>(header().id));
         s.carved.compare_exchange_strong(index, index + 1);
         if (made) return block;
@@ -132,7 +134,7 @@ Offset Arena::carve(size_t c, OwnerId me) {
     }
 }
 
-// Counts a block that a dead process has made and not counted.
+// Counts a block that a dead process has made but not counted.
 bool Arena::finish_carving(size_t c) {
     ClassState& s = header().classes[c];
     uint64_t index = s.carved.load();
@@ -143,7 +145,7 @@ bool Arena::finish_carving(size_t c) {
 
 // ---- lists
 
-// Unlinks the first block of a list of free ones, which is locked.
+// Unlinks the first block of a list of free blocks. The caller holds the list's lock.
 Offset Arena::take_first(Link& list, Word& count, OwnerId me, Kind kind) {
     Offset block = list;
     Meta& m = meta(block);
@@ -165,7 +167,7 @@ void Arena::put_first(Link& list, Word& count, Offset block, Meta& m) {
     if (owner) slot(owner).owned.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// Whatever the dead process was doing: what is linked is free. The list is locked.
+// Whatever the dead process was doing, the blocks that are linked are free. The caller holds the list's lock.
 void Arena::repair(FreeList& l) {
     uint32_t counts[2] = {0, 0};
     for (size_t i : {0, 1})
@@ -179,7 +181,7 @@ void Arena::repair(FreeList& l) {
     l.cold_count = counts[1];
 }
 
-// A block of the class's lists; 0 where there is none, or where others have them locked.
+// Returns a block from the lists of the class; 0 if there is none or other processes have the lists locked.
 Offset Arena::take_free(size_t c, OwnerId me, bool cold) {
     size_t first = hints_[c].load(std::memory_order_relaxed);
     for (Nanoseconds end = 0;;) {
@@ -232,7 +234,8 @@ void Arena::put_back(Offset block, bool cold) {
     if (try_to_put_back(block, m, c, cold)) return;
     for (Nanoseconds end = now() + kPatience; now() < end;)
         if (try_to_put_back(block, m, c, cold)) return;
-    // It becomes this process's, so that it is found if that dies, and is no object any more.
+    // This process becomes the owner, so that reap() finds the block if the process dies, and the block is no
+    // longer an object.
     if (m.owner != self()) adopt(block);
     m.set(m.generation() + 1, cold ? Kind::Cold : Kind::Data);
     std::lock_guard held(late_mutex_);
@@ -249,7 +252,7 @@ void Arena::put_back_late() {
     is_late_ = !late_.empty();
 }
 
-// ---- what others call
+// ---- the interface
 
 Offset Arena::take_any(size_t c, OwnerId me) {
     if (is_late_.load(std::memory_order_relaxed)) [[unlikely]]
@@ -262,7 +265,7 @@ Offset Arena::take_any(size_t c, OwnerId me) {
     return carve(c, me);
 }
 
-// A cold block gets its pages.
+// Allocates the pages of a cold block.
 void Arena::warm(Offset block, size_t c) {
     try {
         make_room(class_size(c));
@@ -288,7 +291,7 @@ Offset Arena::allocate(size_t size) {
         try {
             block = take_any(c, me);
         } catch (const OutOfMemory&) {
-            // Unless there are blocks that others have locked.
+            // Retry while there are free blocks in lists that other processes have locked.
             if (!has_warm(size)) throw;
             Nanoseconds time = now();
             if (!end) end = time + kPatienceAtLimit;
@@ -308,13 +311,14 @@ void Arena::free(Offset block) {
         put_back_late();
     size_t c = class_of(block), size = class_size(c);
     bool cold = meta(block).kind() == Kind::Cold;
-    // Of large ones so many stay warm.
+    // Free large blocks keep their pages up to kKeepWarm bytes per class.
     if (cold || (size >= kMiB && (free_blocks(c, false) + 1) * size > kKeepWarm))
         cold = give_pages_back(block) || cold;
     put_back(block, cold);
 }
 
-// Marked as cold before its pages go, so that no block without pages is ever taken for a warm one.
+// The block is marked as cold before its pages are returned, so that a block without pages is never taken for
+// a warm one.
 bool Arena::give_pages_back(Offset block) {
     Meta& m = meta(block);
     m.set(m.generation(), Kind::Cold);
@@ -351,8 +355,8 @@ void Arena::disown(Offset block) {
 uint64_t Arena::trim(uint64_t enough) {
     uint64_t freed = 0;
     OwnerId me = self();
-    for (size_t c = kClasses; c-- > 0;) {     // the largest first: that takes the fewest calls
-        if (class_size(c) % kPage) continue;  // it shares pages with what is in use
+    for (size_t c = kClasses; c-- > 0;) {     // the largest first, for the fewest system calls
+        if (class_size(c) % kPage) continue;  // such blocks share pages with blocks in use
         while (freed < enough) {
             Offset block = take_free(c, me, false);
             if (!block) break;

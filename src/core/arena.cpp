@@ -35,7 +35,7 @@ void set_arena(Arena* a) { current = a; }
 
 Arena::Mapping Arena::make(uint64_t limit) {
 #ifdef __SANITIZE_THREAD__
-    // It allows a program few ranges of addresses, none of them as large as the usual mapping.
+    // ThreadSanitizer allows few address ranges, none of them as large as the usual mapping.
     limit = std::min(limit, uint64_t{1} << 30);
 #endif
     int fd = anonymous_memory("dragon");
@@ -72,7 +72,7 @@ void Arena::after_fork() {
     self_.store(0);
     reach_after_fork();
     new (&late_mutex_) std::mutex;  // another thread of the parent may have held it
-    late_.clear();                  // they are the parent's
+    late_.clear();                  // the parent owns these blocks
     is_late_ = false;
 }
 
@@ -137,7 +137,7 @@ Usage Arena::usage() const {
     return u;
 }
 
-// ---- size classes: powers of two up to 4 KiB, four steps to the doubling above
+// ---- size classes: powers of two up to 4 KiB, above that four classes per doubling
 
 size_t Arena::class_of_size(size_t size) {
     if (size <= 64) return 0;

@@ -1,19 +1,21 @@
-// The node's shared memory: one sparse memfd, mapped by every process of the node, named by offsets.
+// The shared memory of a node: one sparse memfd that every process of the node maps. Places in it are named
+// by their offsets.
 //
 // Guarantees
-//  - Memory is reserved in the kernel before it is handed out: running out is an OutOfMemory, never a SIGBUS.
-//  - Every block has an owner: a process, or nobody when it is linked into a shared structure or is a shared
-//  object.
-//    A block is marked as owned before it is unlinked and unmarked after it is linked, so that whatever a
-//    process held when it was killed is found and freed by reap().
-//  - Every lock names its owner; who finds the owner dead repairs the structure first (see SharedLock).
-//  Repairs can
-//    be interrupted and begun again like everything else.
-//  - A process that is stopped at any step delays only those that use the same object. Lists of free blocks
-//  are never waited for: see FreeList. No lock but an object's own is held over a copy or a system call.
-//  - Locks are taken in this order: that of an object's references, a channel's or a condition's, a list's.
-//  - A shared object lives while a process is attached to it or a message carries it; what a dead process was
-//    attached to is released by reap().
+//  - Memory is reserved in the kernel before it is handed out: a lack of memory raises OutOfMemory, never
+//    SIGBUS.
+//  - Every block has an owner: a process, or nobody when the block is linked into a shared structure or is a
+//    shared object. A block is marked as owned before it is unlinked and unmarked after it is linked, so that
+//    reap() finds and frees whatever a process held when it was killed.
+//  - Every lock names its owner. A process that finds the owner dead repairs the structure first (see
+//    SharedLock). A repair, like every other operation, can be interrupted and started again.
+//  - A process that is stopped at any step delays only processes that use the same object. No process waits
+//    for lists of free blocks: see FreeList. Only an object's own lock is ever held during a copy or a system
+//    call.
+//  - Locks are taken in this order: the lock of an object's references, that of a channel or a condition,
+//    that of a list.
+//  - A shared object exists while a process is attached to it or a message carries it. reap() releases the
+//    attachments of a dead process.
 #pragma once
 
 #include <sys/types.h>
@@ -54,7 +56,7 @@ class Ordered {
     Ordered(T value = 0) : value_(value) {}
     Ordered(const Ordered&) = delete;
     operator T() const { return value_.load(std::memory_order_relaxed); }
-    // The same for who reads without a lock: what it reads afterwards is no older.
+    // For a reader without a lock: what it reads afterwards is not older than this value.
     T acquire() const { return value_.load(std::memory_order_acquire); }
     T operator=(T value) {
         std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -69,11 +71,12 @@ class Ordered {
 };
 using Link = Ordered<Offset>;
 
-// Cold: a block that has no pages, or is about to lose or get them.
+// Cold: a block that has no pages, or is about to lose or receive them.
 enum class Kind : uint8_t { Free = 0, Data, Channel, Lock, Semaphore, Event, Condition, Words, Cold };
 inline bool is_object(Kind kind) { return kind >= Kind::Channel && kind <= Kind::Words; }
 
-// What is known of a block, kept apart from it so that the pages of a freed block can be given back.
+// The description of a block. It is kept outside the block so that the pages of a freed block can be returned
+// to the kernel.
 struct Meta {
     Ordered<OwnerId> owner;
     Ordered<uint32_t> generation_and_kind;  // generation in the upper 24 bits
@@ -82,12 +85,12 @@ struct Meta {
     uint32_t generation() const { return generation_and_kind >> 8; }
     uint32_t acquire_generation() const { return generation_and_kind.acquire() >> 8; }
     Kind kind() const { return static_cast<Kind>(generation_and_kind & 0xff); }
-    // A generation is never 0, so that a block that was never made is known by its zeros.
+    // A generation is never 0, so that a block that was never made is recognized by its zeros.
     void set(uint32_t generation, Kind kind) {
         if (generation << 8 == 0) generation = 1;
         generation_and_kind = generation << 8 | static_cast<uint32_t>(kind);
     }
-    // Makes the block. False: it was made before.
+    // Makes the block. Returns false if it was made before.
     bool make(OwnerId first_owner, uint32_t generation) {
         Meta made;
         made.owner = first_owner;
@@ -100,22 +103,23 @@ struct Meta {
 };
 static_assert(sizeof(Meta) == 16 && alignof(Meta) == 8 && offsetof(Meta, generation_and_kind) == 4);
 
-// What an attachment is for. Ends of a pipe are counted apart, so that the other end learns of the last one's
-// going.
+// What an attachment is for. The two ends of a pipe are counted separately, so that each end is notified when
+// the last attachment of the other end is released.
 enum class Role : uint32_t { Plain = 0, Reader = 1, Writer = 2 };
 
-// In the name of an object that goes to another process, the index of its node stands above the role.
+// In the name of an object that is sent to another process, the bits above the role hold the index of the
+// object's node.
 inline constexpr uint32_t kNodeShift = 8;
 inline Role role_of(uint32_t role_and_node) {
     return static_cast<Role>(role_and_node & ((1u << kNodeShift) - 1));
 }
 
 // The head of every shared object. The counts change under one lock (see Arena::Change) and are read without
-// it, so each of them is one word: attached processes in the lower half, messages that carry the object in
-// the upper.
+// it, so each of them is one word: the lower half counts attached processes, the upper half messages that
+// carry the object.
 struct Object {
     std::atomic<uint64_t> references{0};
-    std::array<std::atomic<uint64_t>, 2> ends{};  // those of them that are readers and writers
+    std::array<std::atomic<uint64_t>, 2> ends{};  // the readers, and the writers, among `references`
     Word destroyed{0};
 
     bool end_is_gone(Role role) const { return end(role).load() == 0; }
@@ -145,8 +149,8 @@ struct SlotInfo {
     uint64_t blocks;
 };
 
-// What the waiting process would do. None: nobody waits there.
-// Or what it did besides waiting: a task of a pool.
+// The operation for which a process waits. None: no process waits. Task is not a wait but a task that a
+// worker of a pool ran.
 enum class Purpose : uint8_t { None = 0, Get, Put, Read, Join, Acquire, Wait, Task };
 
 struct WaitInfo {
@@ -154,13 +158,15 @@ struct WaitInfo {
     uint64_t thread;
     Purpose purpose;
     Offset object;
-    Kind kind;  // Free or Data where the object is gone
+    Kind kind;  // Free or Data if the object no longer exists
     Nanoseconds since;
-    // The processes that have a handle of it; the same for all that wait for it, who may be many.
+    // The processes that have a handle of the object. All that wait for the same object, who may be many,
+    // share the vector.
     std::shared_ptr<const std::vector<pid_t>> attached;
 };
 
-// A wait that is over, or something that was noted. `what` is the object, or what the process gave.
+// A wait that has ended, or a task that ran. `what` is the offset of the object, or the value that the
+// process passed to note_span().
 struct SpanInfo {
     pid_t pid;
     uint64_t thread;
@@ -170,16 +176,16 @@ struct SpanInfo {
     Nanoseconds start, end;
 };
 
-// A queue of a user's, or the tasks of a pool.
+// A queue that a user made, or the tasks of a pool.
 struct QueueInfo {
     Offset offset;
     uint32_t number;
-    uint64_t maker;             // the process that made it, by its id in the run
-    uint64_t size, taken;       // messages: there now, and taken ever
-    uint64_t bytes;             // of shared memory, in which those that are there lie
-    uint32_t getting, putting;  // processes that wait to get, and to put
+    uint64_t maker;             // puid of the process that made it
+    uint64_t size, taken;       // messages: in the queue now, and taken since it was made
+    uint64_t bytes;             // of shared memory that the messages in the queue occupy
+    uint32_t getting, putting;  // threads that wait to get, and to put
     bool pool;
-    uint64_t attached, running, done;  // of a pool: who has it, tasks that run, results that came
+    uint64_t attached, running, done;  // of a pool: handles, running tasks, results produced
 };
 
 inline constexpr size_t kClasses = 6 + 1 + 26 * 4;
@@ -195,9 +201,9 @@ struct Entry;
 
 class Arena {
   public:
-    // A new arena that may hold `limit` bytes at most.
+    // Makes a new arena of at most `limit` bytes.
     explicit Arena(uint64_t limit);
-    // The arena behind a descriptor that another process made.
+    // Maps the arena of a descriptor that another process made.
     static Arena* open(int fd);
 
     int fd() const { return fd_; }
@@ -205,7 +211,7 @@ class Arena {
 
     Offset allocate(size_t size);  // owned by this process
     void free(Offset block);
-    bool has_warm(size_t size) const;  // whether a block of that size could be had without new pages
+    bool has_warm(size_t size) const;  // whether a block of that size is available without new pages
     size_t capacity(Offset block) const { return class_size(class_of(block)); }
     template <class T>
     T* at(Offset offset) const {
@@ -214,11 +220,11 @@ class Arena {
         return reinterpret_cast<T*>(base_ + offset);
     }
     Meta& meta(Offset block) const;
-    Offset block_at(Offset inside) const;  // the block in which that lies
-    void adopt(Offset block);              // the block becomes this process's
-    void disown(Offset block);             // the block is linked into a shared structure
+    Offset block_at(Offset inside) const;  // the block that contains this offset
+    void adopt(Offset block);              // makes this process the owner
+    void disown(Offset block);  // removes the owner of a block that is linked into a shared structure
 
-    // Makes a shared object in a new block, attached in `role` by this process.
+    // Makes a shared object in a new block and attaches this process in `role`.
     template <class T, class... Args>
     Handle create(Kind kind, Role role, size_t size, Args&&... args) {
         Offset block = allocate(size);
@@ -226,85 +232,87 @@ class Arena {
         attach_new(block, kind, role);
         return {block, meta(block).generation()};
     }
-    // Attaches this process; throws ObjectDestroyed where the object is gone.
+    // Attaches this process; throws ObjectDestroyed if the object no longer exists.
     void attach(Handle handle, Kind kind, Role role);
     void release(Handle handle, Role role, Nanoseconds limit = kForever);
-    // A message carries the object from now on, until somebody attaches or this process ends.
+    // Records that a message carries the object from now on, until a process attaches or this process ends.
     void send(Handle handle, Role role);
-    // Attaches a process that is about to be forked, on whose behalf `owner` was reserved.
+    // Attaches a process that is about to be forked, for which the slot `owner` was reserved.
     void attach_for(OwnerId owner, Handle handle, Role role);
-    // What a guest, a process of another node with a slot here, does: attach, release, send.
+    // Attach, release and send on behalf of a guest: a process of another node that has a slot here.
     void guest_attach(OwnerId guest, Handle handle, Role role);
     void guest_release(OwnerId guest, Handle handle, Role role);
     void guest_send(OwnerId guest, Handle handle, Role role);
-    // The guest's process has ended.
+    // Releases everything of a guest whose process has ended.
     void guest_left(OwnerId guest);
-    // This process acts as that guest from now on; returns whom it was acting as.
+    // Makes this process act as that guest; returns the owner as which it acted before.
     OwnerId act_as(OwnerId guest) {
         OwnerId before = self();
         self_ = guest;
         return before;
     }
     bool exists(Handle handle) const;
-    // Whether it is a block that is no object, of that size or more.
+    // Whether the offset is a block of at least `size` bytes that is in use and is not an object.
     bool is_data(Offset block, size_t size) const;
 
     OwnerId self();          // this process's id; claims a slot the first time
     OwnerId reserve_slot();  // for a process to be forked
     void fill_slot(OwnerId owner, pid_t pid);
-    // The same, where the process itself will take the slot and tell when it started.
+    // Like fill_slot(), if the process itself will call take_slot() and record when it started.
     void promise_slot(OwnerId owner, pid_t pid);
-    void take_slot(OwnerId owner);  // unless it was reserved for another process, above this one
-    // As release(), but what cannot be released now is when something else is.
+    void take_slot(OwnerId owner);  // no effect if it is reserved for another process, an ancestor
+    // Like release(), but if the lock of the object stays held, the release is retried by later calls.
     void release_when_possible(Handle handle, Role role);
     void release_late();
-    // This process ends in order: what it is attached to is released, unless it holds blocks still. Then it
-    // is left to reap(). Nothing in the arena may be used afterwards.
+    // Called by a process that ends in order: releases its attachments, unless it still owns blocks. Returns
+    // false if something is left to reap(). Nothing in the arena may be used afterwards.
     bool leave();
     bool alive(OwnerId owner) const;
     pid_t pid_of(OwnerId owner) const;
-    // Whether a process is known to be dead already: cheaper than alive(), which asks the kernel.
+    // Whether the process was already reaped: cheaper than alive(), which asks the kernel.
     bool reaped(OwnerId owner) const;
-    // Frees what a dead child of this process left, once it was waited for. Returns whether there was such a
+    // Frees what a dead child of this process left, after it was waited for. Returns whether there was such a
     // process.
     bool reap(pid_t pid);
     int reap_dead();
     size_t processes(SlotInfo* out, size_t capacity) const;
 
-    // This thread waits for that object, or no longer. The place is -1 where too many threads of it wait.
+    // Record that this thread begins or ends to wait for an object. begin_wait() returns a place for
+    // end_wait(), -1 if too many threads of this process wait.
     int begin_wait(Offset object, Purpose purpose, uint64_t thread, Nanoseconds since);
     void end_wait(int place);
-    // What every process waits for, as far as it was noted. The only calls of a process that is none of the
-    // run's: they claim no slot.
+    // The recorded waits of all processes. Claims no slot: a process outside the run may call it.
     std::vector<WaitInfo> waits() const;
-    void inquire(Nanoseconds until);  // have waiting processes report themselves, until then
+    void inquire(Nanoseconds until);  // asks waiting processes to report themselves until then
     bool asked() const;
-    // While it is on, waits are noted when they are over, and what processes note besides.
+    // While tracing is on, each wait is recorded when it has ended, and so are the spans that processes note.
     void trace(bool on);
     bool tracing() const;
     void note_span(uint64_t what, Purpose purpose, uint64_t thread, Nanoseconds start);
-    // What was noted from number `next` on, which becomes that of the next call. Spans that others have taken
-    // the place of meanwhile are counted in `lost`.
+    // Returns the spans from number `next` on, and sets `next` for the following call. `lost` is set to the
+    // number of spans that were overwritten or never completed.
     std::vector<SpanInfo> take_spans(uint64_t& next, uint64_t& lost) const;
-    // The number of the next queue or pool of a user's on this node: 1, 2, 3 …
+    // The number for the next queue or pool that a user makes on this node: 1, 2, 3 …
     uint32_t next_queue();
-    // The channels with such a number among `most` of the blocks in which channels lie, from the one with the
-    // index `first` on, and the index to go on with: 0 after the last. Looks only: no lock, no slot.
+    // The channels that have such a number, among at most `most` blocks of the channels' size class from
+    // index `first` on. Sets `next` to the index at which to continue, 0 after the last. Takes no lock and no
+    // slot.
     std::vector<Offset> find_queues(uint64_t first, uint64_t most, uint64_t& next) const;
-    // The state of those of them that are there still.
+    // The state of those channels among `offsets` that still exist.
     std::vector<QueueInfo> queues(const std::vector<Offset>& offsets) const;
 
-    // The process whose end is the end of the run: the agent.
+    // Sets the keeper: the process whose end is the end of the run (the agent).
     void set_keeper(OwnerId owner);
     bool kept() const;
-    bool keeps();  // whether this is that process
+    bool keeps();  // whether this process is the keeper
 
-    // Map only what is in use from now on: the address space of this process is about to be limited.
+    // Maps only what is in use from now on, because the address space of this process is about to be limited.
     void shrink_mapping();
 
     uint64_t next_number();  // 0, 1, 2 … over all processes of the arena
     Usage usage() const;
-    // Gives the pages of free blocks of whole pages back, until that is enough; returns the bytes.
+    // Returns pages of free blocks to the kernel, for blocks of whole pages, until `enough` bytes are freed.
+    // Returns the bytes freed.
     uint64_t trim(uint64_t enough = UINT64_MAX);
 
     static size_t class_of_size(size_t size);
@@ -316,11 +324,11 @@ class Arena {
         char* base;
         uint64_t region;
         size_t size;
-        bool sparse;  // only the tables are mapped, the rest is when it is looked at
+        bool sparse;  // only the tables are mapped at first, other parts at their first use
     };
     explicit Arena(Mapping mapping);
     static Mapping make(uint64_t limit);
-    // Maps it as far as this process may; without a base where there is no room for it.
+    // Maps the whole arena, or only its tables if the address space is limited. `base` is null if that fails.
     static Mapping map_all(int fd, uint64_t region, size_t size);
     struct Reach;
     void be_sparse();
@@ -378,18 +386,18 @@ class Arena {
     std::atomic<bool> sparse_{false};
     Reach* reach_ = nullptr;
     std::atomic<OwnerId> self_{0};
-    std::array<std::atomic<uint8_t>, kClasses> hints_{};  // the list of each class to begin with
+    std::array<std::atomic<uint8_t>, kClasses> hints_{};  // the list of each class that is tried first
     std::mutex late_mutex_;
-    std::vector<Offset> late_;  // freed blocks for which no list could be had; this process's until then
+    std::vector<Offset> late_;  // freed blocks that this process owns until it can lock a list for them
     std::atomic<bool> is_late_{false};
 };
 
-// Whether there is a limit of addresses (RLIMIT_AS).
+// Whether the address space of this process is limited (RLIMIT_AS).
 bool address_space_is_limited();
 
-// The one arena of this process. A process that was forked in between is a process of its own.
+// The arena of this process. A forked child claims a slot of its own in it.
 Arena& arena();
 bool has_arena();
-void set_arena(Arena* arena);  // nullptr: the run has ended; the mapping stays, for what still points into it
+void set_arena(Arena* arena);  // nullptr: the run has ended; the mapping stays, as pointers may remain
 
 }  // namespace dragon

@@ -25,8 +25,8 @@ std::string bell_path(Handle channel) {
 }  // namespace
 
 void set_bell_folder(const char* path) {
-    // A fork waits for other threads of this process that are at the bells: in the child they would never
-    // leave them.
+    // A fork waits until other threads of this process release bells_mutex: in the child they would never
+    // release it.
     static std::once_flag once;
     std::call_once(once, [] {
         pthread_atfork([] { bells_mutex.lock(); }, [] { bells_mutex.unlock(); },
@@ -54,7 +54,7 @@ int open_agent_bell() {
 void ring_agent(const void* inside) {
     Arena& a = arena();
     Offset block = a.block_at(static_cast<Offset>(static_cast<const char*>(inside) - a.at<char>(0)));
-    // A full bell is heard all the same: the agent then looks at everything.
+    // If the FIFO is full, the agent is notified all the same: it then looks at everything.
     if (write(open_agent_bell(), &block, sizeof block) < 0) return;
 }
 
@@ -81,10 +81,10 @@ int open_bell(Handle channel) {
 // Holds the channel's lock, and repairs what the last holder left if it died.
 class Channel::Locked {
   public:
-    // Until that deadline; status() says whether it came to that.
+    // Locks until the deadline; status() tells whether the lock was taken.
     Locked(Channel& channel, Arena& a, Nanoseconds deadline)
         : Locked(channel, a, channel.lock_.lock(a.self(), deadline)) {}
-    // What has no deadline.
+    // Locks without a deadline.
     Locked(Channel& channel, Arena& a)
         : Locked(channel, a, channel.lock_.hold(a.self()) ? Status::Recovered : Status::Ok) {}
     Locked(Channel& channel, Arena& a, Status status)
@@ -110,7 +110,8 @@ class Channel::Locked {
     Status status_;
 };
 
-// The holder of the lock died. What is linked from the head on is what there is.
+// Called when the holder of the lock died. The messages that are linked from the head on are those that
+// exist.
 void Channel::repair(Arena& a) {
     uint64_t count = 0, bytes = 0;
     bool moving_linked = moving_ == 0;
@@ -143,7 +144,7 @@ void Channel::repair(Arena& a) {
     if (bell_.load() && count) ring(a, true);
 }
 
-// What a message takes beyond the block of a small one.
+// The bytes that a message occupies beyond the block of a small one.
 uint64_t Channel::excess(const MessageHead& head) {
     return head.small ? 0 : std::max<uint64_t>(head.size + kDataStart, kSmallBlock) - kSmallBlock;
 }
@@ -152,14 +153,14 @@ void Channel::recover(Arena& a, OwnerId dead) {
     if (lock_.settle(dead, a.self())) Locked locked(*this, a, Status::Recovered);
 }
 
-// Who waits for what the holder of the lock would do, and that is dead, does it instead.
+// Called by a process that waits: if the holder of the lock is dead, this process completes or undoes what it
+// left.
 void Channel::look_after_lock(Arena& a) {
     OwnerId holder = lock_.owner();
     if (holder && !a.alive(holder)) Locked locked(*this, a, Nanoseconds{0});
 }
 
-// The store to the link or the head is what makes the message exist. Everything that can fail comes before
-// it.
+// The message exists from the store to the link or the head on. Everything that can fail comes before it.
 void Channel::append(Arena& a, Offset block) {
     if (bell_.load() && count_.load() == 0) ring(a, true);
     a.at<MessageHead>(block)->next = 0;
@@ -199,7 +200,7 @@ Status Channel::put(Arena& a, Nanoseconds deadline, Append append) {
 }
 
 Status Channel::put_small(Arena& a, Label label, const void* data, Nanoseconds deadline) {
-    // Made before the lock is held, and kept if a spare one came meanwhile.
+    // Allocated before the lock is taken, and freed afterwards if a spare block became available meanwhile.
     struct Fresh {
         Arena& a;
         Offset block = 0;
@@ -252,21 +253,21 @@ bool Channel::has_room(Arena& a, size_t size) const {
     return there == 0 || (there <= std::max<uint64_t>(kCacheable / size, 1) && a.has_warm(size));
 }
 
-// Few blocks that go round stay in the processors' caches. What piles up is copied from main memory at less
-// than half the speed, and stays, as the readers are slowed like the writer. So a writer that is ahead lets
-// two messages be taken for each of its own, as long as somebody takes them. New pages cost more than the
-// wait for a free block.
+// A few blocks that are reused in turn stay in the processors' caches. Messages that pile up are copied from
+// main memory at less than half the speed, and the pile remains, as the readers are slowed like the writer.
+// So a writer that is ahead lets two messages be taken for each of its own, as long as some process takes
+// them. New pages cost more than the wait for a free block.
 void Channel::await_room(Arena& a, size_t size) {
-    Nanoseconds budget = static_cast<Nanoseconds>(size / 8);  // a quarter of what page faults would take
+    Nanoseconds budget = static_cast<Nanoseconds>(size / 8);  // a quarter of the time that page faults take
     for (int i = 0; i < 2 && !has_room(a, size); ++i) {
         int64_t seen = taken_.load();
         if (!memory_spin_.until([&] { return taken_.load() != seen || has_room(a, size); }, budget)) return;
     }
 }
 
-// Timeout: there is none.
+// Timeout: there is no message.
 Status Channel::try_get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<uint64_t>* taker) {
-    // Whoever rings for the agent does so before the message is there, with the lock held.
+    // A process that rings the agent's bell does so before the message is linked, with the lock held.
     if (count_.load(std::memory_order_relaxed) == 0 && bell_.load() != kAgents) return Status::Timeout;
     Offset surplus = 0;
     {
@@ -309,7 +310,7 @@ Status Channel::get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<ui
     bool slept = false;
     for (;;) {
         if (destroyed.load()) return Status::Destroyed;
-        bool over = is_over();  // read before the queue is seen to be empty: what came before the end counts
+        bool over = is_over();  // read before the queue is found empty: messages put before the end count
         Status taken = try_get(a, out, deadline, taker);
         if (slept && count_.load() > 0) readers_.pass_on();
         if (taken != Status::Timeout) return taken;
@@ -333,14 +334,14 @@ Status Channel::wait_readable(Nanoseconds deadline) {
         auto ready = [this] { return readable(); };
         if (read_spin_.until(ready)) continue;
         Status status = readers_.sleep(ready, deadline, slices.next());
-        // It took no message, so another sleeper may have to be told of it.
+        // This waiter takes no message, so another sleeper may have to be woken for it.
         if (count_.load() > 0) readers_.pass_on();
         if (status == Status::Interrupted) return status;
     }
 }
 
-// Messages put and not done. Read in this order, as a message is counted as taken before it is no longer
-// counted as there: never less than there are.
+// The number of messages that were put and are not done. A message is counted as taken before it is no longer
+// counted as present, so reading in this order never gives too low a number.
 int64_t Channel::unfinished() const {
     int64_t done = done_.load();
     auto there = static_cast<int64_t>(count_.load());
@@ -393,7 +394,7 @@ void Channel::destroy(Arena& a) {
     wake_all();
 }
 
-// The lock is held.
+// The caller holds the lock.
 void Channel::free_list(Arena& a, Link& list) {
     while (Offset block = list) {
         a.adopt(block);
@@ -428,11 +429,11 @@ void Channel::ring(Arena& a, bool readable) {
     int fd = open_bell({self, a.meta(self).generation()});
     char byte = 0;
     if (readable) {
-        if (write(fd, &byte, 1) < 0) return;  // full, and so readable
+        if (write(fd, &byte, 1) < 0) return;  // the FIFO is full, and therefore readable
     } else if (!is_over()) {
         char bytes[64];
         while (read(fd, bytes, sizeof bytes) > 0);
-        if (is_over() && write(fd, &byte, 1) < 0) return;  // its byte may have been among those
+        if (is_over() && write(fd, &byte, 1) < 0) return;  // its byte may have been among those just read
     }
 }
 

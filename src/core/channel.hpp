@@ -1,9 +1,9 @@
 // A first-in first-out queue of messages in the arena, for any number of processes at each end.
 //
-// A put is atomic: a message is linked whole or not at all, and the store that links it is the last one.
-// Whoever finds that the holder of the lock has died walks the list and goes on. Small messages are copied in
-// and out of blocks that the channel keeps; larger ones are written by their sender straight into a block
-// that then passes to the receiver.
+// A put is atomic: a message is linked completely or not at all, and the store that links it is the last one.
+// A process that finds that the holder of the lock has died walks the list and repairs the counts. Small
+// messages are copied in and out of blocks that the channel keeps. A sender writes a large message directly
+// into a block, which then passes to the receiver.
 #pragma once
 
 #include "arena.hpp"
@@ -14,7 +14,8 @@ inline constexpr size_t kSmall = 232;     // bytes of the largest message that i
 inline constexpr size_t kDataStart = 64;  // where a large message's data starts in its block
 inline constexpr size_t kSmallBlock = 256;
 
-// What the data of a message are, which the channel itself does not look at; and of a task, its ticket.
+// The kind and size of a message's data, which the channel itself does not interpret, and for a task its
+// ticket.
 struct Label {
     uint32_t kind = 0;
     uint64_t size = 0;
@@ -30,24 +31,25 @@ struct MessageHead {
 };
 static_assert(sizeof(MessageHead) == 24 && sizeof(MessageHead) + kSmall == kSmallBlock);
 
-// A message that was taken: its bytes are here if it was small, else in a block that is the receiver's.
+// A message that was taken. The bytes of a small message are in `data`; a large one is in `block`, which the
+// receiver owns.
 struct Message {
     Label label;
     Offset block = 0;
     alignas(16) char data[kSmall];
 };
 
-// As what users know a channel, for whoever measures the run. The runtime's own have the number 0.
+// How a channel is named to users who measure the run. The runtime's own channels have the number 0.
 struct Origin {
-    uint32_t number = 0;    // by which the node tells it from others
-    uint64_t maker = 0;     // the process that made it, by its id in the run
-    Handle results, doing;  // of a pool whose tasks these are: its results, its workers' words
+    uint32_t number = 0;    // unique on the node
+    uint64_t maker = 0;     // puid of the process that made it
+    Handle results, doing;  // if these are the tasks of a pool: its results, and the words of its workers
 };
 
 class Channel : public Object {
   public:
-    // `capacity` messages at most (0: as many as there is memory), and no more once they take so many
-    // mebibytes (0: any). A pipe knows its ends, a queue does not.
+    // Holds at most `capacity` messages (0: as many as memory allows), and accepts no more once they occupy
+    // `mebibytes` MiB (0: no limit). A pipe counts its readers and writers, a queue does not.
     Channel(uint64_t capacity, bool pipe, const Origin& origin = {}, uint16_t mebibytes = 0)
         : results_(origin.results),
           doing_(origin.doing),
@@ -58,13 +60,14 @@ class Channel : public Object {
           pipe_(pipe) {}
 
     Status put_small(Arena& a, Label label, const void* data, Nanoseconds deadline);
-    // On success the block belongs to the channel; otherwise it is still the caller's.
+    // On success the channel owns the block; otherwise the caller still does.
     Status put_block(Arena& a, Label label, Offset block, Nanoseconds deadline);
-    // Whether a large message can be written at full speed; and a moment's wait for that.
+    // has_room() returns whether a large message can be written at full speed; await_room() waits briefly
+    // until it can.
     bool has_room(Arena& a, size_t size) const;
     void await_room(Arena& a, size_t size);
-    // `taker` holds the ticket of the message from before it is taken. So where its taker dies, at whatever
-    // point, it is known what it had.
+    // The ticket of the message is stored in `taker` before the message is taken, so that if its taker dies
+    // at any point, it is known which message it had.
     Status get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<uint64_t>* taker = nullptr);
     Status wait_readable(Nanoseconds deadline);
 
@@ -72,9 +75,9 @@ class Channel : public Object {
     uint64_t capacity() const { return capacity_; }
     bool pipe() const { return pipe_; }
     uint64_t taken() const { return static_cast<uint64_t>(taken_.load()); }
-    // In which its messages lie.
+    // The bytes of shared memory that the messages occupy.
     uint64_t bytes() const { return count_.load() * kSmallBlock + excess_.acquire(); }
-    // Read without a lock, by who then makes sure that the channel was there.
+    // Read without a lock; the caller checks afterwards that the channel still exists.
     Origin origin() const {
         auto load = [](const auto& value) { return __atomic_load_n(&value, __ATOMIC_ACQUIRE); };
         return {load(number_),
@@ -89,12 +92,12 @@ class Channel : public Object {
     Word& arrivals() { return readers_.word; }
     Sleepers& readers() { return readers_; }
 
-    // Returns false if there were more calls than messages. For joinable queues.
+    // For joinable queues. Returns false if there were more calls than messages.
     bool task_done();
     Status join(Nanoseconds deadline);
 
     void destroy(Arena& a);
-    // The agent looks for waiters on other nodes, or no longer.
+    // Adds `change` to the number of waiters on other nodes, for which the agent watches.
     void watch(uint32_t change) {
         for (Sleepers* s : {&readers_, &writers_, &joiners_}) s->watchers.fetch_add(change);
     }
@@ -102,11 +105,12 @@ class Channel : public Object {
     void end_went(Arena& a);  // the last reader or writer is gone
     void tear_down(Arena& a);
     bool concerns(OwnerId dead) const { return lock_.concerns(dead); }
-    OwnerId holder() const { return lock_.owner(); }  // of its lock, at this moment
+    OwnerId holder() const { return lock_.owner(); }  // of the lock, at this moment
     void recover(Arena& a, OwnerId dead);
 
-    // From now on the bell of this channel, a FIFO file, holds a byte whenever there is something to read; or
-    // the agent hears of this channel, which only the agent reads, each time that there is something again.
+    // Enables the bell of this channel. kOwn: a FIFO file that holds a byte whenever there is something to
+    // read. kAgents: for a channel that only the agent reads; the agent is notified each time the channel
+    // becomes readable.
     enum Bell : uint32_t { kOwn = 1, kAgents = 2 };
     void enable_bell(Arena& a, Bell which);
 
@@ -135,7 +139,7 @@ class Channel : public Object {
     Word bell_{0};
     Link head_, tail_;
     std::atomic<uint64_t> count_{0};
-    std::atomic<int64_t> taken_{0};  // messages that were taken, ever
+    std::atomic<int64_t> taken_{0};  // messages taken since the channel was made
     Link spare_;
     Link moving_;  // a small block that is neither spare nor linked at this moment
     uint32_t spare_count_ = 0;
@@ -145,23 +149,23 @@ class Channel : public Object {
     Spin read_spin_, write_spin_, memory_spin_;
     uint64_t capacity_;
     std::atomic<int64_t> done_{0};  // calls of task_done()
-    Ordered<uint64_t> excess_;      // bytes that large messages take beyond small ones
+    Ordered<uint64_t> excess_;      // bytes that large messages occupy beyond kSmallBlock each
     uint64_t maker_;
     uint32_t number_;
     uint16_t mebibytes_;
     bool pipe_;
 };
-// Four cache lines, of which only the second changes with every message that is put or taken.
+// Four cache lines, of which only the second changes with each message that is put or taken.
 static_assert(sizeof(Channel) == 256);
 
-// The bells of this process's run are FIFO files in this folder.
+// Sets the folder of the FIFO files that are the bells of this process's run.
 void set_bell_folder(const char* path);
-// The agent hears of changes to what it watches from this descriptor: the offsets of the objects, 8 bytes
-// each.
+// Returns the descriptor from which the agent reads the changes to watched objects: the offset of each
+// object, 8 bytes.
 int open_agent_bell();
-// The descriptor of a channel's bell, which stays open.
+// Returns the descriptor of a channel's bell. It stays open until close_bell().
 int open_bell(Handle channel);
-// This process needs it no more.
+// Closes it, when this process no longer needs it.
 void close_bell(Handle channel);
 
 }  // namespace dragon

@@ -25,12 +25,12 @@ namespace {
 constexpr size_t kLargestDatagram = 256 * 1024;
 constexpr off_t kLargestRequest = 1 << 28;
 constexpr size_t kLongestName = 4096;
-constexpr size_t kMostDescriptors = 253;   // that one message can carry (SCM_MAX_FD)
-constexpr size_t kMostUntold = 32 * 1024;  // bytes: an event is a packet's part, which the agent takes whole
+constexpr size_t kMostDescriptors = 253;   // the most that one message can carry
+constexpr size_t kMostUntold = 32 * 1024;  // bytes: events are sent in packets, which the agent reads whole
 constexpr uint32_t kMostEvents = 32;
 constexpr std::string_view kNil = "\xc0";
-constexpr pid_t kNoProcess = (1 << 22) + 1;  // above the largest process id there can be
-constexpr int kFolder = 3;  // in place of a stream's number; runtime/spawning.py has the same
+constexpr pid_t kNoProcess = (1 << 22) + 1;  // above the largest possible process id
+constexpr int kFolder = 3;  // used in place of a stream's number; the same as in runtime/spawning.py
 constexpr size_t kSignalSets = 3;
 enum Source : unsigned { kRequests = 1, kAgent = 2, kSignals = 4 };
 
@@ -105,7 +105,7 @@ bool ForkServer::read_signals() const {
 
 // ---- starting
 
-// False where there is none after all.
+// Receives a request. Returns false if there is none.
 bool ForkServer::receive() {
     buffer_.resize(kLargestDatagram);
     alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))];
@@ -129,7 +129,7 @@ bool ForkServer::receive() {
     return true;
 }
 
-// What is too large for a datagram lies in the file that is its last descriptor.
+// A request that is too large for a datagram is in a file, which is its last descriptor.
 bool ForkServer::data_is_beside() const { return data() == kNil && !descriptors_.empty(); }
 
 void ForkServer::read_beside() {
@@ -193,7 +193,8 @@ Next ForkServer::fork_for_it() {
     return Next::Wait;
 }
 
-// What is to be that stream of the new process. What is opened for it is closed once that is there.
+// Returns the descriptor for a stream of the new process. Descriptors that are opened for it are closed once
+// the process exists.
 int ForkServer::open_stream(int number) {
     std::vector<int>& passed = passed_[static_cast<size_t>(number)];
     passed.clear();
@@ -220,7 +221,8 @@ int ForkServer::open_stream(int number) {
     auto [theirs, ours] = number == 0 ? std::pair{ends[0], ends[1]} : std::pair{ends[1], ends[0]};
     passed.push_back(ours);
     if (output.kind == "tee" || output.kind == "inherit") {
-        // What a labelled process passes on to its children is a pipe of ours: they go past it.
+        // A labelled process passes a pipe of the server on to its children: their output must not pass
+        // through it again.
         if (!labelled_.count(inode(given)))
             passed.push_back(given);
         else if (!forwards_)
@@ -230,7 +232,7 @@ int ForkServer::open_stream(int number) {
     return theirs;
 }
 
-// The agent has its ends of them before there is a process that writes.
+// Sends the agent its ends of the pipes before there is a process that writes.
 void ForkServer::tell_streams() {
     for (size_t number = 0; number < 3; ++number) {
         const std::vector<int>& passed = passed_[number];
@@ -256,7 +258,7 @@ std::vector<int> ForkServer::descriptors() const {
     return result;
 }
 
-// Those that came with the request or were opened for it.
+// Closes the descriptors that arrived with the request or were opened for it.
 void ForkServer::close_descriptors() {
     for (auto* each : {&descriptors_, &opened_}) {
         for (int fd : *each) close(fd);
@@ -317,7 +319,7 @@ void ForkServer::enter_child() {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != me_) _exit(1);
     for (int number = 0; number < 3; ++number) dup2(streams_[number], number);
-    descriptors_.resize(3);  // the others are the process's
+    descriptors_.resize(3);  // the process keeps the others
     close_descriptors();
     for (int fd : {requests_, agent_, signals_, null_}) close(fd);
     leftovers_.close_file();
@@ -334,8 +336,8 @@ void ForkServer::enter_child() {
     take_limits(numbers_in(asked_.limits));
     std::string folder = restored(asked_.folder);
     arena().take_slot(slot_);
-    // Whoever started this process is woken about now, and often on the processor that it slept on and this
-    // process was put on: let it go first, as it may have more to start.
+    // The process that requested this one is woken about now, often on the processor on which it slept and on
+    // which this process was placed. Let it run first, as it may have more processes to start.
     sched_yield();
     if (!folder.empty() && chdir(folder.c_str()) != 0) throw SystemFailure(errno, folder);
 }
@@ -406,9 +408,9 @@ std::vector<pid_t> ForkServer::running() const {
     return pids;
 }
 
-// ---- telling the agent
+// ---- notifying the agent
 
-// Begins an event with that many values besides its kind, process and group, which follow.
+// Begins an event that has `values` pairs, which the caller adds, besides its kind, process and group.
 MsgpackWriter ForkServer::event(std::string_view kind, uint8_t values, uint64_t puid, uint64_t group) {
     if (untold_ >= kMostEvents || events_.size() > kMostUntold) flush();
     ++untold_;
@@ -438,7 +440,7 @@ void ForkServer::flush() {
     events_.clear();
     untold_ = 0;
     beside_.clear();
-    // Where the agent is gone, next() tells of that.
+    // If the agent has ended, next() reports it.
     if (sent < 0 && error != EPIPE && error != ECONNRESET) throw SystemFailure(error, "telling the agent");
 }
 

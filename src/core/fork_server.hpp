@@ -1,5 +1,5 @@
-// The zygote between two forks. After a fork every page is copied that is written to, and Python writes to
-// some hundred and seventy of them for each process that it starts and reaps: here they are a few.
+// The zygote's work between two forks. After a fork, every page that is written to is copied. Python would
+// write to about 170 pages for each process that it starts and reaps; this code writes to a few.
 #pragma once
 
 #include <sys/types.h>
@@ -20,66 +20,68 @@
 
 namespace dragon {
 
-// The words of a process's record, and what the first of them says; runtime/spawning.py has the same. One
-// that was started has no error, but a bit for each signal that it was sent, from 1 on.
+// The words of a process's record, and the values of the status word; runtime/spawning.py has the same. While
+// a process runs, the error word holds the set of signals that it was sent: signal n is bit n - 1.
 enum RecordWord : uint32_t { kStatus, kPid, kCode, kError, kSent = kError };
 enum RecordStatus : uint64_t { kAsked, kRunning, kExited, kFailed };
 
-// What is to be done next that the server does not do itself.
+// What the caller has to do next, because the server does not do it itself.
 enum class Next : uint8_t {
     Wait,     // nothing: wait()
-    Agent,    // read what the agent said
-    Request,  // start the process of request(), and say started() or failed()
-    Refused,  // note that a request could not be taken, and why()
-    Child,    // be the process of request()
-    End,      // SIGTERM came
+    Agent,    // read the messages of the agent
+    Request,  // start the process of request(), then call started() or failed()
+    Refused,  // log that a request was invalid, with the reason why()
+    Child,    // this is the forked child: run the process of request()
+    End,      // SIGTERM arrived
 };
 
-// Takes start requests (see infrastructure/messages.py) and reaps what ends, telling the agent of both. Forks
-// for requests by itself once it may; others are the caller's. A single thread's.
+// Receives start requests (see infrastructure/messages.py), reaps processes that end, and notifies the agent
+// of both. After fork_alike() it forks by itself for requests that are alike; the caller starts the others.
+// For a single thread.
 class ForkServer {
   public:
-    // Descriptors: requests come as datagrams, events go to the agent in packets, SIGCHLD and SIGTERM are
-    // read.
+    // Takes descriptors: requests arrive as datagrams at the first, events are sent to the agent as packets
+    // through the second, and SIGCHLD and SIGTERM are read from the third, a signalfd.
     ForkServer(int requests, int agent, int signals);
 
     Next next();
-    void wait();  // until there is something to do
+    void wait();  // waits until there is something to do
 
-    // Labels go before the lines of processes; and where the run has several nodes, output to its front end.
+    // Whether the output lines of processes get labels, and whether the agent forwards output to the front
+    // end (if the run has several nodes).
     void set_output(bool label, bool forwards);
 
-    // The request that next() told of: as it came, what are to be the descriptors 0, 1, 2 … of its process,
-    // and the place in the arena that it has.
+    // The request that next() returned: as it arrived, parsed, the descriptors that become 0, 1, 2 … of its
+    // process, and the arena slot of the process.
     std::string_view data() const { return {buffer_.data(), size_}; }
     const SpawnRequest& request() const { return asked_; }
     std::vector<int> descriptors() const;
     OwnerId slot() const { return slot_; }
     const std::string& why() const { return why_; }
-    // Either of these ends it. Forked: the process takes its place in the arena by itself.
+    // Either of these completes the request. `forked`: the process takes its arena slot by itself.
     void started(pid_t pid, bool forked);
     void failed(int error, const std::string& text);
-    // From now on requests of the same main program and surroundings are forked for without asking.
+    // Allows the server to fork by itself for requests with the same main program and surroundings.
     void fork_alike();
 
-    void synchronise();  // tell the agent all that has happened so far, and that this is all
+    void synchronise();  // reports all events up to now to the agent, and a mark that follows them
     void reap();
-    void
-    disown();  // the children that it has now and did not start, as those of a main program that was imported
+    void disown();  // leaves alone the present children that it did not start, such as those of an imported
+                    // main program
     std::vector<pid_t> running() const;
 
-    // In a new child: be set up as its request asks for, with none of the server's own descriptors.
+    // In a new child: sets it up as its request specifies, and closes the server's own descriptors.
     void enter_child();
 
   private:
     struct Child {
         uint64_t puid, parent, group;
         Handle record;
-        bool leave_running;  // what it started goes on after its end
+        bool leave_running;  // the processes that it started continue after its end
     };
 
     void flush();
-    void look(int timeout);  // milliseconds; -1: for ever
+    void look(int timeout);  // milliseconds; -1: without limit
     Next serve();
     bool receive();
     bool data_is_beside() const;
@@ -88,9 +90,9 @@ class ForkServer {
     int open_stream(int number);
     void tell_streams();
     void close_descriptors();
-    bool read_signals() const;  // whether one of them was SIGTERM
+    bool read_signals() const;  // returns whether one of them was SIGTERM
     MsgpackWriter event(std::string_view kind, uint8_t values, uint64_t puid, uint64_t group);
-    // Begins to end what a child that has ended leaves. Nothing is due where that is to go on.
+    // Begins to end the processes that an ended child leaves. Returns nullopt if they are to continue.
     Leftovers::Fate end_what_it_started(pid_t pid, const Child& child, int status);
     void ended(const Child& child, int status, bool leaves);
 
@@ -98,25 +100,25 @@ class ForkServer {
     pid_t me_;
     mode_t umask_;
     unsigned ready_ = 0;  // sources that have something to read
-    bool heard_ = false;  // the agent said what the run is like, which comes before everything else
+    bool heard_ = false;  // the agent has sent the description of the run, which precedes everything else
     bool label_ = false, forwards_ = false;
     std::unordered_set<ino_t> labelled_;  // pipes whose lines get labels
     bool alike_ = false;
-    std::string main_, surroundings_;  // what may be forked for, encoded
+    std::string main_, surroundings_;  // of the requests for which the server may fork, encoded
     std::vector<char> buffer_;
     size_t size_ = 0;
     std::vector<int> descriptors_, opened_;
     std::array<int, 3> streams_{};
-    std::array<std::vector<int>, 3> passed_;  // what the agent gets of each stream
+    std::array<std::vector<int>, 3> passed_;  // the descriptors that the agent gets for each stream
     int lacking_ = 0;  // the number of the stream whose file cannot be opened, or kFolder
     SpawnRequest asked_;
     OwnerId slot_ = 0;
     std::string why_;
     std::string events_;
     uint32_t untold_ = 0;
-    std::vector<int> beside_;  // descriptors that the untold events are about
+    std::vector<int> beside_;  // the descriptors that belong to the pending events
     std::unordered_map<pid_t, Child> children_;
-    std::unordered_map<uint64_t, std::unordered_set<pid_t>> started_by_;  // children, by who asked for them
+    std::unordered_map<uint64_t, std::unordered_set<pid_t>> started_by_;  // children, by their parent's puid
     Leftovers leftovers_;
 };
 

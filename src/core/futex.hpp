@@ -1,4 +1,4 @@
-// Waiting on a 32-bit word shared between processes, with deadlines on the monotonic clock.
+// Waits on a 32-bit word that processes share, with deadlines on the monotonic clock.
 #pragma once
 
 #include <linux/futex.h>
@@ -20,9 +20,8 @@ using Nanoseconds = int64_t;
 
 inline constexpr Nanoseconds kForever = INT64_MAX;
 
-// How a wait ended. Interrupted means that a signal arrived: the caller runs its handlers and waits again.
-// Busy is a Timeout in which the object could not be looked at, as another process held its lock all the
-// while.
+// How a wait ended. Interrupted: a signal arrived; the caller runs its handlers and waits again. Busy: a
+// timeout during which the object could not be examined, because another process held its lock all the time.
 enum class Status { Ok, Timeout, Interrupted, Destroyed, EndOfFile, Broken, Recovered, Busy };
 
 inline Nanoseconds now() {
@@ -40,8 +39,8 @@ inline int futex_wake(Word& word, int count) {
     return static_cast<int>(syscall(SYS_futex, &word, FUTEX_WAKE, count, nullptr, nullptr, 0));
 }
 
-// Sleeps while `word` is `seen`, until the deadline or `slice` nanoseconds at most. Sleeps are sliced so that
-// a wake-up lost to a killed process delays the others and never strands them.
+// Sleeps while `word` is `seen`, until the deadline or for `slice` nanoseconds at most. Sleeps are sliced so
+// that a wake-up that was lost with a killed process only delays the other processes.
 inline Status futex_wait(Word& word, uint32_t seen, Nanoseconds deadline, Nanoseconds slice) {
     Nanoseconds wait = slice;
     if (deadline != kForever) wait = std::min(wait, deadline - now());
@@ -51,7 +50,8 @@ inline Status futex_wait(Word& word, uint32_t seen, Nanoseconds deadline, Nanose
     return errno == EINTR ? Status::Interrupted : Status::Ok;
 }
 
-// The slices of one long wait: short at first, then a second each, so that an idle sleeper costs nothing.
+// The lengths of the slices of one long wait: short at first, then one second each, so that an idle sleeper
+// costs almost nothing.
 class Slices {
   public:
     explicit Slices(Nanoseconds first = 100'000'000) : next_(first) {}
@@ -65,12 +65,12 @@ class Slices {
     Nanoseconds next_;
 };
 
-// Whether to spin before sleeping, learned per object. A sleep and a wake-up across cores cost 50 us and
-// more, a spinning reader sees a write in 0.3 us; but spinning through long waits starves the process waited
-// for.
+// Decides for each object, from earlier waits, whether to spin before sleeping. A sleep and a wake-up across
+// cores cost 50 us and more, while a spinning reader sees a write in 0.3 us; but spinning through long waits
+// takes the processor from the process that is waited for.
 class Spin {
   public:
-    // Waits are expected to be short, or else long, until something is learned.
+    // `short_waits`: what to expect before the first waits have been measured.
     explicit Spin(bool short_waits = true) : score_(short_waits ? kShort : 0) {}
 
     template <class Ready>
@@ -80,8 +80,8 @@ class Spin {
         if (score <= 0 && skipped_.fetch_add(1, std::memory_order_relaxed) % 32 != 31) return false;
         Nanoseconds end = now() + budget;
         do {
-            // No PAUSE here: on a virtual machine it leaves to the hypervisor (88 us a round trip
-            // against 2.4).
+            // No PAUSE here: on a virtual machine it exits to the hypervisor (88 us per round trip instead of
+            // 2.4 us).
             for (int i = 0; i < 64; ++i) {
                 if (ready()) {
                     learn(score, std::min(score + 4, 16));
@@ -95,7 +95,8 @@ class Spin {
 
   private:
     static constexpr int32_t kShort = 8;
-    // What stands beside it is read by others, who should not wait for a store that changes nothing.
+    // Other processes read the neighbouring data of the cache line and should not wait for a store that
+    // changes nothing.
     void learn(int32_t before, int32_t now) {
         if (now != before) score_.store(now, std::memory_order_relaxed);
     }
@@ -104,9 +105,9 @@ class Spin {
     std::atomic<uint32_t> skipped_{0};
 };
 
-// Kernels that wake a sleeper on its waker's processor, on virtual machines above all, let it wait there
-// until the waker sleeps or the load balancer looks. So whoever woke another lets it run, once in a while: a
-// request that wakes several processes, one after another, takes half as long.
+// Some kernels, above all on virtual machines, wake a sleeper on its waker's processor, where it waits until
+// the waker sleeps or the load balancer moves it. So a process that woke another yields its processor once in
+// a while: a request that wakes several processes, one after another, then takes half the time.
 inline void let_others_run() {
     constexpr Nanoseconds kBetweenYields = 200'000;
     static thread_local Nanoseconds next = 0;
@@ -116,17 +117,18 @@ inline void let_others_run() {
     sched_yield();
 }
 
-// Tells the node's agent of a change to the object in which `inside` lies: it waits for processes of other
-// nodes.
+// Notifies the node's agent of a change to the object that contains `inside`. The agent waits on behalf of
+// processes of other nodes.
 void ring_agent(const void* inside);
 
-// Sleepers on one word, woken one at a time. `pending` keeps a fast producer from waking a process that was
-// woken already and has not run yet; the woken one clears it and passes the wake-up on when there is more.
+// Sleepers on one word, woken one at a time. `pending` prevents a fast producer from waking a process that
+// was already woken and has not run yet. The woken process clears it and passes the wake-up on if there is
+// more to take.
 struct Sleepers {
     Word word{0};
     Word count{0};
     Word pending{0};
-    Word watchers{0};  // waiters on other nodes, for which the agent looks
+    Word watchers{0};  // number of waiters on other nodes, for which the agent watches
 
     void notify_one() {
         word.fetch_add(1);
@@ -142,12 +144,12 @@ struct Sleepers {
         if (count.load() == 0 || pending.exchange(1) != 0) return;
         if (futex_wake(word, 1) > 0) let_others_run();
     }
-    // Sleeps unless `ready` holds. The caller checks its condition again, whatever is returned.
+    // Sleeps unless `ready` returns true. The caller must check its condition again, whatever this returns.
     template <class Ready>
     Status sleep(Ready ready, Nanoseconds deadline, Nanoseconds slice) {
         uint32_t seen = word.load();
         count.fetch_add(1);
-        pending.store(0);  // whoever was to be woken may have been killed
+        pending.store(0);  // the process that was to be woken may have been killed
         Status status = ready() ? Status::Ok : futex_wait(word, seen, deadline, slice);
         count.fetch_sub(1);
         pending.store(0);

@@ -1,4 +1,4 @@
-// What processes wait for, seen from outside.
+// What processes wait for, as other processes see it.
 #include <fcntl.h>
 
 #include <map>
@@ -60,7 +60,7 @@ void Arena::note_span(uint64_t what, Purpose purpose, uint64_t thread, Nanosecon
 }
 
 std::vector<SpanInfo> Arena::take_spans(uint64_t& next, uint64_t& lost) const {
-    // One that is not whole by now, with so many after it, is of a process that was killed.
+    // A span that is still incomplete when this many follow it belongs to a process that was killed.
     constexpr uint64_t kUnfinished = 256;
     std::vector<SpanInfo> result;
     uint64_t noted = header().spans_noted.load();
@@ -113,7 +113,8 @@ std::vector<WaitInfo> Arena::waits() const {
         }
     });
     each_slot([&](Slot& s) {
-        // The process may change its table meanwhile: what is read is checked, and never followed for long.
+        // The process may change its table meanwhile: the values are checked, and at most 1000 chunks are
+        // followed.
         Offset c = s.attachments;
         for (int i = 0; i < 1000 && c && inside(c, sizeof(Chunk)); ++i, c = at<Chunk>(c)->next)
             for (Entry& e : at<Chunk>(c)->entries) {

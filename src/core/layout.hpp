@@ -1,4 +1,4 @@
-// How the arena's own tables lie in it. For the files of this folder alone.
+// The layout of the arena's own tables. Only for the files of this folder.
 #pragma once
 
 #include <unistd.h>
@@ -14,22 +14,22 @@ namespace dragon {
 inline constexpr uint64_t kMagic = 0x33616e65'72616764;
 inline const auto kPage = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 inline constexpr uint64_t kMiB = 1 << 20;
-inline constexpr uint64_t kKeepWarm = 256 * kMiB;  // freed large blocks of one class that keep their pages
-inline constexpr uint64_t kEnough = 64 * kMiB;     // what is taken back at once where the limit is reached
+inline constexpr uint64_t kKeepWarm = 256 * kMiB;  // bytes of free large blocks per class that keep pages
+inline constexpr uint64_t kEnough = 64 * kMiB;  // bytes that are reclaimed at least when the limit is reached
 inline constexpr int kSlotBits = 13;
 inline constexpr uint32_t kGenerationMask = (1u << (kOwnerBits - kSlotBits)) - 1;
 inline constexpr Offset kMetaStart = 2 * kMiB;
-inline constexpr uint64_t kOneInFlight = uint64_t{1} << 32;  // see Object
+inline constexpr uint64_t kOneInFlight = uint64_t{1} << 32;  // one message, in the counts of Object
 
 enum SlotState : uint32_t {
     kFree,
     kLive,
     kClaiming
-};  // with the claiming process's id above the lowest 2 bits
+};  // with kClaiming, the bits above the lowest 2 hold the pid of the claiming process
 enum EntryKind : uint32_t { kAttached = 1, kInFlight = 2, kAttachedAhead = 3 };
 
 inline uint64_t round_up(uint64_t value, uint64_t step) { return (value + step - 1) / step * step; }
-// One attachment of a process, in a table in the arena that reap() reads when the process is dead.
+// One attachment of a process. It is in a table in the arena, which reap() reads when the process is dead.
 struct Entry {
     Link object;
     uint32_t generation;
@@ -50,7 +50,7 @@ struct Chunk {
     Entry entries[kEntries] = {};
 };
 
-// This process's own view of its table of attachments.
+// This process's index of its table of attachments.
 struct Attachments {
     struct Key {
         Offset object;
@@ -64,7 +64,7 @@ struct Attachments {
     std::vector<Entry*> free;
     size_t next_sweep = Chunk::kEntries;
     std::atomic<bool> is_late{false};
-    std::vector<std::pair<Handle, Role>> late;  // released, when the lock for that is free again
+    std::vector<std::pair<Handle, Role>> late;  // to be released once the lock of the object is free
 
     Entry* take(const Key& key) {
         auto found = entries.find(key);
@@ -77,27 +77,28 @@ struct Attachments {
 
 extern Attachments* attachments;
 
-// Free blocks of one size class. Each class has several such lists: whoever finds one locked takes the next,
-// so that nobody waits for a process that was stopped in the middle. The lock of one whose holder died is
-// left to reap().
+// Free blocks of one size class. Each class has several such lists: a process that finds one locked takes the
+// next, so that no process waits for one that was stopped while it held the lock. If the holder of the lock
+// died, only reap() unlocks and repairs the list.
 struct alignas(64) FreeList {
     SharedLock lock;
     Word free_count, cold_count;
     Link free;
-    Link cold;  // blocks whose pages were given back
+    Link cold;  // blocks whose pages were returned to the kernel
 };
 inline constexpr size_t kLists = 4;
 
 struct ClassState {
     std::atomic<uint64_t> carved;
-    std::atomic<uint64_t> committed, committed_meta;  // up to here pages were taken
+    std::atomic<uint64_t> committed, committed_meta;  // bytes for which pages are allocated
 };
 
-// What a thread of a process waits for. Written before it sleeps, for whoever looks at a run that hangs.
+// What a thread of a process waits for. Written before the thread sleeps, so that a run that hangs can be
+// inspected.
 struct Wait {
-    static constexpr int kPurposeShift = 56;  // offsets are below
+    static constexpr int kPurposeShift = 56;  // the bits below hold the offset of the object
     static constexpr uint64_t kObject = (uint64_t{1} << kPurposeShift) - 1;
-    std::atomic<uint64_t> what{0};  // the object and the purpose; 0: nothing
+    std::atomic<uint64_t> what{0};  // the object and the purpose; 0: the thread does not wait
     std::atomic<Nanoseconds> since{0};
     std::atomic<uint64_t> thread{0};
 };
@@ -107,16 +108,16 @@ struct alignas(64) Slot {
     std::atomic<pid_t> pid;
     SharedLock reaping;
     std::atomic<uint64_t> start_time;
-    std::atomic<int64_t> owned;  // blocks that the process owns, or a few more
+    std::atomic<int64_t> owned;  // number of blocks that the process owns, or slightly more
     Link attachments;
-    std::atomic<uint64_t> reserving;  // bytes of pages that it is about to take
-    Wait waits[3];                    // those of further threads are not noted
+    std::atomic<uint64_t> reserving;  // bytes of pages that it is about to allocate
+    Wait waits[3];                    // waits of further threads are not recorded
 };
 static_assert(sizeof(Slot) == 128);
 
-// What an object and an entry were before the change that is being made to them.
+// The state of an object and an entry before the change that is in progress.
 struct Undo {
-    Link object;  // none: no change is being made
+    Link object;  // 0: no change is in progress
     uint64_t references, ends[2];
     OwnerId owner;
     uint32_t generation_and_kind;
@@ -124,16 +125,17 @@ struct Undo {
     uint32_t entry_generation, entry_role_and_kind;
 };
 
-// Held while references to an object change. Objects share them by their offsets.
+// Its lock is held while references to an object change. Each guard serves many objects, chosen by their
+// offsets.
 struct alignas(128) Guard {
     SharedLock lock;
     Undo undo;
 };
 inline constexpr size_t kGuards = 128;
 
-// A wait that is over, or something else that took a while: noted while somebody traces the run.
+// A wait that has ended, or another operation with a duration. Recorded while the run is traced.
 struct Span {
-    std::atomic<uint64_t> number{0};  // from 1 on; another one is under way while it is 0
+    std::atomic<uint64_t> number{0};  // from 1 on; 0 while a process writes this span
     std::atomic<uint64_t> what, thread;
     std::atomic<Nanoseconds> start, end;
     std::atomic<pid_t> pid;
@@ -143,7 +145,7 @@ struct Span {
 struct Header {
     uint64_t magic, id, limit, region;
     std::atomic<uint64_t> number;
-    std::atomic<Nanoseconds> inquiry;  // until then somebody asks what waits
+    std::atomic<Nanoseconds> inquiry;  // until this time, waiting processes report themselves
     Word slots_used, slot_hint, keeper, queues;
     ClassState classes[kClasses];
     FreeList lists[kLists][kClasses];
@@ -151,14 +153,14 @@ struct Header {
     Word tracing;
     std::atomic<uint64_t> spans_noted;
     Slot slots[kSlots];
-    Span spans[kSpans];  // the newest; memory is taken for it only where something was traced
+    Span spans[kSpans];  // the newest spans; memory is allocated for them only in runs that were traced
 };
 static_assert(sizeof(Header) <= kMetaStart);
-// What every arena takes for itself.
+// Bytes of the tables that every arena needs.
 inline constexpr size_t kTables = offsetof(Header, spans);
 
-// A change of an object's references together with the entry that records it. A process that is killed in
-// between leaves it undone.
+// A change of an object's references together with the entry that records it. If a process is killed during
+// the change, the next holder of the lock rolls it back.
 struct Arena::Change {
     Arena& a;
     Guard& guard;
@@ -167,7 +169,7 @@ struct Arena::Change {
         : a(arena), guard(arena.guard_of(object)), undo(guard.undo) {
         if (guard.lock.hold(a.self(), limit)) roll_back();
     }
-    // The lock was taken from a process that died.
+    // For a lock that was taken over from a process that died.
     Change(Arena& arena, Guard& guard) : a(arena), guard(guard), undo(guard.undo) { roll_back(); }
     Change(const Change&) = delete;
     ~Change() { guard.lock.unlock(); }
@@ -211,7 +213,7 @@ struct Arena::Change {
     }
 };
 
-// Calls `visit` with every block that was ever made and what is known of it.
+// Calls `visit` with the offset and the Meta of every block that was ever made.
 template <class Visit>
 void Arena::each_block(Visit visit) const {
     for (size_t c = 0; c < kClasses; ++c) {

@@ -15,7 +15,7 @@ namespace dragon {
 
 namespace {
 
-constexpr auto kGrace = std::chrono::seconds(5);  // between the two signals
+constexpr auto kGrace = std::chrono::seconds(5);  // between SIGTERM and SIGKILL
 
 // Kernels without CONFIG_PROC_CHILDREN do not list a process's children.
 std::vector<pid_t> children_among_all() {
@@ -73,8 +73,8 @@ void Leftovers::end(pid_t pid, Fate fate) {
 }
 
 void Leftovers::left_with(Fate fate) {
-    // Whose an orphan was is known as long as all that ended at the same time have the same fate for it;
-    // otherwise it gets the gentlest of these.
+    // It cannot be told which of the processes that ended left an orphan. If all of them have the same fate
+    // for it, that is its fate; otherwise it gets the mildest of them.
     if (!any_ended_)
         fate_ = fate;
     else if (!fate || !fate_)

@@ -1,4 +1,4 @@
-// What processes leave running when they end: their children, and the children of these.
+// The processes that others leave running when they end: their children, and the children of these.
 #pragma once
 
 #include <sys/types.h>
@@ -12,32 +12,32 @@
 
 namespace dragon {
 
-// Ends them, for a process (this one) to which they come because it is a subreaper and everything that it
-// starts is one too: an orphan that comes to it was left by a process that it started, or by an earlier
-// orphan, which ended just now. Only this process reaps its children, so a process id stays theirs until
-// then, and one that forks while it is killed leaves a child that comes here in turn: nothing escapes.
+// Ends leftover processes. This process is a subreaper, and so is every process that it starts. An orphan
+// that becomes its child was therefore left by a process that it started, or by an earlier orphan, which has
+// just ended. Only this process reaps its children, so a process id stays theirs until then. A process that
+// forks while it is killed leaves a child that becomes a child of this process in turn: none escapes.
 class Leftovers {
   public:
     using Clock = std::chrono::steady_clock;
 
-    // When what was left is killed; nothing: it is left alone. Asked to end (SIGTERM) before, unless that is
-    // now.
+    // The time at which the processes left behind are killed (SIGKILL); nullopt: they are left alone. They
+    // get SIGTERM before, unless the time has come already.
     using Fate = std::optional<Clock::time_point>;
 
     Leftovers();
-    void close_file();  // in a child, which has none of this
+    void close_file();  // in a forked child, which does not use this object
 
-    // A process was killed, or ended by itself. What is due to what it left, where it is not to be left
-    // alone.
+    // The fate of what the process left, if that is not to be left alone. `status`: the wait status of the
+    // process.
     Fate fate_after(pid_t pid, int status) const;
-    void end(pid_t pid, Fate fate);  // ask or kill a process, started or orphan
+    void end(pid_t pid, Fate fate);  // signals a process, started or orphan
     bool is_to_end(pid_t pid) const { return ending_.count(pid); }
-    void left_with(Fate fate);           // a process with this fate for what it left has ended
+    void left_with(Fate fate);           // records the end of a process whose leftovers have this fate
     bool reaped(pid_t pid, int status);  // true if that was an orphan
     void forget(pid_t pid) { ending_.erase(pid); }
 
-    // Finds what was left by those that were told of since the last time, and begins to end it. `started`
-    // says whether a child was started by this process.
+    // Finds the orphans of the processes recorded by left_with() since the last call, and begins to end them.
+    // `started` returns whether this process started a child.
     template <class Started>
     void look(Started started) {
         if (!any_ended_) return;
@@ -45,14 +45,14 @@ class Leftovers {
             if (!ending_.count(pid) && !alone_.count(pid) && !started(pid)) treat(pid);
         any_ended_ = false;
     }
-    // Whatever else is there now was left by nobody.
+    // Leaves alone all other children that exist now.
     template <class Started>
     void leave_all(Started started) {
         for (pid_t pid : children())
             if (!ending_.count(pid) && !started(pid)) alone_.insert(pid);
     }
 
-    int patience() const;  // milliseconds until something is to be killed; -1: nothing is
+    int patience() const;  // milliseconds until a process is to be killed; -1: none is
     void kill_overdue();
 
   private:
@@ -67,7 +67,7 @@ class Leftovers {
     int file_;
     std::string text_;
     bool any_ended_ = false;
-    Fate fate_;  // of what is found next
+    Fate fate_;  // of the orphans that look() finds next
     std::unordered_map<pid_t, Ending> ending_;
     std::unordered_set<pid_t> alone_;
 };

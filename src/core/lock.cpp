@@ -1,4 +1,4 @@
-// The slow paths of SharedLock: somebody else holds it, or did when it died.
+// The slow paths of SharedLock: another process holds the lock, or held it when it died.
 #include "lock.hpp"
 
 #include <string>
@@ -9,10 +9,10 @@ namespace dragon {
 
 namespace {
 
-// Most locks are held for less than a microsecond, while a sleep and a wake-up cost 50 and often bring both
-// processes to one processor. Looks are rare, so that the holder keeps the word in its cache.
+// Most locks are held for less than a microsecond, while a sleep and a wake-up cost 50 us and often put both
+// processes on one processor. The word is read rarely, so that the holder keeps it in its cache.
 constexpr Nanoseconds kSpins = 15'000, kBetweenLooks = 1'000;
-// How long somebody else's repair is waited for by one who has other things to do.
+// How long a process that cleans up waits for a repair by another process.
 constexpr Nanoseconds kRepairs = 200'000'000;
 
 }  // namespace
@@ -57,7 +57,7 @@ bool SharedLock::hold_slowly(OwnerId self, Nanoseconds most) {
     Nanoseconds start = now();
     Status status;
     in_steps([&] {
-        // The agent has others to serve.
+        // The agent also serves other processes, and must not wait for long.
         Nanoseconds limit = std::min(Bounded::limit(), arena().keeps() ? kWaitStep : kForever);
         status = lock(self, now() + std::min(kWaitStep, limit));
         if (status == Status::Ok || status == Status::Recovered) return true;

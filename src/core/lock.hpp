@@ -1,4 +1,4 @@
-// The lock in shared memory, and how long is waited for one.
+// The lock in shared memory, and the limits of waits for it.
 #pragma once
 
 #include <mutex>
@@ -11,15 +11,17 @@ namespace dragon {
 using OwnerId = uint32_t;  // a process: slot and generation; 0 is "nobody"
 inline constexpr int kOwnerBits = 30;
 
-// A lock that the library takes for itself is held by a process that does not go on: it was stopped.
+// Thrown when an internal lock of the library is held by a process that does not run, for instance because it
+// was stopped.
 struct StillLocked : std::runtime_error {
     explicit StillLocked(OwnerId holder = 0);
 };
 
-// What a wait without a deadline of its caller's does, a tenth of a second at a time, until it returns true.
+// One step of a wait whose caller set no deadline. It takes at most kWaitStep and returns true when the wait
+// has ended.
 using Attempt = bool (*)(void* what);
-// How such a wait goes on. The bindings' way lets go of the interpreter meanwhile, and runs signal handlers,
-// which may throw.
+// Repeats such a step. The bindings replace this function by one that releases the interpreter lock meanwhile
+// and runs signal handlers, which may throw.
 extern void (*wait_in_steps)(Attempt attempt, void* what);
 inline constexpr Nanoseconds kWaitStep = 100'000'000;
 
@@ -28,8 +30,8 @@ void in_steps(F attempt) {
     wait_in_steps([](void* what) { return (*static_cast<F*>(what))(); }, &attempt);
 }
 
-// While one of these lives, this thread waits that long at most for locks that the library takes for itself,
-// and gets a StillLocked then.
+// While a Bounded exists, its thread waits at most `limit` for the library's internal locks, and then gets a
+// StillLocked.
 class Bounded {
   public:
     explicit Bounded(Nanoseconds limit) : before_(limit_) { limit_ = limit; }
@@ -42,19 +44,20 @@ class Bounded {
     Nanoseconds before_;
 };
 
-// A lock in shared memory: 0, or the id of the owning process, with the top bit set when somebody may sleep
-// on it, and the one below while its owner repairs what a dead one left.
+// A lock in shared memory. Its word is 0, or the id of the owning process. The top bit is set when a process
+// may sleep on the lock, the bit below while the owner repairs what a dead owner left.
 class SharedLock {
   public:
     bool try_lock(OwnerId self) {
         uint32_t free = 0;
         return word_.compare_exchange_strong(free, self, std::memory_order_acquire);
     }
-    // Recovered: the owner had died and the lock is now ours.
+    // Recovered: the owner had died; the caller has the lock now and must repair the structure.
     Status lock(OwnerId self, Nanoseconds deadline = kForever) {
         return try_lock(self) ? Status::Ok : lock_slowly(self, deadline);
     }
-    // Locks without a deadline, but for `limit` and that of Bounded: StillLocked then. True: recovered.
+    // Locks without a deadline. Throws StillLocked after `limit` or the limit of Bounded. Returns true for a
+    // recovered lock.
     bool hold(OwnerId self, Nanoseconds limit = kForever) {
         return try_lock(self) ? false : hold_slowly(self, limit);
     }
@@ -64,19 +67,19 @@ class SharedLock {
         if (old & kContended) futex_wake(word_, 1);
         return old != 0;
     }
-    // unlock() of one that nobody sleeps on.
+    // Like unlock(), for a lock on which no process sleeps.
     void release() { word_.store(0, std::memory_order_release); }
     OwnerId owner() const { return word_.load(std::memory_order_acquire) & kOwner; }
-    // For whoever goes through what a dead process left. True: it held the lock, which is ours now; or
-    // another dead one did, which may have been going through the same. What a live one repairs is waited
-    // for: StillLocked where that does not go on.
+    // For a process that cleans up after a dead one. Returns true if the lock was held by the dead process,
+    // or by another dead process, which may have been cleaning up as well; the caller has the lock then.
+    // Waits for a repair by a live process, and throws StillLocked if that repair does not end.
     bool settle(OwnerId dead, OwnerId self) {
         return word_.load(std::memory_order_acquire) && settle_slowly(dead, self);
     }
-    // Whether settle() has anything to do.
+    // Whether settle() may have something to do.
     bool concerns(OwnerId dead) const;
     void repaired() { word_.fetch_and(~kRepairing); }
-    // Does not wait. Recovered: the owner was known to be dead.
+    // Does not wait. Recovered: the owner was already reaped.
     Status try_to_lock(OwnerId self);
 
   private:
@@ -91,7 +94,8 @@ class SharedLock {
     Word word_{0};
 };
 
-// A lock of this process's threads. Who waits for it lets the others go on.
+// A lock between the threads of this process. A thread that waits for it lets other threads run (see
+// in_steps).
 class PatientMutex {
   public:
     void lock() {

@@ -1,4 +1,5 @@
-// The parts of MessagePack (msgpack.org) in which the processes of a node talk, read and written in place.
+// The parts of MessagePack (msgpack.org) that the processes of a node use to communicate, read and written in
+// place.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@ struct Malformed : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Reads values one after another. Throws Malformed where there is another kind of value, or an end too early.
+// Reads values one after another. Throws Malformed if the next value is of another kind or the data end too
+// early.
 class MsgpackReader {
   public:
     explicit MsgpackReader(std::string_view data) : data_(data) {}
@@ -26,7 +28,7 @@ class MsgpackReader {
         if (kind >= 0xc4 && kind <= 0xc6) return take(big_endian(1u << (kind - 0xc4)));
         throw Malformed("text was expected");
     }
-    uint64_t number() {  // a negative one in two's complement
+    uint64_t number() {  // a negative number in two's complement
         uint8_t kind = byte();
         if (kind <= 0x7f) return kind;
         if (kind >= 0xe0) return sign_extended(kind, 1);
@@ -37,7 +39,7 @@ class MsgpackReader {
         }
         throw Malformed("a number was expected");
     }
-    bool nil() {  // takes it, if it is one
+    bool nil() {  // consumes it, if it is nil
         if (data_.empty() || static_cast<uint8_t>(data_[0]) != 0xc0) return false;
         byte();
         return true;
@@ -47,7 +49,7 @@ class MsgpackReader {
         if (kind != 0xc2 && kind != 0xc3) throw Malformed("true or false was expected");
         return kind == 0xc3;
     }
-    std::string_view any() {  // the next value, as it stands there
+    std::string_view any() {  // the next value, encoded
         std::string_view from = data_;
         for (uint64_t left = 1; left; --left) left += skip_head();
         return from.substr(0, from.size() - data_.size());
@@ -77,7 +79,7 @@ class MsgpackReader {
         if (kind == large + 1) return static_cast<uint32_t>(big_endian(4));
         throw Malformed(std::string(what) + " was expected");
     }
-    // Takes a value but for those inside of it; returns how many these are.
+    // Consumes a value except for the values inside it; returns the number of these.
     uint64_t skip_head() {
         uint8_t kind = byte();
         if (kind <= 0x7f || kind >= 0xe0 || kind == 0xc0 || kind == 0xc2 || kind == 0xc3) return 0;

@@ -1,4 +1,4 @@
-// Shared objects: who is attached to them, and their end when nobody is.
+// Shared objects: the processes attached to them, and their release when no process is.
 #include <algorithm>
 #include <new>
 
@@ -12,7 +12,7 @@ Attachments* attachments = new Attachments;
 
 namespace {
 
-constexpr Nanoseconds kReleases = 1'000'000'000;  // how long one who needs no result waits
+constexpr Nanoseconds kReleases = 1'000'000'000;  // how long release_when_possible() waits
 
 }  // namespace
 
@@ -21,7 +21,7 @@ Guard& Arena::guard_of(Offset object) const {
 }
 static_assert(kGuards == 128);
 
-// More room in a process's table.
+// Adds a chunk of free entries to a process's table.
 Offset Arena::new_chunk(OwnerId owner) {
     Slot& s = slot(owner);
     Offset block = allocate(sizeof(Chunk));
@@ -36,7 +36,7 @@ Offset Arena::new_chunk(OwnerId owner) {
     return block;
 }
 
-// A free entry in the table of a process that does not run yet, or runs on another node.
+// Returns a free entry in the table of a process that does not run yet or runs on another node.
 Entry* Arena::entry_for(OwnerId owner) {
     auto arrived = [&](const Entry& e) {
         return e.kind() == kInFlight &&
@@ -48,11 +48,11 @@ Entry* Arena::entry_for(OwnerId owner) {
     return at<Chunk>(new_chunk(owner))->entries;
 }
 
-// A free entry in the table of this process. The attachments are locked.
+// Returns a free entry in the table of this process. The caller holds the mutex of the attachments.
 Entry* Arena::own_entry() {
     Attachments& t = *attachments;
     if (t.free.empty() && t.entries.size() >= t.next_sweep) {
-        // What was sent and has arrived, or is gone.
+        // Reuse the entries of messages that have arrived, or whose object no longer exists.
         std::erase_if(t.entries, [&](auto& item) {
             auto& [key, entry] = item;
             Handle handle{key.object, key.generation};
@@ -88,7 +88,7 @@ void Arena::attach_new(Offset block, Kind kind, Role role) {
         at<Object>(block)->count(role, 1);
         entry->set(handle, role, kAttached);
         m.set(handle.generation, kind);
-        m.owner = 0;  // it belongs to whoever is attached
+        m.owner = 0;  // the attached processes share it
         change.commit();
     } catch (...) {
         attachments->free.push_back(entry);
@@ -117,7 +117,7 @@ bool Arena::exists(Handle handle) const {
            at<Object>(handle.offset)->references.load() != 0;
 }
 
-// A role comes from outside, with the name of the object.
+// The role comes from outside this process, with the name of the object, so it is checked.
 void Arena::check(Handle handle, Role role) const {
     bool has_ends = meta(handle.offset).kind() == Kind::Channel && at<Channel>(handle.offset)->pipe();
     if (role == Role::Plain || (has_ends && (role == Role::Reader || role == Role::Writer))) return;
@@ -147,7 +147,7 @@ void Arena::attach(Handle handle, Kind kind, Role role) {
         check_it();
         Object& o = *at<Object>(handle.offset);
         change.begin(handle.offset, entry);
-        // In one step: a pipe's end is never seen to be gone in between.
+        // In one step, so that no process sees a pipe's end at 0 in between.
         o.count(role, o.in_flight(role) ? 1 - kOneInFlight : 1);
         entry->set(handle, role, kAttached);
         change.commit();
@@ -209,7 +209,7 @@ void Arena::send(Handle handle, Role role) {
     std::lock_guard lock(attachments->mutex);
     Attachments::Key key{handle.offset, handle.generation, role, kInFlight};
     Object& o = *at<Object>(handle.offset);
-    // Entries of messages that have arrived serve again.
+    // Entries of messages that have arrived are reused.
     bool recorded = attachments->entries.count(key) > o.in_flight(role);
     Entry* entry = recorded ? nullptr : own_entry();
     try {
@@ -242,7 +242,7 @@ void Arena::release(Handle handle, Role role, Nanoseconds limit) {
     }
     std::lock_guard lock(attachments->mutex);
     attachments->free.push_back(entry);
-    // Entries of what was sent stay a while and need no bell.
+    // Entries of sent messages stay for a while and do not need the bell.
     auto& entries = attachments->entries;
     bool in_use = std::any_of(entries.lower_bound({handle.offset, handle.generation, Role::Plain, 0}),
                               entries.lower_bound({handle.offset, handle.generation + 1, Role::Plain, 0}),
@@ -263,8 +263,7 @@ void Arena::release_when_possible(Handle handle, Role role) {
 }
 
 void Arena::release_late() {
-    if (!attachments->is_late.load(std::memory_order_relaxed))
-        return;  // mostly, so that no lock is taken for that
+    if (!attachments->is_late.load(std::memory_order_relaxed)) return;  // the usual case, without a lock
     std::vector<std::pair<Handle, Role>> late;
     {
         std::lock_guard lock(attachments->mutex);
@@ -281,7 +280,8 @@ void Arena::release_late() {
 }
 
 void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry, Nanoseconds limit) {
-    // A plain entry of a pipe is that of one whose end went, and who may have been killed before it told.
+    // A plain entry of a pipe belongs to a process that released its end, and may have been killed before it
+    // notified the other end.
     bool tells = role == Role::Plain && kind != kInFlight && meta(handle.offset).kind() == Kind::Channel &&
                  at<Channel>(handle.offset)->pipe();
     if (tells) at<Channel>(handle.offset)->end_went(*this);
@@ -289,7 +289,7 @@ void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry, Nanoseco
     {
         Change change(*this, handle.offset, limit);
         Object& o = *at<Object>(handle.offset);
-        if (kind == kInFlight && (!exists(handle) || o.in_flight(role) == 0)) {  // it arrived
+        if (kind == kInFlight && (!exists(handle) || o.in_flight(role) == 0)) {  // the message has arrived
             entry.object = 0;
             return;
         }
@@ -298,7 +298,7 @@ void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry, Nanoseco
         end_goes = !last && role != Role::Plain && o.end(role).load() == one;
         change.begin(handle.offset, &entry);
         if (end_goes) {
-            // The object stays until those at the other end have been told.
+            // The object is kept until the processes at the other end have been notified.
             o.count(role, -one);
             o.count(Role::Plain, 1);
             entry.set(handle, Role::Plain, kAttached);

@@ -1,4 +1,4 @@
-// Sending bytes with descriptors beside them, over a socket of this machine.
+// Sends bytes together with file descriptors over a Unix socket.
 #pragma once
 
 #include <sys/socket.h>
@@ -11,7 +11,7 @@
 
 namespace dragon {
 
-// Sends both parts as one packet; returns what sendmsg() does, and leaves errno.
+// Sends both parts as one packet. Returns the result of sendmsg() and keeps its errno.
 inline ssize_t send_packet(int socket, std::string_view head, std::string_view data,
                            const std::vector<int>& descriptors) {
     iovec parts[] = {{const_cast<char*>(head.data()), head.size()},

@@ -21,8 +21,8 @@ namespace {
 
 constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
 
-// What an interpreter ignores for itself: programs that it starts are not to, as the subprocess module has
-// it.
+// The signals that a Python interpreter ignores for itself. Programs that it starts do not inherit this, as
+// with the subprocess module.
 constexpr uint64_t kPythons = bit(SIGPIPE) | bit(SIGXFSZ);
 
 constexpr const char* kNoRoom = "no new process (ulimit -u)";
@@ -47,12 +47,13 @@ struct Prepared {
     pid_t parent;
 };
 
-// What ends a process that shares its parent's memory. It is not said to be the last call: AddressSanitizer,
-// which then tidies the stack, knows only that of the parent.
+// Ends a process that shares its parent's memory. It is not declared noreturn: before such calls
+// AddressSanitizer cleans the stack, and it knows only the stack of the parent.
 void leave(int code) { syscall(SYS_exit_group, code); }
 
-// In the child, in memory it shares with its parent until it execs: system calls only. AddressSanitizer would
-// mark parts of a stack that nobody returns on, for whoever has that memory next.
+// Runs in the child, in memory that it shares with its parent until it execs: system calls only.
+// AddressSanitizer would mark parts of a stack on which no call returns, and so spoil that memory for its
+// next user.
 __attribute__((no_sanitize_address)) void become(const Prepared& p, Outcome& outcome) {
     const Launch& w = p.what;
     auto fail = [&](const char* step) {
@@ -62,7 +63,7 @@ __attribute__((no_sanitize_address)) void become(const Prepared& p, Outcome& out
     };
     struct sigaction hangup{};
     sigaction(SIGHUP, nullptr, &hangup);
-    uint64_t ignored = hangup.sa_handler == SIG_IGN ? bit(SIGHUP) : 0;  // as nohup has it
+    uint64_t ignored = hangup.sa_handler == SIG_IGN ? bit(SIGHUP) : 0;  // as nohup sets it
     if (w.signals) ignored = w.signals->ignored & ~kPythons;
     for (int s = 1; s < NSIG; ++s) signal(s, ignored & bit(s) ? SIG_IGN : SIG_DFL);
     block_signals(w.signals ? w.signals->blocked : 0);
@@ -74,7 +75,7 @@ __attribute__((no_sanitize_address)) void become(const Prepared& p, Outcome& out
     if (!w.cpus.empty() && sched_setaffinity(0, sizeof p.cpus, &p.cpus) != 0) fail("sched_setaffinity");
     take_limits(w.limits);
     if (!w.folder.empty() && chdir(w.folder.c_str()) != 0) fail("working directory");
-    // First out of each other's way, then into place.
+    // First move all descriptors to numbers from n on, so that none is overwritten, then to their places.
     int n = static_cast<int>(w.descriptors.size());
     int moved[64];
     for (int i = 0; i < n; ++i)
@@ -86,7 +87,7 @@ __attribute__((no_sanitize_address)) void become(const Prepared& p, Outcome& out
     fail("executable");
 }
 
-// Stacks for the new process, and for the one between it and us.
+// Stacks for the new process, and for the process between it and the caller.
 class Stacks {
   public:
     Stacks() : memory_(mmap(nullptr, 2 * kSize, PROT_READ | PROT_WRITE, kFlags, -1, 0)) {
@@ -94,7 +95,8 @@ class Stacks {
     }
     Stacks(const Stacks&) = delete;
     ~Stacks() { munmap(memory_, 2 * kSize); }
-    // A process on one of them that shares our memory: it has ended, or become another program, on return.
+    // Starts a process on one of the stacks. It shares the memory of this process; when this returns, it has
+    // ended or become another program.
     template <class F>
     pid_t run(int which, F& child) {
         auto start = [](void* what) {
@@ -191,7 +193,7 @@ pid_t launch(const Launch& w) {
         outcome.pid = grandchild;
         leave(0);
     };
-    // No signal handler of ours may run in the child, which shares our memory.
+    // No signal handler may run in the child, which shares the memory of this process.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -207,7 +209,7 @@ pid_t launch(const Launch& w) {
                                            : step == "working directory" ? w.folder
                                                                          : step);
     }
-    if (w.detached && outcome.pid == 0)  // the processes did not share our memory
+    if (w.detached && outcome.pid == 0)  // the child did not share the memory of this process
         throw SystemFailure(ENOSYS,
                             "no processes under an emulated processor (qemu-user); use the machine's own");
     return w.detached ? static_cast<pid_t>(outcome.pid) : pid;

@@ -1,4 +1,4 @@
-// Starting an executable: everything is prepared before, so that the child only makes system calls.
+// Starts executables. Everything is prepared before the fork, so that the child only makes system calls.
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +10,8 @@
 
 namespace dragon {
 
-// The system tells it only when it is changed. What another thread creates meanwhile is for its owner alone.
+// The umask can only be read by changing it: files that another thread creates meanwhile are accessible only
+// to their owner.
 mode_t current_umask();
 
 // Soft and hard resource limits by number, then the niceness.
@@ -18,25 +19,25 @@ using Limits = std::vector<int64_t>;
 
 Limits current_limits();
 
-// Whether addresses are among what they limit.
+// Whether the limits include one of the address space.
 bool limits_addresses(const Limits& limits);
 
-// Be limited like that, or as like that as this user may; system calls only.
+// Applies the limits, or the nearest ones that are allowed to this user. System calls only.
 void take_limits(const Limits& limits);
 
-// Processes below this one whose parents end become its children, where the kernel can do that.
+// Makes orphaned descendants of this process its children, if the kernel supports it.
 void become_reaper();
 
-// What a process does about signals: sets of those that are ignored, blocked, or left to the system although
-// Python would see to them (SIGINT, SIGPIPE, SIGXFSZ). Signal n is bit n - 1.
+// A process's handling of signals, as sets: signals that are ignored, signals that are blocked, and signals
+// with the default action although Python would change it (SIGINT, SIGPIPE, SIGXFSZ). Signal n is bit n - 1.
 struct Signals {
     uint64_t ignored, blocked, defaults;
 };
 
-// Those of the calling thread; nothing where they are those that an interpreter begins with.
+// The signal handling of the calling thread; nullopt if it is that of a new interpreter.
 std::optional<Signals> current_signals();
 
-// The calling thread has these blocked; a system call only.
+// Sets the blocked signals of the calling thread. A system call only.
 void block_signals(uint64_t set);
 
 struct Launch {
@@ -46,13 +47,13 @@ struct Launch {
     std::vector<int> descriptors;    // become 0, 1, 2 …; all others are closed on exec as they are marked
     std::vector<int> cpus;           // empty: the caller's
     Limits limits;                   // empty: the caller's
-    std::optional<Signals> signals;  // nothing: none, but for SIGHUP where the caller ignores that
+    std::optional<Signals> signals;  // nullopt: defaults, but SIGHUP stays ignored if the caller ignores it
     int death_signal = 0;            // sent to the child when the calling thread ends
-    bool reaper = false;             // processes below it whose parents end become its children
+    bool reaper = false;             // its orphaned descendants become its children
     bool detached = false;           // not a child of the caller; for the agent
 };
 
-// Returns the process id. Throws SystemFailure that names the step that failed and what it was about.
+// Returns the process id. Throws a SystemFailure that names the failed step and its object.
 pid_t launch(const Launch& what);
 
 }  // namespace dragon

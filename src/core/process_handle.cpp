@@ -27,19 +27,20 @@ bool lacking(int error) { return error == ENOSYS || error == EPERM; }
 struct Watched {
     pid_t pid;
     uint64_t start_time;
-    int bell;  // the end to write to of the pipe whose other end open_process() returned
+    int bell;  // the write end of the pipe whose read end open_process() returned
 
     bool ended() const { return known_to_have_ended(pid, start_time); }
     bool abandoned() const {
         pollfd reader{bell, 0, 0};
-        return poll(&reader, 1, 0) > 0;  // POLLERR: nobody holds the other end any more
+        return poll(&reader, 1, 0) > 0;  // POLLERR: the read end is closed everywhere
     }
 };
 
-// The thread of the fallback. It gets what to watch through a pipe, so that a fork finds no lock held.
+// The thread that watches processes where there is no pidfd_open(). It receives requests through a pipe, so
+// that a fork never finds a lock held.
 void watch(int requests) {
     using Clock = std::chrono::steady_clock;
-    constexpr int kShortest = 5, kShare = 20;  // milliseconds; at most a twentieth of a processor
+    constexpr int kShortest = 5, kShare = 20;  // milliseconds; and a share: at most 1/20 of a processor
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, nullptr);
@@ -71,7 +72,7 @@ int requests_to_watch() {
     static int pipe_end = -1;
     static pid_t of = 0;
     if (of == getpid()) return pipe_end;
-    if (pipe_end >= 0) close(pipe_end);  // of the process that forked this one
+    if (pipe_end >= 0) close(pipe_end);  // it belongs to the process that forked this one
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) throw SystemFailure(errno, "pipe");
     try {
@@ -116,7 +117,7 @@ namespace {
 
 constexpr size_t kLongestStat = 1024;
 
-// From the third field on, which is the state; nullptr where there is no such process.
+// Reads /proc/PID/stat from the third field on, which is the state; nullptr if there is no such process.
 const char* read_stat(pid_t pid, char (&text)[kLongestStat]) {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -146,7 +147,7 @@ Look process_stat(pid_t pid, char& state, uint64_t& start_time) {
     int error = errno;
     if (fd >= 0) close(fd);
     if (n <= 0) {
-        // Only the kernel's word that there is no such process counts: a file may be missing for other
+        // Only ESRCH from the kernel shows that the process is gone: the file may be missing for other
         // reasons.
         bool gone = kill(pid, 0) != 0 && errno == ESRCH;
         errno = error;

@@ -1,4 +1,4 @@
-// A process that is not our child: when it ends, and signals to it.
+// Watches and signals processes that are not children of this one.
 #pragma once
 
 #include <sys/types.h>
@@ -7,26 +7,26 @@
 
 namespace dragon {
 
-// What a look for a process found. Unknown: it could not be looked for, as without a free descriptor or where
-// /proc is not mounted, and there may be one.
+// The result of looking for a process. Unknown: the look failed, for instance without a free descriptor or if
+// /proc is not mounted, and the process may exist.
 enum class Look { Found, Gone, Unknown };
 
 // State letter and start time of a process. A zombie is Found.
 Look process_stat(pid_t pid, char& state, uint64_t& start_time);
 
-// Whether exactly that process is known to have ended; a start time of 0 is any.
+// Whether the process with this id and start time is known to have ended. Start time 0: any.
 bool known_to_have_ended(pid_t pid, uint64_t start_time);
 
-// The parent of a process; 0 where there is none.
+// The parent of a process; 0 if there is no such process.
 pid_t parent_of(pid_t pid);
 
-// A descriptor that becomes readable when the process ends, closed on exec. Kernels older than Linux 5.3, and
-// containers that do not let it through, have no pidfd_open(): there a thread looks every few milliseconds.
-// Throws SystemFailure, with ESRCH where there is no such process. Not to be called by several threads at
-// once.
+// Returns a descriptor, closed on exec, that becomes readable when the process ends. Kernels older than Linux
+// 5.3, and containers that forbid the call, have no pidfd_open(): there a thread looks every few
+// milliseconds. Throws SystemFailure, with ESRCH if there is no such process. Must not be called by several
+// threads at once.
 int open_process(pid_t pid);
 
-// Send a signal to the process that the descriptor was opened for. Throws SystemFailure.
+// Sends a signal to the process for which the descriptor was opened. Throws SystemFailure.
 void signal_process(int descriptor, pid_t pid, int signal);
 
 }  // namespace dragon

@@ -1,4 +1,4 @@
-// The processes of an arena, each in a slot, and what is done when one of them has died.
+// The processes of an arena, each in a slot, and the cleanup after a process that has died.
 #include <fcntl.h>
 #include <signal.h>
 
@@ -15,7 +15,7 @@ namespace dragon {
 
 namespace {
 
-constexpr Nanoseconds kReaps = 200'000'000;  // how long who reaps waits for a lock: others need it, too
+constexpr Nanoseconds kReaps = 200'000'000;  // how long a process that reaps waits for a lock
 
 }  // namespace
 
@@ -129,8 +129,8 @@ bool Arena::reap(pid_t pid) {
         Slot& s = header().slots[i];
         if (s.pid.load() != pid || s.state.load() != kLive) continue;
         OwnerId owner = s.generation.load() << kSlotBits | i;
-        // One that never told its start time was promised the slot and died before it took it; by now its
-        // process id may be another's.
+        // A process without a start time was promised the slot and died before it took it; its process id may
+        // belong to another process by now.
         if (s.start_time.load() == 0 || !alive(owner)) found |= reap_slot(s, owner);
     }
     return found;
@@ -152,9 +152,8 @@ int Arena::reap_dead() {
     return count;
 }
 
-// Every step can be done again, by whoever goes on where a process was killed that reaped another. Where a
-// lock that this needs is held by a process that was stopped, the dead one is left as it is until the next
-// time.
+// Every step can be repeated: if a process is killed while it reaps another, the next one continues. If a
+// lock that this needs is held by a stopped process, the dead process is left as it is until the next time.
 bool Arena::reap_slot(Slot& s, OwnerId owner) {
     struct Reaping {
         SharedLock& lock;
@@ -165,8 +164,8 @@ bool Arena::reap_slot(Slot& s, OwnerId owner) {
         s.reaping.hold(self());
         Reaping reaping{s.reaping};
         if (reaped(owner)) return false;
-        // Blocks are freed by owner, so first everything reachable from a structure must be marked as its
-        // structure's.
+        // Blocks are freed by owner, so first every block that is reachable from a structure must be marked
+        // as the structure's.
         repair_structures(owner);
         release_all(s);
         if (s.owned.load() != 0) free_owned_by(owner);
@@ -229,7 +228,7 @@ void Arena::repair_structures(OwnerId dead) {
                 }
             };
             if (!concerned()) continue;
-            Change change(*this, block);  // while that lock is held the object does not go
+            Change change(*this, block);  // while this lock is held the object is not freed
             if (!concerned()) continue;
             if (meta(block).kind() == Kind::Channel)
                 at<Channel>(block)->recover(*this, dead);
@@ -251,7 +250,7 @@ void Arena::free_owned_by(OwnerId dead) {
     each_block([&](Offset block, Meta& m) {
         if (m.owner == dead && m.kind() != Kind::Free) left.push_back(block);
     });
-    // Channels first: what hangs on them is freed with them.
+    // Channels first: the blocks that are linked to them are freed with them.
     for (Offset block : left)
         if (meta(block).kind() == Kind::Channel) at<Channel>(block)->tear_down(*this);
     for (Offset block : left)

@@ -1,4 +1,4 @@
-// How much is in users' queues, and what their pools do, seen from outside.
+// The state of users' queues and pools, as other processes see it.
 #include <map>
 #include <tuple>
 
@@ -57,16 +57,16 @@ std::vector<QueueInfo> Arena::queues(const std::vector<Offset>& offsets) const {
             const Channel& results = *at<Channel>(origin.results.offset);
             const Words& doing = *at<Words>(origin.doing.offset);
             q.done = results.taken() + results.size();
-            // The block may by now be another object's, of whatever count.
+            // The block may belong to another object by now, so its count is not trusted.
             size_t room = (capacity(origin.doing.offset) - sizeof(Words)) / sizeof(uint64_t);
             for (uint32_t i = 0, count = doing.count(); i < count && i < room; ++i) {
                 uint64_t task = doing.at(i).load();
-                // The largest stand for what is no task: the end of them, or a worker's start.
+                // The largest values stand for no task: the end of the tasks, or the start of a worker.
                 q.running += task != 0 && task < UINT64_MAX - 2;
             }
             if (!exists(origin.results) || !exists(origin.doing)) continue;
         }
-        // Nothing of what was read counts unless the channel was there all the while.
+        // The values are valid only if the channel existed all the while.
         if (!q.number || channel.destroyed.load() || !exists(handle)) continue;
         if (auto w = waiting.find(offset); w != waiting.end()) std::tie(q.getting, q.putting) = w->second;
         result.push_back(q);

@@ -17,7 +17,7 @@ namespace dragon {
 
 namespace {
 
-constexpr int kAgentEndsWithin = 20'000;  // milliseconds, while it does not write
+constexpr int kAgentEndsWithin = 20'000;  // milliseconds, while it does not write checkpoints
 constexpr int kKilledWithin = 1'000;
 
 bool ends_within(int agent, int milliseconds) {
@@ -45,8 +45,8 @@ bool ask(const RunEnd& run) {
     return asked;
 }
 
-// Whether the agent has ended. One that cannot be watched, as without a free descriptor, sees this process's
-// end and removes its folders itself.
+// Ends the agent and returns whether it can be taken as ended. An agent that cannot be watched, for instance
+// without a free descriptor, detects the end of this process and removes its folders itself.
 bool end_agent(const RunEnd& run) {
     int agent;
     try {

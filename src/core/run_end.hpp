@@ -1,4 +1,4 @@
-// The end of a run, as the process does it that owns the run: the agent is asked to end, and waited for.
+// Ends a run, in the process that owns it: asks the agent to end and waits for it.
 #pragma once
 
 #include <sys/types.h>
@@ -11,12 +11,12 @@ namespace dragon {
 struct RunEnd {
     pid_t agent;
     std::string address;               // the path of the agent's socket
-    std::string request;               // what asks the agent to end the run, framed
-    std::string busy;                  // a file that exists while an agent that ends still writes checkpoints
-    std::vector<std::string> folders;  // what must not stay behind if the agent could not remove it
+    std::string request;               // the framed message that asks the agent to end the run
+    std::string busy;                  // a file that exists while the ending agent still writes checkpoints
+    std::vector<std::string> folders;  // to remove if the agent could not
 };
 
-// Returns when the agent has ended; kills it where it does not end in time. No Python is needed.
+// Returns when the agent has ended; kills it if it does not end in time. Needs no Python.
 void end_run(const RunEnd& run);
 
 }  // namespace dragon

@@ -8,7 +8,7 @@
 
 namespace dragon {
 
-// A start request, and views of its parts as they stand in it; infrastructure/messages.py tells of them.
+// A start request: views of its parts in the encoded data. infrastructure/messages.py describes them.
 struct SpawnRequest {
     struct Output {
         std::string_view kind = "inherit", path, channel;
@@ -32,7 +32,7 @@ struct SpawnRequest {
     bool leave_running = false;
 };
 
-// The numbers of an encoded array; of nothing, none. Throws Malformed.
+// The numbers of an encoded array; none for an empty string. Throws Malformed.
 std::vector<int64_t> numbers_in(std::string_view encoded);
 
 }  // namespace dragon

@@ -4,7 +4,7 @@ namespace dragon {
 
 namespace {
 
-// Ok once `done` holds; `gone` ends the wait of an object that is destroyed.
+// Waits until `done` returns true (Ok), the object is destroyed, or the deadline.
 template <class Done>
 Status wait_for(Done done, const Word& destroyed, Sleepers& sleepers, Spin& spin, Nanoseconds deadline) {
     Slices slices;
@@ -109,13 +109,13 @@ void Event::destroy() {
 static constexpr char kNoWaiter[] = "no waiter of this condition: it has left, or never entered";
 
 void Condition::lock(Arena& a) {
-    // The list is consistent at every instruction: nothing to repair.
+    // The list is consistent after every instruction: there is nothing to repair.
     if (lock_.hold(a.self())) lock_.repaired();
 }
 
 void Condition::recover(Arena& a, OwnerId dead) {
     if (!lock_.settle(dead, a.self())) lock(a);
-    // A dead waiter's block is freed with everything else of its process, so it must leave the list.
+    // The block of a dead waiter is freed with everything else of its process, so it must be unlinked here.
     uint32_t lost = 0;
     for (Link* link = &head_; *link;) {
         auto* waiter = a.at<Waiter>(*link);
@@ -130,7 +130,7 @@ void Condition::recover(Arena& a, OwnerId dead) {
     lock_.unlock();
 }
 
-// The number of a waiter goes through Python, and to other nodes.
+// The offset of a waiter passes through Python and other nodes, so it is checked.
 void Condition::check(Arena& a, Offset waiter) const {
     if (!a.is_data(waiter, sizeof(Waiter))) throw ObjectDestroyed(kNoWaiter);
 }
@@ -185,7 +185,7 @@ uint32_t Condition::notify(Arena& a, uint32_t count) {
     return told;
 }
 
-// The lock is held.
+// The caller holds lock_.
 uint32_t Condition::tell(Arena& a, uint32_t count) {
     uint32_t told = 0;
     for (Offset w = head_; w && told < count; w = a.at<Waiter>(w)->next) {

@@ -1,4 +1,5 @@
-// Semaphore, event, condition and words: what processes of one node wait on, besides channels and locks.
+// Lock, semaphore, event, condition and words: the objects besides channels on which processes of one node
+// wait.
 #pragma once
 
 #include "arena.hpp"
@@ -22,7 +23,7 @@ class Lock : public Object {
 
   private:
     SharedLock lock_;
-    Word watchers_{0};  // waiters on other nodes
+    Word watchers_{0};  // number of waiters on other nodes
     bool recursive_;
     Word count_{0};
     std::atomic<uint64_t> thread_{0};
@@ -32,7 +33,7 @@ class Semaphore : public Object {
   public:
     Semaphore(uint32_t value, uint32_t bound) : bound_(bound) { value_ = value; }
     Status acquire(Nanoseconds deadline);
-    bool release(uint32_t count);  // false: over the bound
+    bool release(uint32_t count);  // false: the value would exceed the bound
     uint32_t value() const { return value_.load(); }
     void destroy();
     void watch(uint32_t change) { sleepers_.watchers.fetch_add(change); }
@@ -60,14 +61,15 @@ class Event : public Object {
     Spin spin_;
 };
 
-// Waiters in the order of their coming. The notification of a waiter that was killed goes to the next one.
+// Waiters in the order in which they entered. The notification of a waiter that was killed passes to the next
+// one.
 class Condition : public Object {
   public:
-    // The caller holds the lock that belongs to the condition, here and in notify().
+    // The caller of enter() and notify() holds the lock that belongs to the condition.
     Offset enter(Arena& a);
-    // Ok: notified. The lock is not held meanwhile.
+    // Ok: notified. The caller does not hold that lock.
     Status sleep(Arena& a, Offset waiter, Nanoseconds deadline);
-    // Frees the waiter; true if it had been notified.
+    // Frees the waiter; returns true if it had been notified.
     bool leave(Arena& a, Offset waiter);
     uint32_t notify(Arena& a, uint32_t count);
     void destroy(Arena& a);
@@ -90,8 +92,8 @@ class Condition : public Object {
     void check(Arena& a, Offset waiter) const;
     uint32_t tell(Arena& a, uint32_t count);
     SharedLock lock_;
-    Word watchers_{0};  // waiters on other nodes
-    Link head_;         // those that were notified stay until they leave
+    Word watchers_{0};  // number of waiters on other nodes
+    Link head_;         // waiters that were notified stay in the list until they leave
 };
 
 // 64-bit words that processes set, add to and wait on.
@@ -107,7 +109,7 @@ class Words : public Object {
             reinterpret_cast<const std::atomic<uint64_t>*>(this + 1))[i];
     }
     void changed() { sleepers_.notify_all(); }
-    // Ok once word `i` is no longer `value`.
+    // Returns Ok once word `i` differs from `value`.
     Status wait(uint32_t i, uint64_t value, Nanoseconds deadline);
     Word& changes() { return sleepers_.word; }
     Sleepers& sleepers() { return sleepers_; }
@@ -117,7 +119,7 @@ class Words : public Object {
   private:
     uint32_t count_;
     Sleepers sleepers_;
-    Spin spin_{false};  // mostly for the end of a process
+    Spin spin_{false};  // waits are mostly for the end of a process, and so long
 };
 
 }  // namespace dragon

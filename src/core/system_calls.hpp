@@ -1,5 +1,5 @@
-// System calls that the C library and the headers of the machine that builds may be too old for, by their
-// numbers.
+// System calls by their numbers, because the C library and the headers of the build machine may be too old
+// for them.
 #pragma once
 
 #include <sys/syscall.h>
@@ -29,7 +29,7 @@
 
 namespace dragon {
 
-// A descriptor of memory without a name, closed on exec. Throws SystemFailure.
+// Returns a descriptor of anonymous memory, closed on exec. Throws SystemFailure.
 inline int anonymous_memory(const char* label) {
     constexpr unsigned kCloseOnExec = 1;
     int fd = static_cast<int>(syscall(SYS_memfd_create, label, kCloseOnExec));

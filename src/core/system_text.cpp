@@ -4,7 +4,8 @@ namespace dragon {
 
 namespace {
 
-// The length of the character in UTF-8 that begins there; 0 where there is none (Unicode 15, table 3-7).
+// The length in bytes of the UTF-8 character at the start of the text; 0 if there is no valid one (Unicode
+// 15, table 3-7).
 size_t length_of_character(std::string_view text) {
     auto byte = [&](size_t i) -> unsigned {
         return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
@@ -32,7 +33,7 @@ std::string restored(std::string_view sent) {
     std::string bytes;
     for (size_t i = 1; i < sent.size(); ++i) {
         auto byte = static_cast<unsigned char>(sent[i]);
-        // A character of Latin-1 stands for a byte; in UTF-8 those above 127 are two bytes.
+        // Each character stands for the byte of its Latin-1 code; in UTF-8 those above 127 are two bytes.
         if (byte >= 0xc0 && i + 1 < sent.size())
             byte = static_cast<unsigned char>((byte & 3) << 6 | (sent[++i] & 0x3f));
         bytes += static_cast<char>(byte);

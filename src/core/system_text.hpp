@@ -1,4 +1,4 @@
-// Paths as a system has them, which are bytes, beside what messages take, which is UTF-8.
+// Converts between system paths, which are bytes, and the text of messages, which is UTF-8.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace dragon {
 
-// What dragon.infrastructure.system_text.sendable() was given.
+// Inverts dragon.infrastructure.system_text.sendable(): returns the bytes that it was given.
 std::string restored(std::string_view sent);
-// The text with a question mark for each byte that is no part of a character in UTF-8.
+// Returns the text with a question mark for each byte that is not part of a valid UTF-8 character.
 std::string readable(std::string_view text);
 
 }  // namespace dragon
