@@ -1,6 +1,6 @@
-// How a call into Python survives the end of the interpreter. Compiled without exceptions, for which
-// pthread_cleanup_push() remembers a place to return to: the stack is never unwound past it, whichever C++
-// library and unwinder are linked.
+// How a call into Python survives the end of the interpreter. This file is compiled without exceptions:
+// pthread_cleanup_push() then records a place to return to, so that the stack is never unwound past it,
+// whichever C++ library and unwinder are linked.
 #include "call_python.hpp"
 
 #include <pthread.h>

@@ -3,16 +3,16 @@
 
 namespace dragon::py {
 
-// Calls `f(context)`. A thread that Python ends in there, with pthread_exit(), waits for the end of the
-// process instead.
+// Calls `f(context)`. If Python ends the thread in this call, with pthread_exit(), the thread waits for the
+// end of the process instead.
 void call_python(void (*f)(void*), void* context);
 
-// Calls into Python, or takes the GIL, by functions of Python's C API alone: `f` has nothing to destroy and
-// throws nothing.
+// Calls into Python, or takes the GIL. `f` may only use functions of Python's C API, must have nothing to
+// destroy and must not throw.
 //
 // Before 3.14 Python ends a daemon thread that does so while the interpreter ends. That would unwind the
-// stack, which may not pass through functions that are noexcept, as nanobind's and all destructors are, and
-// which would drop references without the GIL.
+// stack, although it must not be unwound through noexcept functions, as those of nanobind and all destructors
+// are, and it would drop references without the GIL.
 template <class F>
 auto in_python(F f) {
     using Result = decltype(f());

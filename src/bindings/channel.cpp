@@ -6,7 +6,7 @@ namespace {
 
 [[noreturn]] void raise_destroyed() { raise(python.destroyed, "the queue was destroyed"); }
 
-// Calls `f` with the channel of a handle. Raises DestroyedError where there is nothing to see any more.
+// Calls `f` with the channel of a handle. Raises DestroyedError if the channel was destroyed.
 template <class F>
 auto look(ChannelHandle& h, F f) {
     auto channel = h.use();
@@ -14,7 +14,7 @@ auto look(ChannelHandle& h, F f) {
     return f(*channel);
 }
 
-// What a wait that did not end well means to the user of a queue or a connection.
+// Raises the exception of a wait that failed, as users of a queue or a connection expect it.
 void check(Status status, PyObject* timed_out) {
     switch (status) {
         case Status::Timeout:
@@ -40,7 +40,7 @@ PyObject* put(PyObject* self, PyObject* object, Nanoseconds deadline) {
     return nb::none().release().ptr();
 }
 
-// Takes a message; the arena that it is in.
+// Takes a message; returns the arena that contains it.
 Arena& take(ChannelHandle& h, Message& message, Nanoseconds deadline,
             std::atomic<uint64_t>* taker = nullptr) {
     auto channel = h.use();
@@ -59,7 +59,7 @@ PyObject* get(PyObject* self, Nanoseconds deadline) {
 
 PyObject* method_put(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     return guarded([&] {
-        PyObject* a[5];  // the last two are taken and unused: an object is one message, and there at once
+        PyObject* a[5];  // the last two are accepted and ignored: an object is one message, sent at once
         parse(args, count, keywords, {"obj", "block", "timeout", "stream_channel", "flush"}, a);
         if (!a[0]) throw nb::type_error("put() needs an object");
         return put(self, a[0], deadline_of(a[1], a[2]));

@@ -1,5 +1,5 @@
-// What the bindings share: waiting without the GIL, argument parsing of the hot methods, handles of shared
-// objects.
+// Shared by the bindings: waits without the GIL, argument parsing of frequently called methods, handles of
+// shared objects.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -21,7 +21,7 @@ struct Python {
 };
 extern Python python;
 
-// The GIL is not held while one of these lives.
+// Releases the GIL while it exists.
 class WithoutGil {
   public:
     WithoutGil() : state_(PyEval_SaveThread()) { here_ = true; }
@@ -31,7 +31,7 @@ class WithoutGil {
         call_python([](void* s) { PyEval_RestoreThread(static_cast<PyThreadState*>(s)); }, state_);
     }
     static bool here() { return here_; }
-    // The interpreter has finished: there is no GIL any more.
+    // Called when the interpreter has finished: there is no GIL any more.
     static void for_ever() { here_ = true; }
 
   private:
@@ -39,18 +39,18 @@ class WithoutGil {
     PyThreadState* state_;
 };
 
-// How this process's threads wait for what has no deadline of its caller's: see in_steps().
+// How the threads of this process wait without a deadline of the caller: see in_steps().
 void wait_in_python(Attempt attempt, void* what);
 
-// The index of the node this process is on.
+// The index of the node of this process.
 extern uint32_t node_index;
 
-// The threads that use an object through a handle, and whether the handle is closed. Plain numbers will do
-// where the GIL keeps threads apart.
+// Counts the threads that use an object through a handle, and records whether the handle is closed. Plain
+// numbers suffice where the GIL excludes other threads.
 class Users {
   public:
     void enter() { count_ += kOne; }
-    // Both return whether the object is to be let go of, which is said once.
+    // Both return whether the caller must release the object: true exactly once.
     bool leave() { return (count_ -= kOne) == kClosed && claim(); }
     bool close() { return (count_ |= kClosed) == kClosed && claim(); }
     bool claim() { return !claimed_.exchange(true); }
@@ -67,8 +67,8 @@ class Users {
     std::atomic<bool> claimed_{false};
 };
 
-// A handle of a shared object in this process, closed by close(), by the garbage collector or by the run's
-// end. Several threads may call it at once.
+// A handle of a shared object in this process. It is closed by close(), by the garbage collector or by the
+// run's end. Several threads may use it at once.
 template <class T, Kind K>
 struct Shared {
     Arena* const a;
@@ -76,8 +76,8 @@ struct Shared {
     const Role role;
     const Meta* const meta;
 
-    // The object, for a thread that uses it. It stays where it is for as long as one of these lives: close()
-    // in another thread leaves it to the last user to let go of it. Throws where the object is gone.
+    // Gives a thread access to the object. The object is not released while a Use exists: if another thread
+    // calls close(), the last user releases it. Throws if the object no longer exists.
     class Use {
       public:
         explicit Use(Shared& h) : h_(h) {
@@ -115,7 +115,7 @@ struct Shared {
     }
     bool closed() const { return users_.closed(); }
     using Name = std::tuple<Offset, uint32_t, uint32_t>;
-    // Attaches this process to an object that exists.
+    // Attaches this process to an existing object.
     static void attach(Shared* self, Name name) {
         auto [offset, generation, role] = name;
         if (role >> kNodeShift != node_index) throw ObjectDestroyed("the object is on another node");
@@ -132,7 +132,7 @@ struct Shared {
         if (closed()) throw nb::value_error("this handle is closed");
         if (!has_arena() || &arena() != a)
             throw ObjectDestroyed("the run that this object belonged to has ended");
-        // A forked child's copy of a handle does not keep the object.
+        // A forked child's copy of a handle does not keep the object alive.
         if (meta->generation() != handle.generation) throw ObjectDestroyed("the object is gone");
         return *a->at<T>(handle.offset);
     }
@@ -164,7 +164,7 @@ inline std::atomic<uint64_t>& word(Words& words, uint32_t i) {
     return words.at(i);
 }
 
-// The calling thread, or that of the guest the agent acts for.
+// The id of the calling thread, or of the guest's thread for which the agent acts.
 extern uint64_t guest_thread;
 inline uint64_t thread_id() { return guest_thread ? guest_thread : PyThread_get_thread_ident(); }
 
@@ -173,15 +173,16 @@ inline uint64_t thread_id() { return guest_thread ? guest_thread : PyThread_get_
     throw nb::python_error();
 }
 
-// Calls what on_inquiry() was given.
+// Calls the callback that was set with on_inquiry().
 void report_myself();
 
-// What a try without a wait waits all the same for another process that has the object locked: so that it is
-// not told that there is nothing only because that one lost its processor. The agent tries again by itself.
+// How long an attempt without a timeout still waits for another process that has the object locked, so that
+// it does not fail only because that process lost its processor. The agent waits less, as it repeats its
+// attempts.
 Nanoseconds grace(Arena& a);
 
-// Waits out a try that met a locked object. The agent, which takes no lock for an empty or full queue, gets
-// a StillLocked.
+// Repeats an attempt that found the object locked. The agent, which takes no lock for an empty or full queue,
+// gets a StillLocked.
 template <class F>
 Status try_again(Arena& a, F f) {
     Status status;
@@ -198,8 +199,9 @@ Status try_again(Arena& a, F f) {
     return status == Status::Busy ? Status::Timeout : status;
 }
 
-// Tries `f(0)` first, then waits in `f(deadline)` without the GIL, running signal handlers as signals arrive.
-// A wait ends with the run, and where another thread closes the handle: both are looked for once a second.
+// Tries `f(0)` first, then waits in `f(deadline)` without the GIL, and runs signal handlers when signals
+// arrive. The wait ends early if the run ends or another thread closes the handle: both are checked once a
+// second.
 template <class Use, class F>
 Status wait(const Use& use, Purpose purpose, Nanoseconds deadline, F f) {
     Status status = f(Nanoseconds{0});
@@ -224,16 +226,17 @@ Status wait(const Use& use, Purpose purpose, Nanoseconds deadline, F f) {
         }
         if (status == Status::Timeout && a.asked()) report_myself();
         if (status != Status::Interrupted && (status != Status::Timeout || until == deadline)) return status;
-        // As of the standard library, a get() meets the end.
+        // As in the standard library, get() raises EOFError.
         if (h.closed())
             raise(purpose == Purpose::Get ? PyExc_EOFError : PyExc_ValueError,
                   "another thread closed this handle");
-        // Also after a second: a signal that came between two sleeps, or to another thread, interrupted none.
+        // Also after each second: a signal that arrived between two sleeps, or in another thread, interrupts
+        // no sleep.
         if (in_python(PyErr_CheckSignals) != 0) throw nb::python_error();
     }
 }
 
-// Seconds or None, as `timeout` is everywhere in Python.
+// The deadline of a `timeout` in seconds; None: no deadline.
 inline Nanoseconds deadline_from(PyObject* timeout) {
     if (!timeout || timeout == Py_None) return kForever;
     double seconds = PyFloat_AsDouble(timeout);
@@ -247,7 +250,8 @@ inline bool truth(PyObject* object) {
     return result != 0;
 }
 
-// The arguments of a METH_FASTCALL | METH_KEYWORDS method: `names` in order, missing ones null.
+// Parses the arguments of a METH_FASTCALL | METH_KEYWORDS method: sets `out` in the order of `names`, missing
+// ones to null.
 template <size_t N>
 void parse(PyObject* const* args, Py_ssize_t count, PyObject* keywords, const char* const (&names)[N],
            PyObject* (&out)[N]) {
@@ -272,7 +276,7 @@ inline Nanoseconds deadline_of(PyObject* block, PyObject* timeout) {
     return block && !truth(block) ? 0 : deadline_from(timeout);
 }
 
-// Runs `f` in a method that nanobind does not wrap, and turns what it throws into a Python exception.
+// Runs `f` in a method that nanobind does not wrap, and translates C++ exceptions to Python exceptions.
 template <class F>
 PyObject* guarded(F f) noexcept {
     try {
@@ -299,10 +303,10 @@ T& self_of(PyObject* self) {
     return *nb::inst_ptr<T>(nb::handle(self));
 }
 
-// Warns that a lock's holder died. May throw: warnings can be errors.
+// Warns that a lock's holder died. May throw, as warnings can be errors.
 void warn_recovered(const char* what);
 
-// The members that every handle has; `Class(name)` attaches to an object that exists.
+// The members that every handle has; `Class(name)` attaches to an existing object.
 template <class H>
 void bind_handle(nb::class_<H>& c) {
     c.def("__init__", &H::attach, nb::arg("name"))

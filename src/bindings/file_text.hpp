@@ -6,8 +6,8 @@
 
 namespace dragon::py {
 
-// What the operating system calls text (arguments, variables, paths), which need not be UTF-8; as
-// os.fsencode() has it.
+// Text of the operating system (arguments, variables, paths), which need not be UTF-8; encoded as by
+// os.fsencode().
 struct FileText : std::string {};
 
 }  // namespace dragon::py

@@ -55,7 +55,7 @@ nb::list descriptor_variables(const SpawnRequest& request) {
     return names;
 }
 
-// Its bytes, or the name of the words that hold them and how many they are.
+// The bytes of the payload, or the name of the words that hold them and their number of bytes.
 nb::object payload(const SpawnRequest& request) {
     auto& [encoded, handle, role] = request.payload_in;
     if (encoded.empty()) return bytes(request.payload);
@@ -64,7 +64,8 @@ nb::object payload(const SpawnRequest& request) {
     return nb::make_tuple(name, request.payload_size);
 }
 
-// All that Python must know at once: each attribute that it looks up costs a page or two.
+// Returns everything that Python needs at once: each attribute that it would look up writes to one or two
+// more pages.
 nb::tuple enter_child(ForkServer& server) {
     const SpawnRequest& request = server.request();
     std::vector<int> descriptors = server.descriptors();

@@ -1,4 +1,4 @@
-// What processes wait for, for `dragon doctor`, and how much is in queues, for telemetry.
+// The waits of processes, for `dragon doctor`, and the state of queues, for telemetry.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr Py_ssize_t kHuge = 4 * 1024 * 1024;
 
-// A bytes object while its pieces come.
+// A bytes object that is filled piece by piece.
 struct BytesInPieces {
     nb::object bytes;
     size_t missing;
@@ -49,7 +49,7 @@ PyObject* new_bytes(Py_ssize_t size) {
         auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
         auto start = reinterpret_cast<uintptr_t>(PyBytes_AsString(bytes));
         uintptr_t first = (start + page - 1) / page * page;
-        // Where the kernel has no huge pages the object is as good without.
+        // The object can be used just as well if the kernel has no huge pages.
         (void)madvise(reinterpret_cast<void*>(first), (start + size - first) / page * page, MADV_HUGEPAGE);
     }
     return bytes;

@@ -5,15 +5,15 @@
 
 namespace dragon::py {
 
-// A new reference to a bytes object that is still to be filled, or a null pointer and an error. A large one
-// asks for huge pages: the kernel takes longer to hand out small ones than it takes to copy what goes into
-// them.
+// Returns a new reference to a bytes object that is still to be filled, or a null pointer with an exception
+// set. For a large object huge pages are requested: the kernel takes longer to provide small pages than the
+// copy into them takes.
 PyObject* new_bytes(Py_ssize_t size);
 
-// From so many bytes on copying is done without the GIL.
+// Copies of at least this many bytes are done without the GIL.
 inline constexpr size_t kCopyWithoutGil = 256 * 1024;
 
-// memcpy(), without the GIL where that takes long.
+// memcpy(), without the GIL for large sizes.
 void copy(void* to, const void* from, size_t size);
 
 void bind_large_bytes(nb::module_& m);

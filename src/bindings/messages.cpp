@@ -65,14 +65,14 @@ Status put_bytes(const Destination& to, uint32_t kind, const void* data, size_t 
     if (size <= kSmall)
         return wait(to.channel, Purpose::Put, to.deadline,
                     [&](Nanoseconds d) { return to.channel->put_small(to.channel.arena(), label, data, d); });
-    // Where it would be refused anyway nothing is copied.
+    // Do not copy a message that would be refused anyway.
     if (to.deadline == 0 && to.channel->full()) return Status::Timeout;
     OwnBlock block = new_block(to.channel.arena(), *to.channel, kDataStart + size);
     copy(block.data(), data, size);
     return put_block(to, label, block);
 }
 
-// What stands at the start of a message with buffers.
+// The start of a message with buffers.
 struct BufferTable {
     uint64_t head_size, count;
     struct {
@@ -80,7 +80,7 @@ struct BufferTable {
     } buffers[];
 };
 
-// What came from another node, or was put as it is, is looked at before it is used.
+// Checks a message that came from another node or was put as raw parts, before it is used.
 const BufferTable& checked(const char* data, size_t size) {
     auto* table = reinterpret_cast<const BufferTable*>(data);
     auto lies_within = [&](uint64_t start, uint64_t length) {
@@ -98,7 +98,7 @@ const BufferTable& checked(const char* data, size_t size) {
 
 size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
 
-// Where the head of a message of so many buffers lies, and its first buffer.
+// The positions of the head and of the first buffer in a message of `count` buffers.
 size_t head_start(size_t count) { return sizeof(BufferTable) + count * sizeof(BufferTable::buffers[0]); }
 size_t first_buffer(size_t count, size_t head_size) { return aligned(head_start(count) + head_size); }
 
@@ -109,7 +109,7 @@ struct Views {
     }
 };
 
-// Bytes, as a message of kind `alone`, or with buffers beside them, as one of kind `beside`.
+// Puts bytes as a message of kind `alone`, or bytes together with buffers as one of kind `beside`.
 Status put_with_buffers(const Destination& to, MessageKind alone, MessageKind beside, PyObject* bytes,
                         PyObject* buffers) {
     char* data;
@@ -148,7 +148,7 @@ Status put_pickle(const Destination& to, PyObject* pickle, PyObject* buffers) {
     return put_with_buffers(to, kPickle, kPickleBuffers, pickle, buffers);
 }
 
-// A container of a few plain objects: pickle alone can do it, no reducer has a say.
+// Whether the object is plain, or a container of a few plain objects: pickle then needs no reducer.
 bool is_plain(PyObject* object, int depth) {
     if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) ||
         PyFloat_CheckExact(object) || PyUnicode_CheckExact(object))
@@ -159,7 +159,7 @@ bool is_plain(PyObject* object, int depth) {
         Py_ssize_t n = PySequence_Size(object);
         if (n > 16) return false;
         for (Py_ssize_t i = 0; i < n; ++i) {
-            // A reference of its own: another thread may take the item from a list.
+            // An own reference: another thread may remove the item from a list.
             nb::object item = nb::steal(PySequence_GetItem(object, i));
             if (!item.is_valid()) PyErr_Clear();
             if (!item.is_valid() || !is_plain(item.ptr(), depth - 1)) return false;
@@ -182,7 +182,7 @@ Status put_any(const Destination& to, PyObject* object) {
     return put_pickle(to, PyTuple_GetItem(pair.ptr(), 0), PyTuple_GetItem(pair.ptr(), 1));
 }
 
-// A block on loan to Python objects that look into it (arrays received without a copy).
+// A block that Python objects use directly (arrays received without a copy); freed with the last of them.
 struct Loan {
     Arena* a;
     Offset block;
@@ -199,7 +199,7 @@ int loan_buffer(PyObject* self, Py_buffer* view, int flags) {
                              static_cast<Py_ssize_t>(loan.size), 0, flags);
 }
 
-// What a message with buffers holds: memory of its head and of each buffer, on loan.
+// Returns the head and the buffers of a message as memory on loan.
 std::pair<nb::object, nb::list> borrow_buffers(Arena& a, Message& message) {
     Offset block = message.block;
     message.block = 0;
@@ -217,8 +217,8 @@ std::pair<nb::object, nb::list> borrow_buffers(Arena& a, Message& message) {
     return {slice(head_start(table->count), table->head_size), buffers};
 }
 
-// The same of a message that lies in its slot, as a small one of another node does: copies, which may be
-// written to.
+// The same for a message that is not in a block, such as a small one of another node: returns copies, which
+// are writable.
 std::pair<nb::object, nb::list> copy_buffers(const char* data, size_t size) {
     auto* table = &checked(data, size);
     auto piece = [&](size_t start, size_t size) {
@@ -267,7 +267,7 @@ Status put_object(const Destination& to, PyObject* object) {
         Py_ssize_t size;
         const char* data = PyUnicode_AsUTF8AndSize(object, &size);
         if (data) return put_bytes(to, kStr, data, static_cast<size_t>(size));
-        PyErr_Clear();  // lone surrogates: pickle knows how
+        PyErr_Clear();  // lone surrogates, which pickle can encode
     }
     return put_any(to, object);
 }
@@ -366,7 +366,7 @@ nb::tuple take_parcel(ChannelHandle& h, size_t most) {
     std::string parcel;
     Message message;
     auto take = [&](Nanoseconds deadline) { return channel->get(a, message, deadline); };
-    // Throws StillLocked where a process holds the lock on and on: the queue is not known to be empty.
+    // Throws StillLocked if a process keeps holding the lock: it is then unknown whether the queue is empty.
     Status status = wait(channel, Purpose::Get, 0, take);
     for (; status == Status::Ok; status = parcel.size() < most ? take(0) : Status::Timeout) {
         if (message.block && message.label.size > kPacked) {
@@ -391,9 +391,9 @@ size_t put_parcel(const Destination& to, const char* data, size_t size, Status& 
         if (head.size > size - done - sizeof head) throw nb::value_error("a parcel is cut off");
         try {
             status = put_bytes(to, head.kind, data + done + sizeof head, head.size);
-        } catch (const std::runtime_error&) {  // there is no room, or the queue is locked
+        } catch (const std::runtime_error&) {  // out of memory, or the queue is locked
             if (!done) throw;
-            break;  // those before it are there, and not to be put again
+            break;  // earlier messages were put, and must not be put again
         }
         if (status != Status::Ok) break;
         done += sizeof head + head.size;

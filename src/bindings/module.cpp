@@ -38,12 +38,13 @@ PyObject* lookup(const char* module, const char* name) {
     return nb::object(nb::module_::import_(module).attr(name)).release().ptr();
 }
 
-// Python tells of every change of a limit before it is made. What this process has mapped counts.
+// Python calls this hook before each change of a limit. The addresses that this process has mapped would
+// count against a new limit of the address space.
 int on_audit(const char* event, PyObject* arguments, void*) {
     bool own = strcmp(event, "resource.setrlimit") == 0;
     if (!own && strcmp(event, "resource.prlimit") != 0) return 0;
     long which = PyLong_AsLong(PyTuple_GetItem(arguments, own ? 0 : 1));
-    if (PyErr_Occurred()) PyErr_Clear();  // the call itself tells of that
+    if (PyErr_Occurred()) PyErr_Clear();  // the call itself raises the error
     if (which == RLIMIT_AS && has_arena()) arena().shrink_mapping();
     return 0;
 }
@@ -51,7 +52,7 @@ int on_audit(const char* event, PyObject* arguments, void*) {
 void watch_limits() {
     static std::once_flag once;
     std::call_once(once, [] {
-        // In every CPython from 3.8 on, but not in the limited API, so it is looked up by name.
+        // Present in every CPython from 3.8 on, but not in the limited API, so it is looked up by name.
         using AddAuditHook = int (*)(int (*)(const char*, PyObject*, void*), void*);
         if (void* add = dlsym(RTLD_DEFAULT, "PySys_AddAuditHook"))
             reinterpret_cast<AddAuditHook>(add)(on_audit, nullptr);
@@ -113,7 +114,7 @@ int signal_descriptor(const std::vector<int>& read, const std::vector<int>& igno
     return fd;
 }
 
-// fork() without what Python does after it for the sake of other threads and of hooks: the caller has none.
+// fork() without Python's work after a fork for other threads and for hooks: the caller has none.
 int plain_fork() {
     pid_t pid = fork();
     if (pid < 0) throw SystemFailure(errno, "no new process (ulimit -u)");
@@ -137,7 +138,7 @@ NB_MODULE(_core, m) {
     using namespace dragon;
     using namespace dragon::py;
     m.doc() = "The node's shared memory: arena, channels and synchronisation. Mechanism only.";
-    nb::set_leak_warnings(false);  // handles may live in daemon threads to the very end
+    nb::set_leak_warnings(false);  // daemon threads may have handles until the process ends
 
     PyObject* destroyed = PyErr_NewExceptionWithDoc(
         "dragon._core.DestroyedError", "The object is gone: it was destroyed, or its run has ended.",

@@ -4,7 +4,7 @@ namespace dragon::py {
 
 namespace {
 
-// Memory of somebody else's to look into, and what keeps it there.
+// Memory that another object owns, and the object that keeps it allocated.
 struct Pinned {
     nb::object memory;
     nb::object owner;

@@ -1,5 +1,5 @@
-// What this process does for its run when the interpreter has finished. All exit handlers, finalizers and
-// __del__ methods come before it, and may use the run's objects.
+// The work for the run after the interpreter of this process has finished. All exit handlers, finalizers and
+// __del__ methods run before it, and may use the run's objects.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <sys/stat.h>
@@ -12,13 +12,14 @@ namespace dragon::py {
 
 namespace {
 
-pid_t member = 0;             // the process that leaves its run's memory at its end
+pid_t member = 0;             // the process that releases its attachments at its end
 const RunEnd* own = nullptr;  // the run that ends with the process `owner`
 pid_t owner = 0;
-int tracker = -1;  // leads to multiprocessing's tracker of shared memory, which ends when all have closed it
+int tracker = -1;  // descriptor of multiprocessing's tracker of shared memory, which ends when all close it
 
-// Other threads may be inside of an object that would go with this process's attachment. Then, and while it
-// holds memory, everything is left to whoever reaps the process.
+// Releases this process's attachments if it has no other thread, because others may be using an object that
+// would be freed. Otherwise, and while this process owns memory, the process that reaps it releases
+// everything.
 void leave_arena() {
     struct stat tasks;
     bool alone = stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink == 3;
@@ -62,7 +63,7 @@ void bind_process_end(nb::module_& m) {
         .def(
             "at_exit",
             [](const RunEnd& run) {
-                own = new RunEnd(run);  // one for each run of this process, and needed after all else is gone
+                own = new RunEnd(run);  // never freed: one per run of this process, needed until the very end
                 owner = getpid();
             },
             "End the run when the interpreter of this process has finished.");

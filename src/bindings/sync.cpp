@@ -55,7 +55,7 @@ PyObject* lock_acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, 
     });
 }
 
-// acquire() by one who repairs what a holder that died has left, so that nobody needs to be warned.
+// acquire() for a caller that repairs the state that a dead holder left, so that no warning is needed.
 PyObject* lock_take(PyObject* self, PyObject* timeout) {
     return guarded([&] {
         auto lock = self_of<LockHandle>(self).use();

@@ -1,4 +1,4 @@
-// Waits that have no deadline of their caller's.
+// Waits for which the caller set no deadline.
 #include "common.hpp"
 
 namespace dragon::py {
@@ -21,7 +21,7 @@ void wait_in_python(Attempt attempt, void* what) {
             WithoutGil without;
             if (attempt(what)) return;
         }
-        // One who gives up by itself is in no place for an exception of a signal handler's.
+        // A caller with a Bounded limit is not prepared for an exception from a signal handler.
         if (Bounded::limit() == kForever && in_python(PyErr_CheckSignals) != 0) throw nb::python_error();
     }
 }
