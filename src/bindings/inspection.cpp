@@ -109,30 +109,41 @@ nb::list queues(const std::vector<Offset>& offsets) {
 }  // namespace
 
 void bind_inspection(nb::module_& m) {
-    m.def("waits", &waits, "What every process of the run waits for, as far as it was noted.");
+    m.def("waits", &waits, "Return what every process of the run waits for, as far as recorded.");
     m.def(
         "trace", [](bool on) { arena().trace(on); }, nb::arg("on"),
-        "Note waits when they are over, or no longer.");
+        "Start or stop recording waits of 10 us and more, when they end, and the tasks "
+        "of note_task().");
     m.def(
         "begin_span", [] { return arena().tracing() ? now() : Nanoseconds{0}; },
-        "The time now, for note_task(), while the run is traced; 0 otherwise.");
+        "Return the time in nanoseconds of the monotonic clock while the run is traced, "
+        "otherwise 0.");
     m.def(
         "note_task",
         [](uint64_t which, Nanoseconds start) {
             arena().note_span(which, Purpose::Task, thread_id(), start);
         },
-        nb::arg("which"), nb::arg("start"), "Note a task that this thread has done since then.");
-    m.def("take_spans", &take_spans, nb::arg("next"), "What was noted since the last call, for telemetry.");
+        nb::arg("which"), nb::arg("start"),
+        "Record a task, identified by a number below 2**56, that this thread has run "
+        "since `start`.");
+    m.def("take_spans", &take_spans, nb::arg("next"),
+          "Return the spans recorded from the number `next` on, the number for the next "
+          "call, and how many were lost.");
     m.def("find_queues", &find_queues, nb::arg("first"), nb::arg("most"),
-          "The offsets of users' queues and pools among so many blocks, and the index to go on with.");
-    m.def("queues", &queues, nb::arg("offsets"), "How much is in those that are there still.");
+          "Return the offsets of users' queues and pools among `most` blocks from index "
+          "`first` on, and the next index.");
+    m.def("queues", &queues, nb::arg("offsets"), "Return the states of those queues that still exist.");
     m.def(
         "inquire", [](double seconds) { arena().inquire(deadline_after(seconds)); }, nb::arg("seconds"),
-        "For that long, have every process that waits call what it gave on_inquiry(), once a second.");
-    m.def("asked", [] { return arena().asked(); }, "Whether somebody asks what this process waits for.");
+        "Make every waiting process call its on_inquiry() callback once a second, for "
+        "that many seconds.");
+    m.def(
+        "asked", [] { return arena().asked(); },
+        "Return whether stacks of waiting processes are requested at the moment.");
     m.def(
         "on_inquiry", [](nb::object f) { python.on_inquiry = f.release().ptr(); }, nb::arg("callback"),
-        "What this process is to do when somebody asks what it waits for.");
+        "Set the function that this process calls when stacks of waiting processes are "
+        "requested.");
 }
 
 }  // namespace dragon::py

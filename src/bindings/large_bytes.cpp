@@ -66,13 +66,13 @@ void copy(void* to, const void* from, size_t size) {
 
 void bind_large_bytes(nb::module_& m) {
     nb::class_<BytesInPieces>(m, "BytesInPieces",
-                              "A bytes object of so many bytes, whose pieces come one by one.")
+                              "A bytes object of `size` bytes that is filled with pieces in order.")
         .def(nb::init<Py_ssize_t>(), nb::arg("size"))
-        .def_ro("missing", &BytesInPieces::missing, "How many bytes are still to come.")
+        .def_ro("missing", &BytesInPieces::missing, "The number of bytes that are missing.")
         .def("add", &BytesInPieces::add, nb::arg("piece"), nb::lock_self(),
-             "The next bytes. Raises ValueError for too many.")
+             "Append the next piece. Raises ValueError for too many bytes.")
         .def("whole", &BytesInPieces::whole, nb::lock_self(),
-             "The object, once. Raises ValueError while bytes are missing.");
+             "Return the object, once. Raises ValueError while bytes are missing.");
 }
 
 }  // namespace dragon::py

@@ -137,18 +137,21 @@ nb::dict usage() {
 NB_MODULE(_core, m) {
     using namespace dragon;
     using namespace dragon::py;
-    m.doc() = "The node's shared memory: arena, channels and synchronisation. Mechanism only.";
+    m.doc() =
+        "The shared memory of a node: the arena, channels and synchronisation objects. "
+        "Mechanism only.";
     nb::set_leak_warnings(false);  // daemon threads may have handles until the process ends
 
     PyObject* destroyed = PyErr_NewExceptionWithDoc(
-        "dragon._core.DestroyedError", "The object is gone: it was destroyed, or its run has ended.",
-        PyExc_ValueError, nullptr);
+        "dragon._core.DestroyedError",
+        "The object does not exist any more: it was destroyed, or its run has ended.", PyExc_ValueError,
+        nullptr);
     m.attr("DestroyedError") = nb::handle(destroyed);
-    PyObject* locked = PyErr_NewExceptionWithDoc(
-        "dragon._core.LockedError",
-        "A process that does not go on, because it was stopped or lost its processor, holds a lock that is "
-        "needed.",
-        PyExc_RuntimeError, nullptr);
+    PyObject* locked =
+        PyErr_NewExceptionWithDoc("dragon._core.LockedError",
+                                  "A needed lock is held by a process that does not continue, because it was "
+                                  "stopped or gets no CPU time.",
+                                  PyExc_RuntimeError, nullptr);
     m.attr("LockedError") = nb::handle(locked);
     wait_in_steps = wait_in_python;
     python = {
@@ -173,28 +176,32 @@ NB_MODULE(_core, m) {
     });
 
     m.def("create_arena", &create_arena, nb::arg("limit"),
-          "Make an arena for this process; returns its descriptor.");
-    m.def("open_arena", &open_arena, nb::arg("fd"), "Map the arena behind a descriptor.");
+          "Make an arena for this process and return its descriptor.");
+    m.def("open_arena", &open_arena, nb::arg("fd"), "Map the arena of a descriptor.");
     m.def(
         "close_arena", [] { set_arena(nullptr); },
-        "Leave the run; handles of its objects are dead from now on.");
+        "Leave the run; handles of its objects cannot be used any more.");
     m.def("has_arena", &has_arena);
     m.def("arena_fd", [] { return arena().fd(); });
     m.def("arena_id", [] { return arena().id(); });
     m.def("usage", &usage,
-          "Bytes: the limit, reserved in the kernel, in blocks in use; and the number of those blocks.");
-    m.def("trim", [] { return arena().trim(); }, "Give the pages of free blocks back; returns the bytes.");
+          "Return the bytes of the limit, of memory committed by the kernel, and of blocks "
+          "in use; and the number of those blocks.");
     m.def(
-        "set_node", [](uint32_t index) { node_index = index; }, "The index of the node this process is on.");
+        "trim", [] { return arena().trim(); },
+        "Return the pages of free blocks to the kernel. Returns the number of bytes.");
+    m.def(
+        "set_node", [](uint32_t index) { node_index = index; }, "Set the index of the node of this process.");
     m.def("agent_bell", &open_agent_bell,
-          "A descriptor from which the offsets of watched objects are read that changed, 8 bytes each.");
+          "Return a descriptor from which the offsets of changed watched objects are read, "
+          "8 bytes each.");
     m.def(
         "act_as",
         [](OwnerId guest, uint64_t thread) {
             guest_thread = thread;
             return arena().act_as(guest);
         },
-        "Act as a guest, a thread of a process of another node; returns whom this process was acting as.");
+        "Act as a guest, a thread of a process of another node. Returns the id as which it acted before.");
     m.def("myself", [] { return arena().self(); });
     for (auto [name, function] :
          {std::pair{"guest_attach", &Arena::guest_attach}, std::pair{"guest_release", &Arena::guest_release},
@@ -207,44 +214,47 @@ NB_MODULE(_core, m) {
     m.def(
         "set_serializer", [](nb::object f) { python.serializer = f.release().ptr(); }, nb::arg("serializer"));
     m.def("set_bell_folder", [](const std::string& path) { set_bell_folder(path.c_str()); });
-    m.def("reserve_slot", [] { return arena().reserve_slot(); }, "A place for a process to be forked.");
+    m.def(
+        "reserve_slot", [] { return arena().reserve_slot(); }, "Reserve a slot for a process to be forked.");
     m.def("fill_slot", [](OwnerId owner, int pid) { arena().fill_slot(owner, pid); });
     m.def(
         "take_slot", [](OwnerId owner) { arena().take_slot(owner); },
-        "This process is the one of that place, unless another process above it is.");
+        "Make that slot this process's, unless it is that of an ancestor.");
     m.def("exists", [](Offset offset, uint32_t generation) { return arena().exists({offset, generation}); });
-    m.def("reap", [](int pid) { return arena().reap(pid); }, "Free what a dead process left.");
+    m.def("reap", [](int pid) { return arena().reap(pid); }, "Free what a dead process left behind.");
     m.def(
         "reap_dead", [] { return arena().reap_dead(); },
-        "Free what all dead processes left; returns their number.");
-    m.def("processes", &processes, "(pid, blocks it owns) of every process.");
+        "Free what all dead processes left behind, and return their number.");
+    m.def("processes", &processes, "Return (pid, number of blocks it owns) of every process.");
     m.def(
         "set_keeper", [] { arena().set_keeper(arena().self()); },
-        "This process keeps the run; waits end with it.");
+        "Make this process the keeper of the run: waits end when it ends.");
     m.def("signal_descriptor", &signal_descriptor, nb::arg("read"), nb::arg("ignored"),
-          "Block these signals; a descriptor from which the first ones are read.");
+          "Block these signals, and return a descriptor from which the first ones are read.");
     m.def("plain_fork", &plain_fork);
-    m.def("anonymous_memory", &anonymous_memory, "A descriptor of memory without a name.");
-    m.def(
-        "open_process", &open_process,
-        "A descriptor of a process, readable when that ends. Raises ProcessLookupError where there is none.");
+    m.def("anonymous_memory", &anonymous_memory, "Return a descriptor of memory without a name.");
+    m.def("open_process", &open_process,
+          "Return a descriptor of a process, readable when it ends. Raises "
+          "ProcessLookupError if there is none.");
     m.def("signal_process", &signal_process,
-          "Send a signal to the process that a descriptor was opened for. Raises ProcessLookupError.");
-    m.def("current_umask", &current_umask, "This process's umask, which stays as it is.");
+          "Send a signal to the process of a descriptor. Raises ProcessLookupError if it "
+          "has ended.");
+    m.def("current_umask", &current_umask, "Return this process's umask, without changing it.");
     m.def("current_signals", [] {
         auto mine = current_signals();
         return mine ? std::vector<uint64_t>{mine->ignored, mine->blocked, mine->defaults}
                     : std::vector<uint64_t>{};
     });
     m.def("current_limits", &current_limits,
-          "Soft and hard resource limits of this process by number, then its niceness.");
+          "Return the soft and hard resource limits of this process by number, then its "
+          "niceness.");
     m.def("prctl", [](int option, unsigned long value) {
         if (prctl(option, value, 0, 0, 0) != 0) throw SystemFailure(errno, "prctl");
     });
     m.def("start_executable", &start_executable, nb::arg("executable"), nb::arg("arguments"),
           nb::arg("environment"), nb::arg("folder"), nb::arg("descriptors"), nb::arg("cpus"),
           nb::arg("limits"), nb::arg("signals"), nb::arg("death_signal"), nb::arg("reaper"),
-          nb::arg("detached"), "Start an executable; returns its process id or raises OSError.");
+          nb::arg("detached"), "Start an executable and return its process id. Raises OSError.");
     bind_channel(m);
     bind_sync(m);
     bind_inspection(m);

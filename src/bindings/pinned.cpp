@@ -38,16 +38,16 @@ nb::object memory_at(uintptr_t address, size_t size) {
 void bind_pinned(nb::module_& m) {
     static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(pinned_buffer)}, {0, nullptr}};
     nb::class_<Pinned>(m, "Pinned", nb::type_slots(slots),
-                       "A buffer that may only be read, and lives as long as somebody looks into it.")
+                       "A read-only buffer that keeps `owner` alive as long as a view of it exists.")
         .def(
             "__init__",
             [](Pinned* self, nb::object memory, nb::object owner) {
                 new (self) Pinned{std::move(memory), std::move(owner)};
             },
             nb::arg("memory"), nb::arg("owner"));
-    m.def("address_of", address_of, nb::arg("memory"), "Where a buffer begins in this process's memory.");
+    m.def("address_of", address_of, nb::arg("memory"), "Return the address of a buffer in this process.");
     m.def("memory_at", memory_at, nb::arg("address"), nb::arg("size"),
-          "Memory that may only be read, and that somebody else sees to it stays there.");
+          "Return read-only memory, which the caller must keep mapped.");
 }
 
 }  // namespace dragon::py

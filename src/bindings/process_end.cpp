@@ -41,7 +41,7 @@ void at_end() {
 void bind_process_end(nb::module_& m) {
     if (Py_AtExit(at_end) != 0)
         throw std::runtime_error("no more functions can be called at the interpreter's end");
-    nb::class_<RunEnd>(m, "RunEnd", "How a run is ended by the process that owns it.")
+    nb::class_<RunEnd>(m, "RunEnd", "Ends a run, in the process that owns it.")
         .def(
             "__init__",
             [](RunEnd* self, int agent, std::string address, nb::bytes request, std::string busy,
@@ -67,14 +67,15 @@ void bind_process_end(nb::module_& m) {
                 owner = getpid();
             },
             "End the run when the interpreter of this process has finished.");
-    m.def("forget_run_end", [] { own = nullptr; }, "The run of this process has been ended.");
+    m.def("forget_run_end", [] { own = nullptr; }, "Note that the run of this process was ended.");
     m.def(
         "set_tracker", [](int descriptor) { tracker = descriptor; }, nb::arg("descriptor"),
-        "What leads to the tracker of shared memory, to be closed before this process ends its run.");
-    m.def("leave_arena", &leave_arena, "This process ends: drop what it is attached to.");
+        "Set the descriptor of the tracker of shared memory, which is closed before this "
+        "process ends its run; -1 for none.");
+    m.def("leave_arena", &leave_arena, "Release all objects of this process, which is about to end.");
     m.def(
         "leave_arena_at_exit", [] { member = getpid(); },
-        "The same when the interpreter of this process has finished.");
+        "Release all objects when the interpreter of this process has finished.");
 }
 
 }  // namespace dragon::py

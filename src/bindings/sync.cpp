@@ -209,14 +209,15 @@ void bind_sync(nb::module_& m) {
         .def(
             "clear", [](EventHandle& h) { h.use()->clear(); }, "Reset the flag.")
         .def(
-            "is_set", [](EventHandle& h) { return h.use()->is_set(); }, "Whether the flag is set.")
+            "is_set", [](EventHandle& h) { return h.use()->is_set(); }, "Return whether the flag is set.")
         .def(
             "wait",
             [](EventHandle& h, nb::handle timeout) {
                 auto e = h.use();
                 return wait_on(e, timeout, "event", [&](Nanoseconds d) { return e->wait(d); });
             },
-            nb::arg("timeout").none() = nb::none(), "Wait for the flag; False after `timeout` seconds.")
+            nb::arg("timeout").none() = nb::none(),
+            "Wait for the flag. Returns False after `timeout` seconds.")
         .def("_destroy", [](EventHandle& h) { h.use()->destroy(); });
 
     nb::class_<ConditionHandle> condition(m, "Condition", nb::dynamic_attr(), nb::is_weak_referenceable());

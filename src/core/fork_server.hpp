@@ -30,7 +30,7 @@ enum class Next : uint8_t {
     Wait,     // nothing: wait()
     Agent,    // read the messages of the agent
     Request,  // start the process of request(), then call started() or failed()
-    Refused,  // log that a request was invalid, with the reason why()
+    Refused,  // log that a request was refused, with the reason why()
     Child,    // this is the forked child: run the process of request()
     End,      // SIGTERM arrived
 };

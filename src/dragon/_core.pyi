@@ -67,9 +67,8 @@ class Channel:
     def _get_task(self, doing: Words, index: int) -> Any:
         """Wait for the oldest object and take it.
 
-        Word `index` of `doing` is 0 meanwhile, and is set to the object's ticket before it is taken: if the taker dies,
-        at
-        whatever point, its task is known.
+        Word `index` of `doing` is 0 meanwhile, and is set to the object's ticket before it is taken: if the taker dies
+        at any point, its task is known.
         """
 
     def _put_parts(self, kind: int, buffer: Buffer, timeout: float | None, ticket: int = 0) -> None: ...
@@ -263,7 +262,7 @@ def open_arena(fd: int) -> None:
     """Map the arena of a descriptor."""
 
 def close_arena() -> None:
-    """Unmap the arena; handles of its objects cannot be used any more."""
+    """Leave the run; handles of its objects cannot be used any more."""
 
 def leave_arena() -> None:
     """Release all objects of this process, which is about to end."""
@@ -309,7 +308,7 @@ def agent_bell() -> int:
     """Return a descriptor from which the offsets of changed watched objects are read, 8 bytes each."""
 
 def act_as(guest: int, thread: int, /) -> int:
-    """Act as a guest, a thread of a process of another node. Returns the guest before."""
+    """Act as a guest, a thread of a process of another node. Returns the id as which it acted before."""
 
 def myself() -> int: ...
 def guest_attach(guest: int, offset: int, generation: int, role: int, /) -> None: ...
@@ -365,10 +364,11 @@ def note_task(which: int, start: int) -> None:
     """Record a task, identified by a number below 2**56, that this thread has run since `start`."""
 
 def take_spans(next: int) -> tuple[list[tuple[int, int, str, str, int, int, int]], int, int]:
-    """Return the spans recorded from the number `next` on, the number for the next call, and how many were overwritten.
+    """Return the spans recorded from the number `next` on, the number for the next call, and how many were lost.
 
     Each span is: process id, thread, purpose, kind of object, its offset or the number of the task, start and end in
-    nanoseconds of the monotonic clock. The newest 16,384 are kept.
+    nanoseconds of the monotonic clock. The newest 16,384 are kept; spans that were overwritten or never completed are
+    lost.
     """
 
 def waits() -> list[_Wait]:
@@ -376,9 +376,8 @@ def waits() -> list[_Wait]:
 
 class _Queue(TypedDict):
     """The state of a user's queue: messages in it and those taken in all, the bytes of shared memory that they take,
-    and the
-    numbers of threads that wait to get and to put. For the tasks of a pool also: handles, running tasks, results
-    received."""
+    and the numbers of threads that wait to get and to put. For the tasks of a pool also: handles, running tasks,
+    results produced."""
 
     offset: int
     number: int
@@ -419,7 +418,7 @@ def signal_descriptor(read: Sequence[int], ignored: Sequence[int]) -> int:
 def plain_fork() -> int: ...
 
 class ForkServer:
-    """The zygote's loop between two forks: takes start requests, forks those it may, reaps children, and tells the
+    """The zygote's loop between two forks: takes start requests, forks those it may, reaps children, and notifies the
     agent.
 
     Descriptors: `requests` come as datagrams, events are sent to the `agent` in packets, `signals` reports SIGCHLD and
@@ -435,8 +434,7 @@ class ForkServer:
         """Return the next thing that the caller must do.
 
         "agent": read what the agent sent; "request": start the process of request(), then call started() or failed();
-        "refused": log why() a request could not be taken; "child": run the process of request(), in a child; "end":
-        end.
+        "refused": log why() a request was refused; "child": run the process of request(), in a child; "end": end.
         """
 
     def request(self) -> bytes:
@@ -488,8 +486,8 @@ def current_limits() -> list[int]:
 
 def current_signals() -> list[int]:
     """Return masks of signals of this thread, signal n being bit n - 1: those ignored, those blocked, and those of
-    SIGINT,
-    SIGPIPE and SIGXFSZ that have the default action. Empty if they are those with which an interpreter starts."""
+    SIGINT, SIGPIPE and SIGXFSZ that have the default action. Empty if they are those with which an interpreter
+    starts."""
 
 def prctl(option: int, value: int, /) -> None: ...
 def start_executable(
