@@ -34,13 +34,15 @@ _STARTED_ONCE = {
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are processors, as tests wait half of their time; none where they cannot be kept apart."""
+    """Use two workers more than there are processors, as tests wait half of their time; none if workers cannot be
+    isolated.
+    """
     tried = subprocess.run(["sh", "-c", _TRY], capture_output=True, check=False)
     return min(len(os.sched_getaffinity(0)) + 2, _MOST_WORKERS) if tried.returncode == 0 else 0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep a worker apart from the others."""
+    """Isolate a worker from the others."""
     config.addinivalue_line("markers", "long: takes half a minute or more, and begins before the others")
     if not hasattr(config, "workerinput"):
         return
@@ -51,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def take_own_network() -> None:
-    """Leave the machine's network for one with the same addresses that leads nowhere. Raises OSError."""
+    """Move this process to a network of its own that has the machine's addresses and no way out. Raises OSError."""
     told = subprocess.run(["ip", "-json", "-4", "addr", "show", "scope", "global"], capture_output=True, check=True)
     addresses = [f"{a['local']}/{a['prefixlen']}" for device in json.loads(told.stdout) for a in device["addr_info"]]
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK):
@@ -62,14 +64,16 @@ def take_own_network() -> None:
         *[f"addr add {address} dev eth0" for address in addresses],
         "link set eth0 up",
         "link set far up",
-        "route add default dev eth0",  # programs ask which of their addresses leads out
+        "route add default dev eth0",  # programs look up which of their addresses has a route to the outside
     ]:
         subprocess.run(["ip", *command.split()], check=True)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that share a peer are for one worker. They begin early as they take long together, then the long ones."""
+    """Group tests that share a peer on one worker. These groups begin first, as they take long, then other long
+    tests.
+    """
     if not hasattr(config, "workerinput"):
         return
     for item in items:
@@ -82,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Raises pytest.UsageError where groups were asked for in vain."""
+    """Raise pytest.UsageError if groups are requested but have no effect."""
     grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
     if hasattr(session.config, "workerinput") and any("@" not in item.nodeid for item in grouped):
         raise pytest.UsageError("these versions of pytest and pytest-xdist do not keep a group on one worker")

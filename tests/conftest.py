@@ -1,4 +1,4 @@
-"""What the tests share: programs run in processes of their own, and a look at what they leave behind."""
+"""Shared fixtures: run programs in processes of their own, and check what they leave behind."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from dragon.telemetry import Telemetry
 
 MARK = "DRAGON_TEST_MARK"
-# A busy machine is no fault; no test may take longer than pytest allows it.
+# A test may be slow on a busy machine; only pytest's own timeout applies.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
-# A shell that starts pytest in the background has it ignore Ctrl-C and Ctrl-\, nohup has it ignore a terminal that
-# closes, and every program of a test would do so, too. A signal that pytest handles such a program does not ignore.
+# A shell that starts pytest in the background makes it ignore Ctrl-C and Ctrl-\, and nohup makes it ignore SIGHUP.
+# Every program of a test would inherit that. A program does not inherit a signal's handler, only that it is ignored.
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGQUIT, signal.SIG_DFL),
@@ -52,19 +52,19 @@ pytest_plugins = [
 
 @dataclass
 class Site:
-    """A place of its own for programs: a folder, a runtime folder, and a mark that all their processes carry."""
+    """An isolated place for programs: a folder, a runtime folder, and a mark that all their processes carry."""
 
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
-    shared: set[str] = field(default_factory=set)  # what others have in shared memory
-    users: set[int] = field(default_factory=lambda: {os.getuid()})  # as whom its programs run
+    shared: set[str] = field(default_factory=set)  # names in /dev/shm that existed before the test
+    users: set[int] = field(default_factory=lambda: {os.getuid()})  # user ids as which its programs run
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
         runtime = self.folder / "r"
         runtime.mkdir(exist_ok=True, mode=0o700)
-        # Unbuffered, Python writes a line and its end apart, and the lines of several processes mix.
+        # With PYTHONUNBUFFERED Python writes a line and its newline separately, and the lines of several processes mix.
         clean = {k: v for k, v in os.environ.items() if not k.startswith("DRAGON_") and k != "PYTHONUNBUFFERED"}
         return {**clean, MARK: self.mark, "XDG_RUNTIME_DIR": str(runtime)}
 
@@ -87,7 +87,7 @@ class Site:
         )
         for stream in (process.stdout, process.stderr):
             if stream is not None:
-                # readline() takes its line and no more out of the pipe: the rest is for communicate().
+                # readline() must read no more than its line from the pipe: communicate() reads the rest.
                 stream._CHUNK_SIZE = 1
         self.started.append(process)
         return process  # type: ignore[no-any-return]
@@ -107,11 +107,11 @@ class Site:
         return self.run(sys.executable, self.write(source), *arguments, **options)  # type: ignore[arg-type]
 
     def dragon(self, *arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-        """Run the command."""
+        """Run the `dragon` command."""
         return self.run(sys.executable, "-m", "dragon", *arguments, **options)  # type: ignore[arg-type]
 
     def processes(self) -> list[tuple[int, str]]:
-        """Every live process that carries the mark."""
+        """Return the id and command line of every live process that carries the mark."""
         found = []
         for entry in os.listdir("/proc"):
             if not entry.isdigit() or int(entry) == os.getpid():
@@ -127,25 +127,25 @@ class Site:
         return found
 
     def leftovers(self) -> list[str]:
-        """Processes and files that are left."""
-        # Unlike Path.rglob(), this may look while a run is still removing its folder.
+        """Return descriptions of the processes, files and shared memory that are left."""
+        # Unlike Path.rglob(), os.walk() tolerates a run that is still removing its folder.
         runtime = os.walk(self.folder / "r")
         files = [os.path.join(at, name) for at, folders, names in runtime for name in folders + names]
-        # Semaphores of the standard library and of loky are none of ours: processes that tests start make them.
+        # Semaphores of the standard library and of loky belong to processes that tests start, not to Dragon.
         others = ("sem.mp-", "sem.loky-")
         names = {name for name in os.listdir("/dev/shm") if not name.startswith(others)} - self.shared
         data = [name for name in names if _owner(name) in self.users and not _is_in_use(name)]
         return [f"process {pid}: {command}" for pid, command in self.processes()] + files + data
 
     def kill(self, command: str = "") -> int:
-        """End, the hard way, every process whose command line begins so; how many there were."""
+        """Kill every process whose command line begins with `command`; return their number."""
         found = [pid for pid, line in self.processes() if line.startswith(command)]
         for pid in found:
             os.kill(pid, signal.SIGKILL)
         return len(found)
 
     def end(self) -> None:
-        """End what a test that failed has left, so that it does not disturb the next."""
+        """End the processes that a failed test has left, so that they do not disturb the next test."""
         self.kill()
         for process in self.started:
             with process:
@@ -160,7 +160,7 @@ class Site:
 
 @pytest.fixture
 def own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Folders of runs and claims that no other test uses."""
+    """Provide folders of runs and claims that no other test uses."""
     place = tmp_path_factory.mktemp("c")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
     monkeypatch.setenv("TMPDIR", str(place))
@@ -168,7 +168,7 @@ def own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A place to run programs in, which must be left as it was found."""
+    """Provide a place to run programs in, and assert afterwards that nothing is left there."""
     place = Site(tmp_path_factory.mktemp("s"))
     place.shared = set(os.listdir("/dev/shm"))
     yield place
@@ -176,7 +176,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def _owner(name: str) -> int | None:
-    """Whose shared memory that is; None once it is gone."""
+    """Return the user id that owns the shared memory; None if it no longer exists."""
     try:
         return os.stat(f"/dev/shm/{name}").st_uid
     except FileNotFoundError:
@@ -184,22 +184,22 @@ def _owner(name: str) -> int | None:
 
 
 def _is_in_use(name: str) -> bool:
-    """Whether shared memory is of others, of a run or an MPI job that somebody has at the same time."""
+    """Return whether shared memory belongs to somebody else's run or MPI job that is in progress."""
     owner = re.fullmatch(r"dragon-\d+\.(\d+)-\d+-([0-9a-f]+)-.*", name)
-    if owner is not None:  # a host of a test that runs at the same time has processes of its own
+    if owner is not None:  # a host of a test that runs at the same time has a pid namespace of its own
         return owner[2] != f"{os.stat('/proc/self/ns/pid').st_ino:x}" or Path(f"/proc/{owner[1]}").exists()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
             if f"/dev/shm/{name}" in maps.read_text():
                 return True
         except OSError:
-            continue  # it has ended, or is somebody else's
+            continue  # the process has ended, or belongs to another user
     return False
 
 
 @pytest.fixture
 def wait_until() -> Callable[[Callable[[], object]], None]:
-    """Wait until a condition holds, and fail where that takes too long."""
+    """Return a function that waits until a condition holds, and that fails the test if this takes too long."""
 
     def wait(condition: Callable[[], object], timeout: float = 30) -> None:
         deadline = time.monotonic() + timeout
@@ -214,7 +214,7 @@ SetNodes = Callable[..., "list[NodeDescriptor]"]
 
 
 def described(index: int, cpus: int = 4, gpus: int = 4, **fields: object) -> NodeDescriptor:
-    """A node of a cluster with NVIDIA GPUs."""
+    """Describe a node of a cluster with NVIDIA GPUs."""
     from dragon.infrastructure.node_desc import NodeDescriptor
 
     values = {
@@ -233,7 +233,9 @@ def described(index: int, cpus: int = 4, gpus: int = 4, **fields: object) -> Nod
 
 @pytest.fixture
 def set_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetNodes]:
-    """Give this process's run the nodes of a test, this process being on the one of index `own`."""
+    """Return a function that gives this process's run the nodes of a test; this process is on the node of index
+    `own`.
+    """
     from dragon.runtime import lacking
     from dragon.runtime.nodes import write_nodes
     from dragon.runtime.run import this_run
@@ -252,7 +254,7 @@ def set_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetNodes]:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., DDict]]:
-    """Make dictionaries over all nodes of the run, which may be one; they are destroyed at the end."""
+    """Return a function that makes dictionaries over all nodes of the run; they are destroyed after the test."""
     from dragon.data.ddict import DDict
     from dragon.native.machine import System
 
@@ -269,13 +271,13 @@ def make() -> Iterator[Callable[..., DDict]]:
 
 @pytest.fixture
 def ddict(make: Callable[..., DDict]) -> DDict:
-    """One with two managers on each node."""
+    """Make a dictionary with two managers on each node."""
     return make()
 
 
 @pytest.fixture
 def telemetry() -> Iterator[Telemetry]:
-    """Telemetry of this process's run, of nothing but the tests' own metrics."""
+    """Start telemetry in this process's run, with only the tests' own metrics."""
     from dragon.telemetry import Telemetry
 
     begun = Telemetry()

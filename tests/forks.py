@@ -1,4 +1,4 @@
-"""After each test: nothing that was forked from this process is left."""
+"""Assert after each test that no forked process is left."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 
 
 def forks() -> set[int]:
-    """Processes that were forked from this one, run the same program, and have not ended."""
+    """Return the live processes that were forked from this one and run the same program."""
     own, found = Path("/proc/self/cmdline").read_bytes(), set()
     for task in Path("/proc/self/task").iterdir():
         for child in _read(task / "children").split():
             command = _read(Path(f"/proc/{int(child)}/cmdline"))
-            # pytest-xdist writes the name of the test over the command.
+            # pytest-xdist overwrites the command line with the name of the test.
             if command.startswith(b"[pytest-xdist") or (command and command == own):
                 found.add(int(child))
     return found
 
 
 def _read(path: Path) -> bytes:
-    """What the system tells of a thread or process, nothing of one that has ended."""
+    """Read a file of a process or thread under /proc; return nothing if the process has ended."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -32,11 +32,13 @@ def _read(path: Path) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _no_fork_is_left() -> Iterator[None]:
-    """Such as loading workers, and what they are forked from, which end whatever still refers to their loader."""
+    """Assert that no forks are left, such as loading workers and their zygotes, which end with the last reference to
+    their loader.
+    """
     before = forks()
     yield
     if forks() - before:
-        gc.collect()  # an exception with its traceback is a cycle, which may have kept a loader
+        gc.collect()  # an exception with its traceback is a reference cycle, which may have kept a loader alive
     deadline = time.monotonic() + 20
     while (left := forks() - before) and time.monotonic() < deadline:
         time.sleep(0.01)

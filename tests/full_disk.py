@@ -1,4 +1,4 @@
-"""A disk without room, for a block's time."""
+"""Simulate a full disk during a block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["at_most"]
 
 @contextmanager
 def at_most(size: int) -> Iterator[None]:
-    """Files can be no larger, as on a disk that is full. Python ignores the signal that would tell."""
+    """Limit the size of files, as a full disk would. Python ignores the signal SIGXFSZ."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:

@@ -1,4 +1,4 @@
-"""Two agents' links in one process."""
+"""Links of two agents, in one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dragon.runtime.protocol.processes import AwaitEnd
 from dragon.runtime.protocol.request import Request, decode_answer
 from dragon.runtime.run import this_run
 
-LARGE = 128 * 1024  # bytes of the smallest payload that goes beside the link
+LARGE = 128 * 1024  # bytes of the smallest payload that is sent outside the link
 SIZES = st.lists(
     st.one_of(st.integers(0, 2000), st.integers(LARGE - 2, LARGE + 2), st.integers(LARGE, 2**23)), max_size=20
 )
@@ -34,11 +34,13 @@ KEYS = [(AUTHORITY.certificate, *AUTHORITY.issue(node_name(index))) for index in
 
 Fabrics = tuple[Fabric | None, Fabric | None]
 UNUSED = Direct([], 0, sealed=True)
-MakeFabrics = Callable[[list[int]], Fabrics]  # from the ports that they listen at
+MakeFabrics = Callable[[list[int]], Fabrics]  # by the ports at which they listen
 
 
 class Ends:
-    """Two agents' links. They answer what `ask()` asks, and not what `wait()` does, and keep what they were told."""
+    """The links of two agents. They reply to requests of `ask()`, do not reply to those of `wait()`, and keep the
+    notifications that they receive.
+    """
 
     def __init__(self, make_fabrics: MakeFabrics) -> None:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
@@ -85,20 +87,20 @@ class Ends:
         return None
 
     def ask(self, value: object = None, payload: Any = b"", of: int = 1) -> asyncio.Future[Answer]:
-        """Have the other one answer with a value and a payload."""
+        """Have the other agent reply with a value and a payload."""
         return self.links[1 - of].call(of, Exchange("job", "key", [], 0, value), payload)
 
     async def echo(self, value: object = None, payload: Any = b"") -> tuple[object, Any]:
-        """The value and the payload that come back."""
+        """Return the value and the payload that the other agent sends back."""
         return told(await self.ask(value, payload))
 
     def wait(self) -> asyncio.Future[Answer]:
-        """Ask for what is never answered."""
+        """Send a request that is never answered."""
         return self.links[0].call(1, AwaitEnd(1))
 
 
 def told(answer: Answer) -> tuple[object, Any]:
-    """The value and the payload of an answer."""
+    """Return the value and the payload of a reply."""
     return decode_answer(Exchange("job", "key", [], 0, None), answer[0])[0], answer[1]
 
 
@@ -118,8 +120,9 @@ def run(test: Callable[[Ends], Awaitable[None]], make_fabrics: MakeFabrics = lam
 
 
 async def exchange(ends: Ends, sizes: list[int]) -> int:
-    """Send payloads of these sizes as messages and as requests whose answers they are too, and see that all come whole
-    and in order; the bytes of those that are large."""
+    """Send payloads of these sizes as messages, and as requests that are answered with the same payload, and assert
+    that all arrive whole and in order. Return the total size of the large ones in bytes.
+    """
     payloads = [(PATTERN * (size // 251 + 2))[place : place + size] for place, size in enumerate(sizes)]
     for payload in payloads:
         ends.links[0].send_messages(1, 7, 3, payload)

@@ -1,4 +1,4 @@
-"""A sum over all ranks of a CollectiveGroup; each prints what it is, and the sum."""
+"""A sum over all ranks of a CollectiveGroup; each rank prints its number and the sum."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the tests of awaiting share: the event loops that they run in."""
+"""Shared by the tests of asyncio support: the event loops in which they run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LOOPS: dict[str, Callable[[Callable[[], Coroutine[Any, Any, None]]], None]] = {
 
 
 def in_each_loop(test: Test) -> Callable[..., None]:
-    """A test that is a coroutine function, run by each kind of event loop."""
+    """Have each kind of event loop run a test that is a coroutine function."""
     return pytest.mark.parametrize("loop", LOOPS)(_run_by(test, ["loop"]))
 
 
 def in_asyncio(test: Test) -> Callable[..., None]:
-    """The same in asyncio's own event loop."""
+    """Run a test that is a coroutine function in asyncio's own event loop."""
     return _run_by(test, [])
 
 
@@ -45,5 +45,5 @@ def _run_by(test: Test, more: list[str]) -> Callable[..., None]:
 
 
 async def soon() -> None:
-    """Let what other tasks have begun come to where they wait."""
+    """Let other tasks run until each of them waits."""
     await asyncio.sleep(0.05)

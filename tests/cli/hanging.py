@@ -1,4 +1,4 @@
-"""Programs that wait, for the commands that look at runs and end them."""
+"""Programs that wait, for tests of the commands that inspect runs and end them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ __all__ = ["Program", "running"]
 
 @dataclass
 class Program:
-    """One that runs. `pids` is what it printed first."""
+    """A running program. `pids` are the process ids that it printed first."""
 
     process: subprocess.Popen[str]
     pids: dict[str, int]
     site: Site
 
     def ask(self, command: str) -> Any:
-        """What `dragon ps` or `dragon doctor` says of its run, as JSON."""
+        """Return the JSON that `dragon ps` or `dragon doctor` prints for the program's run."""
         done = self.site.dragon(command, str(self.process.pid), "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     @property
     def name(self) -> str:
-        """What its run is called."""
+        """The name of the program's run."""
         return str(self.ask("ps")["run"]["run"])
 
     def folder(self, node: int = 0) -> Path:
-        """Its run's on a node."""
+        """The folder of the program's run on a node."""
         return Path(self.ask("ps")["run"]["nodes"][node]["folder"])
 
 
@@ -52,7 +52,7 @@ def running(site: Site, source: str, *options: str, name: str = "program.py", pl
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, process.communicate(timeout=60)[1]
-        # A program may be ahead of its agent, which makes the run known.
+        # A program may be ahead of its agent, which registers the run.
         await_that(lambda: any(str(process.pid) in run.words for run in runs.find()), "the agent of the program")
         yield Program(process, json.loads(line), site)
     finally:

@@ -1,4 +1,4 @@
-"""A pytest plug-in: what the test modules make with the native classes is made on another node of the run.
+"""A pytest plug-in that makes the objects of the native classes' tests on another node of the run.
 
 dragon --nodes 2 -m pytest -p elsewhere tests/native
 """
@@ -41,7 +41,7 @@ def _make_for_ever(requests: Queue, answers: Queue) -> None:
 
 
 class Maker:
-    """The process on the other node that makes what it is asked for."""
+    """The process on the other node that makes objects on request."""
 
     def __init__(self) -> None:
         self.requests, self.answers = Queue(), Queue()
@@ -58,7 +58,7 @@ class Maker:
 
 
 class Elsewhere:
-    """Stands for a class, or for a function that makes something; its instances are made on the other node."""
+    """A substitute for a class or a factory function that makes its instances on the other node."""
 
     def __init__(self, maker: Maker, module: str, name: str) -> None:
         self._maker, self._module, self._name = maker, module, name

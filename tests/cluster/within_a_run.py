@@ -1,4 +1,4 @@
-"""A plugin of pytest for suites that run within a run: tests that start programs of their own are left out."""
+"""A pytest plug-in for suites that run within a run: it leaves out tests that start programs of their own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Programs whose processes are killed at random points, hundreds of times; test_faults.py runs each in an interpreter.
 
-A program has a few workers that loop for ever. One after another is killed and replaced, while the others go on. What
-survives must make progress, must never see what is not whole, and in the end the memory of the dead is free again.
+A program has a few workers that loop forever. They are killed and replaced one after another, while the others
+continue. The survivors must make progress and must never see incomplete data, and in the end the memory of the killed
+workers must be free again.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from dragon import _core
 
 PR_SET_PDEATHSIG = 1
 READER = 1
-PATIENCE = 20.0  # for what takes milliseconds
+PATIENCE = 20.0  # seconds, for operations that take milliseconds
 MIB = 2**20
 _clock = time.monotonic
 
 
 class Workers:
-    """Forked loops. Each counts its rounds in a word, from which it is seen to go on."""
+    """Forked loops. Each counts its rounds in a word of shared memory, which shows whether it makes progress."""
 
     def __init__(self, seed: int, loops: list[Callable[[Callable[[], None], random.Random], None]]) -> None:
         self.random = random.Random(seed)
@@ -59,7 +60,7 @@ class Workers:
         assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, "a worker failed, see its traceback"
 
     def churn(self, kills: int, between: Callable[[], None] = lambda: None) -> None:
-        """Kill and replace workers; then all must go on, and end."""
+        """Kill and replace workers; then assert that all make progress, and end them."""
         for i in range(len(self.loops)):
             self.start(i)
         for _ in range(kills):
@@ -76,7 +77,7 @@ class Workers:
         _core.reap_dead()
 
     def reap(self) -> None:
-        """By a process that may be killed at it, as an agent may."""
+        """Reap killed workers in a process that may itself be killed meanwhile, as an agent may."""
         if self.random.random() < 0.7:
             _core.reap_dead()
             return
@@ -109,7 +110,7 @@ def _blocks() -> int:
 
 
 def leaves_nothing(program: Program) -> Program:
-    """A program that is run twice, after which no more memory is in use than before."""
+    """Wrap a program so that it runs twice, after which no more memory may be in use than before."""
 
     @functools.wraps(program)
     def run(seed: int) -> None:
@@ -181,13 +182,13 @@ def queue(seed: int) -> None:
 
 @leaves_nothing
 def unbounded_queue(seed: int) -> None:
-    """Small messages, with many spare blocks."""
+    """Pass small messages through a queue with many spare blocks."""
     _queue_program(seed, 120, _core.Channel(), [0, 50, 200])
 
 
 @leaves_nothing
 def large_messages(seed: int) -> None:
-    """Little memory, and so much reuse, page by page."""
+    """Pass large messages with little memory, so that pages are reused often."""
     _queue_program(seed, 100, _core.Channel(4), [300_000, MIB, MIB + 1, 3 * MIB])
     usage = _core.usage()
     assert usage["committed"] <= usage["limit"]
@@ -200,7 +201,7 @@ def large_messages(seed: int) -> None:
 
 @leaves_nothing
 def lock(seed: int) -> None:
-    """Two words that are equal, unless the lock says that its holder died."""
+    """Keep two words equal under a lock, unless the lock reports that its holder died."""
     for recursive in (False, True):
         the_lock, words = _core.Lock(recursive), _core.Words(2)
 
@@ -225,7 +226,7 @@ def lock(seed: int) -> None:
 
 @leaves_nothing
 def lock_with_warnings_as_errors(seed: int) -> None:
-    """The word of a dead holder is an exception then, and who gets that does not have the lock."""
+    """Turn the warning about a dead holder into an exception: a process that receives it does not have the lock."""
     for recursive in (False, True):
         the_lock = _core.Lock(recursive)
         if os.fork() == 0:
@@ -246,7 +247,7 @@ def lock_with_warnings_as_errors(seed: int) -> None:
 
 @leaves_nothing
 def semaphore(seed: int) -> None:
-    """What the dead had acquired is lost; what the others have is not."""
+    """Check that the acquisitions of killed processes are lost, and those of the others are not."""
     permits = 3
     sem = _core.Semaphore(permits)
 
@@ -309,7 +310,7 @@ def condition(seed: int) -> None:
 
 @leaves_nothing
 def handles(seed: int) -> None:
-    """Objects are made, sent, attached to and released all the time."""
+    """Make, send, attach to and release objects all the time."""
     channel = _core.Channel(16)
 
     def send(progress: Callable[[], None], rng: random.Random) -> None:
@@ -341,7 +342,7 @@ def handles(seed: int) -> None:
 
 @leaves_nothing
 def forked_copies(seed: int) -> None:
-    """A forked child's copy of a handle does not keep the object, and says so when that is gone."""
+    """Check that a forked child's copy of a handle does not keep the object, and raises once the object is freed."""
     made = [_core.Channel(), _core.Lock(), _core.Semaphore(), _core.Event(), _core.Words(1)]
     gone = _core.Words(1)
     pid = os.fork()
@@ -367,7 +368,7 @@ def forked_copies(seed: int) -> None:
 
 @leaves_nothing
 def leaving(seed: int) -> None:
-    """Who ends in order leaves nothing to be reaped, unless a thread or a block is at work still."""
+    """Check that a process that ends normally leaves nothing to reap, unless a thread or a block is still in use."""
     for in_use in (None, "thread", "block"):
         event = _core.Event()
         pid = os.fork()

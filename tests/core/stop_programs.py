@@ -1,6 +1,8 @@
-"""Programs in which a process is stopped at random points, hundreds of times; test_stops.py runs each of them.
+"""Programs in which a process is stopped (SIGSTOP) at random points, hundreds of times; test_stops.py runs each of
+them.
 
-Each of a few pairs of processes has objects of its own. While a process of one pair is stopped the others must go on.
+There are a few pairs of processes, each with objects of its own. While a process of one pair is stopped the others must
+continue.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dragon import _core
 
 PR_SET_PDEATHSIG = 1
 PAIRS = 3
-PATIENCE = float(os.environ.get("STOP_PATIENCE", "20"))  # for what takes milliseconds
+PATIENCE = float(os.environ.get("STOP_PATIENCE", "20"))  # seconds, for operations that take milliseconds
 MIB = 2**20
 
 Step = Callable[[], object]
@@ -29,7 +31,7 @@ _clock = time.monotonic
 
 
 def stream(sizes: list[int], rng: random.Random) -> tuple[Step, Step]:
-    """Messages of these sizes, a hundred a step."""
+    """Return a step that passes a hundred messages of these sizes."""
     channel = _core.Channel(8)
 
     def put() -> None:
@@ -44,17 +46,17 @@ def stream(sizes: list[int], rng: random.Random) -> tuple[Step, Step]:
 
 
 def messages(rng: random.Random) -> tuple[Step, Step]:
-    """Messages whose blocks pass from one process to the other, of few size classes."""
+    """Pass messages of few size classes, whose blocks are handed from one process to the other."""
     return stream([300, 400, 1000], rng)
 
 
 def large_messages(rng: random.Random) -> tuple[Step, Step]:
-    """Messages that take pages from the system."""
+    """Pass messages that take pages from the system."""
     return stream([MIB, 3 * MIB], rng)
 
 
 def handles(rng: random.Random) -> tuple[Step, Step]:
-    """Objects are made, sent, attached to and released."""
+    """Make, send, attach to and release objects."""
     channel = _core.Channel(4)
 
     def send() -> None:
@@ -66,7 +68,7 @@ def handles(rng: random.Random) -> tuple[Step, Step]:
 
 
 def timeouts(rng: random.Random) -> tuple[Step, Step]:
-    """Gets that time out, beside messages."""
+    """Let gets time out, beside messages."""
     channel, empty = _core.Channel(4), _core.Channel()
 
     def time_out() -> None:
@@ -82,7 +84,7 @@ programs = {program.__name__: program for program in (messages, large_messages, 
 
 
 def start(step: Step, progress: _core.Words, i: int) -> int:
-    """Fork a process that repeats the step and counts how often it has."""
+    """Fork a process that repeats the step and counts the repetitions."""
     pid = os.fork()
     if pid == 0:
         _core.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -97,7 +99,7 @@ def start(step: Step, progress: _core.Words, i: int) -> int:
 
 
 def goes_on(progress: _core.Words, others: list[int]) -> bool:
-    """Whether each of those makes a few steps more."""
+    """Return whether each of the processes makes a few more steps."""
     before = {i: progress[i] for i in others}
     end = _clock() + PATIENCE
     while any(progress[i] < before[i] + 3 for i in others):
@@ -111,7 +113,7 @@ def goes_on(progress: _core.Words, others: list[int]) -> bool:
 
 
 class Locked:
-    """A channel that a process was stopped in; entered again and again, until that held the channel's lock."""
+    """A channel in which a process was stopped, repeatedly until the stopped process held the channel's lock."""
 
     def __init__(self, rng: random.Random) -> None:
         self.channel = channel = _core.Channel(4)
@@ -148,7 +150,7 @@ class Locked:
 
 
 def _wait_in_vain(wait: Callable[[], object]) -> None:
-    """Wait for 0.2 s at a queue that is locked."""
+    """Wait for 0.2 s at a locked queue."""
     begun = _clock()
     try:
         wait()
@@ -159,7 +161,9 @@ def _wait_in_vain(wait: Callable[[], object]) -> None:
 
 
 def waits_on_a_locked_queue(rng: random.Random, stops: int) -> None:
-    """Waits end in time, while other threads go on; tries without a wait say soon that there is nothing."""
+    """Check that waits time out while other threads continue, and that tries without a wait soon report an empty
+    queue.
+    """
     locked = Locked(rng)
     for _ in range(stops):
         with locked as channel:
@@ -174,7 +178,7 @@ def waits_on_a_locked_queue(rng: random.Random, stops: int) -> None:
             thread.start()
             for wait in (lambda c=channel: c.get(timeout=0.2), lambda c=channel: c.put(b"y" * 1000, timeout=0.2)):
                 before = ticks[0]
-                for _ in range(20):  # on a busy machine no processor may be left for the other thread for a while
+                for _ in range(20):  # on a busy machine the other thread may have no processor for a while
                     _wait_in_vain(wait)
                     if ticks[0] > before:
                         break
@@ -193,7 +197,7 @@ def waits_on_a_locked_queue(rng: random.Random, stops: int) -> None:
 
 
 class Woken(Exception):
-    """What the signal handler raises."""
+    """The exception that the signal handler raises."""
 
 
 def _interrupted(wait: Step) -> None:
@@ -212,7 +216,7 @@ def _interrupted(wait: Step) -> None:
 
 
 def interrupts_on_a_locked_queue(rng: random.Random, stops: int) -> None:
-    """A signal handler runs while a wait has no end of its own."""
+    """Check that a signal handler runs while a wait without a timeout is blocked."""
     locked = Locked(rng)
     for _ in range(stops):
         with locked as channel:
@@ -222,7 +226,7 @@ def interrupts_on_a_locked_queue(rng: random.Random, stops: int) -> None:
 
 
 def closes_a_locked_queue(rng: random.Random, stops: int) -> None:
-    """What has no time-out is interrupted, too, and a handle is closed at once."""
+    """Check that operations without a timeout can be interrupted, and that a handle is closed at once."""
     for _ in range(stops):
         locked = Locked(rng)
         copy = _core.Channel(locked.__enter__()._name())
@@ -242,7 +246,7 @@ with_one = {
 
 
 def main(name: str, seed: int, stops: int) -> int:
-    """How many of so many stops held somebody else up."""
+    """Return how many of the stops kept another pair from making progress."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     _core.create_arena(512 * MIB)
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Whether a program does the same with Dragon as with the standard library."""
+"""Compare what a program does with Dragon and with the standard library."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ __all__ = ["differences"]
 
 
 def differences(ways: dict[str, Way], program: dict[str, Any]) -> list[str]:
-    """Every way of ours that does not give what one of the standard library's does.
+    """Return each result of Dragon that equals none of the standard library's.
 
-    Where those differ from each other either will do, and where they hang ours must only end.
+    If the standard library's results differ from each other, any of them is accepted; if they hang, Dragon's must only
+    end.
     """
-    with ThreadPoolExecutor(len(STANDARD)) as both:  # where the standard library hangs it does so in both
+    with ThreadPoolExecutor(len(STANDARD)) as both:  # if the standard library hangs, it does so in both runs
         expected = dict(zip(STANDARD, both.map(lambda name: ways[name].run(program), STANDARD), strict=True))
     found = []
     for name in OURS:

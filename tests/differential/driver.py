@@ -31,7 +31,7 @@ def outcome(call: Callable[[], Any]) -> Outcome:
 
 
 class Pools:
-    """A pool and the results that its calls gave."""
+    """A pool and the results that its calls returned."""
 
     def __init__(self, context: Any, processes: int, initializer: bool, most: int | None) -> None:
         init = (work.initialize, ("set",)) if initializer else ()
@@ -117,7 +117,7 @@ class Pools:
         self.pool.close()
 
     def do_join(self) -> None:
-        self.room.release(100)  # nobody takes results meanwhile, for which a source may wait
+        self.room.release(100)  # no one takes results meanwhile, so an iterator of inputs may block
         self.pool.join()
 
     def finish(self) -> Any:
@@ -129,7 +129,7 @@ class Pools:
 
 
 class Queues:
-    """A queue; how much is in it is known, so that no step depends on the time."""
+    """A queue. Its length is known, so that no step depends on timing."""
 
     def __init__(self, context: Any, kind: str, maxsize: int) -> None:
         self.context, self.kind, self.count, self.maxsize, self.closed = context, kind, 0, maxsize, False
@@ -150,7 +150,7 @@ class Queues:
 
     def do_put_from_a_process(self, values: list[Any]) -> Any:
         if self.closed or (self.maxsize and self.count + len(values) > self.maxsize):
-            return None  # a closed queue is not given to others: the guide says so
+            return None  # a closed queue must not be passed to other processes, as the guide says
         process = self.context.Process(target=work.put_all, args=(self.queue, values))
         process.start()
         process.join()
@@ -189,7 +189,7 @@ class Queues:
 
 
 class Pipes:
-    """The two ends of a pipe in one process, and what is under way."""
+    """The two ends of a pipe in one process, and the messages in flight."""
 
     def __init__(self, context: Any, duplex: bool) -> None:
         self.context = context
@@ -223,7 +223,7 @@ class Pipes:
 
 
 class Sync:
-    """One of each object with which processes wait for each other."""
+    """One object of each synchronization class."""
 
     def __init__(self, context: Any) -> None:
         self.lock, self.rlock, self.event = context.Lock(), context.RLock(), context.Event()
@@ -272,7 +272,7 @@ class Processes:
         match name:
             case "start":
                 return process.start()
-            case "close" if self.how == "sleep" or self.over:  # else it may have ended, or not yet
+            case "close" if self.how == "sleep" or self.over:  # otherwise the outcome depends on timing
                 return process.close()
             case "terminate" | "kill" if self.how == "sleep":
                 return getattr(process, name)()
@@ -420,7 +420,7 @@ KINDS: dict[str, Any] = {
 
 
 def run(context: Any, program: dict[str, Any]) -> list[Outcome]:
-    """Run one program; a step that raises is followed by the next one."""
+    """Run one program; if a step raises, the program continues with the next step."""
     made = KINDS[program["kind"]](context, *program["given"])
     outcomes = [outcome(lambda step=step: made.step(*step)) for step in program["steps"]]  # type: ignore[misc]
     return [*outcomes, outcome(made.finish)]

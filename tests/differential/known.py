@@ -1,4 +1,4 @@
-"""Differences from the standard library that are meant. Each stands in docs/from_multiprocessing.md with its reason."""
+"""Intended differences from the standard library. docs/from_multiprocessing.md has each with its reason."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ KNOWN = {
 
 
 def is_known(kind: str, step: Any, theirs: Any, ours: Any) -> bool:
-    """Whether a step is meant to give something else."""
+    """Return whether a step is intended to have a different result."""
     return any(holds(kind, step, theirs, ours) for holds in KNOWN.values())

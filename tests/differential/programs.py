@@ -1,4 +1,4 @@
-"""How programs for the driver are drawn."""
+"""Draw random programs for the driver."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def main() -> int:
             def each(program: dict[str, Any]) -> None:
                 nonlocal count
                 count += 1
-                # What a busy machine made of a program once, as a time-out that came too soon, is no difference.
+                # A difference that occurs once, such as a timeout on a busy machine, does not count.
                 for difference in differences(ways, program) and differences(ways, program):
                     if difference.partition(": ")[2] not in {known.partition(": ")[2] for known in seen}:
                         seen[difference] = program

@@ -24,7 +24,7 @@ PATIENCE = 40
 
 
 def result(program: WholeProgram, command: list[str], method: str, folder: Path) -> str:
-    """What a program printed, in any order, how it ended, and the last line of its complaint, if any."""
+    """Return what a program printed (sorted), its exit code, and the last line of its traceback, if any."""
     text = program.text(method)
     path = folder / "program.py"
     path.write_text(text)
@@ -52,13 +52,13 @@ def result(program: WholeProgram, command: list[str], method: str, folder: Path)
 
 
 def difference(program: WholeProgram, folder: Path, ways: list[str]) -> list[str]:
-    """The ways of ours that differ from fork."""
+    """Return the results of Dragon that differ from those of fork."""
     found = []
     expected = result(program, [], "fork", folder)
     for way in ways:
         command = OURS[way]
         if command and program.form in ("-c", "stdin"):
-            command = [*command, sys.executable]  # the command takes a program, and no source
+            command = [*command, sys.executable]  # the command takes a file, not source text
         ours = result(program, command, "dragon", folder)
         if expected not in (ours, "hangs"):
             found.append(f"{way}: {ours}\n    fork: {expected}\n    {program}")

@@ -28,7 +28,7 @@ _PATIENCE_AT_END = 2.0
 
 
 class Way:
-    """A driver that runs programs in one way. It is started again when one has hung or has ended it."""
+    """A driver that runs programs in one way. It is restarted after a program hangs or ends it."""
 
     def __init__(self, command: list[str], method: str, environment: dict[str, str], patience: float) -> None:
         self._command = [sys.executable, *command, str(DRIVER), method]
@@ -37,7 +37,9 @@ class Way:
         self._driver: subprocess.Popen[bytes] | None = None
 
     def run(self, program: dict[str, Any]) -> Any:
-        """What each step gave; "hangs", or how the driver ended."""
+        """Return the result of each step; "hangs" if the driver does not reply in time; "ended: " and its stderr if it
+        has ended.
+        """
         if self._driver is None:
             self._driver = subprocess.Popen(
                 self._command,
@@ -63,7 +65,7 @@ class Way:
         return json.loads(text.splitlines()[-1])
 
     def end(self, number: int = 0) -> str:
-        """End the driver; what it said on stderr."""
+        """End the driver; return its stderr."""
         driver, self._driver = self._driver, None
         if driver is None:
             return ""
@@ -82,7 +84,7 @@ class Way:
 
 @contextmanager
 def all_ways(environment: dict[str, str], patience: float = 30) -> Iterator[dict[str, Way]]:
-    """All of them, by name."""
+    """Return all ways by name."""
     ways = {name: Way(command, name, environment, patience) for name, command in STANDARD.items()}
     ways |= {name: Way(command, "dragon", environment, patience) for name, command in OURS.items()}
     try:

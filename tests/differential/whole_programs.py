@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 __all__ = ["WholeProgram", "all_programs", "drawn"]
 
-# What a program does before it ends; {} is the indented place of a block.
+# What a program does before it ends; {} is replaced by an indented block.
 DEEDS = {
     "nothing": "",
     "pool left open": "pool = mp.Pool(2); print(pool.map(double, range(4)))",
@@ -118,11 +118,11 @@ class WholeProgram:
 
 
 def all_programs() -> Iterator[WholeProgram]:
-    """Every combination."""
+    """Return every combination."""
     for form, deed, registered, end in itertools.product(FORMS, DEEDS, REGISTERED, ENDS):
         yield WholeProgram(form, deed, registered, end)
 
 
 def drawn(count: int, seed: int) -> list[WholeProgram]:
-    """So many of them."""
+    """Return a random selection of `count` programs."""
     return random.Random(seed).sample(list(all_programs()), count)

@@ -1,4 +1,4 @@
-"""What the processes of the programs do. Importable, so that every start method finds it."""
+"""Functions that the programs' processes run. They are importable, so that every start method finds them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ state: dict[str, Any] = {"initialized": None}
 
 
 class OddError(Exception):
-    """Cannot be made again from its args."""
+    """An exception that cannot be rebuilt from its args."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first)
@@ -91,7 +91,7 @@ def change(mapping: Any, key: Any, value: Any) -> None:
 
 
 def end(how: str) -> None:
-    """End this process in one way of many."""
+    """End this process in one of many ways."""
     match how:
         case "return":
             return

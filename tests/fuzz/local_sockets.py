@@ -31,9 +31,9 @@ from dragon.runtime.run import this_run
 from fuzz.mutation import mutated
 
 PATIENCE = 60
-# They end a process of the run, or all, as asked.
+# These requests end a process of the run, or all of them, as they should.
 HARMFUL = {KillProcess, EndRun}
-# What they start is what `starts` says to the zygote.
+# What these start is covered by `starts`, which is sent to the zygote.
 STARTING = {CreateGroup, StartElsewhere}
 KINDS = [kind for kind in FROM_PROCESSES.values() if kind not in HARMFUL]
 
@@ -74,7 +74,9 @@ BUILT_OF = {
 
 
 def of_type(hint: Any) -> st.SearchStrategy[Any]:
-    """What a field of that type may hold, but for very large numbers: a program may ask for more than there is."""
+    """Draw values that a field of this type may hold, except very large numbers: a program may request more than
+    exists.
+    """
     if hint is Any or hint is int:
         return values if hint is Any else st.integers(-1, 600)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
@@ -93,7 +95,7 @@ FIELDS = {kind: fields_of(kind) for kind in KINDS}
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """A request with fields of the right types, or one of any."""
+    """Draw a request with fields of the right types, or of any type."""
     kind = draw(st.sampled_from(KINDS))
     given = [draw(field) for field in FIELDS[kind].values()]
     if given and not draw(st.integers(0, 3)):
@@ -104,7 +106,7 @@ def requests(draw: st.DrawFn) -> bytes:
 
 
 def said(data: bytes) -> None:
-    """Say it to the agent, over a connection of its own."""
+    """Send a frame to the agent, over a new connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connect_within(this_run().folder, "agent", connection)
         connection.settimeout(0.002)
@@ -112,18 +114,18 @@ def said(data: bytes) -> None:
             connection.sendall(data)
             connection.recv(2**16)
         except (TimeoutError, ConnectionResetError, BrokenPipeError):
-            return  # it waits for more, or would hear no more
+            return  # the agent waits for more data, or would receive nothing more
 
 
 def sent(data: bytes) -> None:
-    """Send it to the zygote."""
+    """Send a frame to the zygote."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as zygote:
         connect_within(this_run().folder, "zygote", zygote)
         zygote.send(data)
 
 
 def starts() -> list[bytes]:
-    """Start requests as they are sent."""
+    """Draw start requests as they are sent."""
     seen: list[bytes] = []
     send = spawning.send_request
 
@@ -145,7 +147,7 @@ def put(queue: Queue, value: Any) -> None:
 
 
 def goes_on(queue: Queue, ddict: DDict) -> None:
-    """Processes start and end, and objects are as they were."""
+    """Assert that processes still start and end, and that objects are unchanged."""
     assert queue.empty()
     process = Process(put, (queue, 7))
     process.start()

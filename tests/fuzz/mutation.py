@@ -1,4 +1,4 @@
-"""Inputs made from good ones, as a fuzzer makes them: bytes changed, taken out, repeated, put in, or put together."""
+"""Derive inputs from valid ones, as a fuzzer does: change, remove, repeat, insert or join bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 __all__ = ["EXAMPLES", "mutated"]
 
-# How many inputs each fuzzer draws; more, for a night: FUZZ_EXAMPLES=100000 pytest tests/fuzz
+# The number of inputs that each fuzzer draws; for more, overnight: FUZZ_EXAMPLES=100000 pytest tests/fuzz
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "300"))
 
 _ODD = [
@@ -29,7 +29,7 @@ _ODD = [
 
 @st.composite
 def mutated(draw: st.DrawFn, seeds: Sequence[bytes]) -> bytes:
-    """One of the seeds, changed up to four times."""
+    """Draw one of the seeds, changed up to four times."""
     data = draw(st.sampled_from(seeds))
     for _ in range(draw(st.integers(0, 4))):
         start = draw(st.integers(0, len(data)))

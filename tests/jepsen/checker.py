@@ -1,16 +1,16 @@
-"""What a history says against what docs/dictionary.md and docs/queues_and_pools.md promise.
+"""Check a history against the promises of docs/dictionary.md and docs/queues_and_pools.md.
 
-Objects are told by the first word of their names, and looked at one by one:
+The first word of an object's name is its kind. Objects are checked one by one:
 
-- register, pair: linearizable. The two keys of a pair, which one put_many writes, are one register, of which a get_many
-  is two reads.
+- register, pair: linearizable. The two keys of a pair, which one put_many writes, are one register; a get_many is two
+  reads of it.
 - counter: linearizable.
-- set: whoever looks sees all that was added before it looked, and nothing that nobody added.
-- bank: its money is the same whenever somebody looks who has its lock. So what was written under a lock is there, and
-  nothing else, once another one has it, also where the one before was killed in the middle.
-- queue: of messages nothing is taken twice and nothing invented; they are taken in the order in which they were put, as
-  far as that is known; one that was put is there until somebody takes it. Only a taker whose outcome is not known may
-  have one with it, and with its node a queue is gone.
+- set: a read sees everything that was added before it began, and nothing that was never added.
+- bank: the sum of its accounts is the same for every reader that holds its lock. So the next holder of the lock sees
+  exactly what was written under it, even if the previous holder was killed in the middle.
+- queue: no message is taken twice or invented. Messages are taken in the order in which they were put, as far as that
+  order is known. A message that was put stays until it is taken. It may only be missing if a take has an unknown
+  outcome, or if the queue's node is lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _MODELS = {"register": REGISTER, "pair": REGISTER, "counter": COUNTER}
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with an object, and the operations that show it. `sure` is False where the search was given up."""
+    """A violation of an object's promise, and the operations that show it. `sure` is False if the search was given
+    up.
+    """
 
     object: str
     what: str
@@ -48,7 +50,9 @@ class Fault:
 
 
 def check(operations: Iterable[Operation], lost: Collection[str] = ()) -> list[Fault]:
-    """All that is wrong. `lost` are the hosts that may have been taken for lost: their queues may be gone."""
+    """Return all violations. `lost` are the hosts that may have been declared lost: their queues may no longer
+    exist.
+    """
     found = []
     for name, those in sorted(_by_object(operations).items()):
         found += [Fault(name, "raised what it should not", [one]) for one in those if one.broken]
@@ -67,7 +71,7 @@ def check(operations: Iterable[Operation], lost: Collection[str] = ()) -> list[F
 
 
 def stale_reads(operations: Iterable[Operation]) -> list[Fault]:
-    """Registers and counters that are wrong only for what was read of them: without their reads they are right."""
+    """Return the violations of registers and counters that vanish without their reads: only the reads are wrong."""
     found = []
     for name, those in sorted(_by_object(operations).items()):
         model = _MODELS.get(name.partition(" ")[0])
@@ -77,7 +81,9 @@ def stale_reads(operations: Iterable[Operation]) -> list[Fault]:
 
 
 def reads_that_go_back(operations: Iterable[Operation], lost: Collection[str] = ()) -> list[Fault]:
-    """Reads that are behind what their process has put, or read before, where reads may be behind others' puts."""
+    """Return reads that are older than what their process put or read before. Reads may lag behind puts of other
+    processes.
+    """
     found = []
     for name, those in sorted(_by_object(operations).items()):
         model = _MODELS.get(name.partition(" ")[0])
@@ -88,7 +94,7 @@ def reads_that_go_back(operations: Iterable[Operation], lost: Collection[str] = 
 
 
 def without_reads(operations: Iterable[Operation]) -> list[Operation]:
-    """What a dictionary whose reads may be behind promises about its registers and counters."""
+    """Leave out the reads of registers and counters, which a dictionary with stale reads does not promise."""
     found = []
     for name, those in _by_object(operations).items():
         found += _writes(those) if name.partition(" ")[0] in _MODELS else those
@@ -103,7 +109,7 @@ def _by_object(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
 
 
 def _writes(operations: Iterable[Operation]) -> list[Operation]:
-    """Without those that only read, as a setdefault does that finds a value."""
+    """Leave out operations that only read, such as a setdefault that finds a value."""
     return [one for one in operations if one.name not in ("get", "get_many") and not _found(one)]
 
 
@@ -115,7 +121,7 @@ def _found(operation: Operation) -> bool:
 
 
 def _single(operations: Iterable[Operation]) -> list[Operation]:
-    """A get_many is several reads."""
+    """Split each get_many into several reads."""
     found = []
     for one in operations:
         if one.name != "get_many":
@@ -201,10 +207,10 @@ def _check_queue(name: str, operations: Sequence[Operation], may_be_gone: bool) 
 
 
 def _check_order(name: str, puts: dict[str, Operation], takes: Sequence[Operation]) -> list[Fault]:
-    """A message that was put before another one was begun to be put is not taken after that one."""
+    """Check that a message is not taken after another one whose put began after its own put had returned."""
     taken = [(puts[one.result], one) for one in takes if one.result in puts]
     by_end = sorted((pair for pair in taken if pair[0].ended is not None), key=lambda pair: pair[0].ended or 0)
-    latest: tuple[Operation, Operation] | None = None  # of those put before, the one that was begun to be taken last
+    latest: tuple[Operation, Operation] | None = None  # of the messages put before, the one whose take began last
     at, found = 0, []
     for put, take in sorted(taken, key=lambda pair: pair[0].begun):
         while at < len(by_end) and (by_end[at][0].ended or 0) < put.begun:

@@ -35,17 +35,17 @@ from jepsen.history import FINAL, OPEN, Recorder
 
 PROCESSES, THREADS = 2, 2  # processes on each node, and clients in each
 PIECE = 100_000  # bytes
-PAUSE = 0.03  # seconds between two operations of a client, at most
+PAUSE = 0.03  # maximum seconds between two operations of a client
 AGE = 4.0  # seconds in which a short register is used
-OLD, COUNTERS = 2, 2  # how many there are of what is used all the time, beside a pair of each manager
-LATE = 10.0  # seconds that clients on a host that cannot be reached are waited for
+OLD, COUNTERS = 2, 2  # the number of objects that are used all the time, besides a pair of each manager
+LATE = 10.0  # seconds to wait for clients on an unreachable host
 ELEMENT = "element "
-ACCOUNTS, MONEY = 4, 100  # of a bank, and in each account at first
+ACCOUNTS, MONEY = 4, 100  # the number of accounts of a bank, and the initial amount in each
 
 
 @dataclass(frozen=True)
 class Bank:
-    """Accounts that one manager has, and the lock under which they are used."""
+    """Accounts that one manager holds, and the lock under which they are used."""
 
     lock: Lock
     accounts: list[str]
@@ -53,8 +53,9 @@ class Bank:
 
 @dataclass(frozen=True)
 class Things:
-    """What clients share. `homes` are the hosts of the dictionary's managers, by their numbers. There is a bank only
-    where reads are linearizable: who reads what may be behind cannot write what depends on it."""
+    """The objects that clients share. `homes` are the hosts of the dictionary's managers, by manager number. There is a
+    bank only if reads are linearizable: a client that may read stale values cannot write values that depend on them.
+    """
 
     folder: Path
     seed: str
@@ -68,12 +69,12 @@ class Things:
         return (self.folder / "stop").exists()
 
     def reached(self) -> Things:
-        """The same without the queues of lost nodes, which nobody can be given any more."""
+        """Return a copy without the queues of lost nodes, which can no longer be sent to a process."""
         return replace(self, queues=dict(filter(is_reached, self.queues.items())))
 
 
 def is_reached(named: tuple[str, Queue]) -> bool:
-    """Whether there is a way to a queue."""
+    """Return whether a queue is reachable."""
     try:
         named[1].size()
     except (DragonError, OSError):
@@ -82,8 +83,10 @@ def is_reached(named: tuple[str, Queue]) -> bool:
 
 
 class Client:
-    """One thread. It does one thing at a time, here and there; or, where it is devoted, to one object only: where that
-    is decided about on its own node it goes on when there is no way to others, and must not be told lies."""
+    """A client, which runs in one thread. It uses all objects in turn; a devoted client uses only one. If the node of
+    the client decides about that object, the client continues while other nodes are unreachable, and must still see
+    correct values.
+    """
 
     def __init__(self, things: Things, name: str, devoted: bool) -> None:
         self._things = things
@@ -99,7 +102,7 @@ class Client:
             time.sleep(self._chance.uniform(0, PAUSE) if known else PAUSE * 10)
 
     def _old(self) -> dict[str, Callable[[], bool]]:
-        """The use of each of those that are used all the time, by a key of it."""
+        """Return a function that uses each long-lived object, by one of its keys."""
         registers, counters = [f"old {number}" for number in range(OLD)], [f"counter {n}" for n in range(COUNTERS)]
         return {
             **{key: partial(self._use_register, key) for key in registers},
@@ -108,7 +111,7 @@ class Client:
         }
 
     def _near(self, host: str) -> list[Callable[[], bool]]:
-        """The use of those that a host decides about as long as all is well."""
+        """Return the functions that use the objects about which `host` decides as long as there is no fault."""
         homes = self._things.homes
         return [use for key, use in self._old().items() if homes[self._ddict.which_manager(key)] == host]
 
@@ -169,7 +172,7 @@ class Client:
         return known
 
     def _transfer(self, bank: Bank, giver: int, taker: int, amount: int) -> list[int]:
-        """Move money. Until it is known that the new amounts are there nobody else may see the accounts."""
+        """Move money. No other client may see the accounts before the new amounts are known to be written."""
         amounts = self._ddict.get_many(bank.accounts)
         changed = {
             bank.accounts[giver]: amounts[giver] - amount,
@@ -193,7 +196,7 @@ class Client:
 
 @contextmanager
 def or_end() -> Iterator[None]:
-    """End this process if it is not known whether it has a lock: if it has, the next one gets it."""
+    """Kill this process if it is unknown whether it holds a lock: if it does, the lock passes to the next process."""
     try:
         yield
     except OPEN as error:
@@ -222,7 +225,7 @@ def take(source: Queue, timeout: float) -> str | None:
 
 
 def use_up_memory(things: Things, host: str) -> None:
-    """Whenever somebody wants it, have all memory in which the objects of a host are."""
+    """Allocate all memory for objects on a host whenever the file of `wanted()` exists."""
     while not things.stopped():
         if wanted(things.folder, host).exists():
             own: Queue = Queue(0)
@@ -236,12 +239,12 @@ def use_up_memory(things: Things, host: str) -> None:
 
 
 def wanted(folder: Path, host: str) -> Path:
-    """The file that is there while the memory of a host is to be used up."""
+    """Return the path of the file that exists while the memory of a host is to be used up."""
     return folder / f"{host}.full"
 
 
 def clients(things: Things, name: str) -> None:
-    """Those of one process, whose id is kept for whoever wants to end it."""
+    """Run the clients of one process. It writes its id to a file, by which it can be killed."""
     works = [Client(things, f"{name}.{number}", number % 2 == 1).work for number in range(THREADS)]
     host, slot, _ = name.split(".")
     if slot == "0":
@@ -255,7 +258,7 @@ def clients(things: Things, name: str) -> None:
 
 
 def keep_up(things: Things, host: str, slot: int) -> None:
-    """Have a process of clients on a host for as long as that can be reached."""
+    """Keep a process of clients running on a host, and replace it when it ends."""
     for generation in itertools.count():
         name = f"{host}.{slot}.{generation}"
         process = start(things, host, name)
@@ -265,7 +268,7 @@ def keep_up(things: Things, host: str, slot: int) -> None:
 
 
 def start(things: Things, host: str, name: str) -> Process | None:
-    """A process of clients, once there is a way to its host; none where they are to stop."""
+    """Start a process of clients as soon as its host is reachable; return None if clients are to stop."""
     said = ""
     while not things.stopped():
         try:
@@ -279,7 +282,9 @@ def start(things: Things, host: str, name: str) -> Process | None:
 
 
 def await_end(things: Things, process: Process, name: str) -> None:
-    """Wait for a process, also while there is no way to it; some seconds longer than it should last."""
+    """Wait for a process to end, also while it is unreachable, and at most LATE seconds longer after clients are told
+    to stop.
+    """
     deadline, said = float("inf"), ""
     while time.monotonic() < deadline:
         try:
@@ -293,14 +298,14 @@ def await_end(things: Things, process: Process, name: str) -> None:
 
 
 def say(what: str, said: str) -> str:
-    """Say it, unless that was what was said last."""
+    """Print a message, unless it equals the last one."""
     if what != said:
         print(what, file=sys.stderr)
     return what
 
 
 def look_at_all(things: Things, ddict: DDict) -> None:
-    """What there is at the end."""
+    """Read all objects at the end."""
     recorder = Recorder(things.folder, FINAL)
     for number in range(OLD):
         key = f"old {number}"
@@ -318,7 +323,7 @@ def look_at_all(things: Things, ddict: DDict) -> None:
 
 
 def drain(recorder: Recorder, name: str, source: Queue) -> None:
-    """Take all that is in a queue, and note that it is empty then."""
+    """Take all messages from a queue, and record that it is empty then."""
     found: list[str | None] = [""]
 
     def take_one() -> str | None:

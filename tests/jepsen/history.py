@@ -1,8 +1,9 @@
-"""What clients did: when each operation was begun and when it returned, by the one clock of this machine, and what came
-of it.
+"""The history of what clients did: the begin and end of each operation, by the one clock of this machine, and its
+result.
 
-A client notes an operation before it begins and again when it has returned. One that has not returned, because its
-client was killed or because it raised an error that leaves this open, may have happened at any time since, or never.
+A client records an operation before it begins and again when it has returned. An operation that has not returned,
+because its client was killed or because it raised an error that leaves this open, may have happened at any time since
+its begin, or never.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from dragon.infrastructure.errors import DragonError
 
 __all__ = ["FINAL", "OPEN", "Operation", "Recorder", "gathered", "read", "write"]
 
-FINAL = "final"  # the client that looks at everything once all faults are mended
-# After these nobody knows whether the operation was done. Any other error is a fault of its own.
+FINAL = "final"  # the client that reads everything after all faults are over
+# After these errors it is unknown whether the operation was done. Any other error is a violation.
 OPEN = (DragonError, OSError, EOFError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`ended` is None where the outcome is not known; `error` says why, and `broken` that it should not have been
-    raised. In an explanation `error` is a note about it."""
+    """An operation. `ended` is None if the outcome is unknown; `error` says why. `broken` says that the error should
+    not have been raised. In an explanation `error` is a note about the operation.
+    """
 
     client: str
     object: str
@@ -48,14 +50,14 @@ class Operation:
 
 
 class Recorder:
-    """Notes what one client does, in a file of its own."""
+    """Record what one client does, in a file of its own."""
 
     def __init__(self, folder: Path, client: str) -> None:
         self._file = os.open(folder / f"{client}.client", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         self._count = 0
 
     def do(self, what: str, name: str, given: Any, call: Callable[[], Any]) -> bool:
-        """Do it; whether it returned."""
+        """Run and record an operation; return whether it returned."""
         self._count += 1
         self._note("begun", time.monotonic_ns(), what, name, given)
         try:
@@ -74,7 +76,7 @@ class Recorder:
 
 
 def gathered(folder: Path) -> list[Operation]:
-    """What all clients noted, in the order of their beginnings."""
+    """Return the operations of all clients, sorted by their begin."""
     found: list[Operation] = []
     for file in folder.glob("*.client"):
         operations: dict[int, Operation] = {}
@@ -91,10 +93,10 @@ def gathered(folder: Path) -> list[Operation]:
 
 
 def write(file: Path, operations: Iterable[Operation]) -> None:
-    """Keep them, one a line."""
+    """Write operations to a file, one per line."""
     file.write_text("".join(f"{json.dumps(asdict(operation))}\n" for operation in operations))
 
 
 def read(file: Path) -> list[Operation]:
-    """What write() kept."""
+    """Read operations that write() wrote."""
     return [Operation(**json.loads(line)) for line in file.read_text().splitlines()]

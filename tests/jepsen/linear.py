@@ -16,12 +16,12 @@ from jepsen.history import Operation
 
 __all__ = ["COUNTER", "REGISTER", "Model", "Verdict", "explained", "is_linearizable"]
 
-_STEPS = 2_000_000  # looks at an operation, after which it is given up
-_LONGEST = 300  # operations that are tried to be left out of an explanation
+_STEPS = 2_000_000  # steps after which the search is given up
+_LONGEST = 300  # operations that are tried for removal from an explanation
 
 
 class Verdict(Enum):
-    """What is_linearizable() found out."""
+    """The result of is_linearizable()."""
 
     YES = "linearizable"
     NO = "not linearizable"
@@ -92,12 +92,12 @@ COUNTER = Model(0, _counter, lambda operation, seen: operation.name == "get", _k
 
 
 def is_linearizable(model: Model, operations: Sequence[Operation], steps: int = _STEPS) -> Verdict:
-    """Whether there is such an order."""
+    """Return whether such an order exists."""
     return _search(model, operations, steps)[0]
 
 
 def _search(model: Model, operations: Sequence[Operation], steps: int) -> tuple[Verdict, int]:
-    """The verdict, and the latest return to which an order could be found."""
+    """Return the verdict, and the latest return up to which an order was found."""
     operations = sorted(_relevant(model, operations), key=lambda operation: operation.begun)
     count, twins = len(operations), _twins(operations)
     following, preceding = _linked(operations)
@@ -126,7 +126,7 @@ def _search(model: Model, operations: Sequence[Operation], steps: int) -> tuple[
                 following[preceding[entry]] = following[entry]
                 preceding[following[entry]] = preceding[entry]
             at = following[head]
-        else:  # the return of what has not happened yet: something before it was wrong
+        else:  # the return of an operation that is not in the order yet: an earlier choice was wrong
             reached = max(reached, operations[at - count].ended or 0)
             if not stack:
                 return Verdict.NO, reached
@@ -140,7 +140,7 @@ def _search(model: Model, operations: Sequence[Operation], steps: int) -> tuple[
 
 
 def _entries(operations: Sequence[Operation], at: int) -> list[int]:
-    """An operation's call, and its return where it has one, in the list of _linked()."""
+    """Return the entries of an operation's call, and of its return if it has one, in the list of _linked()."""
     return [at] if operations[at].ended is None else [at, at + len(operations)]
 
 
@@ -159,7 +159,9 @@ def _linked(operations: Sequence[Operation]) -> tuple[list[int], list[int]]:
 
 
 def _twins(operations: Sequence[Operation]) -> list[int | None]:
-    """For each operation of unknown outcome the one before it that is the same: that may as well happen first."""
+    """Return, for each operation of unknown outcome, the previous identical one: trying that one first loses
+    nothing.
+    """
     last: dict[tuple[str, Any], int] = {}
     twins: list[int | None] = []
     for index, operation in enumerate(operations):
@@ -173,13 +175,13 @@ def _twins(operations: Sequence[Operation]) -> list[int | None]:
 
 
 def _relevant(model: Model, operations: Sequence[Operation]) -> list[Operation]:
-    """Without those of unknown outcome that nobody would notice."""
+    """Leave out operations of unknown outcome whose effect no other operation could have observed."""
     seen = {operation.result for operation in operations if operation.ended is not None}
     return [one for one in operations if one.ended is not None or not model.spare(one, seen)]
 
 
 def explained(model: Model, operations: Sequence[Operation]) -> list[Operation]:
-    """A few operations that cannot have happened, out of many that cannot."""
+    """Reduce a non-linearizable history to a few operations that explain why."""
     _, reached = _search(model, operations, _STEPS)
     left = _relevant(model, [operation for operation in operations if operation.begun <= reached])
     known, left = _begun_late(model, left)
@@ -193,7 +195,7 @@ def explained(model: Model, operations: Sequence[Operation]) -> list[Operation]:
 
 
 def _shortened(model: Model, known: list[Operation], left: list[Operation]) -> list[Operation]:
-    """Without what may be left out of it, and need not be there for it to be wrong."""
+    """Leave out operations without which the history is still not linearizable."""
     size, tries = max(len(left) // 2, 1), _LONGEST
     while tries > 0:
         smaller = left

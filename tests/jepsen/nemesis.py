@@ -1,8 +1,9 @@
-"""What is done to hosts while clients work on them: a sequence of faults, drawn from a seed.
+"""Faults that are injected into hosts while clients work on them, in a sequence drawn from a seed.
 
-At most one host is lost, so that of two copies of anything one is left: it is killed, or paused or cut off for so long
-that the others go on without it. No host is lost while two do not reach each other for long, as the front end may take
-a copy from one of them then. The first host, on which the program itself runs, is not lost.
+At most one host is lost, so that one of two copies of anything survives. A host is lost if it is killed, or if it is
+paused or cut off for so long that the others continue without it. No host is lost while two hosts do not reach each
+other for long, because the front end may then remove a copy from one of them. The first host, on which the program
+itself runs, is never lost.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from peers.ssh import SshHosts, start_hosts
 
 __all__ = ["Nemesis", "start_victims"]
 
-_SHORT = 0.3, 2.0  # seconds that a host may be away without being lost: it is after about four
-_AWAY = 8.0, 12.0  # seconds after which it is lost
-_PARTED_LONG = 14.0, 20.0  # seconds after which one of two that do not reach each other keeps no copy
-_REPAIR = 8.0  # seconds that copying what was lost may take
+_SHORT = 0.3, 2.0  # seconds that a host may be unreachable without being lost: it is lost after about four
+_AWAY = 8.0, 12.0  # seconds unreachable after which a host is lost
+_PARTED_LONG = 14.0, 20.0  # seconds after which one of two hosts that do not reach each other keeps no copy
+_REPAIR = 8.0  # seconds that copying lost replicas may take
 _MEMORY, _ARENA = "192m", "64M"  # of each host, for dictionaries and for all else; a run takes half of it
-_CLOCK = "/run/clock"  # on each host, by how much its clock is wrong
+_CLOCK = "/run/clock"  # on each host, seconds by which its clock is wrong
 _NOT_OURS = ("sh -ec", "sshd:")  # what makes the host
 
 
 @contextmanager
 def start_victims(folder: Path) -> Iterator[SshHosts]:
-    """Three hosts to which all this can be done, for the time of the block."""
+    """Start three hosts on which all faults are possible, for the duration of the block."""
     library = folder / "clock.so"
     source = Path(__file__).with_name("clock.c")
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", f'-DCLOCK="{_CLOCK}"', "-o", library, source], check=True)
@@ -49,17 +50,17 @@ def start_victims(folder: Path) -> Iterator[SshHosts]:
 
 
 def _set_clock(lan: Lan, host: str, seconds: int) -> list[str]:
-    """The command by which the clock of a host is wrong by so many seconds."""
+    """Return the command that makes the clock of a host wrong by `seconds`."""
     octal = "".join(f"\\{byte:03o}" for byte in seconds.to_bytes(8, "little", signed=True))
     return lan.at(host, "sh", "-c", f"printf '{octal}' | dd of={_CLOCK} conv=notrunc status=none")
 
 
 @dataclass
 class Nemesis:
-    """Does it to the hosts of a run whose clients note their process ids in `folder`.
+    """Inject faults into the hosts of a run whose clients write their process ids to `folder`.
 
-    `done` says what was done and when, by the clock of the history; `lost` which hosts the others may have gone on
-    without, `missing` what this kernel cannot do.
+    `done` has what was done and when, by the clock of the history; `lost` the hosts without which the others may have
+    continued; `missing` the faults that this kernel cannot have.
     """
 
     lan: Lan
@@ -73,10 +74,10 @@ class Nemesis:
         self._chance = random.Random(self.seed)
         self._hosts = list(self.lan.addresses)
         self._wrecked: list[str] = []
-        self._calm_until = 0.0  # no host may be away before
+        self._calm_until = 0.0  # no host may be unreachable before this time
 
     def work(self, seconds: float) -> None:
-        """Do one thing after the other for that long; all is mended then, but for what cannot be."""
+        """Inject one fault after the other for `seconds`; afterwards all faults that can be are undone."""
         end = time.monotonic() + seconds
         great = self._chance.choice([*[self._lose_a_host] * 3, self._part_for_long, self._part_from_all, None])
         great_at = time.monotonic() + self._chance.uniform(0.1, 0.4) * seconds
@@ -104,7 +105,7 @@ class Nemesis:
             *[self._fill_memory, self._use_up_memory, self._fill_disk, self._set_a_clock],
         ]
 
-    # ---- small ones, which may happen during others
+    # ---- small faults, which may happen during others
 
     def _kill_a_process(self) -> None:
         host, pid = self._a_process()
@@ -120,17 +121,17 @@ class Nemesis:
             self._tell(host, "CONT", pid)
 
     def _a_process(self) -> tuple[str, str]:
-        """One with clients, by its id on its host."""
+        """Choose a process of clients, by its id on its host."""
         host = self._chance.choice(self._living())
         files = sorted(self.folder.glob(f"{host}.*.pid"), key=lambda file: file.stat().st_mtime)[-2:]
         return host, self._chance.choice(files).read_text() if files else ""
 
     def _tell(self, host: str, what: str, pid: str) -> bool:
-        """Whether there is such a process."""
+        """Send a signal to a client process; return whether it exists."""
         command = self.lan.at(host, "kill", f"-{what}", pid)
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
-    # ---- those that a run outlives whole
+    # ---- faults that the whole run survives
 
     def _pause_a_host(self) -> None:
         host = self._chance.choice(self._living())
@@ -165,11 +166,11 @@ class Nemesis:
         )
 
     def _fill_memory(self) -> None:
-        """Fill the memory in which dictionaries are."""
+        """Fill the memory of dictionaries."""
         self._fill("memory", "/dev/shm")
 
     def _use_up_memory(self) -> None:
-        """Have a client use up the memory in which all other objects are."""
+        """Have a client use up the memory of all other objects."""
         host = self._chance.choice(self._living())
         full = self._used_up(wanted(self.folder, host))
         self._hold(full, f"used up the memory of {host}", self._chance.uniform(1, 4), busy=True)
@@ -182,13 +183,13 @@ class Nemesis:
         self._hold(self.lan.full(host, folder), f"filled the {what} of {host}", self._chance.uniform(1, 4), busy=True)
 
     def _set_a_clock(self) -> None:
-        """Set the clock of a host, which stays so."""
+        """Set the clock of a host, permanently."""
         host = self._chance.choice(self._living())
         seconds = round(self._chance.choice([-1, 1]) * 10 ** self._chance.uniform(0, 7.5))
         subprocess.run(_set_clock(self.lan, host, seconds), check=True)
         self._note(f"set the clock of {host} to {seconds:+} s")
 
-    # ---- those that it does not
+    # ---- faults that the run does not survive whole
 
     def _lose_a_host(self) -> None:
         host = self._chance.choice(self._hosts[1:])
@@ -205,7 +206,10 @@ class Nemesis:
         self._calm_until = time.monotonic() + _REPAIR
 
     def _take_away(self, host: str, how: str) -> None:
-        """When one that was paused goes on without its cable, it hears from nobody that it is lost."""
+        """Cut off a host, pause it, or both, until it is lost.
+
+        A host that was paused and continues without its cable is not told by any other host that it is lost.
+        """
         away, seconds = self._stopped(self._all_of(host)), self._chance.uniform(*_AWAY)
         with ExitStack() as mending:
             if how.startswith("cut off"):
@@ -227,22 +231,22 @@ class Nemesis:
         self._calm_until = float("inf")  # when both have copies again only they know
 
     def _part_from_all(self) -> None:
-        """The front end, which decides who is lost, reaches it."""
+        """Cut off a host from all others except the front end, which decides which hosts are lost."""
         one = self._chance.choice(self._hosts)
-        # What the front end has decided arrives there later than elsewhere; but for the host that must not be lost.
+        # The decisions of the front end arrive there later than elsewhere, except on the host that must not be lost.
         late = self._chance.choice([0, 0.7]) if one != self._hosts[0] else 0
         with ExitStack() as mending:
             for other in self._hosts:
                 if other != one:
                     mending.enter_context(self.lan.parted(one, other))
             if late and self._enter(mending, self.lan.delayed(one, late)):
-                self.lost.append(one)  # a frame that is sent again may be too late
+                self.lost.append(one)  # a frame that is sent again may arrive too late
             seconds = self._chance.uniform(*_PARTED_LONG)
             self._hold(mending, f"parted {one}, late by {late:g} s, from all hosts for long", seconds, busy=True)
         self._calm_until = float("inf")
 
     def end_all(self) -> None:
-        """End all that is left of a run, so that the next one finds none of it."""
+        """Kill all processes of a run and remove its files, so that the next run starts clean."""
         for host in self._hosts:
             for pid in self._all_of(host):
                 _signal(pid, signal.SIGKILL)
@@ -250,7 +254,7 @@ class Nemesis:
         self.clean_up()
 
     def clean_up(self) -> None:
-        """Take away the files that are left at a host on which everything was killed, as its restart would."""
+        """Remove the files left on a host on which everything was killed, as a restart of the host would."""
         for host in self._wrecked:
             subprocess.run(self.lan.at(host, "find", RUNTIME, "-mindepth", "1", "-delete"), check=True)
             subprocess.run(self.lan.at(host, "find", "/dev/shm", "-mindepth", "1", "-delete"), check=True)
@@ -264,12 +268,14 @@ class Nemesis:
         return [pid for pid, command in self.lan.processes(host).items() if not command.startswith(_NOT_OURS)]
 
     def _agents_of(self, host: str) -> list[int]:
-        """All processes of a run there are called as the agent is, and come from it."""
+        """Return the ids of the agents on a host: processes of a run have the agent's command line and are its
+        children.
+        """
         found = [pid for pid, command in self.lan.processes(host).items() if "dragon node" in command]
         return [pid for pid in found if _parent(pid) not in [None, *found]]
 
     def _hold(self, fault: AbstractContextManager[object], what: str, seconds: float, busy: bool = False) -> None:
-        """Have a fault for so long; `busy`, with small ones meanwhile."""
+        """Keep a fault for `seconds`; if `busy`, inject small faults meanwhile."""
         with ExitStack() as mending:
             if not self._enter(mending, fault):
                 return
@@ -280,7 +286,7 @@ class Nemesis:
                     time.sleep(seconds)
 
     def _enter(self, mending: ExitStack, fault: AbstractContextManager[object]) -> bool:
-        """Begin a fault, unless this machine cannot have it; whether it has begun."""
+        """Begin a fault, unless this machine cannot have it; return whether it has begun."""
         try:
             mending.enter_context(fault)
         except pytest.skip.Exception as error:

@@ -1,4 +1,4 @@
-"""One run of the clients with faults, and what comes of it."""
+"""One run of the clients with faults, and its result."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from peers.ssh import SshHosts
 __all__ = ["Round", "judged", "round_of"]
 
 CLIENTS = Path(__file__).with_name("clients.py")
-QUIET = 3.0  # seconds in which clients go on after all is mended
-ENDING = 30.0  # seconds that may pass until nothing of a run is left
-LONGEST = 150.0  # seconds that the rest may take: time-outs of those who were away, and looking at everything
+QUIET = 3.0  # seconds for which clients continue after all faults are over
+ENDING = 30.0  # maximum seconds until nothing of a run is left
+LONGEST = 150.0  # maximum seconds for the rest: timeouts of clients that were unreachable, and reading everything
 
 
 @dataclass
 class Round:
-    """What was done, and what is wrong with it. `stale` are reads that were behind, where they may be."""
+    """The faults of a round, and the violations found. `stale` are reads that lag behind, if they are allowed to."""
 
     operations: list[Operation]
     done: list[tuple[int, str]]
@@ -44,13 +44,13 @@ class Round:
         )
 
     def unknown(self) -> Counter[str]:
-        """Why outcomes are unknown."""
+        """Count the reasons for unknown outcomes."""
         errors = [operation.error for operation in self.operations if operation.ended is None]
         return Counter(error.partition(":")[0] or "its process was killed" for error in errors)
 
 
 def round_of(hosts: SshHosts, site: Site, folder: Path, seed: str, seconds: float, reads: str) -> Round:
-    """Have clients work for so long, with faults, and look at what they have noted. `folder` is where that goes."""
+    """Run clients with faults for `seconds`, and check their history. `folder` receives it."""
     folder.mkdir(parents=True)
     nemesis = Nemesis(hosts.lan, folder, seed)
     run = hosts.start(site, "--no-label", CLIENTS, folder, seed, reads)
@@ -88,7 +88,7 @@ def round_of(hosts: SshHosts, site: Site, folder: Path, seed: str, seconds: floa
 
 
 def judged(operations: list[Operation], lost: list[str], reads: str) -> tuple[list[Fault], list[Fault]]:
-    """What is wrong, and what is behind, as reads of a dictionary of the kind `default` may be."""
+    """Return violations, and stale reads, which are permitted to a dictionary of the kind `default`."""
     if reads == "linearizable":
         return check(operations, lost), []
     wrong = check(without_reads(operations), lost) + reads_that_go_back(operations, lost)
@@ -96,7 +96,7 @@ def judged(operations: list[Operation], lost: list[str], reads: str) -> tuple[li
 
 
 def what_is_left(hosts: SshHosts) -> list[str]:
-    """What a run that is over has left at its hosts, and does not take away in time."""
+    """Return what a run has left at its hosts and does not remove in time."""
     deadline = time.monotonic() + ENDING
     while (left := hosts.leftovers()) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def go_on(hosts: SshHosts, site: Site, keep: Path, arguments: argparse.Namespace) -> int:
-    """One round after the other; 1 where something was wrong."""
+    """Run one round after the other; return 1 if there was a violation."""
     end, number, totals = time.monotonic() + arguments.minutes * 60, 0, Counter[str]()
     missing, unknown = set[str](), Counter[str]()
     while time.monotonic() < end:
@@ -97,7 +97,7 @@ def go_on(hosts: SshHosts, site: Site, keep: Path, arguments: argparse.Namespace
 
 
 def check_again(folder: Path) -> int:
-    """Judge a history that was kept."""
+    """Check a saved history again."""
     known = json.loads((folder / "faults.json").read_text())
     faults, stale = judged(read(folder / "history.jsonl"), known["lost"], known["reads"])
     for fault in faults:

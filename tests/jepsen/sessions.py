@@ -1,7 +1,7 @@
-"""What one process may rely on where reads look at the copy of their own node: it reads what it put itself, or
-something newer, and never goes back to what is older than what it has read already.
+"""The guarantees to one process if reads use the copy on their own node: a process reads its own puts, or something
+newer, and never an older value than one that it has read already.
 
-A value is older than another one where its put had returned before that of the other one was begun.
+A value is older than another one if its put returned before the put of the other began.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ _NEVER = -1
 def going_back(
     operations: Sequence[Operation], is_counter: bool, own_only: bool = False
 ) -> Iterator[tuple[Operation, Operation]]:
-    """Reads of one object that are behind what their process knew when they began, each with the operation by which it
-    knew that. `own_only` is what it has put, not what it has read: that may be gone with the node that decides."""
+    """Return reads of one object that are older than what their process knew when they began, each with the operation
+    from which the process knew it. `own_only` counts only the process's own puts, not its reads: values that it read
+    may be lost with the primary.
+    """
     by_process = defaultdict(list)
     for one in operations:
         by_process[one.client.rpartition(".")[0]].append(one)
@@ -50,7 +52,7 @@ def _reads(operations: Iterable[Operation]) -> list[Operation]:
 
 
 class _AgesOfCounts:
-    """Counts grow, so they are their own ages."""
+    """Ages of counter values: counts only grow, so each value is its own age."""
 
     def known(self, operation: Operation, own_only: bool) -> list[int]:
         if operation.name == "add":
@@ -65,7 +67,7 @@ class _AgesOfCounts:
 
 
 class _AgesOfValues:
-    """When the put of each value began, and when it had returned: a value whose put began later is newer."""
+    """Ages of values by their puts: when the put of each value began, and when it returned. A later begin is newer."""
 
     def __init__(self, operations: Collection[Operation]) -> None:
         self._puts = {one.given: one for one in operations if one.given is not None}
@@ -83,7 +85,7 @@ class _AgesOfValues:
         return self._puts[value].begun if value in self._puts else _NEVER
 
     def replaced(self, value: Any) -> float:
-        """When at the latest it was there first."""
+        """Return the latest time at which a value had been replaced."""
         if value is None:
             return self._last_pop
         return _end(self._puts[value]) if value in self._puts else float("inf")

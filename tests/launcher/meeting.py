@@ -1,4 +1,4 @@
-"""A meeting that agents come to, and callers of all kinds."""
+"""A rendezvous that agents join, and that callers of all kinds connect to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def node(name: str) -> NodeDescriptor:
 
 
 def asynchronously(work: Coroutine[Any, Any, Any], timeout: float = 60) -> Any:
-    """Run it on an event loop, which is clean after it."""
+    """Run a coroutine on a new event loop, with a timeout."""
 
     async def bounded() -> Any:
         async with asyncio.timeout(timeout):
@@ -35,7 +35,7 @@ def asynchronously(work: Coroutine[Any, Any, Any], timeout: float = 60) -> Any:
 
 
 class Meeting(Rendezvous):
-    """Listens on this machine."""
+    """A rendezvous that listens on this machine."""
 
     def __init__(self, *nodes: str) -> None:
         super().__init__(list(nodes))
@@ -56,7 +56,7 @@ class Meeting(Rendezvous):
         return await join(self.token_of(index), node(name), ["10.0.0.1"], 7, timeout)
 
     async def call(self) -> Control:
-        """A connection of somebody who speaks TLS and compares nothing."""
+        """Connect as a caller that speaks TLS but does not authenticate."""
         loop = asyncio.get_running_loop()
         context: ssl.SSLContext = pinned_context()
         _, control = await loop.create_connection(lambda: Control("the front end"), "127.0.0.1", self.port, ssl=context)

@@ -1,6 +1,6 @@
-"""A program that runs a command over the nodes of a launcher, with agents that run plain subprocesses.
+"""Run a command over the nodes of a launcher, with agents that run plain subprocesses.
 
-Arguments: what is wanted (Wanted, as JSON), options (Options, as JSON), and the command.
+Arguments: the request (Wanted, as JSON), options (Options, as JSON), and the command.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ async def run() -> int:
     options = msgspec.json.decode(sys.argv[2], type=Options)
     launcher = choose(wanted)
     assert launcher is not None
-    # The same words, to another program.
+    # The same command line, with another program.
     python, _m, _dragon, _node, *rest = launcher.command
     launcher.command = [python, os.environ.get("STAND_IN", str(STAND_IN)), *rest]
     head = Head(executable=sys.argv[3], arguments=sys.argv[4:], environment=carried(), folder=os.getcwd())

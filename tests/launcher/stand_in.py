@@ -1,4 +1,4 @@
-"""An agent that joins and plays its part of the control messages, with plain subprocesses instead of a runtime."""
+"""A stand-in agent: it joins and handles control messages, with plain subprocesses instead of a runtime."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StandIn:
         self.process: asyncio.subprocess.Process | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.over = asyncio.Event()
-        self.told = asyncio.Event()  # that the head process has ended
+        self.told = asyncio.Event()  # notification that the head process has ended
         control.on_message = self.on_message
         control.on_lost = lambda reason: self.over.set()
 
@@ -114,7 +114,7 @@ class StandIn:
 
 
 def serve_options() -> Token:
-    """The token, as `dragon node` makes it of the same command line."""
+    """Parse the token as `dragon node` does."""
     tokens: list[Token] = []
     sys.modules["dragon.agent.node"] = SimpleNamespace(serve=lambda token: tokens.append(token) or 0)  # type: ignore
     node.main(sys.argv[1:])
@@ -136,7 +136,7 @@ async def main() -> int:
         print(error, file=sys.stderr)
         return 1
     await StandIn(membership, control).over.wait()
-    await asyncio.sleep(0.05)  # what was sent goes out
+    await asyncio.sleep(0.05)  # flush the messages that were sent
     return 0
 
 

@@ -1,7 +1,7 @@
-"""What launchers speak to, for real: Slurm, hosts behind sshd, Ray, the pods of a Job, all on this machine.
+"""Real peers of the launchers: Slurm, hosts with sshd, Ray, the pods of a Job, all on this machine.
 
-Each module starts its peer once for the whole session, in a temporary folder, and ends all of it. Its fixture hands the
-peer to one test after the other, each of which must leave nothing there. Where a peer cannot be had, it skips the test
+Each module starts its peer once per session, in a temporary folder, and ends all of it. Its fixture gives the peer to
+one test after the other, each of which must leave nothing there. If a peer is not available, the fixture skips the test
 and says what is missing.
 """
 
@@ -31,38 +31,38 @@ needs_agent = pytest.mark.skipif(
 
 
 class Peer(Protocol):
-    """A place with several nodes. `nodes` are their names, as programs see them."""
+    """A cluster of several nodes. `nodes` are their names, as programs see them."""
 
     nodes: tuple[str, ...]
 
     def start(self, site: Site, *words: str | Path) -> subprocess.Popen[str]:
-        """Run `dragon` with these words over all nodes; its streams are those of the process."""
+        """Run `dragon` with these arguments over all nodes; its streams are those of the returned process."""
 
     def leftovers(self) -> list[str]:
-        """What runs have left there."""
+        """Return what runs have left on the nodes."""
 
 
 @contextmanager
 def nothing_left(peer: Any) -> Iterator[Any]:
-    """A peer for one test, which is over when nothing of its runs is left there."""
+    """Provide a peer for one test, and wait afterwards until nothing of the test's runs is left there."""
     yield peer
     await_that(lambda: not peer.leftovers(), "the end of all that runs have left")
 
 
 def dragon(*words: str | Path) -> list[str]:
-    """The command line of `dragon`."""
+    """Return the command line of `dragon`."""
     return [sys.executable, "-m", "dragon", *map(str, words)]
 
 
 def front_end(process: subprocess.Popen[str]) -> psutil.Process:
-    """The `dragon` command itself, below the commands that started it."""
+    """Return the process of the `dragon` command itself, a descendant of the commands that started it."""
     family = [psutil.Process(process.pid)]
     family += family[0].children(recursive=True)
     return next(one for one in family if one.exe() == str(Path(sys.executable).resolve()))
 
 
 def hear(site: Site, process: subprocess.Popen[str], count: int = 1, timeout: float = 60) -> list[str]:
-    """The next lines that it writes. Where they do not come, everything is killed, and the test fails."""
+    """Read the next lines of a process's output. If they do not arrive in time, kill everything and fail the test."""
     assert process.stdout is not None
     begin = time.monotonic()
     alarm = threading.Timer(timeout, site.kill)
@@ -79,7 +79,9 @@ def hear(site: Site, process: subprocess.Popen[str], count: int = 1, timeout: fl
 
 
 def hear_error(site: Site, process: subprocess.Popen[str], text: str, timeout: float = 60) -> float:
-    """Wait for a line with that text on its standard error; the seconds that took. It fails where it does not come."""
+    """Wait for a line with `text` on a process's standard error, or fail the test; return the seconds that this
+    took.
+    """
     assert process.stderr is not None
     begin = time.monotonic()
     alarm = threading.Timer(timeout, site.kill)
@@ -96,7 +98,7 @@ def hear_error(site: Site, process: subprocess.Popen[str], text: str, timeout: f
 
 
 def await_that(condition: Callable[[], object], what: str, timeout: float = 30) -> None:
-    """Wait until a condition holds, and fail where that takes too long."""
+    """Wait until a condition holds, and fail the test if this takes too long."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"

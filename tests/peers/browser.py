@@ -1,4 +1,4 @@
-"""Chromium without a screen, which shows the pages that a run serves."""
+"""Headless Chromium, which shows the pages that a run serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["browser"]
 
 @pytest.fixture
 def browser() -> Iterator[Any]:
-    """A page of a browser. What goes wrong in its scripts fails the test."""
+    """Provide a page in a browser. Errors in the page's scripts fail the test."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -26,6 +26,6 @@ def browser() -> Iterator[Any]:
         page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
         yield page
         opened.close()
-    # A run that is over is not reached any more.
+    # Requests to a run that has ended fail.
     wrong = [text for text in wrong if "net::ERR_" not in text]
     assert wrong == []

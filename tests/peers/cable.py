@@ -1,10 +1,10 @@
-"""A long cable between a host and its switch: every frame takes longer, in both directions.
+"""A long cable between a host and its switch: it delays every frame, in both directions.
 
     cable.py DEVICE BRIDGE SECONDS
 
-`DEVICE` is the switch's end of the cable and leaves `BRIDGE` for as long as this runs; a tap device stands there in its
-place, and frames are carried between the two here. It says "ready", and ends when its standard input does. The kernel's
-own way, `tc qdisc ... netem`, is missing in kernels made for virtual machines.
+`DEVICE` is the switch's end of the cable. It leaves `BRIDGE` while this program runs; a tap device takes its place, and
+this program carries frames between the two. It prints "ready", and ends when its standard input is closed. The kernel's
+own tool, `tc qdisc ... netem`, is missing in kernels made for virtual machines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TAP, _NO_PACKET_INFORMATION, _HEADERS = 0x0002, 0x1000, 0x4000
 _CHECKSUM, _TCP4, _TCP6 = 0x01, 0x02, 0x04
 _SOL_PACKET, _IGNORE_OUTGOING, _VNET_HEADER = 263, 23, 15
 _ALL_PROTOCOLS = 3
-_LARGEST = 10 + 14 + 65536  # bytes: a header of virtio_net, which says what is left to be done for a frame, and a frame
+_LARGEST = 10 + 14 + 65536  # bytes: a header of virtio_net, which describes offloaded work of a frame, and a frame
 
 
 def main() -> None:
@@ -37,12 +37,12 @@ def main() -> None:
         print("ready", flush=True)
         _carry(end.fileno(), tap, seconds)
     finally:
-        os.close(tap)  # which takes it away
+        os.close(tap)  # closing it removes the device
         _ip("link", "set", "dev", device, "master", bridge)
 
 
 def _end_of(device: str) -> socket.socket:
-    """What arrives at a device, and is sent from it, with headers of virtio_net."""
+    """Open a socket that receives from and sends to a device, with headers of virtio_net."""
     end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     end.setsockopt(_SOL_PACKET, _VNET_HEADER, 1)
     end.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)
@@ -53,7 +53,7 @@ def _end_of(device: str) -> socket.socket:
 
 
 def _tap(name: str) -> int:
-    """A network device of which this process is the cable, with the same headers."""
+    """Make a network device whose frames this process carries, with the same headers."""
     tap = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _TAP | _NO_PACKET_INFORMATION | _HEADERS))
     fcntl.ioctl(tap, _TUNSETOFFLOAD, _CHECKSUM | _TCP4 | _TCP6)
@@ -61,7 +61,9 @@ def _tap(name: str) -> int:
 
 
 def _carry(one: int, other: int, seconds: float) -> None:
-    """Carry frames between two descriptors, each so late, until standard input ends. Those under way arrive then."""
+    """Carry frames between two descriptors with a delay, until standard input is closed. Frames in flight are delivered
+    then.
+    """
     to = {one: other, other: one}
     under_way: deque[tuple[float, int, bytes]] = deque()
     ended = False
@@ -77,7 +79,7 @@ def _carry(one: int, other: int, seconds: float) -> None:
             try:
                 os.write(there, frame)
             except OSError:
-                continue  # the device is down, or its queue is full: a frame is lost, as on any cable
+                continue  # the device is down, or its queue is full: the frame is lost, as on any cable
 
 
 def _ip(*words: str) -> None:
