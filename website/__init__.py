@@ -1,1 +1,1 @@
-"""The site of the documents: `make docs`."""
+"""The website of the documents, which `make docs` builds."""

@@ -1,6 +1,6 @@
-"""Build the site from docs/, the pages at the root and the docstrings: `python -m website.build FOLDER`.
+"""Build the website from docs/, the pages at the root and the docstrings: `python -m website.build FOLDER`.
 
-Fails on any warning of the generator and on any link, anchor or picture that leads nowhere.
+The build fails on any warning of the generator and on any dead link, anchor or picture.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from website import commands, inventory, links, notebooks, pages, reference, tex
 
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "website"
-_LISTED = 20  # dead links
+_LISTED = 20  # number of dead links that are shown
 
 
 def build(stage: Path) -> Path:
@@ -72,7 +72,7 @@ def _generate(stage: Path) -> None:
 
 
 def _use_own_search(site: Path) -> None:
-    """Replace the generator's search, which finds only what has all words of a question, by search.js."""
+    """Replace the generator's search, which finds only pages with all words of a query, by search.js."""
     (worker,) = (site / "assets" / "javascripts" / "workers").glob("search.*.js")
     shutil.copy(HERE / "search.js", worker)
 

@@ -20,7 +20,7 @@ _OF_ITS_OWN = {
 
 
 def page() -> str:
-    """All commands, a section each.
+    """Return a page with a section for each command.
 
     Raises:
         SystemExit: the package is not installed.
@@ -48,7 +48,7 @@ def _help(module: str) -> str:
 
 
 def _help_of_plan() -> str:
-    """What `dragon plan --help` prints; its options are those of `dragon`, so it has no parser."""
+    """Return what `dragon plan --help` prints. Its options are those of `dragon`, so it has no parser of its own."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         importlib.import_module("dragon.cli.plan").main(["--help"], lambda words: 0)
     return printed.getvalue()

@@ -1,4 +1,6 @@
-"""The gallery: a heading of docs/gallery.md that links to a program is followed by it, its output and its picture."""
+"""The gallery: below each heading of docs/gallery.md that links to a program, insert the program, its output and its
+picture.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _FOLDER = "examples/gallery"
 
 @dataclass(frozen=True)
 class Program:
-    """A program of the gallery; its output and picture lie in examples/gallery under its name."""
+    """A program of the gallery. Its output and picture are in examples/gallery under its name."""
 
     title: str
     path: Path
@@ -26,24 +28,24 @@ class Program:
 
     @property
     def about(self) -> str:
-        """The docstring."""
+        """The docstring of the program."""
         return ast.get_docstring(ast.parse(self.path.read_text())) or ""
 
     @property
     def code(self) -> str:
-        """The source below the docstring."""
+        """The source of the program below its docstring."""
         text = self.path.read_text()
         return text.split('"""', 2)[2].lstrip() if self.about else text
 
 
 def programs(root: Path) -> Iterator[Program]:
-    """The programs in the order of the page."""
+    """Yield the programs in the order of the page."""
     for match in _PROGRAM.finditer((root / "docs" / "gallery.md").read_text()):
         yield _program(root, match)
 
 
 def expanded(text: str, root: Path) -> str:
-    """The page with the programs in it."""
+    """Return the text of the page with the programs inserted."""
 
     def shown(match: re.Match[str]) -> str:
         program = _program(root, match)

@@ -1,4 +1,4 @@
-"""objects.inv: what other projects link to this one's names by (Sphinx's format, version 2)."""
+"""The inventory objects.inv (Sphinx's format, version 2), with which other projects link to this project's names."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _HEADER_LINES = 4
 
 
 def entries(inventory: Path) -> list[str]:
-    """The lines of an inventory, one for each name."""
+    """Return the lines of an inventory, one for each name."""
     return zlib.decompress(_split(inventory)[1]).decode().splitlines()
 
 
 def complete(inventory: Path, version: str, others: Mapping[str, str]) -> None:
-    """Leave out names with a part that begins with an underscore, and add the version and further names.
+    """Remove names with a part that begins with an underscore, and add the version and further names.
 
     Args:
-        inventory: what mkdocstrings wrote.
+        inventory: the file that mkdocstrings wrote.
         version: of the package.
-        others: the further names, and for each the one that the inventory has.
+        others: the further names, each with the name in the inventory that it stands for.
     """
     public = {line.split(" ", 1)[0]: line for line in entries(inventory) if "._" not in line.split(" ", 1)[0]}
     for name, known in others.items():

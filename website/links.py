@@ -1,4 +1,4 @@
-"""Links of the built site that lead nowhere."""
+"""Find dead links of the built website."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINKING = {"a": "href", "link": "href", "img": "src", "script": "src", "source"
 
 
 class _Targets(HTMLParser):
-    """What a page links to and what it can be linked to by."""
+    """The links and the anchors of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,12 +36,12 @@ def _targets(page: Path) -> _Targets:
 
 
 def dead(site: Path) -> list[str]:
-    """Each link of a page within the site whose file or anchor there is not, with its page."""
+    """Return each link within the website whose file or anchor does not exist, with its page."""
     _targets.cache_clear()
     return [
         f"{page.relative_to(site)}: {link}"
         for page in sorted(site.rglob("*.html"))
-        if page.name != "404.html"  # its links begin at the host's root, which only the host knows
+        if page.name != "404.html"  # its links are relative to the host's root, which is not known here
         for link in dict.fromkeys(_targets(page).links)
         if not _leads_somewhere(link, page, site)
     ]

@@ -8,14 +8,14 @@ from typing import Any
 
 __all__ = ["notebook", "outputs"]
 
-_LINK = re.compile(r"!?\[([^\]]*)\]\((?!https?://)[^)]*\)")  # to what lies beside the page
+_LINK = re.compile(r"!?\[([^\]]*)\]\((?!https?://)[^)]*\)")  # a link to a file of the repository
 _BLOCK = re.compile(r"^```(py|text)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
 
 def notebook(page: str) -> str:
-    """Return a page as a notebook in JSON (nbformat 4.5), each of its blocks of Python a cell without outputs.
+    """Return a page as a notebook in JSON (nbformat 4.5), in which each block of Python is a cell without outputs.
 
-    Of links to what lies beside the page the text stays: a notebook is opened anywhere.
+    Links to files of the repository are replaced by their text, because a notebook may be opened anywhere.
     """
     cells: list[dict[str, Any]] = []
 
@@ -40,7 +40,7 @@ def notebook(page: str) -> str:
 
 
 def outputs(page: str) -> list[str]:
-    """Return what each cell prints by the page, in the order of the cells; "" where the page shows nothing."""
+    """Return the output that the page shows for each cell, in the order of the cells; "" if the page shows none."""
     shown: list[str] = []
     for kind, text in _BLOCK.findall(page):
         if kind == "py":

@@ -1,4 +1,4 @@
-"""The pages of docs/, of the examples and of the root, placed as the site has them."""
+"""The pages of docs/, of the examples and of the root, placed as the website has them."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
 _AT_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _CODE_BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
-# Where `Queue` and the like are those of multiprocessing.
+# Pages on which `Queue` and similar names are those of multiprocessing.
 _OF_MULTIPROCESSING = {"from_multiprocessing.md", "examples/telemetry/README.md", "benchmarks.md", "index.md"}
-# What a span of code is not to be linked in: a heading, a link's text, more than one backtick.
+# Code spans that are not linked: in a heading, in a link's text, with more than one backtick.
 _SPAN = re.compile(r"(?<![`\[])`([A-Za-z_][\w.]*)(\(\)|\([^`]*\))?`(?![`\]])")
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page that the site has from the repository."""
+    """A page of the website that comes from the repository."""
 
     source: Path
-    at: str  # in the site's folder of pages
+    at: str  # path in the website's folder of pages
     text: str
 
     @property
     def title(self) -> str:
-        """The page's first heading."""
+        """The first heading of the page."""
         return next(line[2:] for line in self.text.splitlines() if line.startswith("# "))
 
 
 def stage(root: Path, folder: Path, names: Mapping[str, str]) -> list[Page]:
-    """Place all pages and what they show or name into a folder.
+    """Copy all pages, and the files that they show or link to, into a folder.
 
     Args:
         root: the repository.
-        folder: what the generator reads.
-        names: identifiers of the reference by what documents call them.
+        folder: the generator's input folder.
+        names: identifiers of the reference by the names that documents use.
 
     Raises:
-        SystemExit: a page links to what the repository does not have.
+        SystemExit: a page links to a file that the repository does not have.
     """
     places = {path: path.relative_to(root / "docs").as_posix() for path in sorted((root / "docs").rglob("*.md"))}
     places |= {path: path.relative_to(root).as_posix() for path in sorted((root / "examples").rglob("*.md"))}
@@ -75,7 +75,7 @@ def _outside_code(text: str, change: Callable[[str], str]) -> str:
 
 
 def _named(text: str, names: Mapping[str, str]) -> str:
-    """The text with spans of code that name something public linked to the reference."""
+    """Return the text with links to the reference for code spans that name something public."""
 
     def linked(match: re.Match[str]) -> str:
         identifier = names.get(match[1])
@@ -86,7 +86,7 @@ def _named(text: str, names: Mapping[str, str]) -> str:
 
 
 def _linked(text: str, source: Path, root: Path, folder: Path, places: Mapping[Path, str], at: str) -> str:
-    """The text with its links as the site has them."""
+    """Return the text with its links changed to those of the website."""
 
     def moved(match: re.Match[str]) -> str:
         target = match[2]
@@ -102,7 +102,9 @@ def _linked(text: str, source: Path, root: Path, folder: Path, places: Mapping[P
 
 
 def _copied(path: Path, root: Path, folder: Path, link: str) -> str:
-    """Where a file that is no page is placed: pictures of docs/ beside the pages, all others in the folder `files`."""
+    """Copy a file that is not a page: pictures of docs/ beside the pages, all others into the folder `files`. Return
+    its path.
+    """
     if not path.is_file():
         raise SystemExit(f"{link}: no such page or file")
     docs = root / "docs"

@@ -1,4 +1,4 @@
-"""Signatures as a caller reads them: constants by their value, no private names and parameters."""
+"""Show signatures as a caller reads them: constants by their value, without private names and parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _Member = TypeVar("_Member", griffe.Function, griffe.Attribute)
-_DEPTH = 4  # an alias may be made of aliases
+_DEPTH = 4  # an alias may refer to other aliases
 
 
 class PlainSignatures(griffe.Extension):
@@ -22,11 +22,11 @@ class PlainSignatures(griffe.Extension):
         for function in _members(pkg, griffe.Function):
             shown = [_plain(parameter) for parameter in function.parameters if not _is_private(parameter.name)]
             function.parameters, function.returns = griffe.Parameters(*shown), _resolved(function.returns)
-        # Last, as functions are shown with what private names have as their values.
+        # Last, because functions are shown with the values of private names.
         for attribute in _members(pkg, griffe.Attribute):
             attribute.annotation = _resolved(attribute.annotation)
             if isinstance(attribute.value, griffe.Expr):
-                attribute.value = None  # how it is computed is nothing that a caller sees
+                attribute.value = None  # how the value is computed does not concern a caller
 
 
 def _is_private(name: str) -> bool:
@@ -34,7 +34,7 @@ def _is_private(name: str) -> bool:
 
 
 def _members(parent: griffe.Module | griffe.Class, kind: type[_Member]) -> Iterator[_Member]:
-    """All of that kind below a module or class."""
+    """Return all members of a kind below a module or class."""
     for member in list(parent.members.values()):
         if isinstance(member, kind):
             yield member
@@ -50,7 +50,7 @@ def _plain(parameter: griffe.Parameter) -> griffe.Parameter:
 
 
 def _resolved(expression: str | griffe.Expr | None, depth: int = _DEPTH) -> str | griffe.Expr | None:
-    """The expression with what private names stand for in their place."""
+    """Return the expression with private names replaced by what they stand for."""
     if not isinstance(expression, griffe.Expr) or depth == 0:
         return expression
     if isinstance(expression, griffe.ExprName):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-# Of several modules' names that are alike, those that the guides mean.
+# If several modules have a name in common, the one that the guides mean.
 _MEANT = (
     "dragon.native.process.Process",
     "dragon.native.queue.Queue",
@@ -34,7 +34,9 @@ _MEANT = (
 
 @dataclass(frozen=True)
 class Module:
-    """A public module and what it makes public: names that are described there, and others of what has one already."""
+    """A public module and its public names: those that are described there, and aliases of names described
+    elsewhere.
+    """
 
     name: str
     about: str
@@ -55,7 +57,7 @@ class Topic:
 
 @functools.cache
 def package(name: str, source: Path) -> griffe.Module:
-    """A package's docstrings and annotations, which are read and not imported."""
+    """Load a package's docstrings and annotations, which are read without importing the package."""
     loader = griffe.GriffeLoader(
         search_paths=[source], extensions=griffe.load_extensions(PlainSignatures), docstring_parser=griffe.Parser.google
     )
@@ -66,10 +68,10 @@ def package(name: str, source: Path) -> griffe.Module:
 
 
 def topics(root: Path) -> list[Topic]:
-    """The topics of reference.toml with the names of their modules."""
+    """Return the topics of reference.toml with the names of their modules."""
     with (root / "website" / "reference.toml").open("rb") as file:
         tables = tomllib.load(file)["topic"]
-    first: dict[str, str] = {}  # what has a name in the reference, by the path of its definition
+    first: dict[str, str] = {}  # objects that have a name in the reference, by the path of their definition
     return [
         Topic(
             table["file"],
@@ -86,14 +88,14 @@ def topics(root: Path) -> list[Topic]:
 
 
 def found(name: str, root: Path) -> griffe.Object | griffe.Alias:
-    """What a full name stands for."""
+    """Return the object that a full name stands for."""
     first, _, rest = name.partition(".")
     loaded = package(first, root / "src")
     return loaded[rest] if rest else loaded
 
 
 def version(root: Path) -> str:
-    """The version of the package."""
+    """Return the version of the package."""
     found_version = package("dragon", root / "src")["__version__"]
     return str(ast.literal_eval(str(found_version.value)))
 
@@ -113,7 +115,7 @@ def _module(name: str, only: Sequence[str] | None, root: Path, first: dict[str, 
 
 
 def _is_ours(module: griffe.Object | griffe.Alias, name: str) -> bool:
-    """Whether the docstring of a name is ours: it is none of another package's, or of the compiled core's."""
+    """Return whether the docstring of a name belongs to this project, not to another package or the compiled core."""
     member = module.members.get(name)
     if member is None:
         return False
@@ -121,7 +123,7 @@ def _is_ours(module: griffe.Object | griffe.Alias, name: str) -> bool:
         try:
             target = member.final_target
         except griffe.AliasResolutionError:
-            return False  # one of another package, or of constants that are assigned together
+            return False  # a docstring of another package, or of constants that are assigned together
         return target.path.startswith(("dragon.", "torchloader.")) and "._core" not in target.path
     return not (isinstance(member, griffe.Attribute) and _names_another(member))
 
@@ -132,16 +134,16 @@ def _names_another(attribute: griffe.Attribute) -> bool:
 
 
 def others(all_topics: Sequence[Topic]) -> dict[str, str]:
-    """Further names of what the reference describes, and the names that it is described under."""
+    """Return further names of objects in the reference, each with the name under which the object is described."""
     modules = [module for topic in all_topics for module in topic.modules]
     return {f"{module.name}.{name}": known for module in modules for name, known in module.again.items()}
 
 
 def identifiers(all_topics: Sequence[Topic]) -> dict[str, str]:
-    """The full names by what documents call them: the whole name, or its last part where no other name has that."""
+    """Return full names by the names that documents use: the whole name, or its last part if it is unique."""
     full = [f"{module.name}.{name}" for topic in all_topics for module in topic.modules for name in module.names]
     last = Counter(name.rpartition(".")[2] for name in full)
-    # Constants and functions have the names of too many other things.
+    # The names of constants and functions are often also names of other things.
     classes = {
         short: name
         for name in full

@@ -1,4 +1,4 @@
-"""The site as plain text, for language models and other readers of text: llms.txt and llms-full.txt."""
+"""The website as plain text, for language models and other readers of text: llms.txt and llms-full.txt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[1]
 
 
 def overview(pages: Sequence[Page], topics: Sequence[Topic]) -> str:
-    """The title, address and first sentence of every page (https://llmstxt.org)."""
+    """Return the title, address and first sentence of every page (https://llmstxt.org)."""
     lines = ["# Dragon", "", "> A runtime for processes, memory and data: multiprocessing on one node or many.", ""]
     lines += [
         "## Guides",
@@ -33,7 +33,7 @@ def overview(pages: Sequence[Page], topics: Sequence[Topic]) -> str:
 
 
 def whole(pages: Sequence[Page], topics: Sequence[Topic]) -> str:
-    """All pages as they are written, and after them the signature and docstring of every public name."""
+    """Return all pages as they are written, followed by the signature and docstring of every public name."""
     return "\n\n".join([*(page.text.strip() for page in pages), "# Reference", *_entries(topics)]) + "\n"
 
 
