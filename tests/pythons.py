@@ -22,7 +22,7 @@ STANDARD = "stdlib"
 
 
 def prepare(interpreter: str, folder: Path) -> Path:
-    """Install into a new environment, or again into one that is there; its interpreter."""
+    """Create or update an environment with the package installed; return its interpreter."""
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([interpreter, "-m", "venv", folder], check=True)
@@ -32,7 +32,7 @@ def prepare(interpreter: str, folder: Path) -> Path:
 
 
 def run(python: Path, part: str, workers: str) -> bool:
-    """Run one part and show its last line; whether all of it passed."""
+    """Run one part and print its last line; return whether all of it passed."""
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", workers, f"tests/{part}"]
     if part == STANDARD:
         command = [python, "tests/stdlib/run.py"]
@@ -52,7 +52,7 @@ def run(python: Path, part: str, workers: str) -> bool:
 
 
 def main() -> int:
-    """Run what the command line asks for; the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("interpreter", help="python3.14, or its path")
     parser.add_argument("parts", nargs="*", help=f"of {', '.join([*PARTS, STANDARD])}; all unless given")

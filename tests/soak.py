@@ -34,13 +34,13 @@ from dragon.native.process_group import ProcessGroup
 from dragon.native.queue import Queue
 
 ALLOWED = 1.0, 2, 1  # megabytes, descriptors and threads by which a process may grow
-REMEMBERED = 0.01  # megabytes of each round that are remembered where there are several nodes
-FEWEST = 12  # rounds that say something
+REMEMBERED = 0.01  # megabytes that a run of several nodes may remember of each round
+FEWEST = 12  # minimum number of rounds for a verdict
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What a process takes: megabytes of its own, descriptors, threads."""
+    """The resources of a process: megabytes of its own, descriptors, threads."""
 
     memory: float
     descriptors: float
@@ -69,7 +69,9 @@ def main() -> int:
 
 
 def measure(run: subprocess.Popen[str], seconds: float) -> tuple[dict[int, list[Taken]], list[float]]:
-    """What each process took after each round, by its id, and megabytes that the nodes' objects took."""
+    """Return the resources of each process after each round, by process id, and the megabytes that the nodes' objects
+    took.
+    """
     assert run.stdin is not None
     assert run.stdout is not None
     samples: dict[int, list[Taken]] = defaultdict(list)
@@ -95,14 +97,14 @@ def living(root: int) -> list[int]:
 
 
 def judge(samples: dict[int, list[Taken]], shared: list[float], remembered: float) -> int:
-    """Print what was taken; 1 where something grew. So many megabytes of each round are remembered."""
+    """Print the resources; return 1 if one grew too much. `remembered` megabytes of each round are allowed."""
     rounds = len(shared)
     if rounds < FEWEST:
         print(f"only {rounds} rounds: {FEWEST} are needed to say something")
         return 1
     print(f"{rounds} rounds{'':24} MB            descriptors     threads")
     grown = False
-    allowed_more = remembered * rounds * 0.9 * 2 / 3  # between the middles of the two thirds
+    allowed_more = remembered * rounds * 0.9 * 2 / 3  # between the middles of the first and the last third
     for number, found in enumerate(samples.values()):
         columns = [thirds(column) for column in zip(*map(astuple, found), strict=True)]
         most = (ALLOWED[0] + allowed_more, *ALLOWED[1:])
@@ -117,7 +119,7 @@ def judge(samples: dict[int, list[Taken]], shared: list[float], remembered: floa
 
 
 def thirds(values: Sequence[float]) -> tuple[float, float]:
-    """The medians of the first and the last third, after the first tenth."""
+    """Return the medians of the first and the last third, after leaving out the first tenth."""
     values = values[len(values) // 10 :]
     third = len(values) // 3
     return statistics.median(values[:third]), statistics.median(values[-third:])

@@ -1,8 +1,8 @@
-"""Hosts on this machine, as far from each other as its kernel can keep them.
+"""Hosts on this machine, isolated from each other as far as its kernel can.
 
 Each has a name, an address, processes and a `/run` of its own, and a cable to a switch. The desk, where users sit, is a
-network of its own as well, in which the switch is. All of it is held by processes that read from this one: it is gone
-when they or this process end, however they end.
+network of its own too, and contains the switch. All of it is kept by processes that read from this one: it vanishes
+when they or this process end, for whatever reason.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ read -r end
 
 
 def permitted() -> None:
-    """Skip the test where there can be no such hosts."""
+    """Skip the test if this machine cannot have such hosts."""
     missing = [name for name in ("unshare", "nsenter", "ip", "tc") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (packages util-linux, iproute2)")
@@ -55,8 +55,9 @@ def permitted() -> None:
 
 
 class Lan:
-    """Hosts of these names, known to each other under them, and as NAME.`domain` where that is given. Where `memory`
-    is given ("256m", say) each has that much shared memory of its own; else they have this machine's together."""
+    """Hosts that know each other by their names, and as NAME.`domain` if a domain is given. If `memory` is given (such
+    as "256m"), each has that much shared memory of its own; otherwise they share this machine's.
+    """
 
     def __init__(self, folder: Path, names: Sequence[str], domain: str = "", memory: str = "") -> None:
         self._memory = memory
@@ -85,30 +86,30 @@ class Lan:
         self._all.close()
 
     def at(self, name: str, *command: str | Path) -> list[str]:
-        """`command`, run at a host."""
+        """Return `command` wrapped so that it runs at a host."""
         pid = self._holders[name].pid
-        # The first process there is a child of the holder, which is outside.
+        # The first process of the pid namespace is a child of the holder, which is outside.
         inside = ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", f"--pid=/proc/{pid}/ns/pid_for_children"]
         return [*inside, *map(str, command)]
 
     def at_desk(self, *command: str | Path) -> list[str]:
-        """`command`, run at the desk."""
+        """Return `command` wrapped so that it runs at the desk."""
         return ["nsenter", f"--net=/proc/{self._desk.pid}/ns/net", *map(str, command)]
 
     def processes(self, name: str) -> dict[int, str]:
-        """The commands that run at a host, by their ids outside of it."""
+        """Return the commands that run at a host, by their process ids outside of it."""
         own = os.readlink(f"/proc/{self._holders[name].pid}/ns/pid_for_children")
         found = {}
         for entry in filter(str.isdigit, os.listdir("/proc")):
             try:
                 if os.readlink(f"/proc/{entry}/ns/pid") == own:
                     found[int(entry)] = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
         return {pid: command for pid, command in found.items() if command}
 
     def files(self, name: str) -> list[str]:
-        """The files that users have in `/run` at a host, and in its memory where that is its own."""
+        """Return the files of users in `/run` at a host, and in its shared memory if it has its own."""
         found = []
         for folder in [RUNTIME, *(["/dev/shm"] if self._memory else [])]:
             done = subprocess.run(self.at(name, "ls", "-A", folder), capture_output=True, text=True, check=True)
@@ -116,7 +117,7 @@ class Lan:
         return found
 
     def leftovers(self, besides: str = "sh -ec") -> list[str]:
-        """What is left at the hosts, but for commands that begin so."""
+        """Return what is left at the hosts, except commands that begin with `besides`."""
         left = []
         for name in self.addresses:
             commands = self.processes(name).values()
@@ -126,7 +127,7 @@ class Lan:
 
     @contextmanager
     def cut(self, name: str) -> Iterator[None]:
-        """For the time of the block the cable of a host is out of the switch."""
+        """Unplug the cable of a host from the switch for the duration of the block."""
         run(*self.at_desk("ip", "link", "set", "dev", name, "down"))
         try:
             yield
@@ -135,13 +136,17 @@ class Lan:
 
     @contextmanager
     def parted(self, one: str, other: str) -> Iterator[None]:
-        """For the time of the block two hosts do not reach each other; all else goes on, and no interface goes down."""
+        """Drop all traffic between two hosts for the duration of the block; other traffic passes, and no interface goes
+        down.
+        """
         with self.deaf(one, other), self.deaf(other, one):
             yield
 
     @contextmanager
     def deaf(self, name: str, to: str) -> Iterator[None]:
-        """For the time of the block nothing that the host `to` sends arrives at a host; what that sends does."""
+        """Drop everything that the host `to` sends to a host for the duration of the block; the other direction
+        passes.
+        """
         address = self.addresses[name]
         nowhere = ["lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent"]
         run(*self.at(to, "ip", "neigh", "replace", address, *nowhere))
@@ -152,7 +157,7 @@ class Lan:
 
     @contextmanager
     def delayed(self, name: str, seconds: float) -> Iterator[None]:
-        """For the time of the block every packet to and from a host takes so much longer."""
+        """Delay every packet to and from a host for the duration of the block."""
         if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
             pytest.skip("this kernel has no tap devices")
         carrying = self.at_desk(sys.executable, Path(__file__).with_name("cable.py"), name, "desk", str(seconds))
@@ -166,7 +171,7 @@ class Lan:
 
     @contextmanager
     def shaped(self, name: str, rate: str) -> Iterator[None]:
-        """For the time of the block the cable of a host carries no more than `rate`, 10mbit, say."""
+        """Limit the cable of a host to `rate`, such as 10mbit, for the duration of the block."""
         ends = [(self.at_desk, name), (lambda *words: self.at(name, *words), "eth0")]
         with ExitStack() as undoing:
             for there, device in ends:
@@ -181,16 +186,16 @@ class Lan:
 
     @contextmanager
     def full(self, name: str, folder: str) -> Iterator[None]:
-        """For the time of the block there is no room in a file system of a host."""
+        """Fill a file system of a host for the duration of the block."""
         filling = f"head -c 10G /dev/zero > {folder}/filler 2> /dev/null"
-        subprocess.run(self.at(name, "sh", "-c", filling), check=False)  # it ends with an error once all is full
+        subprocess.run(self.at(name, "sh", "-c", filling), check=False)  # fails once the file system is full
         try:
             yield
         finally:
             run(*self.at(name, "rm", f"{folder}/filler"))
 
     def switch_off(self, name: str) -> None:
-        """End all that runs at a host at once, and take it from the network."""
+        """Kill everything that runs at a host at once, and remove it from the network."""
         holder = self._holders[name]
         holder.kill()
         holder.wait(timeout=20)
@@ -215,5 +220,5 @@ class Lan:
 
 
 def run(*command: str) -> None:
-    """Run it; it must succeed."""
+    """Run a command, which must succeed."""
     subprocess.run(command, check=True)

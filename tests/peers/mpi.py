@@ -1,4 +1,6 @@
-"""Real MPI libraries, each in an environment of its own: `make mpi` installs MPICH and Open MPI from PyPI there."""
+"""Real MPI libraries, each in an environment of its own, into which `make mpi` installs MPICH and Open MPI from
+PyPI.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,24 @@ ALLTOALL = Path(__file__).parents[2] / "examples" / "mpi_workflow" / "alltoall.c
 
 @dataclass
 class Mpi:
-    """One library: its folder of programs."""
+    """An MPI library, by its folder of programs."""
 
     name: str
     folder: Path
 
     @property
     def python(self) -> Path:
-        """A Python whose mpi4py uses it."""
+        """The path of a Python whose mpi4py uses this library."""
         return self.folder / "python"
 
     def compile_alltoall(self, target: Path, *options: str) -> None:
-        """Our benchmark as a program of this library."""
+        """Compile the project's all-to-all benchmark with this library, into `target`."""
         strict = ["-Wall", "-Wextra", "-Werror"]
         subprocess.run([self.folder / "mpicc", *strict, "-o", target, ALLTOALL, *options], check=True)
 
 
 def installed(name: str) -> Mpi:
-    """The library of that name."""
+    """Return the installed library of that name."""
     folder = ENVIRONMENTS / name / "bin"
     if not (folder / "python").exists():
         pytest.skip(f"there is no {name} in {ENVIRONMENTS} (make mpi)")
@@ -43,7 +45,9 @@ def installed(name: str) -> Mpi:
 
 
 def for_own_mpi4py(site: Site) -> dict[str, str]:
-    """The variables with which mpi4py of the tests' own Python finds a library; where it has none, our MPICH."""
+    """Return the variables with which mpi4py of the tests' own Python finds a library, by default the installed
+    MPICH.
+    """
     pytest.importorskip("mpi4py")
     if site.python("from mpi4py import MPI").returncode == 0:
         return {}
@@ -52,17 +56,17 @@ def for_own_mpi4py(site: Site) -> dict[str, str]:
 
 @pytest.fixture(params=["mpich", "openmpi"])
 def mpi(request: pytest.FixtureRequest) -> Mpi:
-    """MPICH, then Open MPI."""
+    """Provide MPICH, then Open MPI."""
     return installed(request.param)
 
 
 @pytest.fixture
 def mpich() -> Mpi:
-    """MPICH."""
+    """Provide MPICH."""
     return installed("mpich")
 
 
 @pytest.fixture
 def openmpi() -> Mpi:
-    """Open MPI."""
+    """Provide Open MPI."""
     return installed("openmpi")

@@ -1,4 +1,4 @@
-"""The pods of an Indexed Job, as Kubernetes would start them: from the manifest, under names that DNS knows."""
+"""The pods of an Indexed Job as Kubernetes would start them: from the manifest, with names that DNS resolves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOB = "sweep"
 
 
 def manifest(*words: str | Path) -> list[dict[str, Any]]:
-    """What `dragon k8s manifest` prints for a Job of three pods."""
+    """Return what `dragon k8s manifest` prints for a Job of three pods."""
     options = ["--name", JOB, "--image", "registry.example/image:1", "--nodes", "3"]
     command = dragon("k8s", "manifest", *options, *words)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -30,7 +30,7 @@ def manifest(*words: str | Path) -> list[dict[str, Any]]:
 
 
 class Pods:
-    """Hosts that play the pods of one Job after the other."""
+    """Hosts that act as the pods of one Job after the other."""
 
     nodes = (f"{JOB}-0", f"{JOB}-1", f"{JOB}-2")
 
@@ -45,7 +45,7 @@ class Pods:
         variables = {entry["name"]: value_of(entry, kinds["Secret"]) for entry in container["env"]}
         command = [sys.executable, "-m", *(expanded(word, variables) for word in container["command"])]
         started = []
-        for index in (2, 1, 0):  # agents come before the front end: they have to wait for it
+        for index in (2, 1, 0):  # agents start before the front end, and have to wait for it
             own = {**variables, "JOB_COMPLETION_INDEX": str(index), "XDG_RUNTIME_DIR": RUNTIME}
             inside = self.lan.at(self.nodes[index], "env", f"--chdir={site.folder}", *command)
             started.append(site.start(*inside, env=own))
@@ -59,11 +59,11 @@ class Pods:
     def _await_others(self) -> None:
         others, self._others = self._others, []
         for other in others:
-            print(*other.communicate(timeout=30), file=sys.stderr)  # shown where a test fails
+            print(*other.communicate(timeout=30), file=sys.stderr)  # shown if a test fails
 
 
 def expanded(word: str, variables: dict[str, str]) -> str:
-    """What a container gets of an argument: $(NAME) is the value of a variable if there is one, $$ is a dollar."""
+    """Expand an argument as Kubernetes does: $(NAME) is the value of a variable if it exists, $$ is a dollar sign."""
 
     def put(found: re.Match[str]) -> str:
         return "$" if found[0] == "$$" else variables.get(found[1], found[0])
@@ -72,7 +72,7 @@ def expanded(word: str, variables: dict[str, str]) -> str:
 
 
 def value_of(entry: dict[str, Any], secret: dict[str, Any]) -> str:
-    """What a container finds in a variable."""
+    """Return the value of a variable in a container."""
     if "value" in entry:
         return str(entry["value"])
     reference = entry["valueFrom"]["secretKeyRef"]
@@ -82,7 +82,7 @@ def value_of(entry: dict[str, Any], secret: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="session")
 def running_pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
-    """Three pods."""
+    """Start three pods for the session."""
     permitted()
     # A pod's name in DNS is its host name in the domain of the Job's Service.
     with Lan(tmp_path_factory.mktemp("pods"), Pods.nodes, domain=JOB) as lan:
@@ -91,6 +91,6 @@ def running_pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
 
 @pytest.fixture
 def pods(running_pods: Pods) -> Iterator[Pods]:
-    """They, with nothing in them."""
+    """Provide the pods to a test, with nothing on them."""
     with nothing_left(running_pods):
         yield running_pods

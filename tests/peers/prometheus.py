@@ -24,7 +24,7 @@ scrape_configs: [{{job_name: dragon, static_configs: [{{targets: ["{target}"]}}]
 
 
 class PrometheusServer:
-    """A server with its data in a folder of its own, until it is closed."""
+    """A server with its data in a folder of its own, which runs until it is closed."""
 
     def __init__(self, folder: Path, target: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -41,7 +41,7 @@ class PrometheusServer:
             )
 
     def is_ready(self) -> bool:
-        """Whether it answers."""
+        """Return whether the server answers requests."""
         try:
             with urllib.request.urlopen(f"{self._url}/-/ready", timeout=30):
                 return True
@@ -54,12 +54,12 @@ class PrometheusServer:
             return json.load(answer)["data"]
 
     def query(self, expression: str) -> dict[str, float]:
-        """The values of an expression at this moment, by host."""
+        """Return the current values of an expression, by host."""
         found = self._get("query", query=expression)["result"]
         return {each["metric"].get("host", ""): float(each["value"][1]) for each in found}
 
     def types(self) -> dict[str, str]:
-        """The types of all metrics."""
+        """Return the types of all metrics."""
         return {name: told[0]["type"] for name, told in self._get("metadata").items()}
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class PrometheusServer:
 def prometheus_server(
     tmp_path: Path, wait_until: Callable[[Callable[[], object]], None]
 ) -> Iterator[Callable[[str], PrometheusServer]]:
-    """Starts a server that scrapes an address."""
+    """Provide a function that starts a server that scrapes an address."""
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed")
     servers = []

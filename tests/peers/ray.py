@@ -1,4 +1,4 @@
-"""A Ray cluster of three nodes on this machine: the one that Ray tests itself with."""
+"""A Ray cluster of three nodes on this machine, made with Ray's own test utilities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peers import dragon, nothing_left
 
 __all__ = ["RayCluster", "ray_cluster", "running_ray"]
 
-# In a process of its own: it ends its cluster when nobody reads from it any more.
+# A separate process, which ends its cluster when nothing reads its output any more.
 CLUSTER = """
 import sys
 from ray.cluster_utils import Cluster
@@ -31,7 +31,7 @@ cluster.shutdown()
 
 
 class RayCluster:
-    """A cluster at `address`. Its nodes are all this machine, and have its name."""
+    """A cluster at `address`. All its nodes are this machine and have its name."""
 
     nodes = (socket.gethostname(),) * 3
 
@@ -56,7 +56,7 @@ class RayCluster:
 
 @pytest.fixture(scope="session")
 def running_ray() -> Iterator[RayCluster]:
-    """A cluster of three nodes."""
+    """Start a cluster of three nodes for the session."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed (extra [ray])")
     command = [sys.executable, "-c", CLUSTER]
@@ -69,6 +69,6 @@ def running_ray() -> Iterator[RayCluster]:
 
 @pytest.fixture
 def ray_cluster(running_ray: RayCluster) -> Iterator[RayCluster]:
-    """It, with nothing on it."""
+    """Provide the cluster to a test, with nothing on it."""
     with nothing_left(running_ray):
         yield running_ray

@@ -1,4 +1,4 @@
-"""Simulated nodes, which every machine has."""
+"""Simulated nodes, which are available on every machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Simulated", "simulated"]
 
 
 class Simulated:
-    """Three nodes in rehearsal."""
+    """Three simulated nodes."""
 
     nodes = ("node-0", "node-1", "node-2")
 
@@ -22,10 +22,10 @@ class Simulated:
         return site.start(*dragon("--nodes", "3", *words))
 
     def leftovers(self) -> list[str]:
-        return []  # all that they leave is this machine's
+        return []  # all that they leave is on this machine
 
 
 @pytest.fixture(scope="session")
 def simulated() -> Simulated:
-    """Three nodes."""
+    """Provide three simulated nodes."""
     return Simulated()

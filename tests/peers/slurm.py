@@ -45,7 +45,7 @@ GresTypes=gpu
 NodeName=n[1-3] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cpus} Gres=gpu:2
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
-# Slurm counts files, and does not look at what they are.
+# Slurm counts device files, and does not check what they are.
 DEVICES = """\
 Name=gpu File=/dev/null
 Name=gpu File=/dev/zero
@@ -53,7 +53,7 @@ Name=gpu File=/dev/zero
 
 
 class Slurm:
-    """A cluster. `environment` is what its commands need."""
+    """A Slurm cluster. `environment` has the variables that its commands need."""
 
     nodes = NODES
 
@@ -68,16 +68,16 @@ class Slurm:
         return [f"job {line}" for line in self.tell("squeue", "-h").splitlines()]
 
     def tell(self, *command: str) -> str:
-        """What one of its commands prints."""
+        """Return what a Slurm command prints."""
         environment = {**os.environ, **self.environment}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
 
     def script(self, site: Site, *words: str | Path) -> Path:
-        """A job that runs `dragon` with these words."""
+        """Write a job script that runs `dragon` with these arguments."""
         return site.write(f"#!/bin/sh\nexec {shlex.join(dragon(*words))}\n", "job.sh")
 
     def submit(self, site: Site, *words: str | Path) -> tuple[str, str]:
-        """Run `dragon` with these words in `sbatch`; how the job ended, as Slurm puts it, and what it wrote."""
+        """Run `dragon` with these arguments in `sbatch`; return the job's final state and its output."""
         script = self.script(site, *words)
         done = site.run("sbatch", "--parsable", "-N3", "--output=job.out", script, env=self.environment)
         job = done.stdout.strip()
@@ -89,7 +89,7 @@ class Slurm:
         return tuple(sorted(self.tell("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split()))
 
     def serve(self, daemons: ExitStack) -> None:
-        """Start its daemons, which end with the stack, and with this process at the latest."""
+        """Start the cluster's daemons, which end with the stack, and at the latest with this process."""
         folder, first = self._folder, free_ports(4)
         text = CONFIGURATION.format(
             host=socket.gethostname(), folder=folder, port=first, first=first + 1, last=first + 3, cpus=os.cpu_count()
@@ -119,13 +119,13 @@ class Slurm:
 
 
 def end(daemon: subprocess.Popen[bytes]) -> None:
-    """Ask it to end, and see that it does."""
+    """Terminate a daemon, and check that it ends."""
     daemon.terminate()
     daemon.wait(timeout=30)
 
 
 def free_ports(count: int) -> int:
-    """The first of so many free ports in a row."""
+    """Return the first of `count` consecutive free ports."""
     for first in range(21000, 30000, count):
         try:
             with ExitStack() as taken:
@@ -139,7 +139,7 @@ def free_ports(count: int) -> int:
 
 @pytest.fixture(scope="session")
 def running_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """A cluster of three nodes."""
+    """Start a cluster of three nodes for the session."""
     if MISSING:
         pytest.skip(f"not installed: {', '.join(MISSING)} (packages slurm-wlm, munge)")
     if os.getuid() != 0:
@@ -152,9 +152,9 @@ def running_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 @pytest.fixture
 def slurm(running_slurm: Slurm) -> Iterator[Slurm]:
-    """It, without jobs."""
+    """Provide the cluster to a test, without jobs."""
     try:
         with nothing_left(running_slurm):
             yield running_slurm
     finally:
-        running_slurm.tell("scancel", "--me")  # of a test that failed
+        running_slurm.tell("scancel", "--me")  # left by a test that failed

@@ -1,4 +1,4 @@
-"""Three hosts with an sshd each, and a desk that knows their keys."""
+"""Three hosts with an sshd each, and a desk that has their keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbi
 PORT = 2222
 NAMES = ("node1", "node2", "node3")
 
-# A home of its own: what this machine's user has in .bashrc is none of the tests', and may not run twice at a time.
+# A home of its own: the .bashrc of this machine's user must not affect the tests, and may not tolerate two at a time.
 SERVER = f"""\
 Port {PORT}
 ListenAddress {{address}}
@@ -36,12 +36,12 @@ MaxStartups 100
 SetEnv XDG_RUNTIME_DIR={RUNTIME} HOME={{folder}}/home{{environment}}
 AcceptEnv {MARK}
 """
-# Of what is said twice ssh takes the first.
+# If an option is given twice, ssh uses the first.
 HOST = """\
 Host {name}
  HostName {address}
 """
-# There, but without an sshd at that port; not there.
+# a host without an sshd at that port, and a host that does not exist
 STRANGERS = f"""\
 Host deaf
  HostName {NETWORK}.1
@@ -91,7 +91,7 @@ class SshHosts:
         return site.start(*self.dragon("--hostlist", ",".join(self.nodes), *words))
 
     def dragon(self, *words: str | Path) -> list[str]:
-        """The command line of `dragon` at the desk."""
+        """Return the command line of `dragon` at the desk."""
         return self.lan.at_desk(*dragon("--ssh-config-path", self.configuration, *words))
 
     def leftovers(self) -> list[str]:
@@ -99,19 +99,20 @@ class SshHosts:
 
 
 def listens(log: Path) -> bool:
-    """Whether the sshd that writes this log is to be reached."""
+    """Return whether the sshd that writes this log is listening."""
     return "Server listening" in log.read_text()
 
 
 def make_key(file: Path) -> None:
-    """A key of its own, and its public part."""
+    """Make a key pair."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
 
 
 @contextmanager
 def start_hosts(folder: Path, memory: str = "", environment: str = "") -> Iterator[SshHosts]:
-    """Three hosts, for the time of the block. `memory` is each one's shared memory, as Lan has it; `environment` has
-    words like NAME=value, each with a space before it."""
+    """Run three hosts for the duration of the block. `memory` is each host's shared memory, as in Lan; `environment`
+    has words like NAME=value, each preceded by a space.
+    """
     if SSHD is None or shutil.which("ssh") is None:
         pytest.skip("there is no sshd on this machine (package openssh-server)")
     permitted()
@@ -121,13 +122,13 @@ def start_hosts(folder: Path, memory: str = "", environment: str = "") -> Iterat
 
 @pytest.fixture(scope="session")
 def running_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
-    """Three hosts."""
+    """Start three hosts for the session."""
     with start_hosts(tmp_path_factory.mktemp("hosts")) as hosts:
         yield hosts
 
 
 @pytest.fixture
 def ssh_hosts(running_hosts: SshHosts) -> Iterator[SshHosts]:
-    """They, with nothing on them."""
+    """Provide the hosts to a test, with nothing on them."""
     with nothing_left(running_hosts):
         yield running_hosts

@@ -1,4 +1,4 @@
-"""What the tests of the standard library's documentation share: our context, processes, and how long to wait."""
+"""Shared by the tests of the standard library's documentation: the dragon context, processes, and a timeout."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ CONTEXT: Any = mp.get_context("dragon")
 
 
 def start(target: Any, *args: Any, **options: Any) -> Any:
-    """A process that runs that, started."""
+    """Start a process that runs a function; return the process."""
     process = CONTEXT.Process(target=target, args=args, **options)
     process.start()
     return process
 
 
 def ended(process: Any) -> Any:
-    """Its exit code, once it has ended."""
+    """Join a process; return its exit code."""
     process.join(LONG)
     return process.exitcode

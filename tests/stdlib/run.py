@@ -34,7 +34,7 @@ try:
 except ImportError as missing:  # some distributions package Python without its tests
     raise SystemExit(f"this Python has no tests of multiprocessing installed: {missing}") from missing
 
-# Tests of how another start method does it, and what that is. Patterns of test names.
+# Tests of implementation details of another start method, with the detail. Patterns of test names.
 EXCLUDED = {
     "WithProcessesTestConnection.test_*fd_transfer": (
         "hands descriptors over through the socket behind a Pipe; ours is shared memory"
@@ -60,14 +60,14 @@ EXCLUDED_OVER_NODES = {
     "*.test_child_fd_inflation": "counts the descriptors of children, which need other ones on other nodes",
 }
 
-# These are of multiprocessing.dummy, which is threads alone: no start method has a part in them.
+# These test multiprocessing.dummy, which uses threads only: no start method is involved.
 _NOT_OURS = "WithThreads"
 _PATIENCE = 10.0  # seconds for what tests started to end
-_TOGETHER = 12  # tests of small classes in one process: to start a run of several nodes takes longer than most tests
+_TOGETHER = 12  # tests of small classes per process: starting a run of several nodes takes longer than most tests
 
 
 class Outcome(NamedTuple):
-    """What became of a test. `text` is a reason or an error."""
+    """The outcome of a test. `text` is a reason or an error."""
 
     name: str
     kind: str
@@ -76,13 +76,13 @@ class Outcome(NamedTuple):
 
 
 def _assert_python_ok(*arguments: str, **_: Any) -> Any:
-    """Run a program that knows nothing of us in a Python that does."""
+    """Run a program in a Python that has registered the start method, as the program itself does not."""
     path = os.pathsep.join([str(Path(__file__).parent / "early"), *sys.path])
     return script_helper.assert_python_ok(*arguments, PYTHONPATH=path)
 
 
 def _main_program_tests() -> Iterator[type[unittest.TestCase]]:
-    """The tests of main programs of all kinds: scripts, folders, zip files, modules of packages."""
+    """Make the tests of main programs of all kinds: scripts, folders, zip files, modules of packages."""
     module: Any = importlib.import_module("test.test_multiprocessing_main_handling")
     module.assert_python_ok = _assert_python_ok
     source = module.test_source_main_skipped_in_children
@@ -91,7 +91,7 @@ def _main_program_tests() -> Iterator[type[unittest.TestCase]]:
 
 
 def _executor_tests() -> Iterator[type[unittest.TestCase]]:
-    """The process-pool tests of concurrent.futures, with our context in place of "spawn"."""
+    """Make the process-pool tests of concurrent.futures, with the dragon context in place of "spawn"."""
     package = importlib.import_module("test.test_concurrent_futures")
     modules = [package]
     for found in pkgutil.iter_modules(getattr(package, "__path__", [])):
@@ -114,7 +114,7 @@ def _executor_tests() -> Iterator[type[unittest.TestCase]]:
 
 
 def _install() -> Iterator[Outcome]:
-    """Put the test classes into this module, under which processes find them; gives what is missing."""
+    """Install the test classes in this module, where child processes find them; return those that are missing."""
     _test_multiprocessing.install_tests_in_module_dict(globals(), "dragon")
     for name in [name for name in globals() if name.startswith(_NOT_OURS)]:
         del globals()[name]
@@ -126,14 +126,14 @@ def _install() -> Iterator[Outcome]:
 
 
 def _adapt() -> None:
-    """Where a test looks into the other implementation for one moment: the same question, put to ours."""
+    """Adapt tests that inspect internals of the other implementation: check the same in Dragon's."""
     _test_multiprocessing.unpickleable_result = _unpicklable_result
     globals()["WithProcessesTestCondition"].check_invariant = _nobody_waits
     globals()["TestIgnoreEINTR"]._test_ignore = staticmethod(_ignore_two_signals)
 
 
 def _unpicklable_result() -> Any:
-    return threading.Lock()  # the lambda of the original can be sent here
+    return threading.Lock()  # the lambda of the original can be pickled here
 
 
 def _nobody_waits(test: unittest.TestCase, condition: Any) -> None:
@@ -156,11 +156,11 @@ _missing = list(_install())
 _adapt()
 
 
-# ---- some tests, in a process of their own
+# ---- run some tests, in a process of their own
 
 
 class _Report(unittest.TestResult):
-    """Writes what happens as lines of JSON."""
+    """Write test events as lines of JSON."""
 
     def __init__(self, file: Any, limit: float) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ def _run_in_order(names: list[str], report_path: str, limit: float) -> int:
     return 0
 
 
-# ---- all of them
+# ---- run all tests
 
 
 def _processes_of(session: int) -> list[int]:
@@ -243,7 +243,7 @@ def _processes_of(session: int) -> list[int]:
 
 
 def _leftovers(session: int, folder: Path) -> str:
-    """What a process left, once it had time to go; it is removed."""
+    """Return what a process left after some time to end, and remove it."""
     deadline = time.monotonic() + _PATIENCE
     while (processes := _processes_of(session)) or any(folder.iterdir()):
         if time.monotonic() > deadline:
@@ -256,7 +256,7 @@ def _leftovers(session: int, folder: Path) -> str:
 
 
 def _run_worker(names: list[str], limit: float, nodes: int | None) -> Iterator[Outcome]:
-    """Run tests in one process. Those that a crash or a hang kept from running have no outcome."""
+    """Run tests in one process. Tests that a crash or a hang kept from running have no outcome."""
     with (
         tempfile.TemporaryDirectory(prefix="d") as folder,
         tempfile.TemporaryFile("w+", errors="replace") as log,
@@ -292,7 +292,7 @@ def _run_worker(names: list[str], limit: float, nodes: int | None) -> Iterator[O
             if "started" in event:
                 running = event["started"]
             elif "ended" in event:
-                # Python 3.12.1 ends a test that is skipped without having started it.
+                # Python 3.12.1 reports the end of a skipped test without its start.
                 yield Outcome(event["ended"], event["outcome"], event["detail"], event["seconds"])
                 running = ""
             elif "fixture" in event:
@@ -320,7 +320,7 @@ def _text(log: Any) -> str:
 
 
 def _run_tests(names: list[str], limit: float, nodes: int | None) -> list[Outcome]:
-    """Run tests one after the other, in as many processes as it takes."""
+    """Run tests one after the other, in as many processes as needed."""
     outcomes: list[Outcome] = []
     while names:
         outcomes += _run_worker(names, limit, nodes)
@@ -343,7 +343,7 @@ def _all_tests(pattern: str) -> Iterator[list[str]]:
 
 
 def _joined(classes: list[list[str]]) -> list[list[str]]:
-    """The tests of each process, those of most tests first."""
+    """Return the tests of each process, the largest groups first."""
     groups: list[list[str]] = []
     for names in sorted(filter(None, classes), key=len, reverse=True):
         if groups and len(groups[-1]) + len(names) <= _TOGETHER:
@@ -368,7 +368,9 @@ def _show(outcome: Outcome, verbose: bool) -> None:
 
 
 def _alone(outcome: Outcome, limit: float, nodes: int | None) -> Outcome:
-    """A test that failed beside others is run once more by itself, as CPython's own runner does: many measure time."""
+    """Run a test that failed beside others once more by itself, as CPython's own runner does: many tests measure
+    time.
+    """
     if outcome.kind != "failed" or "." not in outcome.name:
         return outcome
     again = next(one for one in _run_tests([outcome.name], limit, nodes) if one.name == outcome.name)
@@ -377,7 +379,7 @@ def _alone(outcome: Outcome, limit: float, nodes: int | None) -> Outcome:
 
 
 def main() -> int:
-    """Run what the command line asks for; the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", metavar="PATTERN", default="", help="only tests whose name has or matches PATTERN")
     parser.add_argument("-v", action="store_true", help="show what passes, and the slowest tests")

@@ -1,4 +1,4 @@
-"""What the run measures at its highest level, for tests that run in its head process, and what its log says."""
+"""Telemetry of the run at its highest level and its log, for tests that run in the head process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Values = dict[str, float]
 
 @contextmanager
 def measuring() -> Iterator[None]:
-    """Everything is measured, twenty times a second."""
+    """Measure everything, twenty times a second."""
     telemetry = Telemetry(telem_cfg={"collector_rate": 0.05})
     telemetry.start(4)
     yield
@@ -28,7 +28,7 @@ def measuring() -> Iterator[None]:
 
 @contextmanager
 def logged() -> Iterator[list[str]]:
-    """What the log of telemetry says meanwhile."""
+    """Collect the log messages of telemetry during the block."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -39,12 +39,12 @@ def logged() -> Iterator[list[str]]:
 
 
 def gpu_readings(source: GpuSource) -> dict[tuple[str, str], float]:
-    """What it tells of the GPUs, each by the metric and the GPU."""
+    """Return the readings of the GPUs that `source` has, by metric and GPU."""
     return {(sample.name, dict(sample.tags)["gpu"]): sample.value for sample in source.read(Seen())}
 
 
 def newest(*metrics: str, **tags: object) -> Values:
-    """The newest value of each metric with those tags, or the sum of several series' that have them."""
+    """Return the newest value of each metric with these tags; if several series have them, their sum."""
     wanted = {name: str(value) for name, value in tags.items()}
     values: Values = {}
     for record in AnalysisClient().get_data(metrics, tags=wanted, interval=0):
@@ -53,7 +53,7 @@ def newest(*metrics: str, **tags: object) -> Values:
 
 
 def wait_until(holds: Callable[[Values], bool], *metrics: str, **tags: object) -> None:
-    """Wait until all of these metrics have values, of which that holds."""
+    """Wait until all of these metrics have values that satisfy the condition."""
     end = time.monotonic() + 30
     while True:
         values = newest(*metrics, **tags)

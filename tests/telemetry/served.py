@@ -1,4 +1,4 @@
-"""Runs that show something of themselves while they run."""
+"""Runs that serve a page while they run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ __all__ = ["serving"]
 
 @contextmanager
 def serving(site: Site, word: str, *words: str | Path, env: dict[str, str] | None = None) -> Iterator[str]:
-    """A run whose program prints a word when it has begun, and ends with its standard input: the link that it tells."""
+    """Run a program that prints a word when it has begun and ends with its standard input; yield the link to the page
+    that the run prints.
+    """
     process = site.start(*dragon(*words), env=env or {}, stdin=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""Running clusters for the tests."""
+"""Run torchloader clusters for the tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TORCHLOADER = (sys.executable, "-m", "torchloader")
 
 
 def toml(value: Any) -> str:
-    """A value as TOML."""
+    """Return a value as TOML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {toml(each)}" for key, each in value.items()) + "}"
     return json.dumps(value)
@@ -29,7 +29,7 @@ def toml(value: Any) -> str:
 
 @dataclass
 class Cluster:
-    """A workload that runs, and what its event log says."""
+    """A running workload, and the events of its log."""
 
     site: Site
     folder: Path = field(init=False)
@@ -39,7 +39,7 @@ class Cluster:
         self.folder = self.site.folder / "run"
 
     def job(self, name: str, *arguments: object, **fields: Any) -> str:
-        """A job that runs the trainer, as TOML."""
+        """Return a job that runs the trainer, as TOML."""
         told = {
             "script": str(TRAINER),
             "arguments": [str(each) for each in arguments],
@@ -58,24 +58,24 @@ class Cluster:
         self.process = self.site.start(*TORCHLOADER, "run", str(path), "--folder", str(self.folder), *options)
 
     def close(self) -> None:
-        """End it if a test has left it."""
+        """End the workload if a test has left it running."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             self.process.communicate(timeout=30)
 
     def interrupt(self) -> None:
-        """As Ctrl-C does."""
+        """Interrupt the workload, as Ctrl-C does."""
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
 
     def end(self, timeout: float = 60) -> int:
-        """Wait for its end; the exit code."""
+        """Wait until the workload ends; return the exit code."""
         assert self.process is not None
         self.out, self.err = self.process.communicate(timeout=timeout)
         return self.process.returncode
 
     def events(self) -> list[dict[str, Any]]:
-        """So far."""
+        """Return the events that the log has so far."""
         path = self.folder / "events.jsonl"
         if not path.exists():
             return []
@@ -83,16 +83,16 @@ class Cluster:
         return [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
 
     def states(self, name: str) -> list[str]:
-        """Those through which an application went."""
+        """Return the states through which an application went."""
         changes = [event["to"] for event in self.events() if event["application"] == name]
         return [after for before, after in zip([None, *changes], changes, strict=False) if after != before]
 
     def reason(self, name: str) -> str:
-        """Of its last change."""
+        """Return the reason of an application's last change of state."""
         return str([event["reason"] for event in self.events() if event["application"] == name][-1])
 
     def until(self, condition: Callable[[], bool], timeout: float = 40) -> None:
-        """Wait for something."""
+        """Wait until a condition holds."""
         end = time.monotonic() + timeout
         assert self.process is not None
         while not condition():
@@ -101,22 +101,22 @@ class Cluster:
             time.sleep(0.05)
 
     def until_state(self, name: str, state: str) -> None:
-        """Wait until an application has come to a state."""
+        """Wait until an application reaches a state."""
         self.until(lambda: self.states(name)[-1:] == [state])
 
     def until_iteration(self, name: str, iteration: int) -> None:
-        """Wait until its first rank has done so many iterations."""
+        """Wait until the first rank of an application has done `count` iterations."""
         place = self.site.folder / "out" / f"place-{name}-0.json"
         self.until(
             lambda: place.exists() and place.read_text().endswith("]") and json.loads(place.read_text())[1] >= iteration
         )
 
     def samples(self, name: str, rank: int = 0) -> list[int]:
-        """What a rank was given to train on, in order."""
+        """Return the samples that a rank was given to train on, in order."""
         return list(map(int, (self.site.folder / "out" / f"samples-{name}-{rank}.txt").read_text().split()))
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command for this cluster."""
+        """Run a command for this cluster."""
         which = ("--run", str(self.process.pid)) if self.process is not None else ()
         return self.site.run(*TORCHLOADER, *words, *which)
 
@@ -126,12 +126,12 @@ class Cluster:
         return mine
 
     def processes(self) -> dict[str, int]:
-        """Process ids by name, of all nodes."""
+        """Return the process ids by name, of all nodes."""
         told = json.loads(self.site.dragon("ps", self._run()["run"], "--json").stdout)
         return {each["name"]: each["pid"] for each in told["processes"]}
 
     def kill_agent(self, node: int) -> None:
-        """End a simulated node, the hard way."""
+        """Kill the agent of a simulated node."""
         end = time.monotonic() + 20
         while time.monotonic() < end:
             agents = {each["node"]: each["agent"] for each in self._run()["nodes"]}
@@ -141,14 +141,14 @@ class Cluster:
         raise AssertionError(f"the run tells of no node {node}")
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to one of its processes."""
+        """Send a signal to one of the cluster's processes."""
         os.kill(self.processes()[name], number)
 
     def kill(self, name: str) -> None:
-        """End one of its processes, the hard way."""
+        """Kill one of the cluster's processes."""
         self.signal(name, signal.SIGKILL)
 
     def go(self) -> None:
-        """Let those go on that wait for it."""
+        """Let the waiting processes continue."""
         (self.site.folder / "out").mkdir(exist_ok=True)
         (self.site.folder / "out" / "go").touch()

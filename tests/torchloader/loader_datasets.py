@@ -13,7 +13,7 @@ from torchloader.loader.forks import Fork
 
 
 def pid_of(process: Any) -> int:
-    """Of a loading worker, forked or not."""
+    """Return the process id of a loading worker, forked or not."""
     pid: int = process.pid if isinstance(process, Fork) else process._started.pid
     return pid
 
@@ -33,7 +33,7 @@ class Noisy:
 
 
 class Failing(Noisy):
-    """One sample cannot be read."""
+    """A dataset of which one sample cannot be read."""
 
     def __getitem__(self, index: int) -> tuple[int, float, float]:
         if index == 7:
@@ -42,14 +42,14 @@ class Failing(Noisy):
 
 
 class RunningDry(Noisy):
-    """One sample is looked for where there is none."""
+    """A dataset of which one sample raises StopIteration."""
 
     def __getitem__(self, index: int) -> tuple[int, float, float]:
         return super().__getitem__(next(iter([] if index == 7 else [index])))
 
 
 class Deadly(Noisy):
-    """One sample ends the process that reads it."""
+    """A dataset of which one sample ends the process that reads it."""
 
     def __getitem__(self, index: int) -> tuple[int, float, float]:
         if index == 7:
@@ -58,7 +58,7 @@ class Deadly(Noisy):
 
 
 class DeadlyOnce(Noisy):
-    """The same while a file is there."""
+    """A dataset of which one sample ends the process that reads it while a file exists."""
 
     def __init__(self, length: int, file: str) -> None:
         super().__init__(length)
@@ -71,14 +71,14 @@ class DeadlyOnce(Noisy):
 
 
 class Unreadable(Noisy):
-    """It cannot be sent to a worker."""
+    """A dataset that workers cannot deserialize."""
 
     def __setstate__(self, state: Any) -> None:
         raise RuntimeError("the file of this dataset is not there")
 
 
 class SlowToOpen(Noisy):
-    """It takes its time in every process that gets it."""
+    """A dataset that is slow to deserialize in each process."""
 
     def __setstate__(self, state: Any) -> None:
         time.sleep(1.0)
@@ -86,21 +86,21 @@ class SlowToOpen(Noisy):
 
 
 class ByKey:
-    """Samples that have names."""
+    """A dataset whose samples have names instead of numbers."""
 
     def __getitem__(self, key: str) -> tuple[str, float]:
         return key, random.random()
 
 
 class TwoArguments(Exception):
-    """Pickle rebuilds it with one argument, and cannot."""
+    """An error that pickle cannot rebuild, because it passes one argument instead of two."""
 
     def __init__(self, index: int, length: int) -> None:
         super().__init__(f"{index} of {length}")
 
 
 class FailingInTwoArguments(Noisy):
-    """One sample raises an error that cannot be rebuilt."""
+    """A dataset of which one sample raises an error that cannot be rebuilt."""
 
     def __getitem__(self, index: int) -> tuple[int, float, float]:
         if index == 7:
@@ -109,7 +109,7 @@ class FailingInTwoArguments(Noisy):
 
 
 class UnreadableInTwoArguments(Noisy):
-    """It cannot be sent to a worker, and what it raises there cannot be rebuilt."""
+    """A dataset that workers cannot deserialize, with an error that cannot be rebuilt."""
 
     def __setstate__(self, state: Any) -> None:
         raise TwoArguments(1, 2)
@@ -120,21 +120,21 @@ def not_here() -> None:
 
 
 class Unrebuildable:
-    """It can be sent and not received."""
+    """An object that can be pickled but not unpickled."""
 
     def __reduce__(self) -> Any:
         return not_here, ()
 
 
 class HoldingUnrebuildable(Noisy):
-    """One sample can be sent and not received."""
+    """A dataset of which one sample can be pickled but not unpickled."""
 
     def __getitem__(self, index: int) -> Any:
         return (index, Unrebuildable()) if index == 7 else super().__getitem__(index)
 
 
 class Changing(Noisy):
-    """Samples that show what the program has set."""
+    """A dataset whose samples show an attribute that the program has set."""
 
     content: Any = 0
 
@@ -144,7 +144,7 @@ class Changing(Noisy):
 
 
 class Holding(Noisy):
-    """Samples of what it holds, which may be shared with other processes."""
+    """A dataset whose samples are sums of an array or tensor, which may be shared with other processes."""
 
     content: Any = None
 
@@ -154,7 +154,7 @@ class Holding(Noisy):
 
 
 class Asking(Noisy):
-    """Samples that say what lies in a queue."""
+    """A dataset whose samples show the length of a queue."""
 
     queue: Any = None
 
@@ -167,25 +167,25 @@ calls = 0
 
 
 def be_slow(worker: int) -> None:
-    """What a worker takes its time for at first."""
+    """Delay the start of a worker."""
     time.sleep(1.0)
 
 
 def count_call(worker: int) -> None:
-    """What a worker is to do at first."""
+    """Count the calls of this function in a worker, as its start function."""
     global calls
     calls += 1
 
 
 class Counting(Changing):
-    """Samples that show how often that was done in their worker."""
+    """A dataset whose samples show how often the worker's start function was called."""
 
     def __getitem__(self, index: int) -> Any:
         return index, calls
 
 
 class Large:
-    """Samples that show the sum of all, and how many bytes of a kind the process that reads them has."""
+    """A dataset whose samples show the sum of all, and how many bytes of one kind the reading process has."""
 
     kind = "Anonymous"
 
@@ -205,7 +205,7 @@ class Large:
 
 
 class Stored(Noisy):
-    """Samples of a storage that becomes fast once a file is there."""
+    """Samples of a storage that becomes fast once a file exists."""
 
     def __init__(self, length: int, slow: float, fast: float, file: str) -> None:
         super().__init__(length, slow)
@@ -217,7 +217,7 @@ class Stored(Noisy):
 
 
 class Computing(Noisy):
-    """Samples that take so many seconds of a core."""
+    """A dataset whose samples take a given number of seconds of CPU."""
 
     def __getitem__(self, index: int) -> int:  # type: ignore[override]
         end = time.thread_time() + self.latency

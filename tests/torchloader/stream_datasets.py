@@ -15,7 +15,7 @@ Sample = tuple[int, float, float]
 
 
 class Numbers:
-    """Numbers, of which each stream has its part."""
+    """Numbers, of which each stream has a part."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -25,7 +25,9 @@ class Numbers:
 
 
 class Noisy(Numbers):
-    """Samples that show the random state in which they were made. It has no state: it is made again."""
+    """Samples that show the random state in which they were made. The dataset has no state to restore, so it is read
+    again.
+    """
 
     def __iter__(self) -> Iterator[Sample]:
         for number in super().__iter__():
@@ -33,7 +35,7 @@ class Noisy(Numbers):
 
 
 class StatefulIterator(Noisy):
-    """The same, and its iterator keeps its place."""
+    """The same samples, with an iterator that keeps its position."""
 
     def __iter__(self) -> Iterator[Sample]:
         return _Stateful(list(Numbers.__iter__(self)))
@@ -60,7 +62,7 @@ class _Stateful:
 
 
 class StatefulDataset(Noisy):
-    """The same, and the dataset itself keeps its place."""
+    """The same samples, with a dataset that itself keeps its position."""
 
     given = 0
 
@@ -78,7 +80,7 @@ class StatefulDataset(Noisy):
 
 
 class Remembering(StatefulIterator):
-    """A dataset that writes down what is read of it."""
+    """A dataset that records what is read from it."""
 
     def __init__(self, length: int, file: str) -> None:
         super().__init__(length)
@@ -101,7 +103,7 @@ class _Remembering(_Stateful):
 
 
 class Failing(Numbers):
-    """One sample cannot be read, the ones after it can."""
+    """A dataset of which one sample cannot be read, while the samples after it can."""
 
     def __iter__(self) -> Iterator[Any]:
         return _Failing(super().__iter__())
@@ -122,7 +124,7 @@ class _Failing:
 
 
 class NotBegun(Numbers):
-    """It cannot be read at all in one stream."""
+    """A dataset that cannot be read at all in one stream."""
 
     def __iter__(self) -> Iterator[Any]:
         numbers = list(super().__iter__())
@@ -132,7 +134,7 @@ class NotBegun(Numbers):
 
 
 class Deadly(Numbers):
-    """One sample ends the process that reads it."""
+    """A dataset of which one sample ends the process that reads it."""
 
     def __iter__(self) -> Iterator[Any]:
         for number in super().__iter__():
@@ -142,7 +144,7 @@ class Deadly(Numbers):
 
 
 class Changing(Numbers):
-    """Samples that show what the program has set, and how often it has been read before."""
+    """Samples that show what the program has set, and how often the dataset was read before."""
 
     content: Any = 0
     reads = 0
@@ -154,7 +156,7 @@ class Changing(Numbers):
 
 
 class Interrupted(Numbers):
-    """The user interrupts the program while a sample is read, once."""
+    """A dataset that interrupts the program once while a sample is read, as a user would."""
 
     interrupts: ClassVar = [17]
 
@@ -167,7 +169,7 @@ class Interrupted(Numbers):
 
 
 class FailingLater(Numbers):
-    """Samples that can be read until a file is there."""
+    """Samples that can be read until a file exists."""
 
     def __init__(self, length: int, file: str) -> None:
         super().__init__(length)

@@ -20,14 +20,14 @@ def worth(demands: Sequence[Demand], allocation: Allocation, objective: Objectiv
 
 
 def choices(demand: Demand, cores: Mapping[str, int]) -> range:
-    """How many workers per device a job could have, leaving out those that would not make it faster."""
+    """Return the numbers of workers per device that a job could have, except those that would not make it faster."""
     most = min(cores[node] // devices for node, devices in demand.devices.items())
     most = min(most, demand.maximum or most)
     return range(demand.minimum, max(demand.minimum, min(most, demand.curve.enough(most))) + 1)
 
 
 def one_node(demands: Sequence[Demand], cores: int, objective: Objective = PROPORTIONAL) -> float:
-    """The best sum of the objective on one node, by dynamic programming over its cores."""
+    """Return the best sum of the objective on one node, by dynamic programming over its cores."""
     best = np.zeros(cores + 1)
     for demand in demands:
         after = np.full(cores + 1, -np.inf)
@@ -41,7 +41,7 @@ def one_node(demands: Sequence[Demand], cores: int, objective: Objective = PROPO
 
 
 def several_nodes(demands: Sequence[Demand], cores: Mapping[str, int], objective: Objective = PROPORTIONAL) -> float:
-    """The best sum of the objective over several nodes, as an integer programme: a choice for each job."""
+    """Return the best sum of the objective over several nodes, as an integer programme with one choice for each job."""
     values, rows, columns, entries = [], [], [], []
     nodes = {node: len(demands) + place for place, node in enumerate(cores)}
     for job, demand in enumerate(demands):

@@ -1,4 +1,6 @@
-"""For programs of CPython's tests that know nothing of us: "dragon" is a start method from the beginning."""
+"""Register the start method "dragon" at interpreter start, for programs of CPython's tests that do not import
+dragon.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data for tiny training runs. Loading workers need no PyTorch for it, and start at once."""
+"""Data for tiny training runs. Loading workers need no PyTorch for it, so they start quickly."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class Points:
 
 
 def stacked(samples: list[tuple[Any, int]]) -> tuple[Any, Any]:
-    """A batch."""
+    """Collate a batch."""
     return np.stack([point for point, _ in samples]), np.array([label for _, label in samples])

@@ -1,5 +1,6 @@
-"""A training program of milliseconds that has all that is hard to resume: momentum, a schedule, dropout, batch
-normalisation, noise from the data and from the program."""
+"""A training program that takes milliseconds and has everything that is hard to resume: momentum, a schedule, dropout,
+batch normalisation, noise from the data and from the program.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from torchloader.training.session import Left, Session
 
 EPOCHS = 3
 BATCH = 4
-STEPS = 12  # of one rank, in an epoch
+STEPS = 12  # batches of one rank in an epoch
 
 
 class Master:
-    """The other end of a rank's line."""
+    """The master's end of a rank's connection."""
 
     def __init__(self) -> None:
         self.orders, self.reports = Queue(0), Queue(0)
@@ -40,7 +41,7 @@ class Master:
         return {**queues, **{name: str(value) for name, value in told.items()}}
 
     def told(self) -> Iterator[Report]:
-        """What was reported so far."""
+        """Return the reports received so far."""
         while self.reports.size():
             yield decode_report(self.reports.get(timeout=10))
 
@@ -55,7 +56,7 @@ def train(
     parallel: bool = False,
     **options: Any,
 ) -> tuple[dict[str, Any], Session]:
-    """Train to the end, or until told to leave; the weights, and the session."""
+    """Train until the end, or until the master requests an end; return the weights and the session."""
     torch.manual_seed(3)
     random.seed(3)
     with Session.join(device="cpu", **options) as session:
@@ -85,12 +86,12 @@ def train(
 
 
 def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Bit by bit."""
+    """Return whether weights are equal, bit by bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def rank(folders: tuple[str, str], ports: tuple[str, str, str], results: Queue) -> None:
-    """A rank of two: it trains undisturbed; then it is told to pause, and is resumed. Puts what came out."""
+    """Run one rank of two: train undisturbed, then pause on request and resume. Put the results into a queue."""
     os.environ.update(MASTER_PORT=ports[0], TORCHLOADER_FOLDER=folders[0])
     orders = os.environ.pop("TORCHLOADER_ORDERS")
     undisturbed, _ = train(parallel=True)
@@ -110,7 +111,9 @@ SHUFFLED = ShuffleBuffer(range(48), 4)
 
 
 def place_of_a_rank(folder: str, ports: list[str], results: Queue) -> None:
-    """A rank of two that stops in the middle of an epoch of streams, and goes on. Puts the samples that it got."""
+    """Run one rank of two that stops in the middle of an epoch of streams and continues. Put its samples into a
+    queue.
+    """
     given: list[int] = []
     for port, steps in zip(ports, (5, None), strict=True):
         os.environ["MASTER_PORT"] = port
