@@ -30,7 +30,7 @@ ROW = re.compile(r"^(\d+)\s+([\d.]+)")
 
 
 def produce(number: int, ranks: int, command: list[str], results: Queue) -> None:
-    """Run one MPI job, and have a process of its own parse what its first rank prints."""
+    """Run one MPI job, and have a process of its own parse what the job's first rank prints."""
     program, *arguments = command
     job = ProcessGroup(pmi_enabled=True, name=f"alltoall-{number}")
     job.add_process(1, ProcessTemplate(program, arguments, stdout=MSG_PIPE))
@@ -60,7 +60,7 @@ def parse(number: int, output: Connection, results: Queue) -> None:
 
 
 def consume(results: Queue, expected: int, file: str) -> None:
-    """Write what comes to a CSV file, and show how much of it has come; None is the end."""
+    """Write the results to a CSV file, and show progress; None is the end."""
     from tqdm import tqdm
 
     with open(file, "w", newline="") as out, tqdm(total=expected, unit=" rows", desc="results") as bar:
@@ -92,7 +92,7 @@ def plot(file: str, picture: str) -> None:
 
 
 def benchmark(folder: Path | None) -> list[str]:
-    """The command of one rank: our C program, compiled now, or where there is no mpicc the one over mpi4py."""
+    """Return the command of one rank: the C program, compiled now, or the mpi4py program if there is no mpicc."""
     path = str(folder) if folder else None
     compiler = shutil.which("mpicc", path=path)
     if compiler and (shutil.which("cc") or shutil.which("gcc")):

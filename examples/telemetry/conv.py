@@ -25,7 +25,7 @@ KERNEL_SIZE = 16
 
 @dataclass(frozen=True)
 class Images:
-    """The data set: every image is made from the seed and its number, where it is needed."""
+    """The data set: every image is made from the seed and its number, in the process that needs it."""
 
     count: int
     size: int
@@ -44,7 +44,7 @@ class Images:
 
 
 class Worker:
-    """What a process of the pool keeps between two images."""
+    """The state that a process of the pool keeps between two images."""
 
     images: Images
     kernel: NDArray[np.float64]

@@ -27,7 +27,7 @@ MEAN, DEVIATION = 0.1307, 0.3081
 
 @dataclass(frozen=True)
 class Training:
-    """What all workers have in common."""
+    """The settings and data that all workers share."""
 
     batch_size: int
     test_batch_size: int
@@ -39,7 +39,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Result:
-    """How well the network of one learning rate does on the test images."""
+    """The loss and accuracy of the network of one learning rate on the test images."""
 
     learning_rate: float
     loss: float
@@ -100,7 +100,7 @@ class Trainer:
 
 
 class Worker:
-    """What a process of the pool keeps between its start and its training."""
+    """The state that a process of the pool keeps between its start and its training."""
 
     device: torch.device
     digits: Digits
@@ -139,7 +139,7 @@ def threads_per_worker(cpus: int, workers: int) -> int:
 
 def start_worker(devices: Queue[str], digits: Digits, training: Training, messages: Queue[Message]) -> None:
     leave_interrupts_to_main()
-    # Without a limit every worker starts a thread per CPU, and they spend their time on taking turns.
+    # Without a limit every worker starts a thread per CPU, and the threads compete for the CPUs.
     torch.set_num_threads(threads_per_worker(len(os.sched_getaffinity(0)), training.workers_per_node))
     Worker.device = take_device(devices)
     Worker.digits, Worker.training, Worker.messages = digits, training, messages
@@ -150,7 +150,9 @@ def device_names(gpus: int) -> list[str]:
 
 
 def take_device(devices: Queue[str]) -> torch.device:
-    """Take the node's next device; it goes to the end of the queue, so that more workers than devices share them."""
+    """Take the node's next device; it is put back at the end of the queue, so that more workers than devices share
+    them.
+    """
     name = devices.get()
     devices.put(name)
     # The driver may see a GPU that this build of PyTorch cannot use.

@@ -1,4 +1,4 @@
-"""Where the handwritten digits come from: MNIST files in a folder, a mirror of them, or scikit-learn."""
+"""Find the handwritten digits: MNIST files in a folder, a mirror of them, or scikit-learn."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHECKSUMS = {
 
 
 class DataError(Exception):
-    """A data file that is there and is not what it should be."""
+    """A data file exists but is not what it should be."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def default_folder() -> Path:
 
 
 def load(folder: Path) -> Digits:
-    """Return MNIST from `folder`, downloaded there if need be, or scikit-learn's digits where that cannot be."""
+    """Return MNIST from `folder`, downloaded into it if necessary, or scikit-learn's digits if that is not possible."""
     try:
         paths = [_find(folder, name) or _download(folder, name) for name in CHECKSUMS]
     except (OSError, HTTPException) as error:
@@ -66,7 +66,7 @@ def load(folder: Path) -> Digits:
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Read an IDX file of unsigned bytes with so many dimensions, compressed or not."""
+    """Read an IDX file of unsigned bytes with the given number of dimensions, compressed or not."""
     content = _content(path)
     start = 4 + 4 * dimensions
     magic = bytes((0, 0, 8, dimensions))

@@ -1,4 +1,4 @@
-"""The load of all nodes from the runtime's own telemetry, in place of a monitor on each node."""
+"""Report the load of all nodes from the runtime's own telemetry, in place of a monitor on each node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def report(messages: Queue[telem.Message | None], end: Event, seconds: float) -> None:
-    """Put the load of every node into a queue, every so many seconds until the end."""
+    """Put the load of every node into a queue, at a fixed interval in seconds until the end."""
     service = Telemetry(telem_cfg={"collector_rate": seconds})
     service.start(3)
     while not end.wait(seconds):

@@ -44,7 +44,7 @@ Message: TypeAlias = Reading | Progress | str
 
 
 def find_devices() -> dict[int, Any]:
-    """Return the NVIDIA GPUs of this node that tell their utilization, by index; none where there is no driver."""
+    """Return the NVIDIA GPUs of this node that report their utilization, by index; none without a driver."""
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
@@ -81,7 +81,7 @@ class LineDisplay:
 
 
 class BarDisplay:
-    """Keeps one bar per gauge and per job, with plain lines above them."""
+    """Keep one bar per gauge and per job, with plain lines above them."""
 
     def __init__(self) -> None:
         self.bars: dict[str, tqdm[Any]] = {}

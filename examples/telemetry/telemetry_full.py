@@ -48,7 +48,7 @@ def telem_work(messages: Queue[telem.Message | None], end: Event) -> None:
 
 
 def post_process(messages: Queue[telem.Message | None], bars: bool) -> None:
-    """Show what arrives in the queue, until None does; runs once, on any node."""
+    """Show what arrives in the queue, until it is None; runs once, on any node."""
     telem.leave_interrupts_to_main()
     display = telem.BarDisplay() if bars else telem.LineDisplay()
     display.show(f"This is the postprocessing process, {current().hostname}.")
@@ -145,7 +145,7 @@ def start_mnist_worker(
 
 
 def wait_for_all(results: Sequence[AsyncResult[Any]]) -> None:
-    """Wait for all results; raise what a worker raised at once, not when the others are done."""
+    """Wait for all results. An error of a worker is raised at once, not only after the others are done."""
     waiting = list(results)
     while waiting:
         waiting[0].wait(0.2)
