@@ -17,11 +17,11 @@ from multiprocessing.shared_memory import SharedMemory
 
 MIB = 1 << 20
 COUNTER = struct.Struct("Q")
-WRITTEN, READ = 0, 64  # where the counters lie, each in a line of the cache of its own
+WRITTEN, READ = 0, 64  # offsets of the counters, each in a cache line of its own
 
 
 def count(memory: SharedMemory, where: int) -> int:
-    """What a counter says."""
+    """Return the value of a counter."""
     return int(COUNTER.unpack_from(memory.buf, where)[0])
 
 
@@ -38,7 +38,7 @@ def read(name: str, blocks: int, messages: int) -> None:
 
 
 def rate(blocks: int, messages: int) -> float:
-    """Messages a second through so many blocks."""
+    """Return the messages per second through `blocks` blocks."""
     memory = SharedMemory(create=True, size=4096 + blocks * MIB)
     memory.buf[:] = bytes(len(memory.buf))
     payload = b"x" * MIB

@@ -73,7 +73,7 @@ class Copy:
 
 
 def timed(operation, least=0.3):
-    """Seconds for one, the median over rounds."""
+    """Return the seconds of one operation: the median over rounds."""
     operation()
     start = time.perf_counter()
     operation()

@@ -19,11 +19,11 @@ import time
 from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import ProcessGroup
 
-STAY = 1.2  # seconds, above what it takes to start all
+STAY = 1.2  # seconds, more than it takes to start all members
 
 
 def arrive(path: str) -> None:
-    """Note the time, in one piece, and stay until all others have come."""
+    """Record the time in one write, and stay until all other members have begun."""
     with open(path, "ab", buffering=0) as file:
         file.write(b"%.6f\n" % time.monotonic())
     time.sleep(STAY)
@@ -34,7 +34,7 @@ def nothing() -> None:
 
 
 def run(size: int, template: ProcessTemplate) -> float:
-    """Run a group; the time when it was started."""
+    """Run a group; return the time at which it was started."""
     group = ProcessGroup()
     group.add_process(size, template)
     group.init()
@@ -46,7 +46,7 @@ def run(size: int, template: ProcessTemplate) -> float:
 
 
 def starting(size: int) -> float:
-    """Members a second until all are there."""
+    """Return the members per second until all have begun."""
     with tempfile.NamedTemporaryFile() as file:
         began = run(size, ProcessTemplate(arrive, (file.name,)))
         arrivals = [float(line) for line in file.read().splitlines()]
@@ -56,13 +56,13 @@ def starting(size: int) -> float:
 
 
 def ending(size: int) -> float:
-    """Members a second from the start to the end of all."""
+    """Return the members per second from the start until all have ended."""
     began = run(size, ProcessTemplate(nothing))
     return size / (time.monotonic() - began)
 
 
 def measure(size: int) -> None:
-    """The medians of five of both, after one to become warm; a head process prints this."""
+    """Return the medians of both rates, after one warm-up run; a head process prints this."""
     for rate in (starting, ending):
         rate(size)
         print(statistics.median(rate(size) for _ in range(5)))

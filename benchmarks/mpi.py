@@ -35,7 +35,7 @@ def start(ranks: int, program: str, *arguments: str, stdout: int = MSG_DEVNULL) 
 
 
 def jobs(count: int, ranks: int, program: str) -> None:
-    """That many jobs at once."""
+    """Run `count` jobs at once."""
     for job in [start(ranks, program) for _ in range(count)]:
         job.join()
         job.close()
@@ -89,7 +89,7 @@ def main() -> None:
             environment |= AS_ROOT
 
         def run(ranks: int, *command: str) -> subprocess.Popen[str]:
-            # Of Open MPI's, which otherwise asks for a CPU a rank; with it all ranks yield.
+            # A variable of Open MPI, which otherwise requests one CPU per rank; with it all ranks yield.
             crowded = ["--oversubscribe"] if is_open and ranks > 2 else []
             words = [*mpiexec, *crowded, "-n", str(ranks), *command]
             return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)

@@ -60,7 +60,7 @@ class Network:
 
     def __init__(self):
         addresses = [address for address in run_nodes()[0].ip_addrs if ":" not in address]
-        # Nodes that are simulated on one machine have the loopback address alone.
+        # Nodes that are simulated on one machine have only the loopback address.
         address = min(addresses, key=lambda address: address.startswith("127."))
         self.listener = socket.create_server((address, 0))
         authority = Authority.create()
@@ -77,7 +77,9 @@ class Network:
         return connection
 
     def stream(self, encrypted, mib=1024, piece=1):
-        """Bytes a second, from memory of so many MiB into as much, over and over."""
+        """Return the bytes per second of a stream that sends the same MiB of memory into the same MiB, over and
+        over.
+        """
         connection, left, memory = self.connection(encrypted, mib, piece), mib * MIB, memoryview(bytearray(piece * MIB))
         start = time.perf_counter()
         while left > 0:

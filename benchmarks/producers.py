@@ -12,7 +12,7 @@ from typing import Any
 
 
 def produce(queue: Any, ready: Any, start: Any, count: int) -> None:
-    """Put `count` messages once everybody is there."""
+    """Put `count` messages after all processes have begun."""
     ready.put(None)
     start.wait()
     for _ in range(count):
@@ -20,7 +20,7 @@ def produce(queue: Any, ready: Any, start: Any, count: int) -> None:
 
 
 def consume(queue: Any, ready: Any) -> None:
-    """Get until None comes."""
+    """Get messages until None arrives."""
     ready.put(None)
     while queue.get() is not None:
         pass

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def pass_on(source: Any, target: Any) -> None:
-    """Hand every message on, None as the last one."""
+    """Forward every message to the next process, and None last."""
     while (message := source.get()) is not None:
         target.put(message)
     target.put(None)

@@ -36,7 +36,7 @@ _TIMEOUT = 120.0
 
 
 def depth(index: int) -> int:
-    """Steps from the first node to that one."""
+    """Return the number of steps from the first node to a node."""
     return 0 if index == 0 else 1 + depth(parent_of(index))
 
 
@@ -51,7 +51,7 @@ async def _agent(token: Token, index: int, description: NodeDescriptor) -> Met:
 
 
 def _agents(token_text: str, indices: list[int], done: Any, leave: Any, sent: Any) -> None:
-    """Some of the agents, in a process of their own."""
+    """Run some of the agents, in a process of their own."""
     _core.create_arena(variables.arena_limit())
     counted: dict[Any, int] = {}
     write = Link._write

@@ -48,7 +48,7 @@ _ROUNDS = 5
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
+    """Return the seconds of CPU that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -77,7 +77,7 @@ def _percent(seconds: float) -> float:
 
 
 def _pause() -> float:
-    """Seconds between two readings of a process."""
+    """Return the seconds between two readings of a process."""
     gaps = []
     for record in AnalysisClient().get_data("process_memory", interval=0):
         times = [float(when) for when in record["dps"]]
@@ -102,7 +102,7 @@ def _cost(seconds: float, counts: Sequence[int]) -> None:
         _end(group)
 
 
-# ---- whoever asks
+# ---- the process that sends queries
 
 
 def _question() -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ def _median(step: Callable[[], object]) -> float:
 
 
 def _answer(nodes: int, per_node: int, record: str) -> None:
-    """In a run of so many nodes: ask, tell how long it took, and wait until the page was asked for."""
+    """In a run of `nodes` nodes: send queries, print their duration, and wait until the page has been requested."""
     group = _start(nodes * per_node)
     time.sleep(_WINDOW / 4)
     agent = this_run().agent.pid
@@ -163,7 +163,7 @@ def _of_a_run(nodes: int, per_node: int, record: str) -> None:
             with urllib.request.urlopen(address, timeout=60) as answer:
                 return bytes(answer.read())
 
-        before = _cpu(agent) + _cpu(run.pid)  # the front end makes the page of what the agent was told
+        before = _cpu(agent) + _cpu(run.pid)  # the front end makes the page from what the agent received
         page = _median(get)
         told = (_cpu(agent) + _cpu(run.pid) - before) / _ROUNDS
         _line(nodes, "a run", series, seconds, used, page, told, len(get()))
@@ -194,7 +194,7 @@ def _fed(nodes: int, record: str) -> None:
         )
 
     def merge(told: list[bytes]) -> bytes:
-        """What the agent does that is asked."""
+        """Merge replies as the agent that receives a query does."""
         return msgspec.msgpack.encode(joined(told))
 
     def question() -> None:
@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="*", default=[4, 16])
     parser.add_argument("--fed", type=int, nargs="*", default=[64, 256])
     parser.add_argument("--per-node", type=int, default=64, help="processes of each node in the second table")
-    parser.add_argument("--answer", type=int, help=argparse.SUPPRESS)  # what the runs are started with
+    parser.add_argument("--answer", type=int, help=argparse.SUPPRESS)  # the options with which the runs are started
     parser.add_argument("--record", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.answer:

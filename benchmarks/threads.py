@@ -25,7 +25,7 @@ PAYLOAD = b"0123456789"
 
 
 def elapsed(threads: int, work: Callable[[int], None]) -> float:
-    """Seconds until so many threads, which begin together, have each called `work` with their number."""
+    """Return the seconds until `threads` threads, which begin together, have each called `work` with their number."""
     barrier = threading.Barrier(threads + 1)
 
     def run(number: int) -> None:
@@ -43,7 +43,7 @@ def elapsed(threads: int, work: Callable[[int], None]) -> float:
 
 
 def puts(threads: int) -> float:
-    """Put into one queue."""
+    """Put into one queue, from all threads."""
     queue = Queue(maxsize=threads * CALLS)
 
     def put(number: int) -> None:
@@ -56,7 +56,7 @@ def puts(threads: int) -> float:
 
 
 def own_queues(threads: int) -> float:
-    """Put into a queue of each thread's own, and get from it."""
+    """Put into and get from a queue of each thread's own."""
     queues = [Queue() for _ in range(threads)]
 
     def put_and_get(number: int) -> None:
@@ -69,7 +69,7 @@ def own_queues(threads: int) -> float:
 
 
 def gets(threads: int) -> float:
-    """Take from one queue."""
+    """Get from one queue, in all threads."""
     queue = Queue(maxsize=threads * CALLS)
     for number in range(threads * CALLS):
         queue.put(number)
@@ -86,7 +86,7 @@ def gets(threads: int) -> float:
 
 
 def reads(threads: int) -> float:
-    """Read one dictionary."""
+    """Read one dictionary, in all threads."""
     from dragon.data.ddict import DDict
 
     ddict = DDict(1, 1, 2**26)
@@ -103,7 +103,7 @@ def reads(threads: int) -> float:
 
 
 def locked(threads: int) -> float:
-    """Take and release one lock, with which a number is counted up."""
+    """Acquire and release one lock, under which a number is incremented."""
     lock, count = Lock(), [0]
 
     def count_up(number: int) -> None:

@@ -1,9 +1,9 @@
-"""How long it takes to share cores among jobs.
+"""Measure how long it takes to share cores among jobs.
 
     python benchmarks/torchloader/allocation.py
 
 Each line printed is JSON: {"name": ..., "value": ..., "unit": ..., "better": "lower"}. Times are the best of several.
-How close to the best the result is, the tests say, which compare it to exact solutions.
+The tests compare the result with exact solutions.
 """
 
 import json

@@ -46,7 +46,7 @@ class Noisy:
 
 
 class NoisyStream:
-    """The same of an iterable-style dataset: each stream has its part."""
+    """The same samples as an iterable-style dataset, of which each stream has a part."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -57,7 +57,7 @@ class NoisyStream:
 
 
 def exactness(schedules: int, seed: int, is_iterable: bool) -> None:
-    """One epoch for each schedule of up to five resizes, kills and resumptions, compared with an undisturbed one."""
+    """Compare one epoch for each schedule of up to five resizes, kills and resumptions with an undisturbed epoch."""
     dataset: Any = NoisyStream(80) if is_iterable else Noisy(80)
     options: dict[str, Any] = {"batch_size": 4, "seed": 1, "collate_fn": list}
     options |= {"streams": 3} if is_iterable else {"shuffle": True}
@@ -91,7 +91,7 @@ def exactness(schedules: int, seed: int, is_iterable: bool) -> None:
 
 
 def kill_one(loader: ElasticDataLoader, dice: random.Random) -> int:
-    """Kill a worker that is ready, with SIGKILL. Returns how many that were."""
+    """Kill a worker that is ready, with SIGKILL. Returns the number of killed workers."""
     ready = [worker.process for worker in list(loader._crew._workers.values()) if worker.ready and worker.process]
     if not ready:
         return 0

@@ -30,7 +30,7 @@ KERNEL = 0.010  # seconds
 
 
 def cycles_per_second() -> float:
-    """Of the clock by which torch.cuda._sleep() counts."""
+    """Return the frequency of the clock with which torch.cuda._sleep() counts."""
     for _ in range(3):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
@@ -41,7 +41,7 @@ def cycles_per_second() -> float:
 
 
 def events(repeats: int) -> None:
-    """Iterations of two kernels of a known length, of which the program does not wait for one."""
+    """Measure iterations of two kernels of a known length, for one of which the program does not wait."""
     cycles = int(KERNEL * cycles_per_second())
     with tempfile.TemporaryDirectory() as folder, Session.join(folder) as session:
         loader = session.loader(Images(64 * repeats, (3, 32, 32)), 8, num_workers=2, pin_memory=True)
@@ -71,14 +71,14 @@ def events(repeats: int) -> None:
 
 
 def read_iterations(folder: str) -> list[dict[str, str]]:
-    """The rows of the trace of iterations in a folder."""
+    """Return the rows of the trace of iterations in a folder."""
     paths = sorted(Path(folder).rglob("trace*iteration*"))
     with paths[0].open() as lines:
         return list(csv.DictReader(lines))
 
 
 def on_gpu(loader: Any, epochs: int) -> float:
-    """Samples per second that arrive on the GPU, after one epoch to warm up."""
+    """Return the samples per second that arrive on the GPU, after a warm-up epoch."""
     samples = 0
     for epoch in range(epochs + 1):
         if epoch == 1:
@@ -92,7 +92,7 @@ def on_gpu(loader: Any, epochs: int) -> float:
 
 
 def pinned(repeats: int) -> None:
-    """In pairs, one after the other; the trainer does nothing but copy."""
+    """Measure loaders in pairs, one after the other; the trainer only copies."""
     batch = next(iter(ElasticDataLoader(Images(64, (3, 32, 32)), 8, num_workers=1, pin_memory=True, seed=1)))
     print(f"a batch is pinned: {batch[0].is_pinned()} and {batch[1].is_pinned()}")
     print(f"{'sample':>12} {'workers':>7} {'elastic/s':>10} {'PyTorch/s':>10} {'ratio':>6}  (least to most)")
@@ -136,7 +136,7 @@ if __name__ == "__main__":
 
 
 def ranks(count: int) -> None:
-    """As torchrun starts them."""
+    """Start ranks as torchrun does."""
     with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
         program.write(RANK)
         program.flush()
@@ -145,7 +145,7 @@ def ranks(count: int) -> None:
 
 
 def resize(repeats: int) -> None:
-    """The wait for the batches after a resize, of a trainer whose step is a kernel of 10 ms."""
+    """Measure the wait for the batches after a resize, of a trainer whose step is a kernel of 10 ms."""
     cycles = int(KERNEL * cycles_per_second())
     loader = ElasticDataLoader(
         Images(8000 * repeats, (3, 224, 224), latency=0.002), 8, num_workers=6, seed=1, pin_memory=True

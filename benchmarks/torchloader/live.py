@@ -32,7 +32,7 @@ from typing import NoReturn
 from torchloader.report.history import Life, history
 from torchloader.scheduling.states import State
 
-SETTLING = 18.0  # seconds: a batch of the slow storage takes 2.6 s, and the pipeline is filled anew
+SETTLING = 18.0  # seconds: a batch of the slow storage takes 2.6 s, and its pipeline must be filled again
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 POLICIES = ("proportional", "even", "waa-trim", "waa-fill")
 T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # by number of repeats
@@ -40,8 +40,9 @@ T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 
 
 @dataclass(frozen=True)
 class Mix:
-    """Jobs, as name, network, devices and dataset; seconds of a step of `batch` samples of a device, 0 for what it
-    takes; workers to share; whether all jobs train on the first GPU; further options of the program that trains."""
+    """Jobs, as name, network, devices and dataset; seconds of a step of `batch` samples per device, 0 for the time that
+    it takes; the workers to share; whether all jobs train on the first GPU; further options of the program that trains.
+    """
 
     jobs: tuple[tuple[str, str, int, str], ...]
     step: float
@@ -97,7 +98,7 @@ MIXES = {
 
 
 def workload(mix: Mix, folder: Path) -> Path:
-    """The mix as a job file: more iterations than anybody waits for."""
+    """Write the mix as a job file, with more iterations than a run waits for."""
     text = "".join(
         f'[[jobs]]\nname = "{name}"\narch = "{network.partition("-")[0]}"\ndepth = {network.partition("-")[2]}\n'
         f'dataset = "{dataset}"\n'
@@ -112,7 +113,9 @@ def workload(mix: Mix, folder: Path) -> Path:
 
 
 def measured(mix: Mix, policy: str, seconds: float) -> dict[str, dict[str, float]]:
-    """Normalised throughput of each job, which is how many devices it kept busy: over the whole, and when settled."""
+    """Return the normalised throughput of each job, that is the number of devices it kept busy: over the whole time,
+    and settled.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         device = "cuda" if mix.on_gpu else "cpu"
@@ -138,14 +141,16 @@ def measured(mix: Mix, policy: str, seconds: float) -> dict[str, dict[str, float
 
 
 def devices_busy(life: Life, step: float, start: float, end: float) -> float:
-    """Of a job, between two times; without a step time what is proportional to it."""
+    """Return the number of busy devices of a job between two times; without a step time, a number proportional to
+    it.
+    """
     window = [each for each in life.pace if start <= each.time <= end]
     first, last = window[0], window[-1]
     return (last.iteration - first.iteration) / (last.time - first.time) * (step or 1) * life.devices
 
 
 def await_all(folder: Path, jobs: int, run: subprocess.Popen[bytes]) -> float:
-    """When all jobs trained, on the clock of the run."""
+    """Return the time at which all jobs were training, on the clock of the run."""
     while True:
         time.sleep(0.5)
         if run.poll() is not None:
@@ -160,7 +165,7 @@ def await_all(folder: Path, jobs: int, run: subprocess.Popen[bytes]) -> float:
 
 
 def interval(values: list[float]) -> str:
-    """Median, and the 95 % interval of the mean."""
+    """Return the median, and the 95 % interval of the mean."""
     mean, half = statistics.mean(values), 0.0
     if len(values) > 1:
         half = T95[len(values)] * statistics.stdev(values) / len(values) ** 0.5
@@ -168,14 +173,14 @@ def interval(values: list[float]) -> str:
 
 
 def stop(signum: int, frame: FrameType | None) -> NoReturn:
-    """End, and with it the run and its folders; whoever asks again meanwhile does not keep them from it."""
+    """End the process, and with it the run and its folders; further signals meanwhile do not prevent that."""
     for each in STOPPING:
         signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + signum)
 
 
 def main() -> None:
-    """Run, and print the table."""
+    """Run the benchmark, and print the table."""
     for each in STOPPING:
         signal.signal(each, stop)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -215,7 +220,7 @@ def main() -> None:
 
 
 def jpeg_mix(folder: Path) -> Mix:
-    """Two jobs with large JPEGs, two with small ones: decoding takes more than two cores."""
+    """Make two jobs with large JPEGs and two with small ones: decoding needs more than two cores."""
     from torchloader.training.datasets import make_jpegs
 
     for name, size in (("large", 2560), ("small", 48)):

@@ -41,7 +41,7 @@ class Images(Dataset[Any]):
 
 
 def rate(loader: Any, epochs: int = 3) -> float:
-    """Samples per second, after one epoch to warm up."""
+    """Return the samples per second, after a warm-up epoch."""
     for _ in loader:
         pass
     start, samples = time.perf_counter(), 0
@@ -52,7 +52,7 @@ def rate(loader: Any, epochs: int = 3) -> float:
 
 
 def throughput(repeats: int, counts: list[int]) -> None:
-    """In pairs, one after the other, with equal options."""
+    """Measure loaders in pairs, one after the other, with equal options."""
     print(
         f"{'sample':>14} {'work':>5} {'workers':>7} {'elastic/s':>10} {'PyTorch/s':>10} {'ratio':>6}  (least to most)"
     )
@@ -98,7 +98,7 @@ class HeavyTailed(Dataset[Any]):
 
 
 def overtaking(repeats: int, counts: list[int]) -> None:
-    """Both loaders, in order and not, by turns; the medians, and the median of each turn's ratios."""
+    """Measure both loaders, in order and not, by turns. Print the medians, and the median of each turn's ratios."""
     print(f"{'batch':>5} {'workers':>7} {'elastic/s':>18} {'PyTorch/s':>18}   elastic, not in order by")
     print(f"{'':>13} {'in order':>9} {'not':>8} {'in order':>9} {'not':>8}   its own order  PyTorch's, not in order")
     for batch, length in ((1, 1500), (4, 3000)):
@@ -137,7 +137,7 @@ if __name__ == "__main__":
 
 
 def resize(repeats: int) -> None:
-    """The wait of the trainer for the batches after a resize, and for the first batch of a program started anew."""
+    """Measure the trainer's wait for the batches after a resize, and for the first batch of a restarted program."""
     loader = ElasticDataLoader(Images(8000 * repeats, (3, 32, 32), latency=0.002), 8, num_workers=4, seed=1)
     dice = random.Random(1)
     steady: list[float] = []
@@ -172,7 +172,7 @@ def resize(repeats: int) -> None:
 
 
 def quantile(values: list[float], q: float) -> float:
-    """Of a sorted copy."""
+    """Return a quantile of values, which need not be sorted."""
     return sorted(values)[int(q * (len(values) - 1))]
 
 

@@ -38,7 +38,7 @@ from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
 
 _BATCH = 8
-_INTERVAL = 2.0  # seconds for which `torchloader run` leaves a job alone after a change
+_INTERVAL = 2.0  # seconds for which `torchloader run` does not change a job again after a change
 
 TRAINER = """
 import sys, time
@@ -66,7 +66,9 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of job: seconds of a sample to load and of an iteration to compute, and workers that it asks for."""
+    """A kind of job: seconds to load a sample and to compute an iteration, and the number of workers that it
+    requests.
+    """
 
     name: str
     latency: float
@@ -92,7 +94,7 @@ class Drawn:
     iterations: int
 
     def toml(self) -> str:
-        """As `torchloader run` reads it."""
+        """Return jobs as a file that `torchloader run` reads."""
         told = json.dumps([str(self.iterations), str(self.kind.latency), str(self.kind.step)])
         return (
             f'[[jobs]]\nname = "{self.name}"\nscript = "train.py"\narguments = {told}\nbatch = {_BATCH}\n'
@@ -102,7 +104,7 @@ class Drawn:
 
 
 def torchloader(folder: Path, *words: str) -> None:
-    """Run the command there. Raises CalledProcessError, after what it said, where it fails."""
+    """Run the command in a folder. If it fails, print its output and raise CalledProcessError."""
     done = subprocess.run(
         [sys.executable, "-m", "torchloader", *words], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -112,7 +114,7 @@ def torchloader(folder: Path, *words: str) -> None:
 
 
 def profile(folder: Path, kind: Kind) -> Curve:
-    """How fast a kind trains, measured alone."""
+    """Measure how fast a kind trains alone."""
     (folder / "one.toml").write_text(Drawn(kind.name, kind, 0.0, 10**6).toml())
     numbers = ["1", "2", "4", "8", "12"]
     torchloader(
@@ -123,12 +125,12 @@ def profile(folder: Path, kind: Kind) -> Curve:
 
 
 def starting(life: Life) -> float:
-    """Seconds from the launch to the first iteration."""
+    """Return the seconds from the launch to the first iteration."""
     return sum(span.end - span.start for span in life.spans if span.state is State.STARTING)
 
 
 def drawn(jobs: int, seed: int, curves: dict[str, Curve]) -> list[Drawn]:
-    """A workload: jobs that would take 10 to 30 seconds each if they never waited."""
+    """Draw a workload: jobs that would take 10 to 30 seconds each if they never waited."""
     chance, now, made = random.Random(seed), 0.0, []
     for number in range(jobs):
         kind = chance.choice(KINDS)
@@ -139,14 +141,14 @@ def drawn(jobs: int, seed: int, curves: dict[str, Curve]) -> list[Drawn]:
 
 
 def learning(folder: Path) -> float:
-    """Seconds from the first iteration until the scheduler knows how fast the job trains."""
+    """Return the seconds from the first iteration until the scheduler knows how fast the job trains."""
     events = read(folder / "run" / LOG)
     began = next(event.time for event in events if event.after is State.RUNNING)
     return next(event.time for event in events if "curve" in event.details) - began
 
 
 def predicted(jobs: list[Drawn], curves: dict[str, Curve], cores: int, start: float, learn: float) -> Result:
-    """What the simulator says."""
+    """Return the times that the simulator predicts."""
     nodes = {"node": Node(cores, tuple(range(max(cores, os.cpu_count() or 1))))}
     simulated = [
         Job(
@@ -159,19 +161,19 @@ def predicted(jobs: list[Drawn], curves: dict[str, Curve], cores: int, start: fl
 
 
 def live(folder: Path, jobs: list[Drawn], cores: int) -> dict[str, Life]:
-    """What becomes of them in a run."""
+    """Run the jobs; return what happened to each."""
     (folder / "jobs.toml").write_text("".join(each.toml() for each in jobs))
     torchloader(folder, "run", "jobs.toml", "--device", "cpu", "--cores", str(cores), "--folder", "run")
     return history(folder / "run").lives
 
 
 def error(told: float, was: float) -> float:
-    """The relative one."""
+    """Return the relative error."""
     return told / was - 1
 
 
 def main() -> None:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=6)

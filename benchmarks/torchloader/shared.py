@@ -27,7 +27,7 @@ _BE_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: processes whose parent has ended b
 
 
 class Decoded:
-    """Samples of 150 KB that take 8 ms to decode and augment, as those of photographs do."""
+    """Samples of 150 KB that take 8 ms to decode and augment, as photographs do."""
 
     def __len__(self) -> int:
         return _SAMPLES
@@ -38,12 +38,12 @@ class Decoded:
 
 
 def collate(samples: list[tuple[Any, int]]) -> tuple[Any, list[int]]:
-    """A batch."""
+    """Collate a batch."""
     return np.stack([image for image, _ in samples]), [index for _, index in samples]
 
 
 def train(shared_as: str | None, step: float) -> None:
-    """A job: an epoch."""
+    """Train for an epoch, as one job."""
     sys.modules["torch"] = None  # type: ignore[assignment]  # whose import takes as long as an epoch here
     from torchloader import ElasticDataLoader
 
@@ -56,13 +56,13 @@ def train(shared_as: str | None, step: float) -> None:
 
 
 def cost(jobs: int, shared_as: str | None) -> tuple[float, float, int]:
-    """CPU time and time of so many jobs at once, and the batches that were shared."""
+    """Return the CPU time and duration of running `jobs` jobs at once, and the number of shared batches."""
     before, since = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     words = [sys.executable, __file__, "--job", shared_as or ""]
     programs = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(jobs)]
     shared = sum(int(program.communicate()[0]) for program in programs)
     taken = time.perf_counter() - since
-    with suppress(ChildProcessError):  # once all that the programs have started, which count once they are waited for
+    with suppress(ChildProcessError):  # The CPU time of all descendants counts once they have been waited for.
         while True:
             os.waitpid(-1, 0)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -71,7 +71,7 @@ def cost(jobs: int, shared_as: str | None) -> tuple[float, float, int]:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)

@@ -32,7 +32,7 @@ WAYS = {
 
 
 class Rows:
-    """So many MiB of numbers, of which each sample reads one."""
+    """A dataset of `size` MiB of numbers, of which each sample reads one row."""
 
     def __init__(self, size: int) -> None:
         self.rows = torch.ones(size, 1 << 18)
@@ -45,7 +45,7 @@ class Rows:
 
 
 class Paths:
-    """Names of files."""
+    """A dataset of file names."""
 
     def __init__(self, length: int) -> None:
         self.paths = [f"/data/train/class_{number % 1000}/image_{number:08d}.jpg" for number in range(length)]
@@ -58,7 +58,7 @@ class Paths:
 
 
 def memory_of_session() -> float:
-    """MiB of all processes of this session, those that they share divided among them."""
+    """Return the MiB of all processes of this session; shared memory is divided among the processes that share it."""
     total, own = 0, os.getsid(0)
     for entry in Path("/proc").iterdir():
         try:
@@ -71,18 +71,20 @@ def memory_of_session() -> float:
 
 
 def _is_of_run(entry: Path) -> bool:
-    """Of the run that this process owns: its agent and what that starts have sessions of their own."""
+    """Return whether a process belongs to this process's run, whose agent and its descendants have sessions of their
+    own.
+    """
     return f"/{os.getpid()}-".encode() in (entry / "cmdline").read_bytes()
 
 
 def loader_of(way: str, dataset: Any, batch: int, workers: int) -> Any:
-    """A loader of that way."""
+    """Return a loader of the kind."""
     kind, context = WAYS[way]
     return kind(dataset, batch, num_workers=workers, persistent_workers=True, multiprocessing_context=context)
 
 
 def measure(what: str, way: str) -> float:
-    """In a program of its own."""
+    """Measure one loader, in a program of its own."""
     if what == "memory":
         loader = loader_of(way, Rows(600), 8, 4)
         before, during = memory_of_session(), 0.0
@@ -97,7 +99,7 @@ def measure(what: str, way: str) -> float:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["memory", "paths", "program"])
     parser.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)

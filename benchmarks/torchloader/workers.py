@@ -59,7 +59,7 @@ LOADS: dict[str, tuple[Stored, float, list[int]]] = {
 
 
 def step_of(name: str, batches: Iterator[Any], seconds: float) -> float:
-    """Train for so many seconds; batches per second."""
+    """Train for `seconds`; return the batches per second."""
     start, given = time.perf_counter(), 0
     while time.perf_counter() < start + seconds:
         next(batches)
@@ -69,19 +69,20 @@ def step_of(name: str, batches: Iterator[Any], seconds: float) -> float:
 
 
 def epochs(loader: ElasticDataLoader) -> Iterator[Any]:
-    """The batches of one epoch after the other."""
+    """Yield the batches of one epoch after the other."""
     while True:
         yield from loader
 
 
 def loader_of(dataset: Stored, workers: Any) -> ElasticDataLoader:
-    """A loader of lists."""
+    """Return a loader of lists."""
     return ElasticDataLoader(dataset, BATCH, num_workers=workers, collate_fn=list, seed=1)
 
 
 def searched(name: str, seconds: float) -> tuple[int, str]:
-    """What "auto" finds in so many seconds, and what it says of it. The storage that becomes faster does so in the
-    middle."""
+    """Let "auto" search for `seconds`; return the number that it finds and its explanation. The storage that becomes
+    faster does so in the middle.
+    """
     dataset = LOADS[name][0]
     if name == "faster":
         dataset = replace(dataset, faster_at=time.monotonic() + seconds / 2)
@@ -91,7 +92,7 @@ def searched(name: str, seconds: float) -> tuple[int, str]:
 
 
 def compare(name: str, arguments: argparse.Namespace) -> None:
-    """What "auto" finds, several times, beside all numbers by turns."""
+    """Compare what "auto" finds, several times, with all fixed numbers, by turns."""
     found = [searched(name, arguments.search) for _ in range(arguments.searches)]
     numbers = sorted({*LOADS[name][2], *(number for number, _ in found)})
     dataset = LOADS[name][0]
@@ -109,7 +110,7 @@ def compare(name: str, arguments: argparse.Namespace) -> None:
         for turn in range(arguments.rounds):
             for place in range(len(numbers)):
                 number = numbers[(place + turn) % len(numbers)]
-                for _ in range(2 * number + 2):  # those that were made while it was others' turn
+                for _ in range(2 * number + 2):  # leave out batches that were made during others' turns
                     next(running[number])
                 rates[number].append(step_of(name, running[number], arguments.seconds))
     median = {number: statistics.median(each) for number, each in rates.items()}
@@ -131,12 +132,12 @@ def compare(name: str, arguments: argparse.Namespace) -> None:
 
 
 def beside(rates: dict[int, list[float]], number: int, other: int) -> list[float]:
-    """Of each round, the rate with one number by that with another."""
+    """Return, for each round, the rate with one number divided by that with another."""
     return list(map(truediv, rates[number], rates[other]))
 
 
 def main() -> None:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("loads", nargs="*", choices=[[], *LOADS], help="by default all")
     parser.add_argument("--rounds", type=int, default=15)
