@@ -1,4 +1,4 @@
-"""What a node keeps of its answers to writes, for those who ask again."""
+"""The replies to writes that a node keeps for clients that repeat a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent hears of every change, also where its bell holds little."""
+"""The agent is notified of every change, even if its bell (the notification channel) holds few entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of other nodes on their way into channels of this one."""
+"""Messages from other nodes on their way into channels of this node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Payloads beside the link: which go there, and that frames are taken in order however late their payloads are."""
+"""Payloads outside the link: which are sent there, and that frames are handled in order even if their payloads are
+late.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections between agents: requests, answers, messages, and what a peer can do wrong."""
+"""Connections between agents: requests, replies, messages, and faulty peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads that go one way over a connection."""
+"""Payloads that are sent in one direction over a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks, semaphores, events, conditions and barriers that are awaited."""
+"""Asynchronous use of locks, semaphores, events, conditions and barriers."""
 
 from __future__ import annotations
 

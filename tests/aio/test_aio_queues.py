@@ -1,4 +1,4 @@
-"""Queues and connections whose get, put, join and recv are awaited."""
+"""Asynchronous use of queues and connections: get, put, join and recv."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dragon ddict`: dictionaries of runs and of folders, and files of what is in them."""
+"""`dragon ddict`: dictionaries of runs and of folders, and exports of their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dragon doctor`: what a run waits for."""
+"""`dragon doctor`: reports what a run waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is executed, and what is said where a file cannot be: the same on one node and on several."""
+"""Which file is executed, and the error if a file cannot be executed: the same on one node and on several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dragon ps` and `dragon kill`: which runs there are, and their end."""
+"""`dragon ps` and `dragon kill`: list runs and end them."""
 
 from __future__ import annotations
 

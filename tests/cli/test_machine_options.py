@@ -1,4 +1,4 @@
-"""The options that say which nodes a run has, where they mean nothing and where they cannot be met."""
+"""Options that select a run's nodes, if they have no meaning or cannot be satisfied."""
 
 from __future__ import annotations
 

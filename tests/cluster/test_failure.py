@@ -1,4 +1,4 @@
-"""A run of several nodes in which something is killed: it is noticed, named, and nothing stays behind."""
+"""A process or node of a run over several nodes is killed: the error names it, and nothing is left behind."""
 
 from __future__ import annotations
 

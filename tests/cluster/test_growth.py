@@ -1,4 +1,4 @@
-"""What ended processes have used is given back: a run of a month takes no more memory than one of an hour."""
+"""The resources of ended processes are released: memory does not grow with the duration of a run."""
 
 from __future__ import annotations
 

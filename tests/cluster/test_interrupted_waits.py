@@ -1,4 +1,4 @@
-"""A wait for an object of another node that a signal handler's exception interrupts loses no message and no lock."""
+"""A wait for an object of another node loses no message and no lock if a signal handler's exception interrupts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever has no certificate of the run is refused by its agents, and disturbs nobody."""
+"""Agents refuse connections without a certificate of the run, and the run is not disturbed."""
 
 from __future__ import annotations
 

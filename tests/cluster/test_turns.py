@@ -1,4 +1,4 @@
-"""Processes of other nodes that wait for the same object have it in the order in which they came."""
+"""Processes of other nodes that wait for the same object receive it in the order of their requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of fault_programs.py are killed at random; what survives goes on, and nothing is lost."""
+"""Processes of fault_programs.py are killed at random; the survivors continue, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A channel against a deque: what is put comes out, whole and in order, whatever it is."""
+"""A channel compared with a deque: every message is received whole and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is stopped holds up only those that use the same object, and those no longer than they said."""
+"""A stopped process blocks only users of the same object, and only until their timeouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what each shows, how long it is held, who waits for whom, and what is written to disk."""
+"""Checkpoints: their content, how long they are kept, which clients wait for which, and what is written to disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A PyTorch dataset whose samples lie in a dictionary."""
+"""A PyTorch dataset whose samples are in a dictionary."""
 
 from __future__ import annotations
 

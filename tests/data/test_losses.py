@@ -1,4 +1,4 @@
-"""With replicas nothing that was acknowledged is lost and nothing is torn, whatever is killed."""
+"""With replicas no acknowledged write is lost and no value is torn, whatever is killed."""
 
 from __future__ import annotations
 

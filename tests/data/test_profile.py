@@ -1,4 +1,4 @@
-"""What a handle has done, and its log."""
+"""The operations that a handle has performed, and its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site has no dead link, every public name and no private one, and its search answers questions of users."""
+"""The website has no dead link, has every public name and no private one, and its search finds what users ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever this user's processes say on a run's sockets, the run goes on."""
+"""A run survives any input that this user's processes send to its sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is said to the port of a run's pages, those who ask for a page get it."""
+"""The server of a run's pages serves them after any input to its port."""
 
 from __future__ import annotations
 

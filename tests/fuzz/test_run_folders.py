@@ -1,4 +1,4 @@
-"""Whatever stands in the description of a run, others start and end, and `dragon ps` goes on."""
+"""Other runs start and end, and `dragon ps` works, whatever the description of a run contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that a process is started with."""
+"""Bytes that are passed to a process at its start."""
 
 from __future__ import annotations
 

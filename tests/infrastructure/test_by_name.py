@@ -1,4 +1,4 @@
-"""What programs import by name from rooms that are otherwise the runtime's own."""
+"""Public names that programs import from modules that are otherwise internal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many cores a program may use, as made-up trees of proc and sys say it."""
+"""The number of cores that a program may use, with synthetic trees of proc and sys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private names of CPython: that each is there, and does what the package takes it to do."""
+"""Private names of CPython that the package uses: each exists and behaves as expected."""
 
 from __future__ import annotations
 

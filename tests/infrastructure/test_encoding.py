@@ -1,4 +1,4 @@
-"""What processes say to each other, as it is encoded."""
+"""The encoding of messages between processes."""
 
 from __future__ import annotations
 

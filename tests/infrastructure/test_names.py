@@ -1,4 +1,4 @@
-"""Names that programs for dragonhpc import: they are here, or docs/from_dragonhpc.md says what to use."""
+"""Names that programs for dragonhpc import: they exist, or docs/from_dragonhpc.md names a replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node has, as the job's allocation gives it."""
+"""The resources of a node, as the job's allocation defines them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies under a name that others can know is opened only where it is this user's, private, and no link."""
+"""A folder with a predictable name is opened only if it belongs to this user, is private, and is no link."""
 
 from __future__ import annotations
 

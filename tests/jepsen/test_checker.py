@@ -1,4 +1,4 @@
-"""The checker finds what is wrong in a history, and nothing where all is right."""
+"""The checker finds every violation in a history, and none in a correct history."""
 
 from __future__ import annotations
 

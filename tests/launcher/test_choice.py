@@ -1,4 +1,4 @@
-"""Which launcher is taken, and the commands that it starts agents with."""
+"""The choice of the launcher, and the commands with which it starts agents."""
 
 from __future__ import annotations
 

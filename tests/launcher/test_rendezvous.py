@@ -1,4 +1,4 @@
-"""Who may join a run, and what is said of those who may not or do not."""
+"""Which agents may join a run, and the errors for those that may not or do not."""
 
 from __future__ import annotations
 

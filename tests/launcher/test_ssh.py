@@ -1,4 +1,4 @@
-"""The ssh launcher against a real sshd on this machine, and what it does where ssh fails."""
+"""The ssh launcher with a real sshd on this machine, and its behaviour if ssh fails."""
 
 from __future__ import annotations
 

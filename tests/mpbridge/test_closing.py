@@ -1,4 +1,4 @@
-"""Queues that are closed and processes that end, where CPython's own tests of Python 3.11 do not look."""
+"""Closed queues and ending processes, in cases that CPython's own tests of Python 3.11 do not cover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lock of multiprocessing tells of who holds it."""
+"""The information that a lock of multiprocessing gives about its holder."""
 
 from __future__ import annotations
 

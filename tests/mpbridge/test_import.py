@@ -1,4 +1,4 @@
-"""What importing the package changes in the standard library."""
+"""The changes to the standard library that importing the package makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An executor whose workers end after some tasks goes on with others."""
+"""An executor whose workers end after some tasks continues with new workers."""
 
 from __future__ import annotations
 

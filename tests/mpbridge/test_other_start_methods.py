@@ -1,4 +1,4 @@
-"""Objects of ours in processes that another start method starts."""
+"""Dragon objects in processes that another start method starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""multiprocessing.Pool as programs use it: when elements are read, when results come, and how a pool ends."""
+"""multiprocessing.Pool as programs use it: when elements are read, when results arrive, and how a pool ends."""
 
 from __future__ import annotations
 

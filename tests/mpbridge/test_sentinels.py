@@ -1,4 +1,4 @@
-"""What is known of a process once its sentinel has told of its end."""
+"""The state of a process after its sentinel has signalled its end."""
 
 from __future__ import annotations
 

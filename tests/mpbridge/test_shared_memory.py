@@ -1,4 +1,6 @@
-"""multiprocessing.shared_memory: it is there until it is unlinked, whoever attached to it and ended."""
+"""multiprocessing.shared_memory: a block exists until it is unlinked, even after processes that attached to it have
+ended.
+"""
 
 from __future__ import annotations
 

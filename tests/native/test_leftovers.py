@@ -1,4 +1,4 @@
-"""What a process started is over when the process is over, in whatever groups and sessions it is."""
+"""All descendants of a process end with it, in whatever process groups and sessions they are."""
 
 from __future__ import annotations
 

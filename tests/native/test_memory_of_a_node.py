@@ -1,4 +1,4 @@
-"""Where objects lie that are made with `m_uid`; the tests of the cluster run these over two nodes."""
+"""The node of objects that are made with `m_uid`; the tests of the cluster run these over two nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of the package in several files is the same everywhere."""
+"""The metadata of the package is the same in all files that have it."""
 
 from __future__ import annotations
 

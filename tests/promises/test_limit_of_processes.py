@@ -1,4 +1,4 @@
-"""Where no process can be made that is an error which says so, and things go on when there is room again."""
+"""If no process can be started, an error says so, and the run continues when the limit allows it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that is not there is an error that says so, never a crash."""
+"""A lack of memory is an error that says so, never a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever way a program ends, its processes, sockets, memory and files are gone."""
+"""A program's processes, sockets, memory and files are removed, in whatever way it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another user of the machine who knows a run's name cannot put data of theirs in the place of the run's."""
+"""Another user of the machine who knows a run's name cannot replace its data with theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process without a free descriptor cannot look whether another lives, and takes none for dead."""
+"""A process without free descriptors cannot check whether another one is alive, and does not assume it dead."""
 
 from __future__ import annotations
 

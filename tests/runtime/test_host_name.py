@@ -1,4 +1,4 @@
-"""A host name of its own, with and without privileges."""
+"""Setting a host name for a process, with and without privileges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an event loop reports of itself."""
+"""The errors that an event loop reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the source of a main program tells of it, by a table of shapes."""
+"""What can be derived from the source of a main program, by a table of examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was placed where, and how it is shown."""
+"""The plan of placements, and how it is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be sent to another process is an error that names it and says what to do."""
+"""An object that cannot be sent to another process is an error that names it and says what to do."""
 
 from __future__ import annotations
 

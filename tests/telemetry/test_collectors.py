@@ -1,4 +1,4 @@
-"""Collectors on every node, and what they find."""
+"""Collectors on every node, and the metrics that they find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has in memory, written to files."""
+"""The data that a run has in memory, written to files."""
 
 from __future__ import annotations
 

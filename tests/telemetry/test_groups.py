@@ -1,4 +1,4 @@
-"""What is measured of process groups and of dictionaries."""
+"""Metrics of process groups and of dictionaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runtime measures by itself, on one node and on several."""
+"""Metrics that the runtime measures by itself, on one node and on several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program's own metrics, and questions about them."""
+"""A program's own metrics, and queries for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of queues and pools."""
+"""Metrics of queues and pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch costs the process that makes it."""
+"""The cost of a batch for the process that makes it."""
 
 from __future__ import annotations
 

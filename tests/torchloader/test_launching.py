@@ -1,4 +1,4 @@
-"""What application masters are told, to start the ranks of an application."""
+"""The messages with which application masters start the ranks of an application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs come to their end while their master is killed, and the next one knows how."""
+"""Jobs finish although their master is killed, and the next master knows their state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that cannot be meant are refused at once, by argparse."""
+"""argparse rejects numbers that make no sense."""
 
 from __future__ import annotations
 

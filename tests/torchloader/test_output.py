@@ -1,4 +1,4 @@
-"""What commands print, and to where it cannot be printed."""
+"""The output of commands, also if it cannot be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `torchloader run` refuses before it starts anything."""
+"""Input that `torchloader run` refuses before it starts anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On which nodes loading workers are that may be on any."""
+"""The nodes of loading workers that may be on any node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a program's time goes."""
+"""Measuring where a program spends its time."""
 
 from __future__ import annotations
 

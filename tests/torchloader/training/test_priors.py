@@ -1,4 +1,4 @@
-"""What finished runs teach of networks that have never run."""
+"""Estimates for networks that have never run, from finished runs."""
 
 from __future__ import annotations
 

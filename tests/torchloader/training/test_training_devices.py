@@ -1,4 +1,4 @@
-"""What a rank trains on, and how the gradients of several are exchanged."""
+"""The device on which a rank trains, and how several ranks exchange gradients."""
 
 from __future__ import annotations
 
