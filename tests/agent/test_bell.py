@@ -1,4 +1,4 @@
-"""The agent is notified of every change, even if its bell (the notification channel) holds few entries."""
+"""The agent is notified of every change, even if its bell (the notification pipe) is small or full."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The holders of a replicated shard in a simulated network: messages are late, connections break, nodes are declared
-lost and go on all the same. What was answered holds, and holds once."""
+"""The replicas of a shard in a simulated network: messages are late, connections break, and nodes are declared lost
+while they still run. Every acknowledged write holds, and is applied once.
+"""
 
 from __future__ import annotations
 

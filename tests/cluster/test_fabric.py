@@ -1,5 +1,6 @@
-"""Bulk data over UCX, by its own TCP, and over connections of its own: everything arrives, in order, and a lost node is
-noticed."""
+"""Bulk data over UCX, with its own TCP, and over separate connections: everything arrives in order, and a lost node is
+noticed.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A node that was declared lost and comes back has no say any more: what others were told since then holds. Nodes that
-lose each other, and nobody else, do not go on with what they have for ever."""
+"""A node that was declared lost and comes back decides nothing any more: replies that others received since then hold.
+Nodes that lose only each other do not continue with their copies forever.
+"""
 
 from __future__ import annotations
 

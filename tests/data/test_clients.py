@@ -1,5 +1,6 @@
-"""Several processes and one dictionary: who sees which checkpoint, who waits for whom; dictionaries that are restarted,
-cloned and brought into step; and what each error says."""
+"""Several processes that use one dictionary: which checkpoint each sees and which waits for which; dictionaries that
+are restarted, cloned and synchronized; and the messages of errors.
+"""
 
 from __future__ import annotations
 

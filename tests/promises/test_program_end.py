@@ -1,5 +1,6 @@
-"""A program ends as it does with multiprocessing alone: children are awaited, exit handlers and __del__ methods find
-everything there, and threads that still wait end with it."""
+"""A program ends as it does with multiprocessing alone: children are joined, exit handlers and __del__ methods can use
+everything, and threads that still wait end with the program.
+"""
 
 from __future__ import annotations
 
