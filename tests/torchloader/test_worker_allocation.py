@@ -197,8 +197,8 @@ def test_an_unknown_policy_is_told_which_there_are() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"devices": {}}, "needs a device"),
-        ({"devices": {"a": 0}}, "needs a device"),
+        ({"devices": {}}, "needs at least one device"),
+        ({"devices": {"a": 0}}, "needs at least one device"),
         ({"weight": math.nan}, "weight must be positive"),
         ({"minimum": 0}, "at least 1"),
         ({"minimum": 4, "maximum": 2}, "below minimum"),

@@ -125,7 +125,7 @@ def test_a_command_that_starts_no_run_is_an_error_that_names_it() -> None:
 def test_what_cannot_be_attached_to_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no run on localhost is published as lost"):
         runtime.lookup("localhost", "lost", 0.05, tmp_path)
-    with pytest.raises(RuntimeError, match="no descriptor of a run"):
+    with pytest.raises(RuntimeError, match="not a descriptor of a run"):
         runtime.attach(sdesc_str="cos\nsystem")
     with pytest.raises(RuntimeError, match="start this program on one of its nodes"):
         runtime.attach(timeout=0, sdesc_str='{"run":"none","host":"far"}')
