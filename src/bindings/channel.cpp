@@ -125,6 +125,11 @@ void put_taken(ChannelHandle& h, uint32_t kind, nb::handle buffer, nb::handle ti
           python.queue_full);
 }
 
+void put_back(ChannelHandle& h, uint32_t kind, nb::handle buffer) {
+    View view(buffer);
+    check(put_parts({h.use(), 0, 0, Side::Front}, kind, view.data(), view.size()), python.queue_full);
+}
+
 nb::tuple get_parts(ChannelHandle& h, nb::handle timeout) {
     Message message;
     return to_parts(take(h, message, deadline_from(timeout.ptr())), message);
@@ -231,6 +236,7 @@ void bind_channel(nb::module_& m) {
         .def("_get_task", &get_task, nb::arg("doing"), nb::arg("index"))
         .def("_put_parts", &put_taken, nb::arg("kind"), nb::arg("buffer"), nb::arg("timeout").none(),
              nb::arg("ticket") = 0)
+        .def("_put_back", &put_back, nb::arg("kind"), nb::arg("buffer"))
         .def("_get_parts", &get_parts, nb::arg("timeout").none())
         .def("_get_task_parts", &get_task_parts, nb::arg("doing"), nb::arg("index"))
         .def("_put_frames", &put_frames_of, nb::arg("head"), nb::arg("buffers"), nb::arg("timeout").none())

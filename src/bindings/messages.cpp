@@ -54,7 +54,7 @@ OwnBlock new_block(Arena& a, Channel& channel, size_t size) {
 
 Status put_block(const Destination& to, Label label, OwnBlock& block) {
     Status status = wait(to.channel, Purpose::Put, to.deadline, [&](Nanoseconds d) {
-        return to.channel->put_block(to.channel.arena(), label, block.offset(), d);
+        return to.channel->put_block(to.channel.arena(), label, block.offset(), d, to.side);
     });
     if (status == Status::Ok) block.pass_on();
     return status;
@@ -63,10 +63,11 @@ Status put_block(const Destination& to, Label label, OwnBlock& block) {
 Status put_bytes(const Destination& to, uint32_t kind, const void* data, size_t size) {
     Label label{kind, size, to.ticket};
     if (size <= kSmall)
-        return wait(to.channel, Purpose::Put, to.deadline,
-                    [&](Nanoseconds d) { return to.channel->put_small(to.channel.arena(), label, data, d); });
+        return wait(to.channel, Purpose::Put, to.deadline, [&](Nanoseconds d) {
+            return to.channel->put_small(to.channel.arena(), label, data, d, to.side);
+        });
     // Do not copy a message that would be refused anyway.
-    if (to.deadline == 0 && to.channel->full()) return Status::Timeout;
+    if (to.deadline == 0 && to.side == Side::Back && to.channel->full()) return Status::Timeout;
     OwnBlock block = new_block(to.channel.arena(), *to.channel, kDataStart + size);
     copy(block.data(), data, size);
     return put_block(to, label, block);

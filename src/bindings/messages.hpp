@@ -20,11 +20,12 @@ enum MessageKind : uint32_t {
     kFrames,         // bytes and buffers that were sent as such
 };
 
-// The channel to which a message is put, the deadline for it, and the ticket of a task.
+// The channel to which a message is put, the deadline for it, the ticket of a task, and where it is put.
 struct Destination {
     ChannelHandle::Use channel;
     Nanoseconds deadline;
     uint64_t ticket = 0;
+    Side side = Side::Back;
 };
 
 // Put an object, or bytes, into the channel. They throw the exceptions of Python's queues; a timeout is

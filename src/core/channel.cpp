@@ -161,31 +161,35 @@ void Channel::look_after_lock(Arena& a) {
 }
 
 // The message exists from the store to the link or the head on. Everything that can fail comes before it.
-void Channel::append(Arena& a, Offset block) {
+void Channel::link(Arena& a, Offset block, Side side) {
     if (bell_.load() && count_.load() == 0) ring(a, true);
-    a.at<MessageHead>(block)->next = 0;
-    if (head_)
-        a.at<MessageHead>(tail_)->next = block;
-    else
+    bool is_only = !head_;
+    a.at<MessageHead>(block)->next = side == Side::Front ? Offset{head_} : Offset{0};
+    if (is_only || side == Side::Front)
         head_ = block;
-    tail_ = block;
+    else
+        a.at<MessageHead>(tail_)->next = block;
+    if (is_only || side == Side::Back) tail_ = block;
     count_.fetch_add(1);
+    // It was counted when it was put at first and taken. See unfinished() for the order.
+    if (side == Side::Front) done_.fetch_add(1);
 }
 
-template <class Append>
-Status Channel::put(Arena& a, Nanoseconds deadline, Append append) {
+template <class Insert>
+Status Channel::put(Arena& a, Nanoseconds deadline, Side side, Insert insert) {
     Slices slices;
+    auto has_room = [&] { return side == Side::Front || !full(); };
     auto try_put = [&] {
         Locked locked(*this, a, deadline);
         if (locked.status() != Status::Ok) return locked.status();
-        if (full() || destroyed.load()) return Status::Timeout;
-        append();
+        if (!has_room() || destroyed.load()) return Status::Timeout;
+        insert();
         return Status::Ok;
     };
     for (;;) {
         if (destroyed.load()) return Status::Destroyed;
         if (is_broken()) return Status::Broken;
-        if (!full()) {
+        if (has_room()) {
             Status status = try_put();
             if (status == Status::Ok) readers_.notify_one();
             if (status != Status::Timeout) return status;
@@ -199,7 +203,7 @@ Status Channel::put(Arena& a, Nanoseconds deadline, Append append) {
     }
 }
 
-Status Channel::put_small(Arena& a, Label label, const void* data, Nanoseconds deadline) {
+Status Channel::put_small(Arena& a, Label label, const void* data, Nanoseconds deadline, Side side) {
     // Allocated before the lock is taken, and freed afterwards if a spare block became available meanwhile.
     struct Fresh {
         Arena& a;
@@ -210,7 +214,7 @@ Status Channel::put_small(Arena& a, Label label, const void* data, Nanoseconds d
     } kept{a};
     Offset& fresh = kept.block;
     if (!spare_ && !full()) fresh = a.allocate(sizeof(MessageHead) + kSmall);
-    return put(a, deadline, [&] {
+    return put(a, deadline, side, [&] {
         Offset block = spare_;
         if (block) {
             moving_ = block;
@@ -226,7 +230,7 @@ Status Channel::put_small(Arena& a, Label label, const void* data, Nanoseconds d
         head->small = 1;
         head->ticket = label.ticket;
         memcpy(a.at<char>(block) + sizeof(MessageHead), data, label.size);
-        append(a, block);
+        link(a, block, side);
         if (block == fresh) {
             a.disown(fresh);
             fresh = 0;
@@ -235,14 +239,14 @@ Status Channel::put_small(Arena& a, Label label, const void* data, Nanoseconds d
     });
 }
 
-Status Channel::put_block(Arena& a, Label label, Offset block, Nanoseconds deadline) {
+Status Channel::put_block(Arena& a, Label label, Offset block, Nanoseconds deadline, Side side) {
     auto* head = a.at<MessageHead>(block);
     head->size = label.size;
     head->kind = label.kind;
     head->small = 0;
     head->ticket = label.ticket;
-    return put(a, deadline, [&] {
-        append(a, block);
+    return put(a, deadline, side, [&] {
+        link(a, block, side);
         excess_ = excess_ + excess(*head);
         a.disown(block);
     });

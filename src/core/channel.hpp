@@ -46,6 +46,11 @@ struct Origin {
     Handle results, doing;  // if these are the tasks of a pool: its results, and the words of its workers
 };
 
+// Where a message is put: behind all others, or before them. The latter is for a message that was taken for a
+// receiver which did not get it. It is put whether or not the channel is full, and counts as the same
+// message.
+enum class Side { Back, Front };
+
 class Channel : public Object {
   public:
     // Holds at most `capacity` messages (0: as many as memory allows), and accepts no more once they occupy
@@ -59,9 +64,9 @@ class Channel : public Object {
           mebibytes_(mebibytes),
           pipe_(pipe) {}
 
-    Status put_small(Arena& a, Label label, const void* data, Nanoseconds deadline);
+    Status put_small(Arena& a, Label label, const void* data, Nanoseconds deadline, Side side = Side::Back);
     // On success the channel owns the block; otherwise the caller still does.
-    Status put_block(Arena& a, Label label, Offset block, Nanoseconds deadline);
+    Status put_block(Arena& a, Label label, Offset block, Nanoseconds deadline, Side side = Side::Back);
     // has_room() returns whether a large message can be written at full speed; await_room() waits briefly
     // until it can.
     bool has_room(Arena& a, size_t size) const;
@@ -116,11 +121,11 @@ class Channel : public Object {
 
   private:
     class Locked;
-    template <class Append>
-    Status put(Arena& a, Nanoseconds deadline, Append append);
+    template <class Insert>
+    Status put(Arena& a, Nanoseconds deadline, Side side, Insert insert);
     void wake_all();
     Status try_get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<uint64_t>* taker);
-    void append(Arena& a, Offset block);
+    void link(Arena& a, Offset block, Side side);
     void free_list(Arena& a, Link& list);
     void repair(Arena& a);
     static uint64_t excess(const MessageHead& head);

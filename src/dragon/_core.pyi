@@ -72,6 +72,10 @@ class Channel:
         """
 
     def _put_parts(self, kind: int, buffer: Buffer, timeout: float | None, ticket: int = 0) -> None: ...
+    def _put_back(self, kind: int, buffer: Buffer) -> None:
+        """Put a message that was taken and not received before all others, even if the channel is full. Does not
+        wait."""
+
     def _get_parts(self, timeout: float | None) -> tuple[int, bytes | Loan]: ...
     def _get_task_parts(self, doing: Words, index: int) -> tuple[int, bytes | Loan]: ...
     def _put_frames(self, head: bytes, buffers: list[Buffer], timeout: float | None) -> None:

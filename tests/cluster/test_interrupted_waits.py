@@ -7,12 +7,12 @@ import pytest
 from conftest import Site
 
 PROGRAM = """
-import os, signal, time
+import multiprocessing as mp, os, signal, time
 
 import numpy as np
 
 from dragon.infrastructure.policy import Policy
-from dragon.native import Lock, Process, Queue
+from dragon.native import Event, Lock, Process, Queue, Semaphore
 from dragon.native.machine import System
 
 NODES = [policy.host_name for policy in System().hostname_policies()]
@@ -47,39 +47,91 @@ def run(site: Site, source: str) -> str:
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
-def test_a_message_that_comes_with_ctrl_c_is_got_later(site: Site, size: int) -> None:
+def test_a_message_that_comes_with_ctrl_c_is_got_later_in_its_order(site: Site, size: int) -> None:
     out = run(
         site,
         f"""
 def get(queue, told):
     print(interrupted(queue.get, told), flush=True)
-    print(queue.get(timeout=30).sum(), flush=True)
+    print([int(queue.get(timeout=30)[-1]) for _ in range(3)], flush=True)
     queue.put("another")  # and not what came late
     print(queue.get(timeout=30), flush=True)
+    for _ in range(4):
+        queue.task_done()
 
 
 if __name__ == "__main__":
-    queue, told = Queue(), Queue()
+    queue, told = Queue(joinable=True), Queue()
     process = Process(get, (queue, told), policy=THERE)
     process.start()
-    interrupt_with_reply(told.get(), lambda: queue.put(np.ones({size})))
+    interrupt_with_reply(told.get(), lambda: [queue.put(np.full({size}, number)) for number in range(3)])
     process.join()
+    queue.join(timeout=30)
+    print("all are done")
 """,
     )
-    assert out == f"True\n{float(size)}\nanother\n"
+    assert out == "True\n[0, 1, 2]\nanother\nall are done\n"
 
 
-def test_a_lock_that_is_acquired_with_ctrl_c_is_released(site: Site) -> None:
+def test_a_message_is_put_back_into_a_full_queue(site: Site) -> None:
     out = run(
         site,
         """
+def get(queue, told):
+    print(interrupted(queue.get, told), flush=True)
+    print([queue.get(timeout=30) for _ in range(3)], flush=True)
+
+
+if __name__ == "__main__":
+    queue, told = Queue(1), Queue()
+    process = Process(get, (queue, told), policy=THERE)
+    process.start()
+
+    def fill():
+        queue.put(0)
+        queue.put(1)
+
+    interrupt_with_reply(told.get(), fill)
+    queue.put(2)
+    process.join()
+""",
+    )
+    assert out == "True\n[0, 1, 2]\n"
+
+
+def test_bytes_of_a_pipe_that_come_with_ctrl_c_stay_in_their_order(site: Site) -> None:
+    out = run(
+        site,
+        """
+def receive(reader, told):
+    print(interrupted(reader.recv_bytes, told), flush=True)
+    print([reader.recv_bytes() for _ in range(3)], flush=True)
+
+
+if __name__ == "__main__":
+    mp.set_start_method("dragon")
+    (reader, writer), told = mp.Pipe(duplex=False), Queue()
+    process = Process(receive, (reader, told), policy=THERE)
+    process.start()
+    interrupt_with_reply(told.get(), lambda: [writer.send_bytes(each) for each in (b"a", b"b", b"c")])
+    process.join()
+""",
+    )
+    assert out == "True\n[b'a', b'b', b'c']\n"
+
+
+@pytest.mark.parametrize("lock", ["Lock()", "Lock(recursive=True)", "Semaphore()"])
+def test_a_lock_that_is_acquired_with_ctrl_c_is_released(site: Site, lock: str) -> None:
+    out = run(
+        site,
+        f"""
 def acquire(lock, told):
     print(interrupted(lock.acquire, told), flush=True)
     told.get(timeout=60)
 
 
 if __name__ == "__main__":
-    lock, told = Lock(), Queue()
+    lock, told = {lock}, Queue()
     lock.acquire()
     process = Process(acquire, (lock, told), policy=THERE)
     process.start()
@@ -90,3 +142,28 @@ if __name__ == "__main__":
 """,
     )
     assert out == "True\nTrue\n"
+
+
+def test_a_signal_handler_uses_an_object_of_another_node_while_the_program_waits_for_one(site: Site) -> None:
+    out = run(
+        site,
+        """
+def get(queue, told, stop):
+    signal.signal(signal.SIGUSR1, lambda *_: stop.set())
+    told.put(os.getpid())
+    print(queue.get(timeout=60), queue.qsize(), stop.is_set(), flush=True)
+
+
+if __name__ == "__main__":
+    queue, told, stop = Queue(), Queue(), Event()
+    process = Process(get, (queue, told, stop), policy=THERE)
+    process.start()
+    waiting = told.get()
+    time.sleep(0.3)
+    os.kill(waiting, signal.SIGUSR1)
+    print(stop.wait(30), flush=True)
+    queue.put("message")
+    process.join()
+""",
+    )
+    assert out == "True\nmessage 0 True\n"

@@ -85,13 +85,13 @@ Made<Words> new_words(uint32_t count) {
 }
 
 // A message of one number repeated, so that a torn one shows.
-Status put(Channel& c, uint64_t number, size_t size = 64, Nanoseconds deadline = 0) {
+Status put(Channel& c, uint64_t number, size_t size = 64, Nanoseconds deadline = 0, Side side = Side::Back) {
     CHECK(size % 8 == 0);
     std::vector<uint64_t> words(size / 8, number);
-    if (size <= kSmall) return c.put_small(arena(), {1, size}, words.data(), deadline);
+    if (size <= kSmall) return c.put_small(arena(), {1, size}, words.data(), deadline, side);
     Offset block = arena().allocate(kDataStart + size);
     memcpy(arena().at<char>(block) + kDataStart, words.data(), size);
-    Status status = c.put_block(arena(), {2, size}, block, deadline);
+    Status status = c.put_block(arena(), {2, size}, block, deadline, side);
     if (status != Status::Ok) arena().free(block);
     return status;
 }
@@ -398,6 +398,28 @@ void a_full_channel_takes_no_more() {
     reader.join();
     CHECK(take(*c) == 2);
     CHECK(take(*c) == 3);
+}
+
+void a_message_that_is_put_back_is_the_next_one() {
+    new_arena();
+    for (size_t size : {64, 1000})
+        for (uint64_t others : {0, 1, 2}) {
+            auto c = new_channel(others + 1);
+            for (uint64_t i = 0; i <= others; ++i) CHECK(put(*c, i, size) == Status::Ok);
+            CHECK(take(*c) == 0);
+            CHECK(put(*c, others + 1, size) == Status::Ok);
+            CHECK(c->full());
+            CHECK(put(*c, 0, size, 0, Side::Front) == Status::Ok);
+            for (uint64_t i = 0; i <= others + 1; ++i) {
+                CHECK(c->join(shortly()) == Status::Timeout);
+                CHECK(take(*c) == i);
+                CHECK(c->task_done());
+            }
+            CHECK(c->join(soon()) == Status::Ok);
+            CHECK(!c->task_done());
+            CHECK(put(*c, 7, size) == Status::Ok && take(*c) == 7);
+            c.release();
+        }
 }
 
 void an_empty_channel_times_out() {
@@ -1577,6 +1599,15 @@ void queue_operations(bool survivor_first) {
                 o.check = [=](bool done) { check_queue(stays(there + done), stays(there + 1)); };
                 kill_after_every_change(("put of " + what).c_str(), o);
                 if (before == 0) continue;
+                o.act = [=] { put(*subject, 1, size, 0, Side::Front); };
+                auto prepare = o.prepare;
+                o.prepare = [=] {
+                    prepare();
+                    CHECK(take(*subject) == 1);
+                };
+                o.check = [=](bool done) { check_queue(stays(there - 1 + done), stays(there)); };
+                kill_after_every_change(("putting back of " + what).c_str(), o);
+                o.prepare = prepare;
                 o.act = [=] {
                     uint64_t number;
                     get(*subject, number);
@@ -1943,6 +1974,7 @@ const Test tests[] = {
     TEST(who_waits_at_a_queue_is_counted_until_it_is_killed),
     TEST(looking_at_queues_disturbs_nobody_who_makes_them),
     TEST(a_full_channel_takes_no_more),
+    TEST(a_message_that_is_put_back_is_the_next_one),
     TEST(an_empty_channel_times_out),
     TEST(every_message_reaches_one_reader),
     TEST(processes_exchange_messages),

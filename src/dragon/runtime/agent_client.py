@@ -77,21 +77,23 @@ def ask(
     if _in_agent:
         raise ValueError(f"node {run.node} was given an object of another node where one of its own is needed")
     reply = _Reply()
+    connection = _taken(run.folder)
     try:
-        connection = _connection(run.folder)
-        _send(connection, request, descriptors)
-        reply.receive(connection, wanted)
+        _send(connection.socket, request, descriptors)
+        reply.receive(connection.socket, wanted)
         answer = decode_reply(request, reply.body)
     except (OSError, EOFError) as error:
-        _local.connection = None
+        connection.socket.close()
         raise _no_answer(run, error) from error
     except BaseException:
-        interrupted, _local.connection = _local.connection, None  # closing the connection cancels the request
-        if late is not None and interrupted is not None and reply.has_arrived(interrupted.socket):
+        is_late = late is not None and reply.has_arrived(connection.socket)
+        connection.socket.close()  # this cancels the request
+        if late is not None and is_late:
             answer = decode_reply(request, reply.body)
             if answer.error is None:
                 late(cast(_Answer, answer.value))
         raise
+    _local.connection = connection
     if answer.error is not None:
         raise error_named(*answer.error)
     return cast(_Answer, answer.value)  # a reply without an error has a value
@@ -166,7 +168,8 @@ def error_named(kind: str, text: str) -> Exception:
 
 
 class _Connection:
-    """A thread's connection, which is closed when the thread ends and is not used by a forked child."""
+    """A thread's connection for one request at a time. It is closed when the thread ends, and is not used by a forked
+    child."""
 
     def __init__(self, folder: Path) -> None:
         self.key = (os.getpid(), folder)
@@ -190,11 +193,17 @@ def close_with(owner: object, connection: socket.socket) -> None:
     weakref.finalize(owner, connection.close).atexit = False
 
 
-def _connection(folder: Path) -> socket.socket:
+def _taken(folder: Path) -> _Connection:
+    """Take this thread's connection, or make one. While a request waits for its reply there is none to take: a signal
+    handler that asks in the meantime needs a connection of its own. Raises RunEndedError if no agent answers."""
     known: _Connection | None = getattr(_local, "connection", None)
-    if known is None or known.key != (os.getpid(), folder):
-        known = _local.connection = _Connection(folder)
-    return known.socket
+    _local.connection = None
+    if known is not None and known.key == (os.getpid(), folder) and known.socket.fileno() >= 0:
+        return known
+    try:
+        return _Connection(folder)
+    except OSError as error:
+        raise _no_answer(this_run(), error) from error
 
 
 def _receive(connection: socket.socket, buffer: memoryview, wanted: Callable[[], bool] | None) -> int:

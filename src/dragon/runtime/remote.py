@@ -7,10 +7,10 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from dragon import _core
 from dragon.infrastructure.errors import DestroyedError, NodeLostError, NotSupportedError, RunEndedError
@@ -20,6 +20,9 @@ from dragon.runtime.lacking import warn_user
 from dragon.runtime.protocol.objects import OpenOutbox, Operate, Operation, WhyGone
 
 __all__ = ["REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
+
+
+_Got = TypeVar("_Got")
 
 
 def node_of(name: Name) -> int:
@@ -120,27 +123,33 @@ def _limit(block: bool, timeout: float | None) -> float | None:
 _scratch = threading.local()
 
 
-def _own_channel() -> _core.Channel:
-    """Return a channel of this thread, with which objects are converted to messages and back."""
+@contextmanager
+def _own_channel() -> Iterator[_core.Channel]:
+    """Lend an empty channel, with which objects are converted to messages and back, to this thread.
+
+    It is not lent twice at a time, as pickling and the garbage collector may run code that needs one, and not again if
+    an exception ends the block, as a message may be left in it.
+    """
     if getattr(_scratch, "pid", 0) != os.getpid():
-        _scratch.channel, _scratch.pid = _core.Channel(), os.getpid()
-    channel: _core.Channel = _scratch.channel
-    return channel
+        _scratch.free, _scratch.pid = [], os.getpid()
+    free: list[_core.Channel] = _scratch.free
+    channel = free.pop() if free else _core.Channel()
+    yield channel
+    free.append(channel)
 
 
 def to_parts(obj: Any) -> tuple[int, Any]:
-    """Convert an object to a message. Returns the kind of message and its bytes, valid until this thread's next
-    call."""
-    channel = _own_channel()
-    channel.put(obj)
-    return channel._get_parts(0)
+    """Convert an object to a message. Returns the kind of message and its bytes."""
+    with _own_channel() as channel:
+        channel.put(obj)
+        return channel._get_parts(0)
 
 
 def from_parts(kind: int, data: Any) -> Any:
     """Return the object of a message."""
-    channel = _own_channel()
-    channel._put_parts(kind, data, 0)
-    return channel.get()
+    with _own_channel() as channel:
+        channel._put_parts(kind, data, 0)
+        return channel.get()
 
 
 class RemoteChannel(_Remote):
@@ -191,7 +200,7 @@ class RemoteChannel(_Remote):
         self.put(obj, False)
 
     def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> Any:
-        return self._receive(_limit(block, timeout)).get()
+        return self._received(_limit(block, timeout), _core.Channel.get)
 
     def get_nowait(self) -> Any:
         return self.get(False)
@@ -201,7 +210,7 @@ class RemoteChannel(_Remote):
         self._put_message(*to_parts(task), None, ticket)
 
     def _get_task(self, doing: RemoteWords, index: int) -> Any:
-        return self._receive(None, doing._name(), index).get()
+        return self._received(None, _core.Channel.get, doing._name(), index)
 
     def _put_message(self, kind: int, data: Any, timeout: float | None, ticket: int = 0) -> None:
         if isinstance(data, _core.Loan):
@@ -211,15 +220,17 @@ class RemoteChannel(_Remote):
         if not done:
             raise queue.Full
 
-    def _put_large(self, kind: int, data: _core.Loan, timeout: float | None, ticket: int) -> bool:
-        """Put a large message without a copy: the agent takes it out of this thread's channel."""
-        channel = _own_channel()
-        channel._put_loan(kind, data)
-        try:
-            return self._wait("put", timeout=timeout, outgoing=channel._name(), ticket=ticket)[0]
-        finally:
-            if channel._size():
-                channel._get_parts(0)  # the agent did not take it
+    def _put_large(
+        self, kind: int, data: _core.Loan, timeout: float | None, ticket: int = 0, method: str = "put"
+    ) -> bool:
+        """Put a large message without a copy: the agent takes it out of a channel of this thread."""
+        with _own_channel() as channel:
+            channel._put_loan(kind, data)
+            try:
+                return self._wait(method, timeout=timeout, outgoing=channel._name(), ticket=ticket)[0]
+            finally:
+                if channel._size():
+                    channel._get_parts(0)  # the agent did not take it
 
     def _lose_outbox(self, outbox: _core.Channel) -> None:
         """Drop an outbox that was destroyed. Raises the error that lost earlier messages, if any."""
@@ -228,34 +239,39 @@ class RemoteChannel(_Remote):
         if kind:
             raise error_named(kind, text) from None
 
-    def _receive(self, timeout: float | None, doing: Name | None = None, index: int = 0) -> _core.Channel:
-        """Wait for the next message and return this thread's own channel with it. Raises queue.Empty."""
+    def _received(
+        self, timeout: float | None, take: Callable[[_core.Channel], _Got], doing: Name | None = None, index: int = 0
+    ) -> _Got:
+        """Wait for the next message, and return what `take` gets out of a channel with it. Raises queue.Empty."""
         self._check_open()
-        inbox = _own_channel()
 
         def put_back(answer: tuple[bool, Any]) -> None:
             if doing is None and answer[0] and answer[1] is not None:
                 self._put_back(*answer[1])
 
-        try:
-            done, message = self._wait(
-                "get", timeout=timeout, inbox=inbox._name(), doing=doing, index=index, late=put_back
-            )
-        except BaseException:
-            if doing is None and inbox._size():  # a large message, which is not sent with the reply
-                self._put_back(*inbox._get_parts(0))
-            raise
-        if not done:
-            raise queue.Empty
-        if message is not None:
-            kind, data = message
-            inbox._put_parts(kind, data, 0)
-        return inbox
+        with _own_channel() as inbox:
+            try:
+                done, message = self._wait(
+                    "get", timeout=timeout, inbox=inbox._name(), doing=doing, index=index, late=put_back
+                )
+            except BaseException:
+                if doing is None and inbox._size():  # a large message, which is not sent with the reply
+                    self._put_back(*inbox._get_parts(0))
+                raise
+            if done:
+                if message is not None:
+                    kind, data = message
+                    inbox._put_parts(kind, data, 0)
+                return take(inbox)
+        raise queue.Empty
 
     def _put_back(self, kind: int, data: Any) -> None:
-        """Put a message back that was taken for a get() that an exception interrupted, behind the others."""
+        """Put a message back, before the others, that was taken for a get() that an exception interrupted."""
         with suppress(DestroyedError, NodeLostError, RunEndedError):  # then nobody can get it
-            self._put_message(kind, data, None)
+            if isinstance(data, _core.Loan):
+                self._put_large(kind, data, 0, method="_put_back")
+            else:
+                self._wait("_put_back", kind, payload=bytes(data))
 
     def _put_bytes(self, buffer: Any, start: int, size: int) -> None:
         self._check_open()
@@ -266,12 +282,13 @@ class RemoteChannel(_Remote):
                 return
             except _core.DestroyedError:
                 self._lose_outbox(outbox)
-        channel = _own_channel()
-        channel._put_bytes(buffer, start, size)
-        self._put_message(*channel._get_parts(0), None)
+        with _own_channel() as channel:
+            channel._put_bytes(buffer, start, size)
+            kind, data = channel._get_parts(0)
+        self._put_message(kind, data, None)
 
     def _get_bytes(self, timeout: float | None) -> bytes:
-        return self._receive(timeout)._get_bytes(0)
+        return self._received(timeout, lambda inbox: inbox._get_bytes(0))
 
     def _wait_readable(self, timeout: float | None) -> bool:
         return self._checked_wait("_wait_readable", timeout=timeout)

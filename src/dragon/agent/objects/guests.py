@@ -27,7 +27,7 @@ _KINDS: dict[str, type[Any]] = {
     kind: getattr(handles, kind) for kind in ("Channel", "Lock", "Semaphore", "Event", "Condition", "Words")
 }
 _IMMEDIATE = {
-    "Channel": {"_size", "_capacity", "_full", "_task_done", "_destroy"},
+    "Channel": {"_size", "_capacity", "_full", "_task_done", "_put_back", "_destroy"},
     "Lock": {"release", "_is_mine", "_count", "_recursive", "_owner_pid", "_destroy"},
     "Semaphore": {"release", "_value", "_destroy"},
     "Event": {"set", "clear", "is_set", "_destroy"},
@@ -277,6 +277,8 @@ class Guests:
             memoryview(handle).cast("B")[given[0] : given[0] + len(payload)] = payload
             handle.add(0, 0)  # wakes processes that wait for a word
             return None
+        if method == "_put_back":
+            return handle._put_back(*given, payload)
         with _Acting(place.slot, operation.thread, self._me):
             return getattr(handle, method)(*given)
 

@@ -18,6 +18,7 @@ from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
+from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import Act, Left, MakeFor, Released
 from dragon.runtime.protocol.objects import (
     Announce,
@@ -34,6 +35,8 @@ from dragon.runtime.protocol.request import Handler, decode_answer
 from dragon.runtime.remote import node_of
 
 __all__ = ["RemoteObjects"]
+
+log = runtime_log("objects")
 
 
 class RemoteObjects:
@@ -106,13 +109,13 @@ class RemoteObjects:
             if not done:
                 return
             payload: bytes | memoryview = b""
-            if is_get:  # behind the other messages
-                reverse = msgspec.structs.replace(operation, method="put", given=(kind,), timeout=None)
+            if is_get:
+                reverse = msgspec.structs.replace(operation, method="_put_back", given=(kind,), timeout=0)
                 payload = memoryview(answer[1])
             else:
                 reverse = msgspec.structs.replace(operation, method="release", given=(), timeout=0)
             future = self._links.call(node_of(operation.name), Act(caller, reverse), payload)
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            future.add_done_callback(_note_failure)
 
         return undo
 
@@ -181,6 +184,12 @@ class RemoteObjects:
                 os.close(fd)
 
         self._peers.ask(node_of_puid(puid), AwaitEnd(puid)).add_done_callback(ended)
+
+
+def _note_failure(undone: asyncio.Future[Answer]) -> None:
+    error = None if undone.cancelled() else undone.exception()
+    if isinstance(error, MemoryError):  # else the object is lost, or destroyed, and nobody waits for it
+        log.warning("a message for a process that was interrupted is lost: %s", error)
 
 
 def _undo_late(undo: Callable[[Answer], None], given: asyncio.Future[Answer], taken: asyncio.Future[object]) -> None:
