@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 
 import pytest
@@ -93,3 +94,12 @@ def test_an_agent_without_a_token_says_so(site: Site, words: list[str]) -> None:
     _, err = process.communicate("nonsense\n", timeout=60)
     assert process.returncode == 2
     assert "the token of a run, or the node's index in it, is missing" in err
+
+
+def test_a_port_of_the_front_end_that_is_in_use_is_an_error_that_names_the_option(site: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        done = site.dragon("--nodes", "2", "--frontend-port", str(port), site.write("print('runs')"))
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert f"cannot listen at port {port}: Address already in use; give another --frontend-port" in done.stderr

@@ -79,7 +79,7 @@ class Rendezvous:
             )
         except OSError as error:
             raise LaunchError(
-                f"cannot listen at port {port}: {error.strerror}; give another --port, or none"
+                f"cannot listen at port {port}: {os.strerror(error.errno or 0)}; give another --frontend-port, or none"
             ) from error
         self.port = listener.getsockname()[1]
         self._callers = Callers(listener, self._greet, self._log_once)
