@@ -53,6 +53,7 @@ check: $(VENV)/test
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror src/core/*.?pp src/bindings/*.?pp $(wildcard tests/core/*.cpp) tests/*/*.c
 	$(BIN)/mypy
+	$(BIN)/mypy packaging/make_wheels.py
 	$(BIN)/mypy benchmarks/start_up.py benchmarks/telemetry.py benchmarks/torchloader/exactness.py  # the ones that call what is not public
 
 # The core's own tests with a sanitizer: address,undefined or thread.

@@ -93,7 +93,7 @@ def environment(folder: Path, python: Path, packages: tuple[str, ...]) -> Path:
 
 def source_distribution(tools: Path, options: argparse.Namespace) -> Path:
     """Make the source distribution. Returns the folder in which it is unpacked, as wheels are built from it."""
-    made = options.work / "source"
+    made: Path = options.work / "source"
     shutil.rmtree(made, ignore_errors=True)
     run(tools / "python", "-m", "build", "--sdist", "--outdir", made, ROOT)
     (packed,) = made.glob("*.tar.gz")
