@@ -4,18 +4,23 @@ python benchmarks/torchloader/gpu.py events     phases of iterations against ker
 python benchmarks/torchloader/gpu.py pinned     samples/s on the GPU from pinned batches, in pairs with DataLoader
 python benchmarks/torchloader/gpu.py ranks      DistributedDataParallel, by nccl where each rank has a GPU
 python benchmarks/torchloader/gpu.py resize     a trainer's wait after a resize
+python benchmarks/torchloader/gpu.py train      ResNet-50 on JPEGs: images/s and how busy the GPU is, beside DataLoader
+python benchmarks/torchloader/gpu.py together   three such trainings at once that read the same images, and share them
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +29,13 @@ from loader import Images, quantile
 from torch.utils.data import DataLoader
 
 from torchloader import ElasticDataLoader
+from torchloader.training.datasets import JpegFolder, make_jpegs
+from torchloader.training.models import build
 from torchloader.training.session import Session
 
 KERNEL = 0.010  # seconds
+BATCH = 128
+WARM_UP, SETTLING, MEASURED = 4.0, 12.0, 8.0  # seconds of a training; "auto" searches in those of SETTLING
 
 
 def cycles_per_second() -> float:
@@ -168,15 +177,146 @@ def resize(repeats: int) -> None:
     )
 
 
+class Trainer:
+    """ResNet-50 in bfloat16 on the GPU, which measures how long each of its steps computes there."""
+
+    def __init__(self) -> None:
+        self.model = build("resnet", 50).cuda().to(memory_format=torch.channels_last)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01, momentum=0.9)
+        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Train on one batch. It waits for the step before the last one, as a program that logs its loss does."""
+        images = images.to("cuda", non_blocking=True, memory_format=torch.channels_last)
+        labels = labels.to("cuda", non_blocking=True)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(self.model(images), labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        end.record()
+        self.events.append((start, end))
+        if len(self.events) > 2:
+            self.events[-3][1].synchronize()
+
+    def train(self, epoch: Iterable[tuple[torch.Tensor, torch.Tensor]], warm_up: float) -> tuple[float, float]:
+        """Train for whole epochs: at least `warm_up` seconds, then at least MEASURED. Returns the images per second of
+        the latter, and the part of the time in which the GPU computes.
+        """
+        begun, start, images = time.perf_counter(), 0.0, 0
+        while not start or time.perf_counter() - start < MEASURED:
+            if not start and time.perf_counter() - begun > warm_up:
+                torch.cuda.synchronize()
+                self.events.clear()
+                start, images = time.perf_counter(), 0
+            for each, labels in epoch:
+                self.step(each, labels)
+                images += len(labels)
+        torch.cuda.synchronize()
+        elapsed = time.perf_counter() - start
+        busy = sum(first.elapsed_time(last) for first, last in self.events) / 1000
+        self.events.clear()
+        return images / elapsed, busy / elapsed
+
+
+@contextmanager
+def photographs(folder: str | None) -> Iterator[str]:
+    """Make the images in a folder, or in a temporary one; images that are there already stay."""
+    with tempfile.TemporaryDirectory() as scratch:
+        if not folder or not Path(folder).exists():
+            make_jpegs(folder or scratch, 2000, 375)
+        yield folder or scratch
+
+
+def dataset_of(folder: str) -> JpegFolder:
+    """Return the images of a folder, each four times, so that an epoch takes some seconds."""
+    dataset = JpegFolder(folder)
+    dataset.files, dataset.labels = dataset.files * 4, dataset.labels * 4
+    return dataset
+
+
+def train(repeats: int, folder: str | None, counts: list[str]) -> None:
+    """Train with each loader by turns, with equal numbers of workers; "auto" beside as many as there are cores. First
+    with one batch that is on the GPU already.
+    """
+    with photographs(folder) as images:
+        dataset, trainer = dataset_of(images), Trainer()
+        batch = (torch.rand(BATCH, 3, 224, 224).cuda(), torch.zeros(BATCH, dtype=torch.long).cuda())
+        print("no loading: {:.0f} images/s, {:.0%} busy".format(*trainer.train([batch] * 100, WARM_UP)))
+        print(f"{'workers':>7} {'elastic/s':>10} {'busy':>5} {'PyTorch/s':>10} {'busy':>5} {'ratio':>6}", flush=True)
+        for count in counts:
+            turns, is_auto = [], count == "auto"
+            workers = (os.cpu_count() or 1) if is_auto else int(count)
+            for _ in range(repeats):
+                options: dict[str, Any] = {"pin_memory": True, "persistent_workers": True, "drop_last": True}
+                with ElasticDataLoader(
+                    dataset, BATCH, shuffle=True, num_workers="auto" if is_auto else workers, seed=1, **options
+                ) as ours:
+                    mine = trainer.train(ours, SETTLING if is_auto else WARM_UP)
+                    told = f"{ours.tuning}, beside PyTorch's {workers}" if is_auto else ""
+                theirs = DataLoader(dataset, BATCH, True, num_workers=workers, **options)
+                turns.append((*mine, *trainer.train(theirs, WARM_UP)))
+            rate, busy, their_rate, their_busy = (statistics.median(each) for each in zip(*turns, strict=True))
+            ratio = statistics.median(turn[0] / turn[2] for turn in turns)
+            print(
+                f"{count:>7} {rate:>10.0f} {busy:>5.0%} {their_rate:>10.0f} {their_busy:>5.0%} {ratio:>6.2f} {told}",
+                flush=True,
+            )
+
+
+def train_one(folder: str, workers: int, shared_as: str | None) -> None:
+    """Train as one of several programs, and print the images per second and how busy the GPU is with it."""
+    with ElasticDataLoader(
+        dataset_of(folder),
+        BATCH,
+        shuffle=True,
+        num_workers=workers,
+        pin_memory=True,
+        seed=1,
+        drop_last=True,
+        shared_as=shared_as,
+    ) as loader:
+        print(*Trainer().train(loader, WARM_UP))
+
+
+def together(repeats: int, folder: str | None) -> None:
+    """Train with three programs at once, each with two workers of its own, then with one preparation for all."""
+    with photographs(folder) as images:
+        for turn in range(repeats):
+            for shared_as in ("", f"images-{turn}"):
+                words = [sys.executable, __file__, "one", "--folder", images, "--shared-as", shared_as]
+                programs = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+                rates = [round(float(program.communicate()[0].split()[0])) for program in programs]
+                told = "one preparation" if shared_as else "each its own"
+                print(f"{told:>16}: {sum(rates)} images/s {rates}", flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["events", "pinned", "ranks", "resize"])
+    parser.add_argument(
+        "what",
+        choices=["events", "pinned", "ranks", "resize", "train", "together", "one"],
+        help="`one` is one of the programs that train together",
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=2, help="of one job, on this machine's GPUs (default 2)")
+    parser.add_argument(
+        "--workers", nargs="+", default=["4", "8", "12", "auto"], help="of `train` (default: 4 8 12 auto)"
+    )
+    parser.add_argument("--folder", help="of JPEGs to train on; made if it does not exist (default: a temporary one)")
+    parser.add_argument("--shared-as", help="the preparation that it shares, for `one`")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("there is no GPU that PyTorch can use: this measures what needs one")
     if arguments.what == "ranks":
         ranks(arguments.ranks)
+    elif arguments.what == "train":
+        train(arguments.repeats, arguments.folder, arguments.workers)
+    elif arguments.what == "together":
+        together(arguments.repeats, arguments.folder)
+    elif arguments.what == "one":
+        train_one(arguments.folder, 2, arguments.shared_as or None)
     else:
         {"events": events, "pinned": pinned, "resize": resize}[arguments.what](arguments.repeats)

@@ -75,7 +75,7 @@ def test_affinities_that_cannot_be_met_are_an_error_with_strict(site: Site) -> N
     done = site.dragon("--strict", PROGRAMS / "1_dragon_process_group.py")
     assert done.returncode == 1
     assert "PolicyError" in done.stderr
-    assert re.search(r"has no CPUs .* \(there are ", done.stderr)
+    assert re.search(r"has no (CPUs|GPUs) .* \(there (is|are) ", done.stderr)
 
 
 CONTENTS = sorted(f"key_{i} = {i}" for i in range(8))

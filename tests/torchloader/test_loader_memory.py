@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
+import pytest
+import torch
 from loader_datasets import Large
 
 from conftest import Site
@@ -92,3 +100,61 @@ if __name__ == "__main__":
 def test_where_the_system_has_no_such_memory_each_worker_has_a_copy(site: Site) -> None:
     done = site.python(LIMITED)
     assert done.stdout.startswith("[[0, 0], [0, 0]] 4 MiB cannot be shared"), done.stderr
+
+
+class SharedTensors:
+    """Samples that are tensors in shared memory, made by a worker that is killed once."""
+
+    def __init__(self, killed: Path) -> None:
+        self.killed = killed
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 6 and not self.killed.exists():
+            self.killed.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.05)
+        return torch.full((3,), float(index)).share_memory_()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_tensors_in_shared_memory_arrive_from_a_worker_that_was_killed(method: str, tmp_path: Path) -> None:
+    dataset = SharedTensors(tmp_path / "killed")
+    with ElasticDataLoader(dataset, None, num_workers=1, prefetch_factor=8, multiprocessing_context=method) as loader:
+        samples = iter(loader)
+        received = [next(samples)]
+        while not dataset.killed.exists() or psutil.pid_exists(int(dataset.killed.read_text())):
+            time.sleep(0.01)
+        received += samples
+    assert [sample.tolist() for sample in received] == [[float(index)] * 3 for index in range(8)]
+
+
+class Counted:
+    """A stream whose state is a tensor in shared memory."""
+
+    def __init__(self) -> None:
+        self.count = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def __iter__(self) -> Iterator[int]:
+        while self.count < 8:
+            self.count += 1
+            yield int(self.count)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"].clone()
+
+
+def test_a_stream_s_state_in_shared_memory_is_read_again_and_again() -> None:
+    with ElasticDataLoader(Counted(), None, num_workers=1, snapshot_every_n_steps=1) as loader:
+        samples = iter(loader)
+        assert [next(samples) for _ in range(3)] == [1, 2, 3]
+        states = [loader.state_dict() for _ in range(2)]
+    for state in states:
+        with ElasticDataLoader(Counted(), None, num_workers=2) as other:
+            other.load_state_dict(state)
+            assert list(other) == [4, 5, 6, 7, 8]

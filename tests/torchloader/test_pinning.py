@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
+from conftest import Site
 from torchloader import ElasticDataLoader
 from torchloader.loader import iteration
-from torchloader.loader.pinning import Pinning
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -57,15 +61,115 @@ def test_an_epoch_that_is_left_early_leaves_no_thread(where: list[str]) -> None:
             assert not thread.is_alive()
 
 
-def test_what_pinning_raises_is_raised_for_its_batch() -> None:
-    def fail(batch: int) -> int:
-        raise RuntimeError(f"batch {batch} cannot be pinned")
+class Awaited:
+    """Numbers; the one at `held` is made once the file exists."""
 
-    pinning = Pinning(fail)
-    pinning.begin(1, 11)
-    with pytest.raises(RuntimeError, match="batch 11"):
-        pinning.pinned(1, 11)
-    pinning.close()
+    def __init__(self, file: Path, held: int) -> None:
+        self.file, self.held = file, held
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        while index == self.held and not self.file.exists():
+            time.sleep(0.01)
+        return index
+
+
+def test_workers_that_are_taken_away_while_a_batch_is_awaited_lose_none(where: list[str], tmp_path: Path) -> None:
+    dataset = Awaited(tmp_path / "go", held=4)
+    with ElasticDataLoader(dataset, None, num_workers=1, pin_memory=True) as loader:
+        batches = iter(loader)
+        given = [next(batches) for _ in range(4)]
+        loader.resize(0)
+        dataset.file.touch()
+        given.append(next(batches))
+        loader.resize(2)
+        assert given + [*batches] == list(range(12))
+    assert len(where) == 12
+
+
+def test_a_worker_that_is_killed_while_its_batch_is_awaited_is_replaced(where: list[str], tmp_path: Path) -> None:
+    def kill(index: int) -> int:
+        if index == 4 and not (tmp_path / "killed").exists():
+            (tmp_path / "killed").touch()
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+    with ElasticDataLoader(range(12), None, num_workers=1, pin_memory=True, collate_fn=kill) as loader:
+        assert [*loader] == list(range(12))
+        assert loader.counters.replaced == 1
+
+
+def test_a_batch_that_takes_too_long_is_a_timeout_and_comes_later(where: list[str], tmp_path: Path) -> None:
+    dataset = Awaited(tmp_path / "go", held=4)
+    with ElasticDataLoader(dataset, None, num_workers=1, pin_memory=True, timeout=0.5) as loader:
+        batches = iter(loader)
+        given = [next(batches) for _ in range(4)]
+        with pytest.raises(TimeoutError, match=r"no batch in 0\.5 s"):
+            next(batches)
+        dataset.file.touch()
+        assert given + [*batches] == list(range(12))
+
+
+def test_batches_out_of_order_are_pinned_and_come_once(where: list[str], tmp_path: Path) -> None:
+    dataset = Awaited(tmp_path / "go", held=4)
+    with ElasticDataLoader(dataset, None, num_workers=2, pin_memory=True, in_order=False) as loader:
+        batches = iter(loader)
+        given = [next(batches) for _ in range(6)]
+        assert 4 not in given
+        dataset.file.touch()
+        assert sorted(given + [*batches]) == list(range(12))
+    assert len(where) == 12
+
+
+def test_two_iterations_at_once_have_their_batches_pinned(where: list[str]) -> None:
+    with ElasticDataLoader(range(40), 4, num_workers=2, pin_memory=True) as loader:
+        for one, other in zip(loader, loader, strict=True):
+            assert one.tolist() == other.tolist()
+    assert len(where) == 20
+
+
+def test_what_pinning_raises_is_raised_for_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(batch: int) -> int:
+        if batch == 2:
+            raise RuntimeError(f"batch {batch} cannot be pinned")
+        return batch
+
+    monkeypatch.setattr(iteration, "pinner", lambda: fail)
+    with ElasticDataLoader(range(5), None, num_workers=1, pin_memory=True) as loader:
+        batches = iter(loader)
+        assert [next(batches), next(batches)] == [0, 1]
+        with pytest.raises(RuntimeError, match="batch 2 cannot be pinned"):
+            next(batches)
+        assert [*batches] == [3, 4]
+
+
+def test_a_program_ends_while_a_batch_is_awaited(site: Site) -> None:
+    program = site.write("""
+        import time
+
+        from torchloader import ElasticDataLoader
+        from torchloader.loader import iteration
+
+
+        class Slow:
+            def __len__(self):
+                return 10
+
+            def __getitem__(self, index):
+                time.sleep(600 if index else 0)
+                return index
+
+
+        if __name__ == "__main__":
+            iteration.pinner = lambda: lambda batch: batch
+            batches = iter(ElasticDataLoader(Slow(), None, num_workers=1, pin_memory=True))
+            print(next(batches))
+    """)
+    assert site.run(sys.executable, program, timeout=60).stdout == "0\n"
+    site.assert_nothing_left()
 
 
 @needs_gpu

@@ -68,6 +68,7 @@ class Trainer:
         self.time = self.cpu = 0.0
         self.given = self.begun = 0
         self.waited = 0.0
+        self.requested = 0  # batches that were requested of workers that have left, and come without waiting
         self.sizes: list[int] = []
         self.random = random.Random(7)
         budget = Budget(CORES, Alone, lambda: self.time)
@@ -82,6 +83,7 @@ class Trainer:
         return PREFETCH * self.size
 
     def resize(self, size: int) -> None:
+        self.requested = self.window if size < self.size else 0
         self.size = size
         self.sizes.append(size)
 
@@ -93,6 +95,8 @@ class Trainer:
             if self.given % self.epoch == 0:
                 self.begun += 1
                 waited = max(waited, self.load.latency + self.load.cpu - self.load.step)
+            if self.requested:
+                self.requested, waited = self.requested - 1, 0.0
             waited = max(0.0, waited * (1 + self.random.uniform(-self.noise, self.noise)))
             if int(self.time) > stalled:
                 stalled = int(self.time)
@@ -299,3 +303,16 @@ def test_with_the_search_it_is_no_more_than_5_percent_behind_the_best_fixed_numb
 ) -> None:
     given = train(Trainer(noise=0.2, **options))
     assert given >= 0.95 * best_of_fixed(train, noise=0.2, **options)
+
+
+def test_batches_requested_of_workers_that_left_are_not_measured() -> None:
+    trainer = Trainer(Load(step=0.03, latency=0.4, bandwidth=10))
+    trainer.train(290)
+    # It looks again after 20 seconds, then 40, then 80, as nothing has changed.
+    assert trainer.sizes == [8, 30, *3 * [4, 16], 4]
+
+
+def test_a_trainer_that_waits_for_slow_batches_soon_has_more_workers() -> None:
+    trainer = Trainer(Load(step=0.03, latency=0.4))
+    trainer.train(2)
+    assert trainer.sizes == [8]

@@ -40,10 +40,13 @@ class Packed(NamedTuple):
 
 
 def pack(batch: Any) -> Packed:
-    """Pack a batch; if it cannot be pickled, pack the error."""
+    """Pack a batch; if it cannot be pickled, pack the error.
+
+    Tensors in shared memory or on a GPU are copied: one that is shared can only be received while its worker lives.
+    """
     buffers: list[pickle.PickleBuffer] = []
     try:
-        return Packed(dumps(Outcome(batch, None), buffers.append), buffers, "", "")
+        return Packed(dumps(Outcome(batch, None), buffers.append, lasting=True), buffers, "", "")
     except Exception as error:  # whatever pickling it raises
         return pack_unsent(error)
 
@@ -57,7 +60,7 @@ def pack_error(error: Exception) -> Packed:
     """Pack an error; one that cannot be pickled is replaced by a RuntimeError with its text."""
     text, told = _line(error), "".join(traceback.format_exception(error)).rstrip()
     try:
-        data = dumps(Outcome(None, error))
+        data = dumps(Outcome(None, error), lasting=True)
     except Exception as unsent:  # whatever pickling it raises
         data = dumps(Outcome(None, RuntimeError(f"{text} (this error cannot be sent: {_line(unsent)})")))
     return Packed(data, [], text, told)

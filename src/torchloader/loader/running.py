@@ -149,7 +149,7 @@ class _Running:
         reached = before._replace(batches=number + 1, samples=before.samples + count, ended=self._exhausted)
         if not self._exhausted and source.is_stateful and reached.batches % self._maker.snapshot_every == 0:
             try:
-                reached = reached._replace(saved=number + 1, state=dumps(source.state()), failed=())
+                reached = reached._replace(saved=number + 1, state=dumps(source.state(), lasting=True), failed=())
             except Exception as error:
                 raised = raised or error
         self._progress = reached

@@ -176,7 +176,7 @@ class StreamOrder:
         streams = []
         for each in told["streams"]:
             check_number(0, batches=each["batches"], samples=each["samples"], saved=each["saved"])
-            state = None if each["state"] is None else dumps(each["state"])
+            state = None if each["state"] is None else dumps(each["state"], lasting=True)
             counts = each["batches"], each["samples"], each["saved"]
             streams.append(Progress(*counts, state, tuple(each["failed"]), each["ended"]))
         return Place(tuple(streams), told["turn"])

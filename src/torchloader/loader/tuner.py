@@ -23,6 +23,7 @@ from torchloader.loader.tuning import Limit, Tuning
 __all__ = ["Resizable", "Tuner", "tuner_of"]
 
 _BATCHES = 8  # of a look, at least, and 2 for each worker
+_FEWEST, _MOSTLY = 3, 0.5  # batches that suffice, one for each worker, if that fraction of the time was waited
 _SHORTEST_S, _LONGEST_S = 0.5, 2.0  # seconds of a look, after a change, and when nothing has changed for long
 _PATIENCE_S = 20.0, 600.0  # seconds after which a number is looked for anew: at first, and at most
 _FOR_EACH_CORE = 8  # workers: those that wait for a storage take little of one
@@ -72,7 +73,7 @@ class Tuner:
         self._epoch = 0
         self._cpu_before = cpu_clock()
         self.tuning: Tuning | None = None
-        self._size, self._arrived, self._skip = 0, False, 0
+        self._size, self._window, self._arrived, self._skip = 0, 0, False, 0
         self._is_closed = False
         self._begin(Tally(), False)
 
@@ -98,19 +99,20 @@ class Tuner:
         self._waited += waited
         self._computed += computed
         self._cpu += cpu
-        if self._is_long(1) and (not self._epochs or self._is_long(4)):
+        if self._is_clear or (self._is_long(1) and (not self._epochs or self._is_long(4))):
             self._decide(crew)
 
     def _is_there(self, crew: Resizable) -> bool:
         """Return whether measurements now reflect the present number of workers.
 
-        They do not before all workers are ready, nor for batches made before that. Where workers leave at the end of
-        each epoch, waiting for them belongs to the epoch.
+        They do not before all workers are ready, nor for batches requested before that. Where workers leave at the end
+        of each epoch, waiting for them belongs to the epoch.
         """
         if crew.size != self._size:
             self._size, self._arrived = crew.size, False
         if not self._arrived and crew.ready == self._size:
-            self._arrived, self._skip = True, crew.window + 1
+            self._arrived, self._skip = True, max(self._window, crew.window) + 1
+            self._window = crew.window
         self._skip = max(0, self._skip - 1)
         return self._arrived and not self._skip
 
@@ -124,6 +126,13 @@ class Tuner:
             self._from_start = True
         else:
             self._epochs += 1
+
+    @property
+    def _is_clear(self) -> bool:
+        """Whether the trainer mostly waits for slow batches, so that more workers are needed, however many exactly."""
+        seconds = self._waited + self._computed
+        is_slow = self._batches >= max(_FEWEST, self._size) and seconds >= 2 * self._shortest
+        return is_slow and not self._epochs and self._waited > _MOSTLY * seconds
 
     def _is_long(self, times: int) -> bool:
         enough = self._batches >= times * max(_BATCHES, 2 * self._size)
