@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -158,3 +159,21 @@ def test_a_stream_s_state_in_shared_memory_is_read_again_and_again() -> None:
         with ElasticDataLoader(Counted(), None, num_workers=2) as other:
             other.load_state_dict(state)
             assert list(other) == [4, 5, 6, 7, 8]
+
+
+class Faults:
+    """Samples of 8 MiB, and how many pages the worker has got from the system so far."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((8 * MIB,), index, dtype=torch.uint8), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_makes_its_batches_in_memory_that_it_has(method: str) -> None:
+    with ElasticDataLoader(Faults(), 4, num_workers=1, multiprocessing_context=method) as loader:
+        faults = [int(counts[0]) for _, counts in loader]
+    pages_of_a_batch = 4 * 8 * MIB // resource.getpagesize()
+    assert faults[-1] - faults[7] < pages_of_a_batch  # in eight batches

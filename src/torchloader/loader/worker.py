@@ -18,6 +18,7 @@ from dragon.serialization import SnapshotGoneError
 from torchloader.loader import surroundings
 from torchloader.loader.effort import Effort, Meter
 from torchloader.loader.exchange import Exchange, Kept, key_of
+from torchloader.loader.heap import keep_freed_memory
 from torchloader.loader.making import Maker
 from torchloader.loader.outcome import Packed, pack, pack_error, pack_unsent
 from torchloader.loader.snapshot import received
@@ -128,6 +129,7 @@ def work(
     surroundings.is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
     os.nice(nice)
+    keep_freed_memory()
     try:
         trainer = FarTrainer() if orders is None else Trainer(*orders)
     except psutil.NoSuchProcess:
