@@ -135,8 +135,9 @@ class Page {
 
   tell() {
     const { command, hosts, lost, started, now, level, name } = this.run;
-    document.title = `${command} – dragon`;
-    byId("command").textContent = command;
+    const brief = command.replace(/^\S*\//, ""); // without the folder of the interpreter
+    document.title = `${brief} – dragon`;
+    Object.assign(byId("command"), { textContent: brief, title: command });
     const gone = Object.entries(lost).map(([node, reason]) => `${hosts[node]} is lost: ${reason}`);
     const facts = [`run ${name}`, `${hosts.length} node${hosts.length > 1 ? "s" : ""}`, duration(now - started)];
     if (!level) facts.push("nothing is measured");

@@ -271,7 +271,7 @@ class Timeline {
     pen.rect(0, y, this.left - 6, LANE);
     pen.clip();
     pen.fillStyle = lane.look === "failed" ? this.colours.failed : lane.look === "live" ? this.colours.text : this.colours.quiet;
-    pen.fillText(lane.name, 12, middle);
+    pen.fillText(shortened(pen, lane.name, this.left - 24), 12, middle);
     pen.restore();
   }
 
@@ -298,4 +298,10 @@ class Timeline {
     for (let i = Math.ceil(from / step); i * step <= to; i++) found.push(i * step);
     return found;
   }
+}
+
+// A text, or as much of its beginning as a width has room for.
+function shortened(pen, text, width) {
+  const whole = pen.measureText(text).width;
+  return whole <= width ? text : `${text.slice(0, Math.max(Math.floor((text.length * width) / whole) - 1, 1))}…`;
 }
