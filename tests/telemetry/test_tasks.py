@@ -146,6 +146,11 @@ def test_below_level_5_nothing_is_asked_and_the_page_says_how_to_have_tasks(site
         assert "recorded at level 5: dragon -T 5, or DRAGON_TELEMETRY_LEVEL=5" in note.inner_text()
         assert not browser.locator(".figures > .task").is_visible()
         assert not any("tasks?" in url for url in asked)
+        untraced = browser.evaluate(
+            "async () => { const tasks = new Tasks({ tasks: async () => [] }); "
+            "await tasks.look({ level: 5 }, [], 0, 1); return tasks.note; }"
+        )
+        assert "the log of the run says why" in untraced
 
 
 def span(start: float, length: float, failed: bool = False) -> Span:

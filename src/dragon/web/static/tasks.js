@@ -33,6 +33,7 @@ class Tasks {
   get note() {
     if (!this.run) return "";
     if (this.run.level < LEVEL_OF_TASKS) return "Tasks of pools and batches are recorded at level 5: dragon -T 5, or DRAGON_TELEMETRY_LEVEL=5.";
+    if (!this.nodes.length) return "Tasks are not recorded; the log of the run says why.";
     const count = this.nodes.reduce((sum, node) => sum + node.count, 0);
     const shown = this.nodes.reduce((sum, node) => sum + node.tasks.length, 0);
     const parts = [count ? plural(count, "task") : "No task of a pool or a batch has ended in this interval"];
