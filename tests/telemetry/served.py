@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from conftest import Site
 from peers import dragon
 
-__all__ = ["serving"]
+__all__ = ["get", "serving"]
 
 
 @contextmanager
@@ -29,3 +30,10 @@ def serving(site: Site, word: str, *words: str | Path, env: dict[str, str] | Non
     yield found[1]
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")
+
+
+def get(address: str, token: str) -> str:
+    """Return what the server answers who has the token."""
+    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return str(answer.read().decode())

@@ -8,13 +8,12 @@ import re
 import socket
 import subprocess
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from served import serving
+from served import get, serving
 
 from conftest import Site
 from peers import dragon
@@ -155,16 +154,16 @@ def test_data_needs_the_token_of_the_link(start: Start) -> None:
         urllib.request.urlopen(f"{address}run", timeout=30)
     refused.value.close()
     with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-        _get(f"{address}run", token + "x")
+        get(f"{address}run", token + "x")
     refused.value.close()
-    assert json.loads(_get(f"{address}run", token))["hosts"]
+    assert json.loads(get(f"{address}run", token))["hosts"]
 
 
 @pytest.mark.parametrize("question", ["query?since=soon", "query?interval=-1", "lifetimes?since=inf", "output?puid=x"])
 def test_a_question_that_makes_no_sense_is_refused(start: Start, question: str) -> None:
     address, token = start().split("#")
     with pytest.raises(urllib.error.HTTPError, match="400") as refused:
-        _get(address + question, token)
+        get(address + question, token)
     refused.value.close()
 
 
@@ -172,8 +171,8 @@ def test_a_question_about_intervals_of_any_length_is_answered(start: Start, wait
     address, token = start().split("#")
 
     def records(interval: str) -> list[dict[str, Any]]:
-        names = ",".join(json.loads(_get(f"{address}run", token))["names"])
-        found: list[dict[str, Any]] = json.loads(_get(f"{address}query?metrics={names}&interval={interval}", token))[
+        names = ",".join(json.loads(get(f"{address}run", token))["names"])
+        found: list[dict[str, Any]] = json.loads(get(f"{address}query?metrics={names}&interval={interval}", token))[
             "records"
         ]
         return found
@@ -190,7 +189,7 @@ def test_who_asks_gets_an_answer_though_many_others_are_connected_and_say_nothin
     for stranger in strangers:
         stranger.setblocking(False)
         stranger.connect_ex(("127.0.0.1", port))
-    assert json.loads(_get(f"{address}run", token))["hosts"]
+    assert json.loads(get(f"{address}run", token))["hosts"]
     for stranger in strangers:
         stranger.close()
 
@@ -290,7 +289,7 @@ def test_a_wait_is_told_once_by_the_node_of_its_object(still: str, wait_until: W
     told: list[list[tuple[int, int]]] = []
 
     def both_wait() -> bool:
-        nodes = json.loads(_get(f"{address}waits", token))
+        nodes = json.loads(get(f"{address}waits", token))
         told[:] = [[(one["node"], one["count"]) for one in node["objects"]] for node in nodes]
         return sum(count for objects in told for _, count in objects) == 2
 
@@ -448,9 +447,3 @@ def _hover(browser: Any, name: str) -> None:
     """Have the timeline tell of a process."""
     browser.locator("#timeline[data-lanes='7']").wait_for()
     assert any(name in (_tip(browser, lane) or "") for lane in range(7))
-
-
-def _get(address: str, token: str) -> str:
-    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return str(answer.read().decode())

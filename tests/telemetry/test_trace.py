@@ -125,6 +125,14 @@ def test_a_process_begins_before_what_it_did_even_where_its_start_is_told_later(
     assert [event["pid"] for event in events if event.get("cat") == "get"] == [second["pid"]] * 2
 
 
+def test_a_task_that_failed_is_marked() -> None:
+    lives = [Lifetime(0, "a", 1, 77, "worker", 0, 0, 10.0, 12.0, 0)]
+    spans = [("a", Span(began, began + 0.5, 77, 5, "task", "f", failed=began > 11)) for began in (10.2, 11.2)]
+    fine, wrong = (event for event in trace_events(lives, spans, 10.0, 12.0) if event.get("cat") == "task")
+    assert "args" not in fine
+    assert wrong["args"] == {"failed": True}
+
+
 def test_what_an_unknown_process_did_has_a_track_of_its_own() -> None:
     events = trace_events([], [("a", Span(10.0, 10.5, 99, 1, "task", "f"))], 10.0, 11.0)
     assert events[0]["args"] == {"name": "a: pid 99"}

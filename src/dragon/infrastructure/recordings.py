@@ -150,6 +150,7 @@ def span_schema() -> Any:
             pa.field("what", pa.string(), nullable=False),
             pa.field("name", pa.string(), nullable=False),
             pa.field("link", pa.int64(), nullable=False),
+            pa.field("failed", pa.bool_()),
         ]
     )
 

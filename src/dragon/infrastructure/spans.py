@@ -1,17 +1,18 @@
-"""An interval in the trace of a run."""
+"""Intervals in the life of a process: what it waited for, and the tasks that it ran."""
 
 from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Span"]
+__all__ = ["NodeTasks", "Span", "Task", "task_of", "task_word"]
 
 
 class Span(msgspec.Struct, frozen=True):
     """An operation or a wait of a thread of a process. Times are in seconds since 1970.
 
     `what` is get, put, read, join, acquire, wait or task; or, of the agent, send and receive: those of the same message
-    have the same `link`, which is 0 otherwise.
+    have the same `link`, which is 0 otherwise. `failed` says whether a task raised an exception; in a
+    recording of an earlier version it is None.
     """
 
     start: float
@@ -21,3 +22,38 @@ class Span(msgspec.Struct, frozen=True):
     what: str
     name: str
     link: int = 0
+    failed: bool | None = False
+
+
+class Task(msgspec.Struct, frozen=True, array_like=True):
+    """A task of a pool or a batch that a process has run. Times are in seconds since 1970."""
+
+    pid: int
+    start: float
+    end: float
+    name: str
+    failed: bool
+
+
+class NodeTasks(msgspec.Struct, frozen=True):
+    """Tasks that a node's processes ran in an interval.
+
+    `count` is how many the node knows, of which `tasks` may be a part. Tasks that ended before `known_since` are not
+    kept any more; it is 0 while all are. `lost` tasks or waits were not recorded at all, because there were too many.
+    """
+
+    node: int
+    tasks: list[Task]
+    count: int
+    known_since: float
+    lost: int
+
+
+def task_word(number: int, failed: bool) -> int:
+    """Return the number under which the core records a task, given that of its name."""
+    return number << 1 | failed
+
+
+def task_of(word: int) -> tuple[int, bool]:
+    """Return the number of a task's name, and whether the task failed."""
+    return word >> 1, bool(word & 1)

@@ -179,7 +179,7 @@ def work(
         except Exception as error:
             outcome = failed(error, wrap_exceptions)
         if begun:
-            note_task(function, args, begun)
+            note_task(function, args, begun, failed=not outcome[0])
         _flush()
         _put_result(results, ticket, outcome, wrap_exceptions)
         done += 1

@@ -102,7 +102,8 @@ def trace_events(
         place = {"pid": track.number, "tid": track.thread(span.thread), "ts": (span.start - start) * 1e6}
         title = _TITLES.get(span.what, span.what + " {}").format(span.name)
         duration = max((span.end - span.start) * 1e6, _MIN_SHOWN_MICROSECONDS if span.link else 0.0)
-        events.append({**place, "ph": "X", "dur": duration, "name": title, "cat": span.what})
+        outcome = {"args": {"failed": True}} if span.failed else {}
+        events.append({**place, "ph": "X", "dur": duration, "name": title, "cat": span.what, **outcome})
         if span.link:
             # As text, since browsers round numbers of that size.
             arrow = {"id": f"{span.link:x}", "name": "message", "cat": "message"}

@@ -14,7 +14,7 @@ import msgspec
 from dragon.infrastructure.metrics import METRICS
 from dragon.infrastructure.waits import NodeWaits
 from dragon.runtime.protocol.run import Waits
-from dragon.runtime.protocol.telemetry import Lifetimes, MetricNames, OutputOf, Query, StateOfRun
+from dragon.runtime.protocol.telemetry import Lifetimes, MetricNames, OutputOf, Query, StateOfRun, TasksBetween
 from dragon.web.ask import Ask
 from dragon.web.http import Handler, Request, Response
 from dragon.web.page import SIGNALS, html
@@ -24,6 +24,7 @@ __all__ = ["Dashboard"]
 # The page may load nothing from other servers, and send nothing to them.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 _BEARER = "Bearer "
+_MOST_TASKS = 5000  # at once; more could not be told apart in a picture
 
 
 class Dashboard:
@@ -49,6 +50,7 @@ class Dashboard:
             "/query": self._guarded(self._query),
             "/lifetimes": self._guarded(self._lifetimes),
             "/waits": self._guarded(self._waits),
+            "/tasks": self._guarded(self._tasks),
             "/output": self._guarded(self._output),
         }
 
@@ -91,6 +93,11 @@ class Dashboard:
     async def _waits(self, parameters: Mapping[str, str]) -> Any:
         """Return what processes wait for, by object."""
         return _each_once(await self._ask(Waits()))
+
+    async def _tasks(self, parameters: Mapping[str, str]) -> Any:
+        """Return tasks of pools and batches that ran in an interval, if there are very many a part of them."""
+        start, end = _number(parameters, "start"), _number(parameters, "end")
+        return await self._ask(TasksBetween(start, end, _MOST_TASKS))
 
     async def _output(self, parameters: Mapping[str, str]) -> Any:
         """Return the end of what a process wrote."""

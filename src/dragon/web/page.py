@@ -39,7 +39,9 @@ def html(title: str = "dragon", data: object = None) -> str:
         title=html_text.escape(title),
         style=text("uPlot/uPlot.min.css") + text("page.css"),
         charts=text("uPlot/uPlot.iife.min.js"),
-        script="".join(text(f"{name}.js") for name in ("data", "charts", "processes", "overview", "timeline", "page")),
+        script="".join(
+            text(f"{name}.js") for name in ("data", "charts", "processes", "overview", "tasks", "timeline", "page")
+        ),
         data=embedded,
         policy=_ALONE if data is not None else "",
     )

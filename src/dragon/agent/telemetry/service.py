@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dragon.agent.telemetry.tracer import Tracer
     from dragon.infrastructure.metrics import Family, Line, Told
     from dragon.infrastructure.series import Record
-    from dragon.infrastructure.spans import Span
+    from dragon.infrastructure.spans import NodeTasks, Span
 
 __all__ = ["Telemetry"]
 
@@ -74,6 +74,7 @@ class Telemetry:
                 lambda r: then(services.spawner.catch_up(), lambda _: lifetimes(services, r.since))
             ),
             protocol.NameTask.served_by(lambda r: self.name_task(r.name)),
+            protocol.TasksBetween.served_by(self.tasks_between),
             protocol.OutputOf.served_by(lambda r: services.streams.outputs.of(int(r.identifier))),
             protocol.StateOfRun.served_by(lambda r: run_state(services, self._level, self._period)),
         ]
@@ -161,6 +162,14 @@ class Telemetry:
         if name not in self._task_names:
             self._task_names.append(name)
         return self._task_names.index(name)
+
+    def tasks_between(self, asked: protocol.TasksBetween) -> list[NodeTasks]:
+        """Return the tasks that this node's processes ran; nothing below level 5."""
+        if self._tracer is None:
+            return []
+        peers = self._services.peers
+        share = asked.most // (len(peers.members) if peers is not None else 1)
+        return [self._tracer.tasks.between(asked.start, asked.end, max(share, 1))]
 
     def families(self) -> list[Family[Told]]:
         """Return the newest values in Prometheus' form."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from dragon import _core
 from dragon.agent.services import Services
-from dragon.infrastructure.spans import Span
+from dragon.agent.telemetry.recent_tasks import RecentTasks
+from dragon.infrastructure.spans import Span, task_of
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
@@ -26,13 +27,14 @@ _FLOW_BITS, _MESSAGE_BITS = 20, 24  # of a message's link; the node is above the
 class Tracer:
     """Gives `store` the new spans periodically until it is closed. `names` are the names of tasks, by number.
 
-    Raises MemoryError if there is not enough shared memory.
+    `tasks` are the newest tasks. Raises MemoryError if there is not enough shared memory.
     """
 
     def __init__(self, services: Services, names: list[str], store: Callable[[list[Span]], None]) -> None:
         self._services = services
         self._names = names
         self._store = store
+        self.tasks = RecentTasks(services.run.node)
         self._messages: list[Span] = []
         self._next = 0
         self._lost = 0
@@ -60,8 +62,15 @@ class Tracer:
         self._lost += lost
         spans, self._messages = self._messages, []
         for pid, thread, what, kind, which, start, end in noted:
-            name = self._names[which] if what == "task" else f"{kind} {which:#x}"
-            spans.append(Span(since_1970 + start / 1e9, since_1970 + end / 1e9, pid, thread, what, name))
+            began, ended = since_1970 + start / 1e9, since_1970 + end / 1e9
+            if what == "task":
+                number, failed = task_of(which)
+                span = Span(began, ended, pid, thread, what, self._names[number], failed=failed)
+                self.tasks.add(span)
+            else:
+                span = Span(began, ended, pid, thread, what, f"{kind} {which:#x}")
+            spans.append(span)
+        self.tasks.lost = self._lost
         if spans:
             self._store(spans)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dragon.infrastructure.metrics import Aggregate, Family, Kind, Lifetime, Line, RunState, Told
 from dragon.infrastructure.series import Record
+from dragon.infrastructure.spans import NodeTasks
 from dragon.runtime.protocol.request import OfAll, OfProcess, Request
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "StartMeasuring",
     "StateOfRun",
     "StopMeasuring",
+    "TasksBetween",
     "TelemetryLevel",
 ]
 
@@ -85,6 +87,15 @@ class NameTask(Request[int], tag="telemetry.name_task", frozen=True):
     """Return the number with which processes of this node record tasks of that name."""
 
     name: str
+
+
+class TasksBetween(OfAll[NodeTasks], tag="telemetry.tasks", frozen=True):
+    """Return tasks of pools and batches that ran between two times, `most` of all nodes together, which share that
+    number equally. Nodes return nothing below level 5."""
+
+    start: float
+    end: float
+    most: int
 
 
 class OutputOf(OfProcess[str], tag="telemetry.output", frozen=True):

@@ -56,6 +56,13 @@ class Chart {
       this.plot.setData(uPlot.join(lines.map((line) => [line.times, line.values])), false);
       this.plot.setScale("x", { min: from, max: to });
     });
+    if (!(this.plot.cursor.left >= 0)) this.tellNewest();
+  }
+
+  // While the mouse is elsewhere, the legend has the newest value of each line.
+  tellNewest() {
+    const idxs = this.plot.data.map((values) => values.findLastIndex((value) => value !== null && value !== undefined));
+    this.plot.setLegend({ idxs: idxs.map((index) => (index < 0 ? null : index)) }, false);
   }
 
   line(series) {
@@ -85,7 +92,7 @@ class Chart {
       cursor: { y: false, points: { size: 6 } },
       scales: { y: { range: (_, low, high) => [Math.min(low ?? 0, 0), top ?? Math.max(high ?? 1, 1e-9) * 1.05] } },
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map(clock) },
+        { ...axis, size: 30, values: (_, ticks) => ticks.map(clock) },
         { ...axis, size: 82, incrs: unit.startsWith("B") ? POWERS : undefined, values: (_, ticks) => ticks.map((tick) => short(tick, unit)) },
       ],
       series: [
@@ -127,5 +134,5 @@ function short(value, unit) {
     step += 1;
   }
   const digits = Number.isInteger(value) ? 0 : Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0;
-  return `${value.toFixed(digits)} ${steps[step]}${unit}`.trim();
+  return `${Number(value.toFixed(digits))} ${steps[step]}${unit}`.trim();
 }

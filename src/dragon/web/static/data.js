@@ -31,6 +31,10 @@ class Live {
     return this.get("waits");
   }
 
+  tasks(start, end) {
+    return this.get("tasks", { start, end });
+  }
+
   // The end of what a process wrote, or why that cannot be known.
   async output(puid) {
     try {

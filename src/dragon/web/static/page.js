@@ -1,13 +1,15 @@
 // The page itself: asks again and again, and draws what it is told.
 
 const AGAIN = 1000;
+const SETTLED = 150; // milliseconds after which an interval counts as chosen
 const PART = 0.1; // of the time may go into asking: a run of very many nodes takes a while to answer
+let page; // the page, once there is one
 const byId = (id) => document.getElementById(id);
 
 async function main() {
   const embedded = byId("data").textContent.trim();
   const source = embedded ? new Embedded(JSON.parse(embedded)) : new Live(location.hash.slice(1));
-  const page = new Page(source, Boolean(embedded));
+  page = new Page(source, Boolean(embedded));
   for (;;) {
     const begun = performance.now();
     if (embedded || !document.hidden) await page.look();
@@ -31,6 +33,8 @@ class Page {
     this.lives = new Lives(source);
     this.overview = new Overview(byId("overview"), source, whole);
     this.timeline = new Timeline(byId("timeline"));
+    this.tasks = new Tasks(source);
+    this.timeline.moved = () => this.lookAtTasksSoon();
     byId("lanes").onchange = () => this.draw();
     byId("window").closest("label").hidden = whole;
     byId("window").onchange = () => this.startAgain();
@@ -63,6 +67,7 @@ class Page {
       this.run = await this.source.run();
       await this.lookAtCharts();
       await this.lookAtProcesses();
+      if (this.timeline.isSeen) await this.lookAtTasks();
       byId("trouble").hidden = true;
       this.draw();
     } catch (error) {
@@ -99,6 +104,19 @@ class Page {
     if (this.processes.open) this.processes.output = await this.source.output(this.processes.open);
   }
 
+  // The tasks of the interval that the timeline shows.
+  async lookAtTasks() {
+    if (this.whole) return;
+    const { zoomed } = this.timeline;
+    await this.tasks.look(this.run, this.rows, zoomed?.from ?? this.run.started, zoomed?.to ?? this.run.now + CLOCKS_APART);
+    this.timeline.showTasks(this.tasks);
+  }
+
+  lookAtTasksSoon() {
+    clearTimeout(this.soon);
+    this.soon = setTimeout(() => this.look(), SETTLED);
+  }
+
   draw() {
     if (!this.rows) return;
     this.tell();
@@ -117,8 +135,9 @@ class Page {
 
   tell() {
     const { command, hosts, lost, started, now, level, name } = this.run;
-    document.title = `${command} – dragon`;
-    byId("command").textContent = command;
+    const brief = command.replace(/^\S*\//, ""); // without the folder of the interpreter
+    document.title = `${brief} – dragon`;
+    Object.assign(byId("command"), { textContent: brief, title: command });
     const gone = Object.entries(lost).map(([node, reason]) => `${hosts[node]} is lost: ${reason}`);
     const facts = [`run ${name}`, `${hosts.length} node${hosts.length > 1 ? "s" : ""}`, duration(now - started)];
     if (!level) facts.push("nothing is measured");

@@ -1,5 +1,5 @@
-// A lane for each process that lived in the interval shown, by node, with a bar from its start to its end. Only the lanes
-// that are seen are drawn.
+// A lane for each process that lived in the interval shown, by node, with a bar from its start to its end, and in it the
+// tasks that it ran. Only the lanes that are seen are drawn.
 
 const LANE = 14;
 const AXIS = 22; // height of the times above the lanes
@@ -16,6 +16,8 @@ class Timeline {
     this.lanes = []; // processes, and before those of each node a heading
     this.whole = { from: 0, to: 1 };
     this.zoomed = null; // the interval that was chosen; the whole run, which goes on, otherwise
+    this.tasks = new Map(); // by puid
+    this.moved = () => {};
     this.drag = null;
     this.colours = null;
     this.due = false;
@@ -73,6 +75,21 @@ class Timeline {
     return total;
   }
 
+  showTasks(tasks) {
+    this.tasks = tasks.byPuid;
+    byId("tasks").textContent = tasks.note;
+    byId("tasks").hidden = !tasks.note;
+    byId("task").hidden = !this.tasks.size;
+    this.box.dataset.tasks = [...this.tasks.values()].reduce((sum, some) => sum + some.length, 0);
+    this.draw();
+  }
+
+  // Whether any of it is on the screen.
+  get isSeen() {
+    const { top, bottom } = this.box.getBoundingClientRect();
+    return top < innerHeight && bottom > 0;
+  }
+
   recolour() {
     this.colours = null;
     this.draw();
@@ -106,6 +123,7 @@ class Timeline {
       this.zoomed = span >= to - from ? null : { from: begin, to: begin + span };
     } else this.zoomed = null;
     this.arrange(height);
+    this.moved();
   }
 
   zoomBy(factor, around, height) {
@@ -150,15 +168,24 @@ class Timeline {
     const row = this.drag ? undefined : this.at(event.offsetY);
     this.tip.hidden = !row;
     if (!row) return;
-    this.tip.replaceChildren(make("b", row.name), ...this.about(row).map((text) => make("div", text)));
+    const task = taskAt(this.tasks.get(row.puid) ?? [], (time) => this.across(time), event.offsetX);
+    const lines = task && event.offsetX >= this.left ? this.aboutTask(task, row) : this.about(row);
+    this.tip.replaceChildren(...lines.map((text, i) => make(i ? "div" : "b", text)));
     const width = document.documentElement.clientWidth;
     this.tip.style.left = `${Math.max(Math.min(event.clientX + 12, width - this.tip.offsetWidth - 8), 0)}px`;
-    this.tip.style.top = `${event.clientY + 16}px`;
+    const below = event.clientY + 16;
+    const fits = below + this.tip.offsetHeight <= innerHeight;
+    this.tip.style.top = `${fits ? below : Math.max(event.clientY - this.tip.offsetHeight - 8, 0)}px`;
   }
 
   about(row) {
     const until = row.ended === null ? "" : ` to ${clock(row.ended)}`;
-    return [row.state, `${clock(row.started)}${until}, ${duration(row.lasted)}`, `puid ${row.puid}, pid ${row.pid}, ${row.host}`];
+    return [row.name, row.state, `${clock(row.started)}${until}, ${duration(row.lasted)}`, `puid ${row.puid}, pid ${row.pid}, ${row.host}`];
+  }
+
+  aboutTask(task, row) {
+    const times = `${toMilliseconds(task.start)} to ${toMilliseconds(task.end)}, ${brief(task.end - task.start)}`;
+    return [task.name, task.failed ? "a task that failed" : "a task", times, `in ${row.name}, puid ${row.puid}, ${row.host}`];
   }
 
   up(event) {
@@ -194,7 +221,7 @@ class Timeline {
     if (canvas.height !== Math.round(height * scale)) canvas.height = Math.round(height * scale);
     canvas.style.height = `${height}px`;
     this.colours ??= Object.fromEntries(
-      ["ground", "raised", "line", "text", "quiet", "accent", "ended", "failed"].map((name) => [name, colour(`var(--${name})`)]),
+      ["ground", "raised", "line", "text", "quiet", "accent", "ended", "failed", "task"].map((name) => [name, colour(`var(--${name})`)]),
     );
     const pen = canvas.getContext("2d");
     pen.setTransform(scale, 0, 0, scale, 0, 0);
@@ -233,14 +260,18 @@ class Timeline {
     const to = Math.min(Math.max(this.across(end), this.across(lane.started) + 1.5), width);
     if (to > from) {
       pen.fillStyle = this.colours[{ live: "accent", failed: "failed" }[lane.look] ?? "ended"];
+      const tasks = this.tasks.get(lane.puid);
+      if (tasks) pen.globalAlpha = 0.3; // so that one sees when the process had no task
       pen.fillRect(from, y + 2, to - from, LANE - 4);
+      pen.globalAlpha = 1;
+      if (tasks) drawTasks(pen, tasks, (time) => this.across(time), y + 2, LANE - 4, this.left, width, this.colours);
     }
     pen.save();
     pen.beginPath();
     pen.rect(0, y, this.left - 6, LANE);
     pen.clip();
     pen.fillStyle = lane.look === "failed" ? this.colours.failed : lane.look === "live" ? this.colours.text : this.colours.quiet;
-    pen.fillText(lane.name, 12, middle);
+    pen.fillText(shortened(pen, lane.name, this.left - 24), 12, middle);
     pen.restore();
   }
 
@@ -251,7 +282,7 @@ class Timeline {
     pen.textAlign = "center";
     const fine = this.shown.to - this.shown.from < 10;
     for (const time of times) {
-      const text = fine ? `${clock(time)}${(time % 1).toFixed(3).slice(1)}` : clock(time);
+      const text = fine ? toMilliseconds(time) : clock(time);
       const half = pen.measureText(text).width / 2;
       pen.fillText(text, Math.min(Math.max(this.across(time), this.left + half), width - half - 2), AXIS / 2);
     }
@@ -267,4 +298,10 @@ class Timeline {
     for (let i = Math.ceil(from / step); i * step <= to; i++) found.push(i * step);
     return found;
   }
+}
+
+// A text, or as much of its beginning as a width has room for.
+function shortened(pen, text, width) {
+  const whole = pen.measureText(text).width;
+  return whole <= width ? text : `${text.slice(0, Math.max(Math.floor((text.length * width) / whole) - 1, 1))}…`;
 }

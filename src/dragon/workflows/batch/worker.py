@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from dragon import _core
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
@@ -21,6 +22,7 @@ from dragon.native.workers import FINISHED, pass_on_end, quietly
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.serialization import loads
 from dragon.runtime.streams import DEVNULL, STDOUT
+from dragon.runtime.tracing import note_task
 from dragon.workflows.batch.call import Kind, Streams, substituted
 from dragon.workflows.batch.leftovers import Leftovers
 from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
@@ -139,11 +141,7 @@ def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftover
         if kind == Kind.FUNCTION:
             if tells:
                 setting.events.put((RUNS, number, None))
-            with leftovers.of(target):
-                if streams == (None, None):
-                    return True, pack(target(*args, **kwargs))
-                with _redirected(streams):
-                    return True, pack(target(*args, **kwargs))
+            return True, _call(target, args, kwargs, streams, leftovers)
         if kind == Kind.PROCESS:
             return True, (None, [], _run_process(number, args[0], streams, setting))
         return True, (None, [], _run_job(number, args[0], args[1], streams, setting))
@@ -151,6 +149,25 @@ def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftover
         return False, Failure.of(error, with_traceback=True)
     except SystemExit as error:
         return False, Failure.of(RuntimeError(f"the task called sys.exit({error.code!r})"))
+
+
+def _call(
+    target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], streams: Streams, leftovers: Leftovers
+) -> Sent:
+    """Return the packed result of a function."""
+    begun, failed = _core.begin_span(), True
+    try:
+        with leftovers.of(target):
+            if streams == (None, None):
+                sent = pack(target(*args, **kwargs))
+            else:
+                with _redirected(streams):
+                    sent = pack(target(*args, **kwargs))
+        failed = False
+        return sent
+    finally:
+        if begun:
+            note_task(target, args, begun, failed)
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""The newest tasks that processes of a node have run."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from dragon.infrastructure.spans import NodeTasks, Span, Task
+
+__all__ = ["RecentTasks"]
+
+_MOST = 16_384  # some 4 MB, and some 10 ms of CPU to choose among them
+
+
+class RecentTasks:
+    """The newest tasks of a node, at most 16,384. `lost` is how many tasks or waits were not recorded."""
+
+    def __init__(self, node: int) -> None:
+        self._node = node
+        self._tasks: deque[Span] = deque(maxlen=_MOST)
+        self._known_since = 0.0
+        self.lost = 0
+
+    def add(self, span: Span) -> None:
+        """Keep a task. If there are too many, the oldest is dropped."""
+        if len(self._tasks) == _MOST:
+            self._known_since = max(self._known_since, self._tasks[0].end)
+        self._tasks.append(span)
+
+    def between(self, start: float, end: float, most: int) -> NodeTasks:
+        """Return at most that many of the tasks that ran between two times: those that failed, then the longest."""
+        found = [span for span in self._tasks if span.end >= start and span.start <= end]
+        chosen = found
+        if len(found) > most:
+            ranks = [math.inf if span.failed else span.end - span.start for span in found]
+            least = sorted(ranks)[-most]
+            chosen = [span for span, rank in zip(found, ranks, strict=True) if rank >= least][-most:]
+        tasks = [Task(span.pid, span.start, span.end, span.name, bool(span.failed)) for span in chosen]
+        return NodeTasks(self._node, tasks, len(found), self._known_since, self.lost)
