@@ -17,7 +17,8 @@ from dragon.signals import end_with_parent
 __all__ = ["Witness"]
 
 _TOLD = struct.Struct("=id")
-_GROUP_SIGNAL_S = 0.05  # seconds within which a signal to a group has reached all of its processes
+_GROUP_SIGNAL_S = 0.05  # seconds within which a signal to a group is pending in all of its processes
+_BUSY_S = 10.0  # seconds that the child may take, on a busy machine, to report a signal that is pending in it
 
 
 class Witness:
@@ -41,14 +42,28 @@ class Witness:
         start; None if only this process received it."""
         waiting = select.poll()
         waiting.register(self._told, select.POLLIN)
-        deadline = time.monotonic() + _GROUP_SIGNAL_S
-        while number not in self._times and waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        deadline = time.monotonic() + _BUSY_S
+        while number not in self._times:
+            idle = self._is_idle(number)
+            if not waiting.poll(_GROUP_SIGNAL_S * 1000):
+                if (idle and self._is_idle(number)) or time.monotonic() > deadline:
+                    break
+                continue
             data = os.read(self._told, _TOLD.size)
             if not data:
                 break
             told, when = _TOLD.unpack(data)
             self._times[told] = when
         return self._times.pop(number, None)
+
+    def _is_idle(self, number: int) -> bool:
+        """Return whether the child sleeps and that signal is not pending in it, so that it has nothing to report."""
+        try:
+            with open(f"/proc/{self._pid}/status") as status:
+                fields = dict(line.split(":\t", 1) for line in status)
+        except (FileNotFoundError, ProcessLookupError):
+            return True  # the child was killed
+        return fields["State"].startswith("S") and not int(fields["ShdPnd"], 16) >> (number - 1) & 1
 
     def close(self) -> None:
         """End the child process."""
