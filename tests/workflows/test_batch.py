@@ -819,3 +819,25 @@ def test_a_batch_spans_the_nodes_of_the_run(site: Site) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2", "2", "[0,", "0]", "True"]
+
+
+def shared_tensor(value: int) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.full((3,), float(value)).share_memory_()
+
+
+def sum_of(tensor: Any) -> float:
+    return float(tensor.sum())
+
+
+def test_a_tensor_in_shared_memory_is_a_result_for_several_readers() -> None:
+    pytest.importorskip("torch")
+    batch = Batch()
+    try:
+        tensor = batch.function(shared_tensor, 4)
+        readers = [batch.function(sum_of, tensor) for _ in range(3)]
+        assert [reader.get(timeout=60) for reader in readers] == [12.0] * 3
+        assert tensor.get(timeout=60).tolist() == [4.0] * 3
+    finally:
+        batch.join()
+        batch.destroy()

@@ -38,15 +38,19 @@ _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def pack(value: Any) -> Sent:
-    """Serialize a value for a message. Raises what pickling raises."""
+    """Serialize a value for a message. Raises what pickling raises.
+
+    It may be read several times, also after its worker has ended; so tensors in shared memory or on a GPU are copied.
+    """
     if type(value) in _PLAIN:
         return None, [], value
     buffers: list[Any] = []
     with attachments() as handles:
-        data = dumps(value, buffers.append)
+        data = dumps(value, buffers.append, lasting=True)
     if handles:
         buffers = []
-        data = dumps(value, buffers.append)  # again, so that its handles keep their objects until it is read
+        # Again, so that its handles keep their objects until it is read.
+        data = dumps(value, buffers.append, lasting=True)
     return data, buffers, bool(handles)
 
 
