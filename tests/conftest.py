@@ -184,7 +184,10 @@ def _owner(name: str) -> int | None:
 
 
 def _is_in_use(name: str) -> bool:
-    """Return whether shared memory belongs to somebody else's run or MPI job that is in progress."""
+    """Return whether shared memory belongs to a run, an MPI job or a program of joblib of a test beside this one."""
+    joblib = re.fullmatch(r"joblib_memmapping_folder_(\d+)_.*", name)
+    if joblib is not None:  # a folder, which is there as long as the program
+        return Path(f"/proc/{joblib[1]}").exists()
     owner = re.fullmatch(r"dragon-\d+\.(\d+)-\d+-([0-9a-f]+)-.*", name)
     if owner is not None:  # a host of a test that runs at the same time has a pid namespace of its own
         return owner[2] != f"{os.stat('/proc/self/ns/pid').st_ino:x}" or Path(f"/proc/{owner[1]}").exists()
