@@ -171,6 +171,20 @@ def test_registered_reducers_are_known_by_type() -> None:
     del cpython.type_reducers()[Reduced]
 
 
+def test_a_descriptor_is_offered_until_it_has_been_received() -> None:
+    program = """
+        import os
+        from multiprocessing import resource_sharer
+        print(len(cpython.offered_descriptors()))
+        offered = resource_sharer.DupFd(0)
+        print(len(cpython.offered_descriptors()))
+        os.close(offered.detach())
+        while cpython.offered_descriptors():
+            pass
+    """
+    assert output_of(program) == "0\n1\n"
+
+
 def test_the_settings_of_the_log_are_none_until_somebody_asks_for_it() -> None:
     program = """
         import logging

@@ -841,3 +841,21 @@ def test_a_tensor_in_shared_memory_is_a_result_for_several_readers() -> None:
     finally:
         batch.join()
         batch.destroy()
+
+
+def fail_with(value: Any) -> None:
+    raise ValueError(value)
+
+
+def fail_with_shared_tensor(value: int) -> None:
+    fail_with(shared_tensor(value))
+
+
+def test_an_error_with_a_tensor_in_shared_memory_can_be_read_again() -> None:
+    pytest.importorskip("torch")
+    with Batch() as batch:
+        task = batch.function(fail_with_shared_tensor, 4)
+        for _ in range(2):
+            with pytest.raises(ValueError) as raised:
+                task.get(timeout=60)
+            assert raised.value.args[0].tolist() == [4.0] * 3

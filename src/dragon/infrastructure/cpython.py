@@ -7,6 +7,7 @@ classes of the standard library are in `mpbridge`: `context`, `standard_queues` 
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ __all__ = [
     "log_settings",
     "making",
     "note_child",
+    "offered_descriptors",
     "random_generator",
     "renew_native_id",
     "resource_tracker",
@@ -177,6 +179,13 @@ def log_settings() -> tuple[int | None, bool]:
     """Return the level of multiprocessing's logger, None if it was never requested, and whether it logs to stderr."""
     logger = mp_util._logger  # type: ignore[attr-defined]
     return None if logger is None else logger.getEffectiveLevel(), bool(mp_util._log_to_stderr)  # type: ignore[attr-defined]
+
+
+def offered_descriptors() -> frozenset[int]:
+    """Return keys of the descriptors that this process offers in messages (of shared tensors, sockets, pipes) and that
+    nobody has received yet."""
+    module = sys.modules.get("multiprocessing.resource_sharer")
+    return frozenset() if module is None else frozenset(module._resource_sharer._cache)
 
 
 def resource_tracker() -> Any:

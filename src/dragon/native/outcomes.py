@@ -20,13 +20,14 @@ Outcome = tuple[bool, Any, list[Any] | None]
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def returned(value: Any) -> Outcome:
-    """Return the outcome of a task that returned `value`. Raises MaybeEncodingError if it cannot be pickled."""
+def returned(value: Any, lasting: bool) -> Outcome:
+    """Return the outcome of a task that returned `value`, with copies of shared tensors if it is to be `lasting`.
+    Raises MaybeEncodingError if it cannot be pickled."""
     kind = type(value)
     if kind in _PLAIN or (kind is list and _PLAIN.issuperset(map(type, value))):
         return True, value, None
     try:
-        return True, *_packed(value)
+        return True, *_packed(value, lasting)
     except Exception as error:
         raise MaybeEncodingError(error, value) from error
 
@@ -34,11 +35,11 @@ def returned(value: Any) -> Outcome:
 def failed(error: BaseException, with_traceback: bool) -> Outcome:
     """Return the outcome of a task that raised `error`. An error that cannot be pickled and loaded is replaced by a
     MaybeEncodingError with its text."""
-    try:
-        packed = _packed(_traced(error, error) if with_traceback else error)
+    try:  # the outcome is loaded twice, and what is shared can be received once
+        packed = _packed(_traced(error, error) if with_traceback else error, lasting=True)
         loads(*packed)
     except Exception as reason:
-        packed = _packed(_traced(MaybeEncodingError(reason, error), error))
+        packed = _packed(_traced(MaybeEncodingError(reason, error), error), lasting=True)
     return False, *packed
 
 
@@ -60,9 +61,9 @@ def _kept(buffers: list[Any]) -> list[Any]:
     return buffers
 
 
-def _packed(value: Any) -> tuple[bytes, list[Any]]:
+def _packed(value: Any, lasting: bool) -> tuple[bytes, list[Any]]:
     buffers: list[Any] = []
-    return dumps(value, buffers.append), buffers
+    return dumps(value, buffers.append, lasting=lasting), buffers
 
 
 def _traced(error: BaseException, origin: BaseException) -> Any:

@@ -14,10 +14,12 @@ from multiprocessing.util import _flush_std_streams  # type: ignore[attr-defined
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dragon import _core
+from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import DragonError, NodeLostError
 from dragon.infrastructure.system_errors import may_pass
 from dragon.native.outcomes import Outcome, failed, returned
 from dragon.runtime.handle import Channel, Words
+from dragon.runtime.run import this_run
 from dragon.runtime.tracing import note_task
 from dragon.signals import how_ended
 
@@ -44,6 +46,8 @@ _MOST_STILLBORN = 5  # workers in a row that end before their first task, after 
 _RESTART_DELAY_S = 1.0  # seconds between two attempts to start a worker while no process can be made
 _MOST_WITHOUT_MEMORY_S = 5.0  # seconds after which a result for which there is no memory becomes an error
 _MEMORY_PAUSE = 0.05  # seconds between two attempts to put a result
+_RECEIPT_PAUSE = 0.01  # seconds between two looks whether the pool has received what a result shares
+_MOST_UNRECEIVED_S = 10.0  # seconds from the last result's receipt, after which a worker ends in any case
 _MOST_WITHOUT_WORKERS_S = 30.0  # seconds of attempts to start workers once none is left
 
 
@@ -157,6 +161,8 @@ def work(
             results.put((START_FAILED, *failed(error, True)))
             doing[index] = FINISHED
             return
+    away = results._name()[2] >> 8 != this_run().node  # another node can receive copies only
+    offered: frozenset[int] = frozenset()
     done = 0
     while most is None or done < most:
         try:
@@ -170,12 +176,17 @@ def work(
             continue
         if task is None:
             pass_on_end(tasks)
+            _await_receipt(results, offered)
             doing[index] = FINISHED
             return
         ticket, function, args, kwargs = task
         begun = _core.begin_span()
         try:
-            outcome = returned(function(*args, **kwargs))
+            value = function(*args, **kwargs)
+            before = cpython.offered_descriptors()
+            outcome = returned(value, lasting=away)
+            now = cpython.offered_descriptors()
+            offered = (offered & now) | (now - before)
         except Exception as error:
             outcome = failed(error, wrap_exceptions)
         if begun:
@@ -183,8 +194,23 @@ def work(
         _flush()
         _put_result(results, ticket, outcome, wrap_exceptions)
         done += 1
-        task = function = args = kwargs = outcome = None  # type: ignore[assignment]
+        task = function = args = kwargs = value = outcome = None  # type: ignore[assignment]
+    _await_receipt(results, offered)
     doing[index] = 0
+
+
+def _await_receipt(results: Channel, offered: frozenset[int]) -> None:
+    """Wait until the pool has received these descriptors, which only this process can send; see
+    cpython.offered_descriptors()."""
+    deadline: float | None = None
+    while offered & cpython.offered_descriptors():
+        if results._size():
+            deadline = None
+        elif deadline is None:
+            deadline = time.monotonic() + _MOST_UNRECEIVED_S
+        elif time.monotonic() > deadline:
+            return  # nobody receives them: the pool's process could not read the result
+        time.sleep(_RECEIPT_PAUSE)
 
 
 def _put_result(results: Channel, ticket: int, outcome: Outcome, wrap_exceptions: bool) -> None:

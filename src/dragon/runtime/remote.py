@@ -18,6 +18,7 @@ from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import Unwanted, ask, error_named
 from dragon.runtime.lacking import warn_user
 from dragon.runtime.protocol.objects import OpenOutbox, Operate, Operation, WhyGone
+from dragon.runtime.serialization import to_another_node
 
 __all__ = ["REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
 
@@ -140,7 +141,7 @@ def _own_channel() -> Iterator[_core.Channel]:
 
 def to_parts(obj: Any) -> tuple[int, Any]:
     """Convert an object to a message. Returns the kind of message and its bytes."""
-    with _own_channel() as channel:
+    with _own_channel() as channel, to_another_node():
         channel.put(obj)
         return channel._get_parts(0)
 
@@ -170,7 +171,8 @@ class RemoteChannel(_Remote):
         outbox = self._outbox()
         if outbox is not None:
             try:
-                outbox.put(obj, block, timeout)
+                with to_another_node():
+                    outbox.put(obj, block, timeout)
                 return
             except _core.DestroyedError:
                 self._lose_outbox(outbox)

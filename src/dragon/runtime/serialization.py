@@ -12,6 +12,7 @@ import io
 import os
 import pickle
 import sys
+import threading
 import types
 import weakref
 from collections import ChainMap
@@ -28,6 +29,7 @@ from dragon.runtime.announcing import announce, announcing, collected
 from dragon.runtime.array_types import is_nameless, reduce_type
 from dragon.runtime.by_value import Origin, shared_reduction
 from dragon.runtime.main_source import MainSource
+from dragon.runtime.tensors import reduce_of_torch
 from dragon.runtime.unsendable import explained
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "loads",
     "main_is_importable",
     "main_module",
+    "to_another_node",
 ]
 
 # The registered reducers at the last check, and the table made of them.
@@ -64,7 +67,7 @@ def _reducers() -> dict[type, Any]:
 def _reduce_special(obj: Any, lasting: bool) -> Any:
     if isinstance(obj, type):
         return reduce_type(obj) if is_nameless(obj) else NotImplemented
-    return _reduce_of_torch(obj, lasting) if hasattr(type(obj), "is_shared") else NotImplemented
+    return reduce_of_torch(obj, lasting, _reducers()) if hasattr(type(obj), "is_shared") else NotImplemented
 
 
 class _Pickler(pickle.Pickler):
@@ -182,11 +185,30 @@ def loads(data: bytes | memoryview, buffers: list[Any] | None = None) -> Any:
     return pickle.loads(data, buffers=buffers)
 
 
+class _Destination(threading.local):
+    is_another_node = False
+
+
+_destination = _Destination()
+
+
+class to_another_node:
+    """A context manager whose block puts objects into a channel of another node: shared tensors are copied."""
+
+    __slots__ = ("_outer",)
+
+    def __enter__(self) -> None:
+        self._outer, _destination.is_another_node = _destination.is_another_node, True
+
+    def __exit__(self, *raised: object) -> None:
+        _destination.is_another_node = self._outer
+
+
 def _serialize(obj: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickle an object for a message. A finalizer may call this while another object is pickled for a new process."""
     buffers: list[pickle.PickleBuffer] = []
     with announcing():
-        return dumps(obj, buffers.append), buffers
+        return dumps(obj, buffers.append, lasting=_destination.is_another_node), buffers
 
 
 _core.set_serializer(_serialize)
@@ -302,45 +324,3 @@ def dumps_call(
         return dumps((target, args, kwargs), buffers)
     except Exception as error:
         raise explained_call(target, args, kwargs, error) from None
-
-
-# Tensors are copied once, into the message. Those in shared memory or on a GPU are shared by torch's own reducers,
-# whose result one process can use once; lasting bytes contain a copy instead.
-
-
-def _reduce_of_torch(obj: Any, lasting: bool) -> Any:
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not isinstance(obj, (torch.Tensor, torch.TypedStorage)):
-        return NotImplemented
-    memory, has_storage = obj, True
-    if isinstance(obj, torch.TypedStorage):
-        memory = obj._untyped_storage  # the methods of TypedStorage issue a warning
-    elif obj.requires_grad and not obj.is_leaf:
-        return NotImplemented  # torch raises an error with the reason
-    else:
-        has_storage = obj.layout == torch.strided
-    if has_storage and not lasting and (memory.device.type != "cpu" or memory.is_shared()):
-        return NotImplemented
-    if type(obj) is torch.Tensor and has_storage and obj.device.type == "cpu" and not obj.is_quantized:
-        return _reduce_tensor(obj)
-    return obj.__reduce_ex__(5)  # torch's own reduction of plain tensors and storages
-
-
-def _reduce_tensor(tensor: Any) -> Any:
-    import torch
-
-    whole = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    data = pickle.PickleBuffer(whole.reshape(-1).view(torch.uint8).numpy()) if whole.numel() else b""
-    return _rebuild_tensor, (data, str(whole.dtype), tuple(whole.shape), tensor.requires_grad)
-
-
-def _rebuild_tensor(data: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
-    import torch
-
-    kind = getattr(torch, dtype.removeprefix("torch."))
-    if len(memoryview(data)) == 0:
-        return torch.empty(shape, dtype=kind, requires_grad=requires_grad)
-    if memoryview(data).readonly:
-        data = bytearray(data)
-    flat = torch.frombuffer(data, dtype=kind)
-    return flat.reshape(shape).requires_grad_(requires_grad)

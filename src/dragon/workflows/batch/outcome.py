@@ -112,7 +112,8 @@ class Failure:
         if with_traceback:
             text = "".join(traceback.format_exception(error))
         try:
-            return cls(dumps(ExceptionWithTraceback(error, error.__traceback__) if with_traceback else error), text)
+            raised = ExceptionWithTraceback(error, error.__traceback__) if with_traceback else error
+            return cls(dumps(raised, lasting=True), text)
         except Exception:
             return cls(b"", text)
 
