@@ -105,3 +105,40 @@ def test_where_all_folders_are_read_only_it_is_said_that_a_run_needs_one(site: S
     assert done.returncode == 1
     assert "a run needs a folder for its sockets" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+OFFERING = """
+    import multiprocessing as mp
+    import os, signal, sys, time
+    from multiprocessing import resource_sharer
+
+    import dragon
+
+    def offer(ready):
+        global offered
+        offered = resource_sharer.DupFd(0)  # makes a socket, from which another process gets the descriptor
+        ready.put(os.path.dirname(offered._id[0]))
+        if sys.argv[1] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if __name__ == "__main__":
+        mp.set_start_method("dragon")
+        queue = mp.Queue()
+        process = mp.Process(target=offer, args=(queue,))
+        process.start()
+        folder = queue.get()
+        process.join()
+        print(process.exitcode, os.path.exists(folder))
+"""
+
+
+@pytest.mark.parametrize(("way", "printed"), [("ends", "0 False"), ("killed", "-9 True")])
+@pytest.mark.parametrize("nodes", [[], ["--nodes", "2"]])
+def test_sockets_of_multiprocessing_are_gone_after_the_run(
+    site: Site, nodes: list[str], way: str, printed: str
+) -> None:
+    temporary = site.folder / "t"
+    temporary.mkdir()
+    done = site.dragon(*nodes, site.write(OFFERING), way, env={"TMPDIR": str(temporary)})
+    assert done.stdout == f"{printed}\n", done.stderr
+    assert list(temporary.iterdir()) == []

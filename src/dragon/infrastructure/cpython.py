@@ -7,9 +7,11 @@ classes of the standard library are in `mpbridge`: `context`, `standard_queues` 
 from __future__ import annotations
 
 import atexit
+import functools
+import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import context as mp_context
 from multiprocessing import process as mp_process
@@ -28,6 +30,7 @@ __all__ = [
     "forget_ended_children",
     "forget_exit_handlers",
     "forget_finalizers",
+    "forget_temporary_folder",
     "helpers",
     "import_main",
     "interpreter_flags",
@@ -38,6 +41,7 @@ __all__ = [
     "making",
     "note_child",
     "offered_descriptors",
+    "place_temporary_folder",
     "random_generator",
     "renew_native_id",
     "resource_tracker",
@@ -186,6 +190,35 @@ def offered_descriptors() -> frozenset[int]:
     nobody has received yet."""
     module = sys.modules.get("multiprocessing.resource_sharer")
     return frozenset() if module is None else frozenset(module._resource_sharer._cache)
+
+
+def place_temporary_folder(make: Callable[[], str | None]) -> None:
+    """Let `make` make the folder in which multiprocessing has this process's sockets and temporary files.
+
+    The process removes the folder at its end. If `make` returns None, multiprocessing makes the folder.
+    """
+    usual = getattr(mp_util.get_temp_dir, "__wrapped__", mp_util.get_temp_dir)
+
+    @functools.wraps(usual)
+    def get_temp_dir() -> str:
+        configuration = _configuration()
+        if configuration.get("tempdir") is None and (made := make()) is not None:
+            remove = functools.partial(shutil.rmtree, ignore_errors=True)
+            mp_util.Finalize(None, mp_util._remove_temp_dir, (remove, made), exitpriority=-100)  # type: ignore[attr-defined]
+            configuration["tempdir"] = made
+        return usual()
+
+    mp_util.get_temp_dir = get_temp_dir
+
+
+def forget_temporary_folder(process: mp_process.BaseProcess) -> None:
+    """Make a new process use a temporary folder of its own instead of that of its creator."""
+    _configuration(process).pop("tempdir", None)
+
+
+def _configuration(process: mp_process.BaseProcess | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = (process or mp_process.current_process())._config  # type: ignore[attr-defined]
+    return found
 
 
 def resource_tracker() -> Any:

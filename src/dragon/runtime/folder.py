@@ -28,6 +28,7 @@ __all__ = [
     "is_alive",
     "make_data_folder",
     "make_folder",
+    "make_temporary_folder",
     "owner_of",
     "process_start_time",
     "remove_ended",
@@ -42,6 +43,7 @@ __all__ = [
 _INFO = "run.json"
 # A socket's path must fit in 108 bytes, and the run's folder and the socket's name follow the base.
 _LONGEST_BASE = 50
+_LONGEST_OF_SOCKETS = 75  # of a folder with a process's temporary folder and sockets of multiprocessing
 _OF_SESSIONS = "/run/user/"
 _SHARED_MEMORY = "/dev/shm"
 
@@ -224,6 +226,23 @@ def make_data_folder(folder: Path, size: int) -> Path:
         f"there is no room for a dictionary's {size} bytes in {places}, or what is there is not a private folder of "
         "yours; set TMPDIR to a folder of your own that has room"
     )
+
+
+def make_temporary_folder(folder: Path) -> str | None:
+    """Make a new private folder for a process's sockets and temporary files, which are removed with the run.
+
+    Returns None if no path is short enough for sockets, or the run has ended.
+    """
+    if not folder.exists():
+        return None
+    for place in (folder, *_data_places(folder)):
+        if len(os.fsencode(place)) <= _LONGEST_OF_SOCKETS:
+            try:
+                if make_private(place):
+                    return tempfile.mkdtemp(prefix="pymp-", dir=place)
+            except OSError:
+                continue
+    return None
 
 
 def _data_places(folder: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from dragon import _core
-from dragon.infrastructure import variables
+from dragon.infrastructure import cpython, variables
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
 from dragon.infrastructure.limits import check_files
@@ -323,7 +323,12 @@ def _enter(run: Run, me: Identity) -> None:
     _core.set_bell_folder(str(run.folder))
     _core.set_node(run.node)
     _core.on_inquiry(_report)
+    cpython.place_temporary_folder(_make_temporary_folder)
     _run, _identity = run, me
+
+
+def _make_temporary_folder() -> str | None:
+    return None if _run is None else run_folder.make_temporary_folder(_run.folder)
 
 
 def _report() -> None:
