@@ -17,6 +17,7 @@ from test_recorded_files import NOON, lifetime, row, written
 
 from dragon.agent.telemetry.writer import Parcel
 from dragon.infrastructure.metrics import Kind, Lifetime
+from dragon.infrastructure.spans import Span
 from dragon.telemetry import NoRecordingError
 from dragon.telemetry.report import report
 
@@ -173,6 +174,42 @@ def test_of_very_many_nodes_some_have_charts(tmp_path: Path) -> None:
     assert "32 of 40 nodes have charts" in data["run"]["notes"]
     chosen = data_of(report(recording, ["node-39"]))
     assert {tags["host"] for _, tags, _, _ in chosen["records"]} == {"node-39"}
+
+
+def of_task(end: float, length: float, failed: bool = False, what: str = "task") -> Span:
+    return Span(end - length, end, 101, 7, what, "square", failed=failed)
+
+
+def test_the_page_has_the_tasks_of_pools_and_batches(tmp_path: Path) -> None:
+    spans = [of_task(NOON + 2, 0.5), of_task(NOON + 3, 0.5, failed=True), of_task(NOON + 4, 1.0, what="get")]
+    recording = written(tmp_path, Parcel(NOON + 1, [row(NOON, 1)], [lifetime(1)], spans))
+    data = data_of(report(recording))
+    assert data["run"]["level"] == 5
+    (node,) = data["tasks"]
+    assert (node["node"], node["count"]) == (0, 2)
+    told = sorted((end - NOON, name, failed) for _, _, end, name, failed in node["tasks"])
+    assert told == [(2.0, "square", False), (3.0, "square", True)]
+
+
+def test_of_very_many_tasks_those_that_failed_and_the_longest_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragon.telemetry.report._MOST_TASKS", 2)
+    spans = [of_task(NOON + 2, 0.5), of_task(NOON + 3, 0.1, failed=True), of_task(NOON + 4, 0.2)]
+    recording = written(tmp_path, Parcel(NOON + 1, [row(NOON, 1)], [lifetime(1)], spans))
+    data = data_of(report(recording))
+    assert sorted(end - NOON for _, _, end, _, _ in data["tasks"][0]["tasks"]) == [2.0, 3.0]
+    assert "2 of 3 tasks are here, those that failed and the longest" in data["run"]["notes"]
+
+
+def test_a_browser_shows_tasks_in_the_timeline(site: Site, tmp_path: Path, browser: Any) -> None:
+    spans = [of_task(NOON + 2, 0.5), of_task(NOON + 3, 0.5, failed=True)]
+    page = tmp_path / "page.html"
+    lives = [lifetime(1, NOON + 5, 0)]
+    page.write_text(report(written(tmp_path / "run", Parcel(NOON + 1, [row(NOON, 1), row(NOON + 6, 1)], lives, spans))))
+    browser.goto(page.as_uri())
+    browser.locator("#timeline[data-tasks='2']").wait_for()
+    assert browser.locator("#tasks").inner_text() == "2 tasks."
 
 
 def test_a_long_time_is_drawn_with_few_values(tmp_path: Path) -> None:

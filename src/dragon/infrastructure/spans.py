@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 import msgspec
 
-__all__ = ["NodeTasks", "Span", "Task", "task_of", "task_word"]
+__all__ = ["NodeTasks", "Span", "Task", "chosen", "task_of", "task_word", "tasks_of"]
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -47,6 +50,20 @@ class NodeTasks(msgspec.Struct, frozen=True):
     count: int
     known_since: float
     lost: int
+
+
+def chosen(spans: list[Span], most: int) -> list[Span]:
+    """Return at most that many spans of tasks: those that failed, then the longest."""
+    if len(spans) <= most:
+        return spans
+    ranks = [math.inf if span.failed else span.end - span.start for span in spans]
+    least = sorted(ranks)[-most]
+    return [span for span, rank in zip(spans, ranks, strict=True) if rank >= least][-most:]
+
+
+def tasks_of(spans: Iterable[Span]) -> list[Task]:
+    """Return the tasks of these spans."""
+    return [Task(span.pid, span.start, span.end, span.name, bool(span.failed)) for span in spans]
 
 
 def task_word(number: int, failed: bool) -> int:

@@ -33,6 +33,7 @@ __all__ = ["NoRecordingError", "Recording"]
 _COLUMNS = ["time", "metric", "tags", "value", "series"]
 _AT_A_TIME = 10_000
 _LEVEL = 4  # the default telemetry level of recordings
+_LEVEL_OF_SPANS = 5
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -90,7 +91,7 @@ class Recording:
             started=self.start,
             hosts=list(dict.fromkeys([*(told.nodes if told else ()), *(one.host for one in processes)])),
             lost={},
-            level=_LEVEL,
+            level=_LEVEL_OF_SPANS if any(True for _ in self._files("spans")) else _LEVEL,
             period=1.0,
         )
 
@@ -131,11 +132,14 @@ class Recording:
                 last[row["puid"]] = Lifetime(**row)
         return sorted(last.values(), key=lambda one: one.started)
 
-    def spans(self) -> Iterator[tuple[str, Span]]:
-        """Yield what processes waited for and did, if that was recorded (level 5), each with the host of its node."""
+    def spans(self, what: str | None = None) -> Iterator[tuple[str, Span]]:
+        """Yield what processes waited for and did, if that was recorded (level 5), each with the host of its node. With
+        `what` only spans of that kind; see Span."""
         for node, file in self._files("spans"):
-            host = self._host(node)
-            for batch in file.table().to_batches(max_chunksize=_AT_A_TIME):
+            host, table = self._host(node), file.table()
+            if what is not None:
+                table = table.filter(self._compute.equal(table["what"], what))
+            for batch in table.to_batches(max_chunksize=_AT_A_TIME):
                 for row in batch.to_pylist():
                     yield host, Span(**row)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import msgspec
 
 from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime
 from dragon.infrastructure.series import Record
+from dragon.infrastructure.spans import NodeTasks, Span, chosen, tasks_of
 from dragon.telemetry.recording import NoRecordingError, Recording
 from dragon.web.page import SIGNALS, html
 
@@ -19,6 +21,7 @@ _MOST_NODES = 32
 _MOST_OWN_METRICS = 64
 _MOST_PROCESSES = 20_000
 _MOST_PROCESS_SECONDS = 3_000_000.0
+_MOST_TASKS = 20_000
 _POINTS = 300  # points of a line
 _DIGITS = 6
 # Reduced to one number for each process in the table, as there may be very many values.
@@ -52,6 +55,9 @@ def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) 
     notes = [*_state_of(recording), *_left_out(shown, every, "nodes have charts")]
     notes += _left_out(own[:_MOST_OWN_METRICS], own, "metrics of the program's own have charts")
     notes += _left_out(listed, processes, "processes are here, those that failed and the longest")
+    nodes = _tasks(recording, processes, start)
+    tasks, count = sum(len(node.tasks) for node in nodes), sum(node.count for node in nodes)
+    notes += _left_out(range(tasks), range(count), "tasks are here, those that failed and the longest")
     if sum((one.ended or end) - one.started for one in processes) <= _MOST_PROCESS_SECONDS:
         records += _of_processes(recording, shown, start, end)
     else:
@@ -65,7 +71,7 @@ def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) 
         "signals": SIGNALS,
         "notes": notes,
     }
-    return html(run.command, {"run": told, "records": records, "lifetimes": listed})
+    return html(run.command, {"run": told, "records": records, "lifetimes": listed, "tasks": nodes})
 
 
 def _curves(
@@ -89,6 +95,23 @@ def _of_processes(recording: Recording, hosts: Collection[str], start: float, en
         (name, tags, [end], [_rounded(values[-1])])
         for metric, aggregate in _OF_PROCESSES.items()
         for name, tags, _, values in recording.query([metric], _of_hosts(hosts), start, end, whole, aggregate)
+    ]
+
+
+def _tasks(recording: Recording, processes: Sequence[Lifetime], since: float) -> list[NodeTasks]:
+    """Return the tasks of pools and batches that ended since a time, of each node a part if they are very many."""
+    node_of = {one.host: one.node for one in processes}
+    most = _MOST_TASKS // max(len(node_of), 1)
+    found: dict[str, list[Span]] = {host: [] for host in node_of}
+    counts: Counter[str] = Counter()
+    for host, span in recording.spans("task"):
+        if host in found and span.end >= since:
+            counts[host] += 1
+            found[host].append(span)
+            if len(found[host]) > 2 * _MOST_TASKS:  # the others need not be kept
+                found[host] = chosen(found[host], most)
+    return [
+        NodeTasks(node_of[host], tasks_of(chosen(spans, most)), counts[host], 0.0, 0) for host, spans in found.items()
     ]
 
 

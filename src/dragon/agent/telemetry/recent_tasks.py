@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 
-from dragon.infrastructure.spans import NodeTasks, Span, Task
+from dragon.infrastructure.spans import NodeTasks, Span, chosen, tasks_of
 
 __all__ = ["RecentTasks"]
 
@@ -30,10 +29,4 @@ class RecentTasks:
     def between(self, start: float, end: float, most: int) -> NodeTasks:
         """Return at most that many of the tasks that ran between two times: those that failed, then the longest."""
         found = [span for span in self._tasks if span.end >= start and span.start <= end]
-        chosen = found
-        if len(found) > most:
-            ranks = [math.inf if span.failed else span.end - span.start for span in found]
-            least = sorted(ranks)[-most]
-            chosen = [span for span, rank in zip(found, ranks, strict=True) if rank >= least][-most:]
-        tasks = [Task(span.pid, span.start, span.end, span.name, bool(span.failed)) for span in chosen]
-        return NodeTasks(self._node, tasks, len(found), self._known_since, self.lost)
+        return NodeTasks(self._node, tasks_of(chosen(found, most)), len(found), self._known_since, self.lost)

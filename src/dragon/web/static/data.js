@@ -95,6 +95,13 @@ class Embedded {
     return this.data.lifetimes;
   }
 
+  async tasks(from, to) {
+    return this.data.tasks.map((node) => {
+      const tasks = node.tasks.filter(([, start, end]) => end >= from && start <= to);
+      return { ...node, tasks, count: tasks.length };
+    });
+  }
+
   async output() {
     return "";
   }

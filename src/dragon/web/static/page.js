@@ -67,7 +67,7 @@ class Page {
       this.run = await this.source.run();
       await this.lookAtCharts();
       await this.lookAtProcesses();
-      if (this.timeline.isSeen) await this.lookAtTasks();
+      if (this.whole || this.timeline.isSeen) await this.lookAtTasks();
       byId("trouble").hidden = true;
       this.draw();
     } catch (error) {
@@ -106,7 +106,6 @@ class Page {
 
   // The tasks of the interval that the timeline shows.
   async lookAtTasks() {
-    if (this.whole) return;
     const { zoomed } = this.timeline;
     await this.tasks.look(this.run, this.rows, zoomed?.from ?? this.run.started, zoomed?.to ?? this.run.now + CLOCKS_APART);
     this.timeline.showTasks(this.tasks);
