@@ -136,6 +136,27 @@ def test_the_epoch_of_a_distributed_sampler_is_in_the_state() -> None:
     assert begun + list(second) == list(first)
 
 
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_the_state_of_one_rank_continues_the_distributed_sampler_of_another(in_batches: bool) -> None:
+    data = pytest.importorskip("torch.utils.data")
+
+    def loader(rank: int) -> ElasticDataLoader:
+        sampler = data.DistributedSampler(range(40), num_replicas=2, rank=rank, seed=3)
+        if in_batches:
+            batches = data.BatchSampler(sampler, 5, drop_last=False)
+            return ElasticDataLoader(range(40), batch_sampler=batches, collate_fn=list)
+        return ElasticDataLoader(range(40), 5, sampler=sampler, collate_fn=list)
+
+    first, second = loader(0), loader(1)
+    for each in (first, second):
+        each.sampler.set_epoch(2) if not in_batches else each.batch_sampler.sampler.set_epoch(2)  # type: ignore[union-attr]
+    ours, others = iter(first), iter(second)
+    next(ours), next(others)
+    continued = loader(1)
+    continued.load_state_dict(first.state_dict())
+    assert list(continued) == list(others)
+
+
 class BeginningAnew:
     """A sampler that is its own iterator, and begins anew at each iter()."""
 

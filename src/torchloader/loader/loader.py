@@ -28,9 +28,9 @@ from torchloader.loader.iteration import Iteration
 from torchloader.loader.nodes import nodes_for
 from torchloader.loader.parts import AnyOrder, maker_of, order_of, share
 from torchloader.loader.policy import WorkerPolicy
-from torchloader.loader.ranks import distributed_place, distributed_rank, place_of, seed_of, warn_of_ranks
+from torchloader.loader.ranks import distributed_place, place_of, seed_of, warn_of_ranks
 from torchloader.loader.rest import standing_of, tell
-from torchloader.loader.samplers import restore, state_of
+from torchloader.loader.samplers import rank_of, restore, state_of
 from torchloader.loader.stream_iteration import StreamIteration
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import tuner_of
@@ -323,7 +323,7 @@ class ElasticDataLoader(Attributes):
         if self._own_sampler is not None:
             begun = self._sampler_state
             state["sampler"] = self._state_of_sampler() if begun is None else begun
-            state["digest"], state["rank"] = self._digest, distributed_rank()
+            state["digest"], state["rank"] = self._digest, rank_of(self._own_sampler)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -369,7 +369,7 @@ class ElasticDataLoader(Attributes):
         return standing_of(state, self._order.whole, self._own_place())
 
     def _restore_sampler(self, state: dict[str, Any]) -> int | None:
-        sources, rank = state["sampler"], distributed_rank()
+        sources, rank = state["sampler"], rank_of(self._own_sampler)
         if state["rank"] != rank and any(not source.endswith(".epoch") for source in sources):
             raise ValueError(
                 f"the state is of rank {state['rank']}, whose sampler has generators of its own, this is rank {rank}: "

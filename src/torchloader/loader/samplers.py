@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torchloader.loader.randomness import number_of
+from torchloader.loader.ranks import distributed_rank
 
-__all__ = ["digest", "restore", "state_of"]
+__all__ = ["digest", "rank_of", "restore", "state_of"]
 
 _DEEPEST = 4
 
@@ -23,14 +24,12 @@ def digest(indices: Iterable[Any], before: int = 0) -> int:
 def state_of(sampler: Any) -> dict[str, Any]:
     """Return the states of a sampler's generators, including nested ones, and the epochs that it was set to,
     for JSON."""
-    return {
-        path: held.epoch if path.endswith(".epoch") else _state(held) for path, held in _sources(sampler, "sampler", 0)
-    }
+    return {path: held.epoch if path.endswith(".epoch") else _state(held) for path, held in _sources(sampler)}
 
 
 def restore(sampler: Any, state: dict[str, Any]) -> None:
     """Restore what state_of() returned. Raises ValueError for the state of another kind of sampler."""
-    sources = dict(_sources(sampler, "sampler", 0))
+    sources = dict(_sources(sampler))
     if sources.keys() != state.keys():
         raise ValueError(
             f"the state is of a sampler with {sorted(state)}, this one has {sorted(sources)}: give the loader the "
@@ -43,17 +42,32 @@ def restore(sampler: Any, state: dict[str, Any]) -> None:
             _set_state(held, state[path])
 
 
-def _sources(sampler: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+def rank_of(sampler: Any) -> int:
+    """Return the rank whose samples a sampler gives: the attribute `rank` of it or of a nested sampler, or else the
+    rank in torch.distributed."""
+    ranks = (one.rank for _, one in _samplers(sampler, "sampler", 0) if isinstance(vars(one).get("rank"), int))
+    return next(ranks, distributed_rank())
+
+
+def _samplers(sampler: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield the path and object of a sampler and of those in its attributes."""
     fields = getattr(sampler, "__dict__", None)
     if not isinstance(fields, dict) or depth > _DEEPEST:
         return
-    if hasattr(sampler, "set_epoch") and isinstance(fields.get("epoch"), int):
-        yield f"{path}.epoch", sampler
+    yield path, sampler
     for name, value in sorted(fields.items()):
-        if _is_generator(value):
-            yield f"{path}.{name}", value
-        elif hasattr(type(value), "__iter__") and not hasattr(type(value), "__getitem__"):
-            yield from _sources(value, f"{path}.{name}", depth + 1)
+        if not _is_generator(value) and hasattr(type(value), "__iter__") and not hasattr(type(value), "__getitem__"):
+            yield from _samplers(value, f"{path}.{name}", depth + 1)
+
+
+def _sources(sampler: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the path and object of each generator, and of each sampler with an epoch."""
+    for path, one in _samplers(sampler, "sampler", 0):
+        if hasattr(one, "set_epoch") and isinstance(vars(one).get("epoch"), int):
+            yield f"{path}.epoch", one
+        for name, value in sorted(vars(one).items()):
+            if _is_generator(value):
+                yield f"{path}.{name}", value
 
 
 def _is_generator(value: Any) -> bool:
