@@ -53,6 +53,7 @@ class _Flow:
         self.full_since: float | None = None
         self.delay = LOCKED
         self.turn: asyncio.Future[None] | None = None
+        self.limit: asyncio.TimerHandle | None = None  # of the turn
         self.orphaned = False  # no sender is left that could be notified of lost messages
         self.closing = False
 
@@ -150,11 +151,14 @@ class Flows:
         loop = asyncio.get_running_loop()
         if flow.delay == LOCKED:
             flow.turn = loop.create_future()
-            loop.call_later(_IN_ORDER_S, self._go_on, flow)
+            flow.limit = loop.call_later(_IN_ORDER_S, self._go_on, flow)
         loop.call_later(flow.delay, self._put, flow)
         flow.delay = min(flow.delay * 2, LOCKED_LONG)
 
     def _go_on(self, flow: _Flow) -> None:
+        if flow.limit is not None:
+            flow.limit.cancel()
+            flow.limit = None
         if flow.turn is not None:
             flow.turn.set_result(None)
             flow.turn = None
