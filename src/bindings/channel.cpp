@@ -254,6 +254,7 @@ void bind_channel(nb::module_& m) {
                  return holder ? h.a->pid_of(holder) : 0;
              })
         .def("_size", [](ChannelHandle& h) { return look(h, [](Channel& c) { return c.size(); }); })
+        .def("_taken", [](ChannelHandle& h) { return look(h, [](Channel& c) { return c.taken(); }); })
         .def("_capacity", [](ChannelHandle& h) { return h.use()->capacity(); })
         .def("_bytes", [](ChannelHandle& h) { return look(h, [](Channel& c) { return c.bytes(); }); })
         .def("_full", [](ChannelHandle& h) { return look(h, [](Channel& c) { return c.full(); }); })

@@ -100,6 +100,9 @@ class Channel:
         """Return the process that holds the channel's own lock at the moment, or 0."""
 
     def _size(self) -> int: ...
+    def _taken(self) -> int:
+        """Return the number of messages that were taken since the channel was made."""
+
     def _bytes(self) -> int:
         """Return the bytes of the run's memory that its messages take."""
 

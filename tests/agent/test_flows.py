@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from dragon import _core
+from dragon._core import LockedError
 from dragon.agent.objects.flows import Flows
 from dragon.runtime.handle import Channel
 from dragon.runtime.run import this_run
@@ -35,3 +39,46 @@ def test_flows_over_a_connection_that_broke_there_let_go_of_their_channels() -> 
     flows.cut(7, 3)
     assert in_use() < before + MEBIBYTE // 2
     assert told == []
+
+
+class _Locked:
+    """Stands for a channel whose lock another process holds until it is released."""
+
+    def __init__(self) -> None:
+        self.is_locked = True
+        self.found: list[bytes] = []
+
+    def _put_parts(self, kind: int, payload: bytes, timeout: float) -> None:
+        if self.is_locked:
+            raise LockedError
+        self.found.append(bytes(payload))
+
+
+def test_each_message_that_meets_a_lock_holds_up_what_follows_for_the_whole_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def set_limit(seconds: float) -> None:
+        monkeypatch.setattr("dragon.agent.objects.flows._IN_ORDER_S", seconds)
+
+    async def test() -> None:
+        this_run()
+        flows = Flows(lambda *notice: None)
+        real, locked = Channel(), _Locked()
+        flows.open(7, 1, real._name())
+        flows._flows[7, 1]._channel = cast(Channel, locked)
+        set_limit(0.5)
+        first = flows.received(7, 1, MESSAGE, bytearray(b"first"))
+        assert first is not None
+        locked.is_locked = False
+        await first
+        set_limit(60)
+        locked.is_locked = True
+        second = flows.received(7, 1, MESSAGE, bytearray(b"second"))
+        assert second is not None
+        await asyncio.sleep(0.7)  # until after the limit of the first message
+        assert not second.done()
+        locked.is_locked = False
+        await second
+        assert locked.found == [b"first", b"second"]
+
+    asyncio.run(test())

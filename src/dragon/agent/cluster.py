@@ -23,6 +23,7 @@ from dragon.runtime.nodes import write_nodes
 from dragon.runtime.protocol.agents import (
     Act,
     AnnounceFor,
+    FlowArrived,
     FlowClosed,
     FlowCut,
     FlowFailed,
@@ -221,6 +222,7 @@ class Cluster:
             AnnounceFor.served_by(lambda r: guests.announce(r.node, r.name, r.count)),
             MakeFor.served_for(lambda r, caller: guests.make(caller.node, r.kind, r.given, r.options)),
             OpenFlow.served_for(lambda r, caller: flows.open(caller.node, r.number, r.name)),
+            FlowArrived.served_for(lambda r, caller: flows.arrived(caller.node, r.number)),
         ]
 
     async def _start_for(self, node: int, wanted: StartFor) -> list[tuple[int, Name]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from typing import Any
 
 from dragon.agent.groups.groups import Groups
 from dragon.agent.groups.named_groups import NamedGroups
@@ -21,6 +22,7 @@ from dragon.agent.processes.spawner import Spawner
 from dragon.agent.processes.starting import Processes
 from dragon.agent.processes.trackers import Trackers
 from dragon.agent.shards.shards import Shards
+from dragon.agent.wire.responses import then
 from dragon.agent.wire.table import Table
 from dragon.runtime.protocol.agents import MemberEvent
 from dragon.runtime.run import Run
@@ -55,7 +57,9 @@ class Services:
         self.shards = Shards(run, peers)
         self.trackers = Trackers()
         self.remote = RemoteObjects(peers) if peers is not None else None
-        self.table = Table(self.registry.handlers(spawner.catch_up))  # the requests that this node executes itself
+        # Of processes that have ended, and whose end is told once their messages to other nodes are there.
+        self._ending: dict[int, asyncio.Future[Any]] = {}  # by puid
+        self.table = Table(self.registry.handlers(self._catch_up))  # the requests that this node executes itself
         self.table.serve(self.groups.handlers())
         self.table.serve(NamedGroups(run.node).handlers())
         self.table.serve(NamedObjects().handlers())
@@ -66,6 +70,15 @@ class Services:
         self.table.serve(self.trackers.handlers())
         if self.remote is not None:
             self.table.serve(self.remote.handlers())
+
+    def _catch_up(self, identifier: object) -> asyncio.Future[Any]:
+        """Return a future that is done once all events of the zygote up to now are handled; see Spawner.catch_up()."""
+        return then(self.spawner.catch_up(identifier), lambda _: self._ends(identifier))
+
+    def _ends(self, identifier: object) -> asyncio.Future[Any] | None:
+        """Return a future that is done once the end of that process, or of all, is told; None if it is."""
+        ending = [each for puid, each in self._ending.items() if identifier == puid or not isinstance(identifier, int)]
+        return asyncio.ensure_future(asyncio.wait(ending)) if ending else None
 
     def on_event(self, event: Event, descriptors: list[int]) -> None:
         """Handle an event of the zygote: a process started, failed or ended, or a stream was opened."""
@@ -81,15 +94,30 @@ class Services:
                 self._on_exit(event)
 
     def _on_exit(self, event: Exited) -> None:
+        under_way: list[asyncio.Future[None]] = []
         if self.remote is not None:
             pid = self.registry.query(event.puid).pid
             self.remote.left(pid)
             self.shards.client_left(self.run.node, pid)
-        self.registry.exited(event)
+            under_way = self.remote.under_way(pid)
         if not event.leaves:
             killed = event.code == -signal.SIGKILL
             self.groups.creator_ended(event.puid, killed)
             self.processes.creator_ended(event.puid, killed)
+        if under_way:
+            # Who hears of the end finds what the process has put into queues of other nodes.
+            ending = asyncio.ensure_future(asyncio.wait(under_way))
+            self._ending[event.puid] = ending
+            ending.add_done_callback(lambda _: self._ended(event, ending))
+        else:
+            self._ended(event)
+
+    def _ended(self, event: Exited, ending: asyncio.Future[Any] | None = None) -> None:
+        if ending is not None:
+            del self._ending[event.puid]
+            if ending.cancelled():
+                return  # the run has ended
+        self.registry.exited(event)
         self._member_ended(event)
 
     def _member_ended(self, event: Exited | Failed) -> None:

@@ -15,7 +15,7 @@ from dragon.runtime.handle import Words
 from dragon.runtime.nodes import own_node, run_nodes
 from dragon.runtime.protocol.processes import FindProcess, KillProcess
 from dragon.runtime.run import identity, this_run
-from dragon.runtime.spawning import EXITED, RUNNING, STATUS, exit_code
+from dragon.runtime.spawning import EXITED, RUNNING, STATUS, code_of
 
 __all__ = ["join", "kill", "look_up"]
 
@@ -82,4 +82,4 @@ def join(identifier: int | str, timeout: float | None = None) -> int | None:
         return join(identifier, timeout)  # the process ended between the two steps
     if not record.wait(STATUS, RUNNING, timeout):
         return None
-    return exit_code(record) if record[STATUS] == EXITED else None
+    return code_of(known.p_uid, record) if record[STATUS] == EXITED else None

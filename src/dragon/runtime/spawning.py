@@ -23,7 +23,7 @@ from dragon.runtime.agent_client import ask
 from dragon.runtime.announcing import attachments
 from dragon.runtime.handle import Words
 from dragon.runtime.protocol.objects import Announce, CloseAtEnd
-from dragon.runtime.protocol.processes import KillProcess, StartElsewhere
+from dragon.runtime.protocol.processes import AwaitEnd, KillProcess, StartElsewhere
 from dragon.runtime.run import Run, identity, is_open, next_puid, this_run
 from dragon.runtime.surroundings import describe
 
@@ -35,6 +35,7 @@ __all__ = [
     "RECORD_WORDS",
     "RUNNING",
     "Started",
+    "code_of",
     "current_folder",
     "environment_changes",
     "in_memory",
@@ -113,7 +114,7 @@ class Started:
         except _core.DestroyedError:
             # The run ended before the process's end was recorded.
             return self._code_without_record()
-        return exit_code(self.record)
+        return code_of(self.puid, self.record)
 
     def _code_without_record(self) -> int | None:
         return -9 if self._has_ended() else None
@@ -161,8 +162,16 @@ def started(puid: int, record: Words, name: str) -> Started:
     return (Started if node_of_puid(puid) == this_run().node else StartedElsewhere)(puid, record, name)
 
 
-def exit_code(record: Words) -> int:
-    """Return the exit code in the record of a process that has ended, negative for a signal."""
+def code_of(puid: int, record: Words) -> int:
+    """Return the exit code of a process that has ended, negative for a signal.
+
+    What a process of another node has put into queues is there then.
+    """
+    if node_of_puid(puid) != this_run().node:
+        try:
+            return ask(AwaitEnd(puid))
+        except LookupError:
+            pass  # it is no longer known there, as so many have ended since
     code = record[CODE]
     return code - 2**64 if code >= 2**63 else code
 

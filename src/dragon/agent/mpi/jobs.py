@@ -143,10 +143,16 @@ class Jobs:
         name, rank = self._ranks.pop(puid, ("", 0))
         if not name:
             return
-        self._serving[name].ended(rank, code)
-        if all(other != name for other, _ in self._ranks.values()):
-            # A PMIx server may still report the last message of the last rank.
-            asyncio.get_running_loop().call_later(_LINGER_S, self._close, name)
+        handled = self._serving[name].ended(rank, code)
+        if any(other == name for other, _ in self._ranks.values()):
+            return
+        if handled is None:
+            self._close_soon(name)
+        else:
+            handled.add_done_callback(lambda _: self._close_soon(name))
+
+    def _close_soon(self, name: str) -> None:
+        asyncio.get_running_loop().call_later(_LINGER_S, self._close, name)
 
     def _close(self, name: str) -> None:
         orderly, since = self._serving.pop(name).close(), self._served_since.pop(name)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from dragon.runtime.run import this_run
 
 __all__ = ["Pmix", "PmixServer", "PmixUnavailableError"]
 
-_AWAIT_LAST_S = 0.1  # seconds
 _ENDED = "the PMIx server has ended"
 _START = "import sys; sys.path.append({path!r}); from dragon.agent.mpi.pmix_server import main; main({descriptor})"
 
@@ -38,6 +38,7 @@ class PmixServer:
         self.jobs: dict[str, Pmix] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="pmix-", dir=this_run().folder))
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._settling: deque[asyncio.Future[None]] = deque()
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -75,6 +76,17 @@ class PmixServer:
         self.send("open", job.part.name, job.part, str(job.folder))
         return {int(rank): variables for rank, variables in (await answer).items()}
 
+    def settled(self) -> asyncio.Future[None]:
+        """Return a future that is done once all that ranks have told the server up to now is handled, or it has
+        ended."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.is_lost:
+            future.set_result(None)
+        else:
+            self._settling.append(future)
+            self.send("settle", "")
+        return future
+
     def close_job(self, job: Pmix) -> None:
         """Remove a job whose ranks have ended."""
         if self.jobs.pop(job.part.name, None) is not None:
@@ -102,11 +114,15 @@ class PmixServer:
                     self._answers.pop(name).set_result(values[0])
                 elif what == "failed":
                     self._answers.pop(name).set_exception(PmixUnavailableError(values[0]))
+                elif what == "settled":
+                    self._settling.popleft().set_result(None)
                 elif name in self.jobs:
                     self.jobs[name].on_event(what, *values)
         except (asyncio.IncompleteReadError, ConnectionError):
             for answer in self._answers.values():
                 answer.set_exception(PmixUnavailableError(_ENDED))
+            while self._settling:
+                self._settling.popleft().set_result(None)
             for job in self.jobs.values():
                 job.way.fail(job.part.ranks[0], "lost its PMIx server", 1)
 
@@ -166,10 +182,14 @@ class Pmix:
             return
         self._server.send("fenced", self.part.name, key, [given[node] for node in sorted(given)])
 
-    def ended(self, rank: int, code: int) -> None:
-        """Handle the end of a rank's process: after MPI_Finalize, before it, or without MPI_Init."""
-        # The server may still report the rank's last message.
-        asyncio.get_running_loop().call_later(_AWAIT_LAST_S, self._ended, rank, code)
+    def ended(self, rank: int, code: int) -> asyncio.Future[None]:
+        """Handle the end of a rank's process: after MPI_Finalize, before it, or without MPI_Init.
+
+        Returns a future that is done then: the server, which may be slow, first reports the rank's last message.
+        """
+        settled = self._server.settled()
+        settled.add_done_callback(lambda _: self._ended(rank, code))
+        return settled
 
     def _ended(self, rank: int, code: int) -> None:
         if rank not in self._initialised:

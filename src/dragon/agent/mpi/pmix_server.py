@@ -156,8 +156,7 @@ class Server:
             ready, _, _ = select.select([self.agent.fileno(), self.bell], [], [])
             if self.bell in ready:
                 os.eventfd_read(self.bell)
-                while not self.called.empty():
-                    self._tell(*self.called.get())
+                self._tell_all()
             if self.agent.fileno() in ready:
                 message = receive(self.agent)
                 if message is None:
@@ -175,8 +174,15 @@ class Server:
                 send(self.agent, ("ready", name, environments))
         elif what == "fenced":
             self._fenced(name, *values)
+        elif what == "settle":
+            self._tell_all()
+            send(self.agent, ("settled", name))
         else:
             self.close(name)
+
+    def _tell_all(self) -> None:
+        while not self.called.empty():
+            self._tell(*self.called.get())
 
     def _tell(self, what: str, name: str, *values: Any) -> None:
         if what != "fence":

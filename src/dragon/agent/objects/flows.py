@@ -53,6 +53,8 @@ class _Flow:
         self.full_since: float | None = None
         self.delay = LOCKED
         self.turn: asyncio.Future[None] | None = None
+        self.limit: asyncio.TimerHandle | None = None  # of the turn
+        self.awaited: list[asyncio.Future[None]] = []  # each is done once nothing waits
         self.orphaned = False  # no sender is left that could be notified of lost messages
         self.closing = False
 
@@ -64,8 +66,16 @@ class _Flow:
             self._channel = Channel._attached(self.name)
         return self._channel
 
+    def release(self) -> None:
+        """Complete the futures of those who wait until nothing waits."""
+        awaited, self.awaited = self.awaited, []
+        for each in awaited:
+            if not each.done():
+                each.set_result(None)
+
     def close(self) -> None:
         """Release the channel."""
+        self.release()
         if self._channel is not None:
             self._channel._close()
 
@@ -143,6 +153,7 @@ class Flows:
             if flow.taken >= _ACKNOWLEDGED and not flow.closing:
                 self._notify(flow.node, FlowTaken(flow.number, flow.taken))
                 flow.taken = 0
+        flow.release()
         if flow.closing:
             self._forget(flow)
 
@@ -150,11 +161,14 @@ class Flows:
         loop = asyncio.get_running_loop()
         if flow.delay == LOCKED:
             flow.turn = loop.create_future()
-            loop.call_later(_IN_ORDER_S, self._go_on, flow)
+            flow.limit = loop.call_later(_IN_ORDER_S, self._go_on, flow)
         loop.call_later(flow.delay, self._put, flow)
         flow.delay = min(flow.delay * 2, LOCKED_LONG)
 
     def _go_on(self, flow: _Flow) -> None:
+        if flow.limit is not None:
+            flow.limit.cancel()
+            flow.limit = None
         if flow.turn is not None:
             flow.turn.set_result(None)
             flow.turn = None
@@ -173,6 +187,16 @@ class Flows:
         """Return class and text of the error by which messages to a channel were lost since the last call; empty if
         none were."""
         return self._lost.pop(name, ("", ""))
+
+    def arrived(self, node: int, number: int) -> asyncio.Future[None] | None:
+        """Return a future that is done once all messages of a flow up to now are in the channel, or lost; None if they
+        are."""
+        flow = self._flows.get((node, number))
+        if flow is None or not flow.waiting:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        flow.awaited.append(future)
+        return future
 
     def orphan(self, node: int, number: int) -> None:
         """Note that no process writes to the outbox of a flow any more. What was sent waits for space without a

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from dragon._core import LockedError
@@ -20,7 +21,7 @@ from dragon.agent.wire.responses import Answer, then
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
-from dragon.runtime.protocol.agents import FlowClosed, FlowCut, FlowOrphaned, OpenFlow
+from dragon.runtime.protocol.agents import FlowArrived, FlowClosed, FlowCut, FlowOrphaned, OpenFlow
 from dragon.runtime.remote import node_of
 
 __all__ = ["Outboxes"]
@@ -28,6 +29,9 @@ __all__ = ["Outboxes"]
 _CAPACITY = 256  # messages
 _MEBIBYTES = 8  # few blocks, which stay in the processors' caches when they are reused
 _PARCEL = 256 * 1024  # bytes
+# Seconds for which the end of a process waits until its messages have arrived. Not longer: where there is no memory for
+# them, their reader may be waiting for that end.
+_ARRIVE_WITHIN_S = 10.0
 
 # Returns the class and the text of an error, as far as they are known at the time of the call.
 _Tell = Callable[[], tuple[str, str]]
@@ -42,6 +46,7 @@ class Outboxes:
         self._outboxes: dict[Name, _Outbox] = {}
         self._by_flow: dict[tuple[int, int], _Outbox] = {}
         self._used: dict[int, set[Name]] = {}  # by process id: the channels to which it writes
+        self._arrivals: dict[int, list[asyncio.Future[None]]] = {}  # by process id, see under_way()
         self._leads_to: dict[Name, Name] = {}  # by the names of outboxes
         self.on_sent: Watcher | None = None
         self._last = 0
@@ -143,8 +148,27 @@ class Outboxes:
                 else:
                     del self._outboxes[known], self._leads_to[outbox.name]
                     outbox.close()
+                self._follow(pid, outbox)
         if not used:
             self._used.pop(pid, None)
+
+    def _follow(self, pid: int, outbox: _Outbox) -> None:
+        """Note which messages of a process have not arrived."""
+        arrival = outbox.arrival()
+        if arrival is None:
+            return
+        self._arrivals.setdefault(pid, []).append(arrival)
+
+        def forget(_: object) -> None:
+            self._arrivals[pid].remove(arrival)
+            if not self._arrivals[pid]:
+                del self._arrivals[pid]
+
+        arrival.add_done_callback(forget)
+
+    def under_way(self, pid: int) -> list[asyncio.Future[None]]:
+        """Return futures that are done once all messages of a process that has ended have arrived, or are lost."""
+        return list(self._arrivals.get(pid, ()))
 
     def broken(self, node: int, reason: str) -> None:
         """Handle that the connection to a node broke, or the node is lost: messages in flight may be lost."""
@@ -192,6 +216,8 @@ class _Outbox:
         self.ended = self._closing = False
         self._again: asyncio.TimerHandle | None = None
         self._delay = LOCKED
+        # Whose arrival is asked for once this number of messages was taken out of the channel.
+        self._awaited: deque[tuple[int, asyncio.Future[None]]] = deque()
         outboxes.bell.listen(self.name[0], self.send)
         self.channel._ring_agent()
 
@@ -205,6 +231,11 @@ class _Outbox:
 
     def send(self) -> None:
         """Send pending messages, as far as the window permits."""
+        self._send_pending()
+        if self._awaited:
+            self._follow_sent()
+
+    def _send_pending(self) -> None:
         if not self.flow or self.ended:
             return
         while self._under_way < WINDOW:
@@ -227,6 +258,30 @@ class _Outbox:
                 if self._closing:
                     self.end()
                 return
+
+    def arrival(self) -> asyncio.Future[None] | None:
+        """Return a future that is done once the messages that were put up to now are in the other channel, or lost;
+        None if there are none."""
+        there = 0 if self.ended else self.channel._size()
+        if not there and not (self.flow and self.messages):
+            return None
+        loop = asyncio.get_running_loop()
+        arrival = loop.create_future()
+        timer = loop.call_later(_ARRIVE_WITHIN_S, _release, arrival)
+        arrival.add_done_callback(lambda _: timer.cancel())
+        self._awaited.append((self.channel._taken() + there if there else 0, arrival))
+        self._follow_sent()
+        return arrival
+
+    def _follow_sent(self) -> None:
+        """Ask the other node for the arrival of messages that are sent now."""
+        while self._awaited and (self.ended or self._awaited[0][0] <= self.channel._taken()):
+            _, arrival = self._awaited.popleft()
+            if self.flow:
+                there = self._links.call(self._node, FlowArrived(self.flow))
+                there.add_done_callback(partial(_release_after, arrival))
+            else:
+                _release(arrival)
 
     def _look_again(self) -> None:
         """Retry later, as a process that is putting a message holds the lock."""
@@ -272,6 +327,18 @@ class _Outbox:
         if self.flow:
             self._outboxes.forget(self._node, self.flow)
             self._links.notify(self._node, FlowClosed(self.flow))
+        self._follow_sent()
+
+
+def _release(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _release_after(future: asyncio.Future[None], answered: asyncio.Future[Answer]) -> None:
+    if not answered.cancelled():
+        answered.exception()  # the connection broke, or the node is lost
+    _release(future)
 
 
 def _nothing() -> tuple[str, str]:

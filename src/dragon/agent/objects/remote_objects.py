@@ -173,6 +173,10 @@ class RemoteObjects:
         for node in nodes:
             self._links.notify(node, Left(caller))
 
+    def under_way(self, caller: int) -> list[asyncio.Future[None]]:
+        """Return futures that are done once all messages of a process that has left have arrived, or are lost."""
+        return self._peers.outboxes.under_way(caller)
+
     def close_at_end(self, descriptors: Sequence[int], puid: int) -> None:
         """Close descriptors when a process of another node has ended, or is lost."""
         mine = [os.dup(fd) for fd in descriptors]

@@ -63,8 +63,8 @@ class Serving(Protocol):
     def join(self, rank: int) -> Joining:
         """Return what a rank that is about to be started is given."""
 
-    def ended(self, rank: int, code: int) -> None:
-        """Note that the process of a rank has ended."""
+    def ended(self, rank: int, code: int) -> asyncio.Future[None] | None:
+        """Note that the process of a rank has ended. Returns a future if that is handled later."""
 
     def close(self) -> bool:
         """Finish: all processes have ended, or could not be started. Return whether all followed MPI's rules."""

@@ -15,6 +15,7 @@ from dragon.runtime.protocol.request import BetweenAgents
 __all__ = [
     "Act",
     "AnnounceFor",
+    "FlowArrived",
     "FlowClosed",
     "FlowCut",
     "FlowFailed",
@@ -83,6 +84,12 @@ class OpenFlow(BetweenAgents[None], tag="flow_open", frozen=True):
 
     number: int
     name: Name
+
+
+class FlowArrived(BetweenAgents[None], tag="flow_arrived", frozen=True):
+    """Wait until the messages of a flow that were sent before are in its channel, or lost."""
+
+    number: int
 
 
 # ---- notices

@@ -1,0 +1,160 @@
+"""Nobody hears of the end of a process of another node before what it has put into a queue is there."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from conftest import Site
+
+PROGRAM = """
+    import multiprocessing.connection, os, signal, sys, threading, time
+    from contextlib import contextmanager
+    from pathlib import Path
+    from dragon.infrastructure.policy import Policy
+    from dragon.native.process import Process, ProcessTemplate
+    from dragon.native.process_group import ProcessGroup
+    from dragon.native.queue import Queue
+    from dragon.mpbridge.process import DragonProcess
+
+    AWAY = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+
+    def parent_of(pid):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+    def agent():
+        return parent_of(os.getppid())
+
+    @contextmanager
+    def stopped(pid):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def wait_until(what):
+        end = time.monotonic() + 30
+        while not what():
+            assert time.monotonic() < end
+            time.sleep(0.005)
+"""
+
+
+def _passes(site: Site, rest: str, *arguments: str) -> None:
+    program = site.write(textwrap.dedent(PROGRAM) + textwrap.dedent(rest))
+    done = site.dragon("--nodes", "2", program, *arguments, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "all there\n", "")
+
+
+@pytest.mark.parametrize("how", ["sentinel", "join", "group"])
+def test_the_end_is_heard_after_messages_that_waited_for_those_before_them(site: Site, how: str) -> None:
+    _passes(
+        site,
+        """
+        COUNT = 20  # more than are sent before the first arrive
+
+        def put(queue, told, go):
+            queue.put(b"the way is open")
+            told.put(os.getpid())
+            wait_until(go.exists)
+            for _ in range(COUNT):
+                queue.put(b"x" * 1_000_000)
+
+        def waiter(how, arguments):
+            if how == "group":
+                group = ProcessGroup()
+                group.add_process(1, ProcessTemplate(put, arguments, policy=AWAY))
+                group.init()
+                group.start()
+                return group.join
+            process = Process(put, arguments, policy=AWAY)
+            process.start()
+            process._started.sentinel  # the end is noticed from now on
+            if how == "join":
+                return process.join
+            return lambda: multiprocessing.connection.wait([process._started.sentinel])
+
+        if __name__ == "__main__":
+            queue, told, go, found = Queue(0), Queue(), Path("go"), []
+            wait = waiter(sys.argv[1], (queue, told, go))
+            thread = threading.Thread(target=lambda: (wait(), found.append(queue.qsize())))
+            thread.start()
+            pid = told.get(timeout=30)
+            time.sleep(0.3)
+            with stopped(agent()):
+                go.touch()
+                wait_until(lambda: not Path(f"/proc/{pid}").exists())
+                time.sleep(0.3)
+            thread.join()
+            assert found == [1 + COUNT], found
+            print("all there")
+        """,
+        how,
+    )
+
+
+@pytest.mark.parametrize("how", ["sentinel", "join"])
+def test_the_end_is_heard_after_messages_that_another_process_holds_up(site: Site, how: str) -> None:
+    _passes(
+        site,
+        """
+        def stir(queue, told):
+            queue.put("one")
+            told.put((os.getpid(), agent()))
+            # Often holds the lock of the messages to that queue, and leaves it as it is.
+            while True:
+                queue._outbox()._ring_agent()
+
+        def stop(queue, told, stirrer, go, end):
+            queue.put("two")
+            outbox = queue._outbox()
+            told.put(os.getpid())
+            wait_until(go.exists)
+            os.kill(stirrer, signal.SIGSTOP)
+            while outbox._holder() != stirrer:
+                os.kill(stirrer, signal.SIGCONT)
+                time.sleep(0.001)
+                os.kill(stirrer, signal.SIGSTOP)
+                time.sleep(0.0005)
+            end.touch()
+
+        def last(queue, told, go):
+            queue.put("three")
+            told.put(os.getpid())
+            wait_until(go.exists)
+            queue.put("last words")
+
+        def has_ended(pid):
+            return not Path(f"/proc/{pid}").exists()
+
+        if __name__ == "__main__":
+            queue, told, go, gone, held = Queue(0), Queue(), Path("go"), Path("gone"), Path("held")
+            stirrer = Process(stir, (queue, told), policy=AWAY)
+            stirrer.start()
+            pid, other_agent = told.get(timeout=30)
+            stopper = Process(stop, (queue, told, pid, gone, held), policy=AWAY)
+            stopper.start()
+            told.get(timeout=30)
+            away = Process(last, (queue, told, go), policy=AWAY)
+            away.start()
+            last_pid = told.get(timeout=30)
+            sentinel, found = away._started.sentinel, []
+            wait = away.join if sys.argv[1] == "join" else lambda: multiprocessing.connection.wait([sentinel])
+            thread = threading.Thread(target=lambda: (wait(), found.append(queue.qsize())))
+            thread.start()
+            time.sleep(0.3)
+            with stopped(other_agent):
+                go.touch()
+                wait_until(lambda: has_ended(last_pid))
+                gone.touch()
+                wait_until(held.exists)
+            time.sleep(0.3)
+            os.kill(pid, signal.SIGKILL)
+            thread.join()
+            assert found == [4], found
+            print("all there")
+        """,
+        how,
+    )

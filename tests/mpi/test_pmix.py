@@ -1,0 +1,73 @@
+"""The agent's side of jobs that a PMIx server serves."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+from dragon.agent.mpi.pmix import Pmix, PmixServer
+from dragon.agent.wire.part import Way
+from dragon.infrastructure.facts import PMIBackend
+from dragon.runtime.protocol.jobs import Part
+
+PART = Part(
+    name="job",
+    backend=PMIBackend.PMIX,
+    home=0,
+    node=0,
+    ranks=[0],
+    placement=[0],
+    hosts={0: "here"},
+    applications=[0],
+    universe=1,
+)
+
+
+class _Told:
+    """Stands for the way to the node that follows the job, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+
+    def begun(self) -> None:
+        self.said.append("begun")
+
+    def fail(self, *what: Any) -> None:
+        self.said.append(what)
+
+
+class _SlowServer:
+    """Stands for a PMIx server that gets no processor for a while."""
+
+    folder = Path()
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.Future[None]] = []
+
+    def settled(self) -> asyncio.Future[None]:
+        self.asked.append(asyncio.get_running_loop().create_future())
+        return self.asked[-1]
+
+
+async def _said_at_the_end(last: list[str]) -> list[Any]:
+    """Return what is told of a rank that has ended, where the server reports these events late."""
+    told, server = _Told(), _SlowServer()
+    job = Pmix(PART, cast(Way, told), cast(PmixServer, server))
+    job.on_event("initialised", 0)
+    job.ended(0, 0)
+    await asyncio.sleep(0.3)
+    for what in last:
+        job.on_event(what, 0)
+    for future in server.asked:
+        future.set_result(None)
+    await asyncio.sleep(0)
+    return told.said
+
+
+def test_a_rank_does_not_fail_where_the_server_is_slow_to_report_its_mpi_finalize() -> None:
+    assert asyncio.run(_said_at_the_end(["finalised"])) == ["begun"]
+
+
+def test_a_rank_fails_that_has_ended_without_mpi_finalize() -> None:
+    assert asyncio.run(_said_at_the_end([])) == ["begun", (0, "ended without MPI_Finalize", 1)]
