@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from conftest import Site
 from dragon.runtime.folder import RunInfo, UnreadableRunError
@@ -36,6 +36,7 @@ DESCRIPTIONS = [
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(description=mutated(DESCRIPTIONS))
+@example(description=DESCRIPTIONS[0].replace(b"python", b"\xff"))
 def test_it_is_read_or_refused(tmp_path: Path, description: bytes) -> None:
     described = tmp_path / "run.json"
     described.unlink(missing_ok=True)

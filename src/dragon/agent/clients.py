@@ -132,7 +132,7 @@ class Client:
             number, request = decode_numbered(body)
             if request and number in self.asked:
                 raise msgspec.ValidationError(f"request {number} has not been answered yet")
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             log.warning("a connection of process %d was closed: it sent a malformed request: %s", self.pid, error)
             self._close()
             return

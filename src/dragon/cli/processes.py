@@ -60,7 +60,7 @@ def report_of(node: Node) -> Report | str:
         return ask_agent(node.folder, ReportYourself(), PATIENCE)
     except TimeoutError:
         return f"does not answer within {PATIENCE:g} s"
-    except (RunEndedError, RuntimeError, msgspec.MsgspecError) as error:
+    except (RunEndedError, RuntimeError, ValueError) as error:
         return str(error)
 
 

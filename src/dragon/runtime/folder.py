@@ -103,7 +103,7 @@ class RunInfo(msgspec.Struct):
             return msgspec.json.decode(read_private(folder / _INFO), type=cls)
         except OSError as error:
             raise RunEndedError(f"there is no run in {folder} (any more): {error}") from error
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise UnreadableRunError(
                 f"the run in {folder} cannot be read, probably because another version of the package started it: use "
                 f"that version for it ({error})"
@@ -328,7 +328,7 @@ def _is_left_behind(folder: Path) -> bool:
             return False
         try:
             return not is_alive(msgspec.json.decode(read_private(folder / _INFO), type=_Agent).agent)
-        except (FileNotFoundError, msgspec.MsgspecError):  # the run had not begun, or is of another version
+        except (FileNotFoundError, ValueError):  # the run had not begun, or is of another version
             return folder not in set(_listening())
     except OSError:
         return False

@@ -21,7 +21,7 @@ def read_serialized(data: str | bytes, kind: Any, what: str) -> Any:
     """Return what serialize() of a `what` wrote, decoded as `kind`. Raises ValueError for anything else."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{data!r} is not what serialize() of a {what} gave: {error}") from None
 
 

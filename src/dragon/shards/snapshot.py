@@ -187,7 +187,7 @@ def _header(path: Path, file: BinaryIO) -> Header:
         raise DDictPersistCheckpointError(f"{path} has format {version}; this version reads format {_VERSION}")
     try:
         return msgspec.msgpack.decode(file.read(size), type=Header)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         raise DDictPersistCheckpointError(f"{path} is damaged: {error}") from error
 
 

@@ -78,7 +78,7 @@ class Recording:
         """The description of the run; None if its first node could not write it."""
         try:
             return msgspec.json.decode((self.folder / DESCRIPTION).read_bytes(), type=RunDescription)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (FileNotFoundError, ValueError):
             return None
 
     def run(self, processes: Iterable[Lifetime]) -> RunState:

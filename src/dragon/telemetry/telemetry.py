@@ -123,7 +123,7 @@ def _period_in(settings: Mapping[str, Any] | str | os.PathLike[str] | None) -> f
     if isinstance(settings, (str, os.PathLike)):
         try:
             settings = msgspec.yaml.decode(Path(settings).read_bytes())
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise ValueError(f"telem_cfg: {settings} is no YAML: {error}") from None
     if not isinstance(settings, Mapping | None):
         raise TypeError(f"telem_cfg: settings by name, or a YAML file of them, not {settings!r}")

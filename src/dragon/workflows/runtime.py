@@ -293,7 +293,7 @@ def attach(
 def _read(text: str) -> _Descriptor:
     try:
         return msgspec.json.decode(text, type=_Descriptor)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         raise RuntimeError(f"{text!r} is not a descriptor of a run; publish() and `sdesc` give one") from error
 
 

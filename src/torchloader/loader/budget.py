@@ -138,7 +138,7 @@ class Budget:
             if self._claim is None:
                 self._claim = self._make_claim()
             self._claim.settle(decide)
-        except (OSError, RunEndedError, msgspec.MsgspecError) as error:
+        except (OSError, RunEndedError, ValueError) as error:
             self._is_alone = True
             _log.warning(
                 "this loader shares the cores of the node with no other one, as it cannot claim any: %s", error
