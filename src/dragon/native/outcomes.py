@@ -10,6 +10,7 @@ from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError  # t
 from typing import Any
 
 from dragon import _core
+from dragon.infrastructure import cpython
 from dragon.runtime.serialization import dumps, loads
 
 __all__ = ["Outcome", "failed", "outcome_of", "returned"]
@@ -20,16 +21,25 @@ Outcome = tuple[bool, Any, list[Any] | None]
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def returned(value: Any, lasting: bool) -> Outcome:
-    """Return the outcome of a task that returned `value`, with copies of shared tensors if it is to be `lasting`.
-    Raises MaybeEncodingError if it cannot be pickled."""
+def returned(value: Any, offered: set[int], lasting: bool) -> Outcome:
+    """Return the outcome of a task that returned `value`. Raises MaybeEncodingError if it cannot be pickled.
+
+    Args:
+        offered: gets the keys of the descriptors that the outcome shares; see cpython.offered_descriptors().
+        lasting: whether shared tensors are to be copied.
+    """
     kind = type(value)
     if kind in _PLAIN or (kind is list and _PLAIN.issuperset(map(type, value))):
         return True, value, None
+    before = cpython.offered_descriptors()
     try:
-        return True, *_packed(value, lasting)
+        packed = _packed(value, lasting)
     except Exception as error:
         raise MaybeEncodingError(error, value) from error
+    if now := cpython.offered_descriptors():
+        offered &= now
+        offered |= now - before
+    return True, *packed
 
 
 def failed(error: BaseException, with_traceback: bool) -> Outcome:

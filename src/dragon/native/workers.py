@@ -162,7 +162,7 @@ def work(
             doing[index] = FINISHED
             return
     away = results._name()[2] >> 8 != this_run().node  # another node can receive copies only
-    offered: frozenset[int] = frozenset()
+    offered: set[int] = set()
     done = 0
     while most is None or done < most:
         try:
@@ -182,11 +182,7 @@ def work(
         ticket, function, args, kwargs = task
         begun = _core.begin_span()
         try:
-            value = function(*args, **kwargs)
-            before = cpython.offered_descriptors()
-            outcome = returned(value, lasting=away)
-            now = cpython.offered_descriptors()
-            offered = (offered & now) | (now - before)
+            outcome = returned(function(*args, **kwargs), offered, lasting=away)
         except Exception as error:
             outcome = failed(error, wrap_exceptions)
         if begun:
@@ -194,12 +190,12 @@ def work(
         _flush()
         _put_result(results, ticket, outcome, wrap_exceptions)
         done += 1
-        task = function = args = kwargs = value = outcome = None  # type: ignore[assignment]
+        task = function = args = kwargs = outcome = None  # type: ignore[assignment]
     _await_receipt(results, offered)
     doing[index] = 0
 
 
-def _await_receipt(results: Channel, offered: frozenset[int]) -> None:
+def _await_receipt(results: Channel, offered: set[int]) -> None:
     """Wait until the pool has received these descriptors, which only this process can send; see
     cpython.offered_descriptors()."""
     deadline: float | None = None
