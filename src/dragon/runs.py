@@ -74,9 +74,14 @@ class Run(msgspec.Struct):
 
     @property
     def words(self) -> set[str]:
-        """The other words that mean this run: names of its folders, and process ids of its owner and agents."""
+        """The other words that mean this run: its folders and their names, and process ids of its owner and agents."""
         owners = [self.front_end, self.head, *(node.info.agent for node in self.nodes)]
-        return {*(node.folder.name for node in self.nodes), *(str(owner.pid) for owner in owners if owner)}
+        folders = [node.folder for node in self.nodes]
+        return {
+            *map(str, folders),
+            *(folder.name for folder in folders),
+            *(str(owner.pid) for owner in owners if owner),
+        }
 
 
 def find() -> list[Run]:
@@ -104,6 +109,7 @@ def choose(word: str, runs: list[Run]) -> Run:
 
     Raises NoSuchRunError if the word means none or several.
     """
+    word = word.rstrip("/") or word
     exact = [run for run in runs if word == run.name] or [run for run in runs if word in run.words]
     chosen = exact or [run for run in runs if any(name.startswith(word) for name in (run.name, *_folder_names(run)))]
     if len(chosen) == 1:

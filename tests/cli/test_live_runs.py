@@ -143,10 +143,13 @@ def test_looking_leaves_nothing(site: Site) -> None:
 
 def made_up(name: str, pid: int) -> runs.Run:
     owner = Owner(pid, 0)
-    return runs.Run(name, [runs.Node(Path(f"{pid}-1-{name}"), RunInfo(owner, Owner(pid + 1, 0), 3, f"prog-{name}.py"))])
+    return runs.Run(
+        name,
+        [runs.Node(Path(f"/tmp/dragon-0/{pid}-1-{name}"), RunInfo(owner, Owner(pid + 1, 0), 3, f"prog-{name}.py"))],
+    )
 
 
-@pytest.mark.parametrize("word", ["abc123", "ab", "100", "101", "100-1-abc123", "100-"])
+@pytest.mark.parametrize("word", ["abc123", "ab", "100", "101", "100-1-abc123", "100-", "/tmp/dragon-0/100-1-abc123/"])
 def test_a_run_is_called_by_its_name_its_processes_or_its_folder(word: str) -> None:
     there = [made_up("abc123", 100), made_up("acc123", 1000)]
     assert runs.choose(word, there).name == "abc123"
