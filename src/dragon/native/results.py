@@ -91,6 +91,7 @@ class ApplyResult:
             except Exception as error:  # must not be raised in the thread that waits for this or another result
                 write_traceback(error)
         self._callback = self._error_callback = None
+        self._collector.jobs.pop(self._job, None)  # as in the standard library, what has ended is not pending
         self._done = True
         if self._prompt:
             self._collector.attend_promptly(-1)
