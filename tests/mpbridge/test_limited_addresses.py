@@ -90,7 +90,11 @@ def test_what_others_put_is_mapped_when_a_limited_process_gets_it(site: Site) ->
         import dragon
 
         def work(asked, answers):
-            resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))  # now what is not in use is not mapped
+            with open("/proc/self/statm") as file:
+                mapped = int(file.read().split()[0]) * resource.getpagesize()
+            limit = mapped + (960 << 20)  # free-threaded Python's allocator alone maps ranges of 1 GiB
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
             answers.put("limited")
             while (size := asked.get()) is not None:
                 answers.put(len(size))

@@ -14,6 +14,7 @@ import pytest
 
 import dragon  # noqa: F401
 from conftest import Site
+from dragon.native.collecting import Collector
 
 CONTEXT: Any = mp.get_context("dragon")
 
@@ -191,6 +192,15 @@ def test_the_progress_of_a_call_is_seen_without_waiting(pool: Any) -> None:
     while results._index < 50:
         pass
     assert sorted(results) == [2 * x for x in range(50)]
+
+
+def test_a_call_is_not_pending_once_its_result_is_ready(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for the moment in which another thread, which collects, goes on to say that the call is complete."""
+    monkeypatch.setattr(Collector, "complete", lambda collector, number: collector.wake())
+    for result in (pool.apply_async(double, (2,)), pool.map_async(double, [2])):
+        result.wait(30)
+        assert result.ready()
+        assert result._job not in pool._cache
 
 
 def test_pools_and_results_are_of_the_standard_librarys_classes(pool: Any) -> None:
