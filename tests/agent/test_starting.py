@@ -185,6 +185,39 @@ def test_a_zygote_that_comes_up_late_belongs_to_its_node(site: Site) -> None:
     assert done.stdout == "['node-0', 'node-0', 'node-1', 'node-1']\n", done.stderr
 
 
+def test_a_process_that_is_being_started_is_found_however_long_the_import_takes(site: Site) -> None:
+    done = site.python("""
+        import os, threading, time
+        import dragon
+        from dragon.native.process import Process, ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+
+        while __name__ != "__main__" and not os.path.exists("asked"):
+            time.sleep(0.05)
+
+        def work():
+            time.sleep(60)
+
+        if __name__ == "__main__":
+            group = ProcessGroup()
+            group.add_process(1, ProcessTemplate(work))
+            group.init(), group.start()
+            puid, = group.puids
+
+            def look():
+                print(Process(None, ident=puid).is_alive)
+
+            looking = threading.Thread(target=look)
+            looking.start()
+            looking.join(1.5)
+            print(looking.is_alive())
+            open("asked", "w").close()
+            looking.join()
+            group.stop(), group.close()
+    """)
+    assert (done.stdout, done.stderr) == ("True\nTrue\n", "")
+
+
 def test_what_is_asked_of_the_agent_does_not_wait_for_the_import_of_the_main_program(site: Site) -> None:
     done = site.python("""
         import os, threading, time

@@ -165,7 +165,7 @@ class Faults:
     """Samples of 8 MiB, and how many pages the worker has got from the system so far."""
 
     def __len__(self) -> int:
-        return 64
+        return 128
 
     def __getitem__(self, index: int) -> Any:
         return torch.full((8 * MIB,), index, dtype=torch.uint8), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -176,5 +176,5 @@ def test_a_worker_makes_its_batches_in_memory_that_it_has(method: str) -> None:
     with ElasticDataLoader(Faults(), 4, num_workers=1, multiprocessing_context=method) as loader:
         faults = [int(counts[0]) for _, counts in loader]
     pages_of_a_batch = 4 * 8 * MIB // resource.getpagesize()
-    # Of the last eight batches each would need so many; how many are made at a time may vary a little.
-    assert faults[-1] - faults[7] < 4 * pages_of_a_batch
+    # Each of the last 24 batches would need so many pages; how many batches are there at a time varies a little.
+    assert faults[-1] - faults[7] < 12 * pages_of_a_batch

@@ -59,7 +59,8 @@ class Services:
         self.remote = RemoteObjects(peers) if peers is not None else None
         # Of processes that have ended, and whose end is told once their messages to other nodes are there.
         self._ending: dict[int, asyncio.Future[Any]] = {}  # by puid
-        self.table = Table(self.registry.handlers(self._catch_up))  # the requests that this node executes itself
+        # The requests that this node executes itself.
+        self.table = Table(self.registry.handlers(self._catch_up, self._reported))
         self.table.serve(self.groups.handlers())
         self.table.serve(NamedGroups(run.node).handlers())
         self.table.serve(NamedObjects().handlers())
@@ -74,6 +75,10 @@ class Services:
     def _catch_up(self, identifier: object) -> asyncio.Future[Any]:
         """Return a future that is done once all events of the zygote up to now are handled; see Spawner.catch_up()."""
         return then(self.spawner.catch_up(identifier), lambda _: self._ends(identifier))
+
+    def _reported(self, identifier: object) -> asyncio.Future[Any]:
+        """Return a future that is done once the zygote has reported on that process; see Spawner.reported()."""
+        return then(self.spawner.reported(identifier), lambda _: self._ends(identifier))
 
     def _ends(self, identifier: object) -> asyncio.Future[Any] | None:
         """Return a future that is done once the end of that process, or of all, is told; None if it is."""

@@ -109,12 +109,14 @@ class Registry:
 
     # ---- requests
 
-    def handlers(self, catch_up: Callable[[object], asyncio.Future[None]]) -> list[Handler]:
+    def handlers(
+        self, catch_up: Callable[[object], asyncio.Future[None]], reported: Callable[[object], asyncio.Future[None]]
+    ) -> list[Handler]:
         """Return the handlers of the requests that this object serves, after `catch_up` has processed pending events of
-        the zygote."""
+        the zygote, or it has `reported` on a process; see Spawner."""
         return [
             ListProcesses.served_by(lambda r: then(catch_up(None), lambda _: self.all())),
-            FindProcess.served_by(lambda r: then(catch_up(r.identifier), lambda _: self.query(r.identifier))),
+            FindProcess.served_by(lambda r: then(reported(r.identifier), lambda _: self.query(r.identifier))),
             KillProcess.served_by(lambda r: then(catch_up(r.identifier), lambda _: self.kill(r.identifier, r.number))),
             AwaitEnd.served_by(lambda r: then(catch_up(r.identifier), lambda _: self.end_of(r.identifier))),
             EndStartedBy.served_by(lambda r: then(catch_up(None), lambda _: self.end_started_by(r.creator, r.killed))),

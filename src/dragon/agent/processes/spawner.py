@@ -96,12 +96,26 @@ class Spawner:
             self._ask()
         return caught_up
 
+    def reported(self, puid: object) -> asyncio.Future[None]:
+        """Return a future that is done once the zygote has reported that a requested process was started or failed,
+        however long it imports the main program; see catch_up() for other processes."""
+        if not isinstance(puid, int) or not self.awaits(puid) or self._is_over:
+            return self.catch_up(puid)
+        told: asyncio.Future[None] = self._loop.create_future()
+        self._to_answer.setdefault(puid, []).append(told)
+        return told
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the zygote sends no more events."""
+        return self._is_gone or self._events.fileno() < 0
+
     def _ask(self) -> None:
         """Send SYNCHRONISE for all that wait, once the previous one was answered."""
         self._asking, self._to_ask = self._to_ask, []
         if not self._asking:
             return
-        if self._is_gone or self._events.fileno() < 0:
+        if self._is_over:
             self._release_all()
             return
         try:
