@@ -16,7 +16,6 @@ PROGRAM = """
     from dragon.native.process import Process, ProcessTemplate
     from dragon.native.process_group import ProcessGroup
     from dragon.native.queue import Queue
-    from dragon.mpbridge.process import DragonProcess
 
     AWAY = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
 
@@ -158,3 +157,26 @@ def test_the_end_is_heard_after_messages_that_another_process_holds_up(site: Sit
         """,
         how,
     )
+
+
+def test_a_wait_for_the_end_returns_after_its_timeout_while_there_is_no_memory_for_the_messages(site: Site) -> None:
+    program = """
+        COUNT = 33  # more than fit into the memory of the first node
+
+        def put(queue):
+            for _ in range(COUNT):
+                queue.put(b"x" * 990_000)
+
+        if __name__ == "__main__":
+            queue = Queue(0)
+            process = Process(put, (queue,), policy=AWAY)
+            process.start()
+            assert process.join(timeout=5) is None
+            for _ in range(COUNT):
+                queue.get(timeout=30)
+            assert process.join() == 0
+            print("all there")
+    """
+    source = site.write(textwrap.dedent(PROGRAM) + textwrap.dedent(program))
+    done = site.dragon("--nodes", "2", source, env={"DRAGON_ARENA_SIZE": "32M"}, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "all there\n", "")

@@ -142,3 +142,22 @@ def test_sockets_of_multiprocessing_are_gone_after_the_run(
     done = site.dragon(*nodes, site.write(OFFERING), way, env={"TMPDIR": str(temporary)})
     assert done.stdout == f"{printed}\n", done.stderr
     assert list(temporary.iterdir()) == []
+
+
+def test_a_guest_of_a_run_keeps_its_sockets_when_the_run_ends(site: Site) -> None:
+    guest = site.write(
+        """
+        import os, sys
+        from multiprocessing import util
+        from pathlib import Path
+        from dragon.runtime.run import join_run
+        join_run(Path(sys.argv[1]))
+        print(os.path.basename(sys.argv[1]) in util.get_temp_dir())  # the run's folders have the name of the first one
+        """,
+        "guest.py",
+    )
+    head = site.start(sys.executable, site.write(PROGRAM), stdin=subprocess.PIPE)
+    assert head.stdout is not None
+    folder = head.stdout.readline().strip()
+    assert site.run(sys.executable, guest, folder).stdout == "False\n"
+    head.communicate("")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import shutil
 import sys
 import threading
@@ -30,7 +31,6 @@ __all__ = [
     "forget_ended_children",
     "forget_exit_handlers",
     "forget_finalizers",
-    "forget_temporary_folder",
     "helpers",
     "import_main",
     "interpreter_flags",
@@ -195,30 +195,22 @@ def offered_descriptors() -> frozenset[int]:
 def place_temporary_folder(make: Callable[[], str | None]) -> None:
     """Let `make` make the folder in which multiprocessing has this process's sockets and temporary files.
 
-    The process removes the folder at its end. If `make` returns None, multiprocessing makes the folder.
+    The process removes the folder at its end. If it does not exist, as it was the creator's on another node or was
+    removed, another one is made. If `make` returns None, multiprocessing makes the folder.
     """
     usual = getattr(mp_util.get_temp_dir, "__wrapped__", mp_util.get_temp_dir)
 
     @functools.wraps(usual)
     def get_temp_dir() -> str:
-        configuration = _configuration()
-        if configuration.get("tempdir") is None and (made := make()) is not None:
-            remove = functools.partial(shutil.rmtree, ignore_errors=True)
-            mp_util.Finalize(None, mp_util._remove_temp_dir, (remove, made), exitpriority=-100)  # type: ignore[attr-defined]
-            configuration["tempdir"] = made
+        configuration: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
+        if not os.path.isdir(configuration.get("tempdir") or ""):
+            made = configuration["tempdir"] = make()
+            if made is not None:
+                remove = functools.partial(shutil.rmtree, ignore_errors=True)
+                mp_util.Finalize(None, mp_util._remove_temp_dir, (remove, made), exitpriority=-100)  # type: ignore[attr-defined]
         return usual()
 
     mp_util.get_temp_dir = get_temp_dir
-
-
-def forget_temporary_folder(process: mp_process.BaseProcess) -> None:
-    """Make a new process use a temporary folder of its own instead of that of its creator."""
-    _configuration(process).pop("tempdir", None)
-
-
-def _configuration(process: mp_process.BaseProcess | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = (process or mp_process.current_process())._config  # type: ignore[attr-defined]
-    return found
 
 
 def resource_tracker() -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["NodeTasks", "Span", "Task", "chosen", "task_of", "task_word", "tasks_of"]
+__all__ = ["NodeTasks", "Span", "Task", "failed_or_longest", "task_of", "task_word", "tasks_of"]
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class NodeTasks(msgspec.Struct, frozen=True):
     lost: int
 
 
-def chosen(spans: list[Span], most: int) -> list[Span]:
+def failed_or_longest(spans: list[Span], most: int) -> list[Span]:
     """Return at most that many spans of tasks: those that failed, then the longest."""
     if len(spans) <= most:
         return spans

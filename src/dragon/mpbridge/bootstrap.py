@@ -71,8 +71,6 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
         parent_sentinel = os.eventfd(1)  # the parent has ended: always readable
     for fd in descriptors[1:]:
         os.close(fd)
-    if not local:
-        cpython.forget_temporary_folder(process_obj)
     if _HONOURS_ATEXIT:
         cpython.forget_exit_handlers()  # those registered by importing the main program are for the main process
         atexit.register(cpython.end_multiprocessing)

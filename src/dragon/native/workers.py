@@ -19,6 +19,7 @@ from dragon.infrastructure.errors import DragonError, NodeLostError
 from dragon.infrastructure.system_errors import may_pass
 from dragon.native.outcomes import Outcome, failed, returned
 from dragon.runtime.handle import Channel, Words
+from dragon.runtime.remote import node_of
 from dragon.runtime.run import this_run
 from dragon.runtime.tracing import note_task
 from dragon.signals import how_ended
@@ -161,7 +162,7 @@ def work(
             results.put((START_FAILED, *failed(error, True)))
             doing[index] = FINISHED
             return
-    away = results._name()[2] >> 8 != this_run().node  # another node can receive copies only
+    away = node_of(results._name()) != this_run().node  # another node can receive copies only
     offered: set[int] = set()
     done = 0
     while most is None or done < most:

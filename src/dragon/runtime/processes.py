@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from dragon import _core
 from dragon.infrastructure.errors import ProcessError
@@ -80,6 +81,7 @@ def join(identifier: int | str, timeout: float | None = None) -> int | None:
         record = Words._attached(known.record)
     except _core.DestroyedError:
         return join(identifier, timeout)  # the process ended between the two steps
+    deadline = None if timeout is None else time.monotonic() + timeout
     if not record.wait(STATUS, RUNNING, timeout):
         return None
-    return code_of(known.p_uid, record) if record[STATUS] == EXITED else None
+    return code_of(known.p_uid, record, deadline) if record[STATUS] == EXITED else None

@@ -34,6 +34,7 @@ __all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_
 
 # The numbers of the descriptors with which an agent is started.
 ARENA, AGENT_SOCKET, ZYGOTE_SOCKET = 3, 4, 5
+_GUEST = "guest"  # the name of a process that has joined a run which did not start it
 _FEWEST_FILES = 24  # file descriptors that an agent and its zygote need
 WRITING = "writing"  # a file in the run's folder while an agent that ends still writes
 
@@ -283,7 +284,7 @@ def join_run(folder: Path) -> Run:
         _enter(joined, known)
     else:
         joined.base_environment = _environment_at_start()
-        _enter(joined, Identity(puid=next_puid(info.node), name="guest"))
+        _enter(joined, Identity(puid=next_puid(info.node), name=_GUEST))
     _core.leave_arena_at_exit()
     return joined
 
@@ -328,7 +329,9 @@ def _enter(run: Run, me: Identity) -> None:
 
 
 def _make_temporary_folder() -> str | None:
-    return None if _run is None else run_folder.make_temporary_folder(_run.folder)
+    if _run is None or _identity.name == _GUEST:
+        return None  # a guest may outlive the run
+    return run_folder.make_temporary_folder(_run.folder)
 
 
 def _report() -> None:

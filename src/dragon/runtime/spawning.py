@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
@@ -19,7 +20,7 @@ from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.system_errors import what_to_raise
 from dragon.infrastructure.system_text import readable, restored, sendable
 from dragon.runtime import serialization
-from dragon.runtime.agent_client import ask
+from dragon.runtime.agent_client import Unwanted, ask
 from dragon.runtime.announcing import attachments
 from dragon.runtime.handle import Words
 from dragon.runtime.protocol.objects import Announce, CloseAtEnd
@@ -104,6 +105,7 @@ class Started:
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the process to end. Returns its exit code, negative for a signal, or None after `timeout`
         seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
             noted = self.record.wait(STATUS, RUNNING, timeout)
             if not noted and self._pidfd is not None and self._has_ended():
@@ -114,7 +116,7 @@ class Started:
         except _core.DestroyedError:
             # The run ended before the process's end was recorded.
             return self._code_without_record()
-        return code_of(self.puid, self.record)
+        return code_of(self.puid, self.record, deadline)
 
     def _code_without_record(self) -> int | None:
         return -9 if self._has_ended() else None
@@ -162,14 +164,17 @@ def started(puid: int, record: Words, name: str) -> Started:
     return (Started if node_of_puid(puid) == this_run().node else StartedElsewhere)(puid, record, name)
 
 
-def code_of(puid: int, record: Words) -> int:
+def code_of(puid: int, record: Words, deadline: float | None) -> int | None:
     """Return the exit code of a process that has ended, negative for a signal.
 
-    What a process of another node has put into queues is there then.
+    What a process of another node has put into queues is there then. Returns None if that takes until `deadline`, in
+    seconds of time.monotonic(), and up to a second longer.
     """
     if node_of_puid(puid) != this_run().node:
         try:
-            return ask(AwaitEnd(puid))
+            return ask(AwaitEnd(puid), wanted=lambda: deadline is None or time.monotonic() < deadline)
+        except Unwanted:
+            return None
         except LookupError:
             pass  # it is no longer known there, as so many have ended since
     code = record[CODE]

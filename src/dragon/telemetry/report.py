@@ -11,7 +11,7 @@ import msgspec
 
 from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime
 from dragon.infrastructure.series import Record
-from dragon.infrastructure.spans import NodeTasks, Span, chosen, tasks_of
+from dragon.infrastructure.spans import NodeTasks, Span, failed_or_longest, tasks_of
 from dragon.telemetry.recording import NoRecordingError, Recording
 from dragon.web.page import SIGNALS, html
 
@@ -109,9 +109,10 @@ def _tasks(recording: Recording, processes: Sequence[Lifetime], since: float) ->
             counts[host] += 1
             found[host].append(span)
             if len(found[host]) > 2 * _MOST_TASKS:  # the others need not be kept
-                found[host] = chosen(found[host], most)
+                found[host] = failed_or_longest(found[host], most)
     return [
-        NodeTasks(node_of[host], tasks_of(chosen(spans, most)), counts[host], 0.0, 0) for host, spans in found.items()
+        NodeTasks(node_of[host], tasks_of(failed_or_longest(spans, most)), counts[host], 0.0, 0)
+        for host, spans in found.items()
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dragon.infrastructure.spans import NodeTasks, Span, chosen, tasks_of
+from dragon.infrastructure.spans import NodeTasks, Span, failed_or_longest, tasks_of
 
 __all__ = ["RecentTasks"]
 
@@ -29,4 +29,4 @@ class RecentTasks:
     def between(self, start: float, end: float, most: int) -> NodeTasks:
         """Return at most that many of the tasks that ran between two times: those that failed, then the longest."""
         found = [span for span in self._tasks if span.end >= start and span.start <= end]
-        return NodeTasks(self._node, tasks_of(chosen(found, most)), len(found), self._known_since, self.lost)
+        return NodeTasks(self._node, tasks_of(failed_or_longest(found, most)), len(found), self._known_since, self.lost)
