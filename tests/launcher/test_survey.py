@@ -46,6 +46,14 @@ def test_hosts_are_found_again_by_the_names_under_which_they_were_reached(tmp_pa
         assert read_network_config(str(file)) == ["gpu-b", "gpu-a"]
 
 
+@pytest.mark.parametrize("data", [b"{", b'{"\xff": 1}'])
+def test_a_damaged_file_of_hosts_is_told_by_its_path(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "ssh.json"
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match=r"ssh\.json is neither YAML nor JSON"):
+        read_network_config(str(file))
+
+
 def test_nodes_that_do_not_answer() -> None:
     with pytest.raises(LaunchError, match=r"the agent of node-\d ended with code 2"):
         asynchronously(survey(launcher(Path("/nonexistent.py")), "", 0, 30))

@@ -69,15 +69,18 @@ def test_a_full_disk_is_told_by_the_file_that_could_not_be_written(
     assert list(tmp_path.rglob("*.new")) == []
 
 
+@pytest.mark.parametrize(
+    ("data", "reason"), [(b"garbage", "JSON is malformed"), (b'{"folder": "\xff"}', "'utf-8' codec")]
+)
 @pytest.mark.parametrize("command", ["run", "report", "fit"])
 def test_damaged_settings_are_told_by_their_file(
-    workload: str, folder: Path, command: str, capsys: pytest.CaptureFixture[str]
+    workload: str, folder: Path, command: str, data: bytes, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "settings.json").write_text("garbage")
+    (folder / "settings.json").write_bytes(data)
     words = [workload, "--folder", str(folder)] if command == "run" else [str(folder)]
     assert main([command, *words]) != 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"torchloader: {folder / 'settings.json'}: JSON is malformed")
+    assert line.startswith(f"torchloader: {folder / 'settings.json'}: {reason}")
 
 
 @pytest.mark.parametrize("command", ["run", "profile"])

@@ -86,7 +86,7 @@ def read_network_config(path: str) -> list[str]:
     data = Path(path).read_bytes()
     try:
         content: Any = msgspec.json.decode(data) if path.endswith(".json") else msgspec.yaml.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is neither YAML nor JSON: {error}") from error
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{path} has no nodes; `dragon-network-config` shows what it should look like")

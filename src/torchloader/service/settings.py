@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         path = folder / _SETTINGS
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             raise SettingsError(f"{path}: {error}; the file was modified. Restore it, or use another folder") from None
 
     @staticmethod

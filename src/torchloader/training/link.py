@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from torchloader.training.protocol import Order, Progress, Report, Resize, decode_order, encode
 from torchloader.training.surroundings import Surroundings
 
@@ -104,7 +102,7 @@ class Link:
     def _take(self, data: bytes) -> None:
         try:
             order = decode_order(data)
-        except (msgspec.DecodeError, TypeError) as error:
+        except (ValueError, TypeError) as error:
             _log.warning("not an order of the application master: %s", error)
             return
         self._obey(order)
