@@ -27,8 +27,10 @@ def serving(site: Site, word: str, *words: str | Path, env: dict[str, str] | Non
     assert found is not None
     while process.stdout.readline() != f"{word}\n":
         assert process.poll() is None
-    yield found[1]
-    out, err = process.communicate(timeout=60)
+    try:
+        yield found[1]
+    finally:
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")
 
 

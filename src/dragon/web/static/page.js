@@ -24,8 +24,10 @@ class Page {
     [this.source, this.whole] = [source, whole];
     this.store = new Store();
     this.charts = new Map();
-    this.since = 0;
+    this.since = 0; // the time from which on to ask for measurements
+    this.afresh = true; // whether those of the whole window are to be asked for
     this.busy = false;
+    this.wanted = false; // whether to ask again after the question that is open
     if (whole) nameForWhole();
     this.processes = new Processes(byId("processes"), byId("filter"), byId("counts"));
     if (whole) this.processes.order = { column: FAILED_FIRST, direction: 1 };
@@ -48,8 +50,7 @@ class Page {
   }
 
   startAgain() {
-    this.store.clear();
-    this.since = 0;
+    this.afresh = true;
     this.look();
   }
 
@@ -59,10 +60,22 @@ class Page {
     this.draw();
   }
 
-  // Ask for what is new, unless the last question is still open.
+  // Ask for what is new. While a question is open, remember to ask again: what to show may have changed since it was asked.
   async look() {
+    this.wanted = true;
     if (this.busy) return;
     this.busy = true;
+    try {
+      while (this.wanted) {
+        this.wanted = false;
+        await this.lookOnce();
+      }
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  async lookOnce() {
     try {
       this.run = await this.source.run();
       await this.lookAtCharts();
@@ -74,8 +87,6 @@ class Page {
       byId("trouble").hidden = false;
       byId("trouble").textContent = error instanceof TypeError ? "The run is over, or cannot be reached." : error.message;
       if (!(error instanceof TypeError)) console.error(error);
-    } finally {
-      this.busy = false;
     }
   }
 
@@ -87,8 +98,12 @@ class Page {
     }
     const interval = Math.max(this.run.period, this.window / 300);
     const metrics = [...this.charts.values()].flatMap((chart) => chart.definition.metrics);
-    const since = this.since || this.run.now - this.window;
-    const { now, records } = await this.source.query(metrics, since, interval);
+    if (this.afresh) {
+      this.afresh = false;
+      this.store.clear();
+      this.since = this.run.now - this.window;
+    }
+    const { now, records } = await this.source.query(metrics, this.since, interval);
     this.store.add(records);
     this.store.forget(now - this.window);
     this.since = Math.max(now - 2 * interval - 2 * this.run.period, 0);
