@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, Full, SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import msgspec
@@ -29,8 +29,6 @@ from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.holding import Copies, Holding, Whose
 from dragon.agent.shards.replication import REPLICATION, Replication
 from dragon.agent.wire.responses import error_of
-from dragon.infrastructure.ddict_errors import DDictError
-from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import Once, runtime_log
@@ -139,7 +137,7 @@ class ShardService:
 
         try:
             return read_here(self._shard(dictionary, manager), operation, arguments, answer)
-        except (DDictError, DestroyedError, Full, MemoryError, _core.LockedError):
+        except Exception:
             return False  # the thread answers with the error, or waits for memory
 
     def _serve(self) -> None:

@@ -205,17 +205,17 @@ class Shards:
         known.descriptor, known.life = descriptor, None
         for shard in shards:
             mark_gone(shard.words)
-        return asyncio.wrap_future(self._in_turn(self._move, name, known, shards))
+        return asyncio.wrap_future(self._after_requests(self._move, name, known, shards))
 
     def _move(self, name: str, known: _Dictionary, shards: list[Shard]) -> None:
         for shard in shards:
             settings, words, lock = known.shards[shard.settings.manager]
             folder = Path(tempfile.mkdtemp(dir=Path(settings.folder).parent))
             shard.move_to(folder)
+            shard.close()  # before it can be restarted: no process may open the same file twice
             moved = msgspec.structs.replace(settings, folder=str(folder))
             known.shards[settings.manager] = moved, words, lock
             known.open.pop(settings.manager, None)
-            self._close_later(shard)
             shutil.rmtree(Path(settings.folder), ignore_errors=True)
         self._kept[name] = known
 
@@ -250,14 +250,7 @@ class Shards:
         with self._lock:
             shard = known.open.pop(manager, None)
         if shard is not None:
-            self._close_later(shard)
-
-    def _close_later(self, shard: Shard) -> None:
-        """Free a shard's memory once the service and the writing of snapshots are done with it."""
-        if self._service is not None:
-            self._service.afterwards(lambda: self._in_turn(shard.close))
-        else:
-            self._in_turn(shard.close)
+            self._after_requests(shard.close)
 
     def _descriptors(self) -> list[str]:
         """Return the descriptors of the dictionaries that were created on this node."""
@@ -377,6 +370,29 @@ class Shards:
         """Run `do`, which works with files, after those given before."""
         self._wrote = True
         return self._files.submit(do, *arguments)
+
+    def _after_requests(self, do: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
+        """Run `do` in turn, once the service is done with what was requested before: nothing uses a shard then that is
+        no longer known.
+        """
+        if self._service is None:
+            return self._in_turn(do, *arguments)
+        done: Future[_Result] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(do(*arguments))
+            except BaseException as error:
+                done.set_exception(error)
+
+        def begin() -> None:
+            try:
+                self._in_turn(run)
+            except RuntimeError as error:  # no thread can be started
+                done.set_exception(error)
+
+        self._service.afterwards(begin)
+        return done
 
     def hold(self, number: str, manager: int, checkpoint: int) -> asyncio.Future[int]:
         """Keep a checkpoint as it is once the current writer is done. Return a number for persist()."""

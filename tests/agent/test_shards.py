@@ -1,0 +1,55 @@
+"""The shards of a node, without the other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from dragon.agent.shards.shards import Shards
+from dragon.runtime.run import this_run
+from dragon.shards.entries import Settings
+
+SETTINGS = Settings(0, 1, 2**24, name="kept")
+
+
+class BusyService:
+    """A service that still has requests to serve: what is to follow them waits until they are done."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], object]] = []
+
+    def afterwards(self, do: Callable[[], object]) -> None:
+        self.waiting.append(do)
+
+    def serve(self) -> None:
+        """Serve the requests."""
+        while self.waiting:
+            self.waiting.pop(0)()
+
+    def forget(self, number: str) -> None:
+        pass
+
+
+def test_a_kept_dictionary_can_be_restarted_once_its_files_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def keep_and_restart() -> None:
+        shards, service = Shards(this_run(), None), BusyService()
+        monkeypatch.setattr(shards, "_service", service)
+        shards.create("first", SETTINGS)
+        before = shards._shard("first", 0)
+        kept = shards.keep("first", "name", "its descriptor")
+        assert kept is not None
+        await asyncio.sleep(0.1)
+        assert not kept.done()
+        assert shards.kept("name") is None
+        service.serve()
+        await kept
+        assert shards.kept("name") == ("its descriptor", [0])
+        shards.revive("second", "name", 0, [])
+        assert shards._shard("second", 0) is not before
+        shards.destroy("second")
+        service.serve()
+        await shards.finish()
+
+    asyncio.run(keep_and_restart())
