@@ -221,6 +221,15 @@ def test_iterations_that_are_left_at_once_do_not_disturb_the_next_one() -> None:
         assert list(loader) == UNDISTURBED
 
 
+@pytest.mark.parametrize("dataset", [Noisy(12), _Stream([1, 2, 3])], ids=["map-style", "iterable-style"])
+def test_an_iteration_begins_while_workers_of_the_last_one_are_about_to_start(dataset: Any) -> None:
+    with loader_of(dataset) as loader:
+        for _ in range(20):
+            last = iter(loader)
+            assert len(next(iter(loader))) == 4
+            del last
+
+
 class Threads:
     """Samples that show which thread of the trainer was forked."""
 

@@ -61,6 +61,7 @@ class Snapshots:
         """`copied`: forked workers need the pickled object as well, to make copies of it."""
         self._value, self._policy, self._copied = value, policy, copied
         self._template: Template | None = None  # what workers are forked from that get the object pickled
+        self._replaced: list[Template] = []  # earlier ones, from which workers may still be about to start
         self._repeatable: bool | None = None
         self._kept: dict[int, AnySnapshot] = {}
         self._latest = -1
@@ -80,8 +81,9 @@ class Snapshots:
                 return latest
             return Inherited(self._value)
         if self._policy.forks and not (self._template and self._policy.stays and self._template.is_alive):
-            _end(self._template)
-            self._template = Template(None)
+            before, self._template = self._template, Template(None)
+            if before is not None:
+                self._replaced.append(before)
         if self._repeatable is False:
             return Unkept(self._value)
         try:
@@ -111,6 +113,7 @@ class Snapshots:
         for number in self._kept:
             _end(self.template_of(number))
         _end(self._template)
+        self._end_replaced()
         self._copies.close()
 
     def leave_templates(self) -> None:
@@ -118,12 +121,17 @@ class Snapshots:
         if not self._needed and self._policy.forks:
             _end(self._template)
             self._template = None
+            self._end_replaced()
             for number in [number for number, kept in self._kept.items() if isinstance(kept, Inherited)]:
                 self._drop(number)
 
     def begin(self, iteration: int, snapshot: AnySnapshot | None) -> None:
-        """Register an iteration with its snapshot; None to use the one of the first worker that starts."""
+        """Register an iteration with its snapshot; None to use the one of the first worker that starts.
+
+        Workers that were forked from an earlier template, or wait for that, must be leaving.
+        """
         self._needed[iteration] = None
+        self._end_replaced()
         if snapshot is not None:
             self.keep(snapshot)
 
@@ -158,6 +166,11 @@ class Snapshots:
         """Unregister an iteration."""
         self._needed.pop(iteration, None)
         self._forget()
+
+    def _end_replaced(self) -> None:
+        replaced, self._replaced = self._replaced, []
+        for template in replaced:
+            _end(template)
 
     def _forget(self) -> None:
         for number in self._kept.keys() - self.numbers:
