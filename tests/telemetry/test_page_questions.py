@@ -24,6 +24,7 @@ if __name__ == "__main__":
 CHOOSE_WHILE = """async (question) => {
   Object.defineProperty(document, "hidden", { value: true });
   while (page.busy) await new Promise((resume) => setTimeout(resume, 10));
+  byId("timeline").scrollIntoView({ block: "center" });
   const ask = page.source[question].bind(page.source);
   const asked = [];
   let answer;

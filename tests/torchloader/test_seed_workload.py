@@ -41,7 +41,7 @@ def test_it_runs_to_its_end_on_simulated_nodes(site: Site) -> None:
         "--folder",
         str(site.folder / "run"),
     ]
-    done = site.run(sys.executable, "-m", "torchloader", "run", workload, *options, timeout=110)
+    done = site.run(sys.executable, "-m", "torchloader", "run", workload, *options, timeout=270)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("→ finished") == 3
     folder = site.folder / "test-48worker-2node-mod3"
