@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from conftest import Site
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import System, cpu_count
 from dragon.native.pool import Pool, WorkerLostError
+from dragon.native.process import current
 from dragon.native.queue import Queue
 
 
@@ -35,6 +37,10 @@ def kill_myself(x: int) -> None:
 def affinity(_: Any) -> list[int]:
     time.sleep(0.05)
     return sorted(os.sched_getaffinity(0))
+
+
+def own_name(_: Any) -> str:
+    return current().name
 
 
 def remember(value: Any) -> None:
@@ -184,6 +190,11 @@ def test_workers_are_replaced_after_their_share_of_tasks() -> None:
 
 def _pid(_: Any) -> int:
     return os.getpid()
+
+
+def test_a_worker_is_named_as_one() -> None:
+    with Pool(1) as pool:
+        assert re.fullmatch(r"pool_worker_\d+", pool.apply(own_name, (0,)))
 
 
 def test_policies_place_the_workers() -> None:

@@ -118,7 +118,7 @@ def test_the_timeline_shows_tasks_in_the_rows_of_their_workers(link: str, browse
     assert {(name, "failed" in outcome) for name, outcome in told} == set(DONE)
     times, where = told["divide", "a task that failed"]
     assert times.endswith(" ms")
-    assert where.startswith("in dragon_process_")
+    assert where.startswith(("in pool_worker_", "in batch_worker_"))
 
 
 def test_the_page_asks_for_the_tasks_of_the_interval_that_it_shows(link: str, browser: Any) -> None:

@@ -284,7 +284,7 @@ def test_workers_that_hang_in_the_dataset_end_after_their_rank(cluster: Cluster,
     def workers() -> set[psutil.Process]:
         processes = cluster.processes()
         if method == "spawn":
-            return {psutil.Process(pid) for name, pid in processes.items() if name.startswith("dragon_process_")}
+            return {psutil.Process(pid) for name, pid in processes.items() if name.startswith("loading_worker_")}
         return set(psutil.Process(processes["job-rank0-1"]).children(recursive=True))
 
     cluster.until_state("job", "running")

@@ -25,6 +25,7 @@ __all__ = [
     "decode_spawn",
     "decode_surroundings",
     "decoder_of",
+    "default_name",
     "encode",
     "joined",
 ]
@@ -66,6 +67,7 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     puid: int
     record: Name
     name: str
+    kind: str = "dragon_process"  # the name of a process that has none of its own, with its puid
     parent: int = 0
     entry: str = ""
     payload: bytes = b""
@@ -87,6 +89,11 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     group: int = 0
     node: int = 0  # index of the node on which it runs
     descriptor_variables: list[str] = []  # variables that are set to the numbers of the first inherited descriptors
+
+
+def default_name(kind: str, puid: int) -> str:
+    """Return the name of a process that has none of its own."""
+    return f"{kind}_{puid}"
 
 
 class Instance(msgspec.Struct, array_like=True):

@@ -140,7 +140,7 @@ class Pool:
         policies, wrap = self._policies, self._wrap_exceptions
 
         def start(index: int) -> WorkerProcess:
-            process = Process(work, (index, *arguments, wrap), policy=policies[index])
+            process = Process(work, (index, *arguments, wrap), policy=policies[index], _kind="pool_worker")
             process.start()
             return NativeWorker(process)
 

@@ -65,6 +65,7 @@ class Process(ProcessTemplate):
         options: Any = None,
         *,
         leave_running: bool = False,
+        _kind: str = "dragon_process",
     ) -> None:
         self._started: Started | None = None
         self._found: ProcessDescriptor | None = None
@@ -73,6 +74,7 @@ class Process(ProcessTemplate):
         self._connections: dict[int, Connection] = {}
         self._ident = ident
         self._name = ident if isinstance(ident, str) else ""
+        self._kind = _kind
         if target is None:
             if ident is None:
                 raise TypeError("Process() needs a target, or the ident of an existing process")
@@ -112,7 +114,7 @@ class Process(ProcessTemplate):
             placed = placement.place(self.policy)
         except PolicyError as error:
             raise ProcessError(f"process create failed: {error}") from error
-        request, _record = self.request(self._name, placed)
+        request, _record = self.request(self._name, placed, self._kind)
         self._placed = placed
         self._connections = connect_pipes(request.streams)
         self._started = start(request)

@@ -170,12 +170,13 @@ class ProcessTemplate:
         """Raise NotSupportedError: Process.from_template(template).start() starts a process."""
         raise NotSupportedError("a template cannot be started; use Process.from_template(template)")
 
-    def request(self, name: str, placed: Placed | None = None) -> tuple[Spawn, Words]:
+    def request(self, name: str, placed: Placed | None = None, kind: str = "dragon_process") -> tuple[Spawn, Words]:
         """Return a spawn request for one process of this description, and the process's record.
 
-        Without `placed`, the caller sets the place in the request later.
+        Without `placed`, the caller sets the place in the request later. Without a name the process is named by its
+        kind and its puid.
         """
-        request, record = new_request(name, self._umask, folder=self.cwd, streams=self._outputs())
+        request, record = new_request(name, self._umask, kind=kind, folder=self.cwd, streams=self._outputs())
         request.leave_running = self.leave_running
         request.environment = environment_changes(this_run(), self.env)
         if placed is not None:

@@ -16,7 +16,7 @@ from dragon.infrastructure import messages
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.facts import node_of_puid
-from dragon.infrastructure.messages import Spawn
+from dragon.infrastructure.messages import Spawn, default_name
 from dragon.infrastructure.system_errors import what_to_raise
 from dragon.infrastructure.system_text import readable, restored, sendable
 from dragon.runtime import serialization
@@ -262,14 +262,14 @@ def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
 
 
 def _start_elsewhere(run: Run, request: Spawn) -> Started:
-    if request.name == _default_name(request.puid):
+    if request.name == default_name(request.kind, request.puid):
         request.name = ""  # the other node assigns the puid, from which the default name is made
     try:
         ((request.puid, request.record),) = ask(StartElsewhere(request))
     finally:
         if request.payload_in is not None:
             _keep.pop(request.payload_in)
-    request.name = request.name or _default_name(request.puid)
+    request.name = request.name or default_name(request.kind, request.puid)
     record = Words._attached(request.record)
     _await_start(run, record, request)
     return StartedElsewhere(request.puid, record, request.name)
@@ -332,18 +332,16 @@ def _lacking(request: Spawn, code: int) -> str:
     return restored(request.streams[code].path) if code else restored(request.executable) or request.name
 
 
-def new_request(name: str, umask: int = -1, *, folder: str, **fields: Any) -> tuple[Spawn, Words]:
+def new_request(
+    name: str, umask: int = -1, *, kind: str = "dragon_process", folder: str, **fields: Any
+) -> tuple[Spawn, Words]:
     """Return a request with a new puid, this process's limits and signals, and its umask if that is -1; and the
-    record."""
+    record. Without a name the process is named by its kind and its puid."""
     puid = new_puid()
     record = Words(RECORD_WORDS)
     umask = umask if umask >= 0 else _core.current_umask()
     limits, signals = _core.current_limits(), _core.current_signals()
-    name = readable(name) or _default_name(puid)
+    name = readable(name) or default_name(kind, puid)
     fields |= {"umask": umask, "limits": limits, "signals": signals, "folder": sendable(folder)}
-    request = Spawn(puid=puid, record=record._name(), name=name, **fields)
+    request = Spawn(puid=puid, record=record._name(), name=name, kind=kind, **fields)
     return request, record
-
-
-def _default_name(puid: int) -> str:
-    return f"dragon_process_{puid}"

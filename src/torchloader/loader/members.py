@@ -100,7 +100,7 @@ def started(
         except ChildProcessError as error:
             raise LoadingError(str(error)) from None
     place = Policy(placement=Policy.Placement.HOST_NAME, host_name=node or current().hostname)
-    process = Process(target, arguments, policy=place)
+    process = Process(target, arguments, policy=place, _kind="loading_worker")
     process.start()
     return process
 

@@ -61,7 +61,7 @@ class _Holder:
         self._orders, self._replies = Queue(0), Queue(0)
         self._copies: dict[int, OnNode | None] = {}
         place = Policy(placement=Policy.Placement.HOST_NAME, host_name=node)
-        self._process = Process(_hold, (self._orders, self._replies), policy=place)
+        self._process = Process(_hold, (self._orders, self._replies), policy=place, _kind="dataset")
         self._process.start()
 
     @property

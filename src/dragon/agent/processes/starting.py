@@ -15,7 +15,7 @@ from dragon.agent.objects.peers import Peers
 from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.spawner import Copies, Spawner
 from dragon.infrastructure.limits import files_left
-from dragon.infrastructure.messages import Instance, Name, Output, Spawn
+from dragon.infrastructure.messages import Instance, Name, Output, Spawn, default_name
 from dragon.runtime.handle import Words
 from dragon.runtime.protocol.agents import StartFor
 from dragon.runtime.protocol.jobs import Part
@@ -84,7 +84,7 @@ class Processes:
                 template,
                 puid=puid,
                 record=record._name(),
-                name=instance.name or f"dragon_process_{puid}",
+                name=instance.name or default_name(template.kind, puid),
                 cpus=instance.cpus,
                 streams=instance.streams or template.streams,
                 environment={**template.environment, **instance.environment}

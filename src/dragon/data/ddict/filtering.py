@@ -146,7 +146,7 @@ class FilterContextManager:
             node = node_at(shard.settings.node)
             policy = Policy(placement=Policy.Placement.HOST_ID, host_id=node.h_uid)
             mine = self._ddict.manager(shard.settings.manager)
-            process = Process(_choose, (mine, self._code, self._arguments, queue), policy=policy)
+            process = Process(_choose, (mine, self._code, self._arguments, queue), policy=policy, _kind="filter")
             process.start()
             self._processes.append(process)
             items.append(_items(shard.settings.manager, process, queue))

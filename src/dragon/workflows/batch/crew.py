@@ -33,7 +33,7 @@ class Crew:
 
         def start(index: int) -> WorkerProcess:
             with placement.as_member(members[index]):
-                process = Process(work, (index, setting), policy=policies[index])
+                process = Process(work, (index, setting), policy=policies[index], _kind="batch_worker")
                 process.start()
             return NativeWorker(process)
 
