@@ -69,14 +69,21 @@ nb::list waits() {
     return result;
 }
 
+nb::list listed(const std::vector<SpanInfo>& spans) {
+    nb::list result;
+    for (const SpanInfo& s : spans)
+        result.append(
+            nb::make_tuple(s.pid, s.thread, name_of(s.purpose), name_of(s.kind), s.what, s.start, s.end));
+    return result;
+}
+
 nb::tuple take_spans(uint64_t next) {
     uint64_t lost;
-    nb::list spans;
-    for (const SpanInfo& s : arena().take_spans(next, lost))
-        spans.append(
-            nb::make_tuple(s.pid, s.thread, name_of(s.purpose), name_of(s.kind), s.what, s.start, s.end));
+    nb::list spans = listed(arena().take_spans(next, lost));
     return nb::make_tuple(spans, next, lost);
 }
+
+nb::list running_tasks() { return listed(arena().running_tasks()); }
 
 std::tuple<std::vector<Offset>, uint64_t> find_queues(uint64_t first, uint64_t most) {
     uint64_t next;
@@ -112,20 +119,24 @@ void bind_inspection(nb::module_& m) {
     m.def("waits", &waits, "Return what every process of the run waits for, as far as recorded.");
     m.def(
         "trace", [](bool on) { arena().trace(on); }, nb::arg("on"),
-        "Start or stop recording waits of 10 us and more, when they end, and the tasks "
-        "of note_task().");
+        "Start or stop recording tasks, and waits of 10 us and more when they end.");
+    m.def("tracing", [] { return arena().tracing(); }, "Whether waits and tasks are recorded.");
     m.def(
-        "begin_span", [] { return arena().tracing() ? now() : Nanoseconds{0}; },
-        "Return the time in nanoseconds of the monotonic clock while the run is traced, "
-        "otherwise 0.");
-    m.def(
-        "note_task",
-        [](uint64_t which, Nanoseconds start) {
-            arena().note_span(which, Purpose::Task, thread_id(), start);
+        "begin_task",
+        [](uint64_t which) {
+            Nanoseconds start = now();
+            arena().begin_task(which, thread_id(), start);
+            return start;
         },
+        nb::arg("which"),
+        "Record that this thread begins a task, identified by an even number below 2**56. "
+        "Returns the time, in nanoseconds of the monotonic clock.");
+    m.def(
+        "end_task", [](uint64_t which, Nanoseconds start) { arena().end_task(which, thread_id(), start); },
         nb::arg("which"), nb::arg("start"),
-        "Record a task, identified by a number below 2**56, that this thread has run "
-        "since `start`.");
+        "Record that this thread has ended the task that it began at `start`. `which` is "
+        "its number, or the next, odd one if it failed.");
+    m.def("running_tasks", &running_tasks, "Return the tasks that processes run now.");
     m.def("take_spans", &take_spans, nb::arg("next"),
           "Return the spans recorded from the number `next` on, the number for the next "
           "call, and how many were lost.");

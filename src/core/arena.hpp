@@ -150,7 +150,7 @@ struct SlotInfo {
 };
 
 // The operation for which a process waits. None: no process waits. Task is not a wait but a task that a
-// worker of a pool ran.
+// worker of a pool runs.
 enum class Purpose : uint8_t { None = 0, Get, Put, Read, Join, Acquire, Wait, Task };
 
 struct WaitInfo {
@@ -165,8 +165,11 @@ struct WaitInfo {
     std::shared_ptr<const std::vector<pid_t>> attached;
 };
 
-// A wait that has ended, or a task that ran. `what` is the offset of the object, or the value that the
-// process passed to note_span().
+inline constexpr uint64_t kTaskFailed = 1;  // in the number of a task
+
+// A wait that has ended, or a task that ran or runs. `what` is the offset of the object, or the value that
+// the process passed to begin_task(), with kTaskFailed for a task that failed. `end` is 0 while the task
+// runs.
 struct SpanInfo {
     pid_t pid;
     uint64_t thread;
@@ -288,7 +291,12 @@ class Arena {
     // While tracing is on, each wait is recorded when it has ended, and so are the spans that processes note.
     void trace(bool on);
     bool tracing() const;
-    void note_span(uint64_t what, Purpose purpose, uint64_t thread, Nanoseconds start);
+    // Record that this thread begins a task, or has ended one that began at `start`; if the process ends
+    // first, the task has failed. The lowest bit of `which` is that of kTaskFailed.
+    void begin_task(uint64_t which, uint64_t thread, Nanoseconds start);
+    void end_task(uint64_t which, uint64_t thread, Nanoseconds start);
+    std::vector<SpanInfo> running_tasks() const;
+    void note_span(pid_t pid, uint64_t what, Purpose purpose, uint64_t thread, Nanoseconds start);
     // Returns the spans from number `next` on, and sets `next` for the following call. `lost` is set to the
     // number of spans that were overwritten or never completed.
     std::vector<SpanInfo> take_spans(uint64_t& next, uint64_t& lost) const;
@@ -370,6 +378,7 @@ class Arena {
     void drop(Handle handle, Role role, uint32_t kind, Entry& entry, Nanoseconds limit = kForever);
     void check(Handle handle, Role role) const;
     bool reap_slot(Slot& slot, OwnerId owner);
+    void fail_tasks(Slot& slot);  // those that a process was running when it ended
     void release_all(Slot& slot);
     void repair_structures(OwnerId dead);
     bool owns_block_of(OwnerId owner, size_t c) const;

@@ -13,8 +13,8 @@ int Arena::begin_wait(Offset object, Purpose purpose, uint64_t thread, Nanosecon
     for (int place = 0; Wait& w : s.waits) {
         uint64_t nothing = 0;
         if (w.what.load(std::memory_order_relaxed) == 0 && w.what.compare_exchange_strong(nothing, what)) {
-            w.since.store(since, std::memory_order_relaxed);
             w.thread.store(thread, std::memory_order_relaxed);
+            w.since.store(since, std::memory_order_release);
             return place;
         }
         ++place;
@@ -27,10 +27,48 @@ void Arena::end_wait(int place) {
     Wait& w = slot(self()).waits[place];
     if (tracing()) {
         uint64_t what = w.what.load(std::memory_order_relaxed);
-        note_span(what & Wait::kObject, static_cast<Purpose>(what >> Wait::kPurposeShift), w.thread.load(),
+        note_span(slot(self()).pid.load(), what & Wait::kObject, purpose_of(what), w.thread.load(),
                   w.since.load());
     }
-    w.what.store(0, std::memory_order_relaxed);
+    w.clear();
+}
+
+void Arena::begin_task(uint64_t which, uint64_t thread, Nanoseconds start) {
+    begin_wait(which, Purpose::Task, thread, start);
+}
+
+void Arena::end_task(uint64_t which, uint64_t thread, Nanoseconds start) {
+    Slot& s = slot(self());
+    note_span(s.pid.load(), which, Purpose::Task, thread, start);
+    for (Wait& w : s.waits)
+        if (w.is_task() && w.thread.load() == thread && w.since.load() == start) w.clear();
+}
+
+void Arena::fail_tasks(Slot& s) {
+    for (Wait& w : s.waits) {
+        Nanoseconds since = w.since.load();
+        if (!w.is_task() || since == 0) continue;
+        uint64_t which = (w.what.load() & Wait::kObject) | kTaskFailed;
+        if (tracing()) note_span(s.pid.load(), which, Purpose::Task, w.thread.load(), since);
+        w.clear();
+    }
+}
+
+std::vector<SpanInfo> Arena::running_tasks() const {
+    std::vector<SpanInfo> result;
+    for (uint32_t i = 0; i < header().slots_used.load(); ++i) {
+        const Slot& s = header().slots[i];
+        if (s.state.load() != kLive) continue;
+        for (const Wait& w : s.waits) {
+            uint64_t what = w.what.load();
+            Nanoseconds since = w.since.load();
+            uint64_t thread = w.thread.load();
+            if (purpose_of(what) == Purpose::Task && since != 0 && w.since.load() == since)
+                result.push_back(
+                    {s.pid.load(), thread, Purpose::Task, Kind::Free, what & Wait::kObject, since, 0});
+        }
+    }
+    return result;
 }
 
 void Arena::trace(bool on) {
@@ -42,7 +80,7 @@ void Arena::trace(bool on) {
 
 bool Arena::tracing() const { return header().tracing.load(std::memory_order_relaxed) != 0; }
 
-void Arena::note_span(uint64_t what, Purpose purpose, uint64_t thread, Nanoseconds start) {
+void Arena::note_span(pid_t pid, uint64_t what, Purpose purpose, uint64_t thread, Nanoseconds start) {
     constexpr Nanoseconds kShortest = 10'000;
     Nanoseconds end = now();
     if (end - start < kShortest) return;
@@ -53,7 +91,7 @@ void Arena::note_span(uint64_t what, Purpose purpose, uint64_t thread, Nanosecon
     s.thread = thread;
     s.start = start;
     s.end = end;
-    s.pid = slot(self()).pid.load();
+    s.pid = pid;
     bool is_object = purpose != Purpose::Task && what >= region_start(0) && what < size_ - sizeof(Object);
     s.kind = static_cast<uint32_t>(is_object ? meta(what).kind() : Kind::Free);
     s.number.store(number + 1);
@@ -74,7 +112,7 @@ std::vector<SpanInfo> Arena::take_spans(uint64_t& next, uint64_t& lost) const {
         uint64_t number = s.number.load();
         SpanInfo found{s.pid,
                        s.thread,
-                       static_cast<Purpose>(s.what.load() >> Wait::kPurposeShift),
+                       purpose_of(s.what.load()),
                        static_cast<Kind>(s.kind.load()),
                        s.what & Wait::kObject,
                        s.start,
@@ -101,11 +139,11 @@ std::vector<WaitInfo> Arena::waits() const {
         for (Wait& w : s.waits) {
             uint64_t what = w.what.load();
             Offset object = what & Wait::kObject;
-            if (!what || !inside(object, sizeof(Object))) continue;
+            if (!what || w.is_task() || !inside(object, sizeof(Object))) continue;
             if (auto& found = attached[object]; !found) found = std::make_shared<std::vector<pid_t>>();
             result.push_back({s.pid.load(),
                               w.thread.load(),
-                              static_cast<Purpose>(what >> Wait::kPurposeShift),
+                              purpose_of(what),
                               object,
                               meta(object).kind(),
                               w.since.load(),

@@ -93,15 +93,24 @@ struct ClassState {
     std::atomic<uint64_t> committed, committed_meta;  // bytes for which pages are allocated
 };
 
-// What a thread of a process waits for. Written before the thread sleeps, so that a run that hangs can be
-// inspected.
+// What a thread of a process waits for, or the task that it runs. Written before the thread sleeps, so that a
+// run that hangs can be inspected.
 struct Wait {
     static constexpr int kPurposeShift = 56;  // the bits below hold the offset of the object
     static constexpr uint64_t kObject = (uint64_t{1} << kPurposeShift) - 1;
-    std::atomic<uint64_t> what{0};  // the object and the purpose; 0: the thread does not wait
+    std::atomic<uint64_t> what{0};  // the object or task, and the purpose; 0: this place is free
     std::atomic<Nanoseconds> since{0};
     std::atomic<uint64_t> thread{0};
+
+    bool is_task() const;
+    void clear() {
+        since.store(0, std::memory_order_relaxed);
+        what.store(0, std::memory_order_release);
+    }
 };
+
+inline Purpose purpose_of(uint64_t what) { return static_cast<Purpose>(what >> Wait::kPurposeShift); }
+inline bool Wait::is_task() const { return purpose_of(what.load()) == Purpose::Task; }
 
 struct alignas(64) Slot {
     Word state, generation;

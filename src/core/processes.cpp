@@ -169,6 +169,7 @@ bool Arena::reap_slot(Slot& s, OwnerId owner) {
         repair_structures(owner);
         release_all(s);
         if (s.owned.load() != 0) free_owned_by(owner);
+        fail_tasks(s);
         s.state = kFree;
         return true;
     } catch (const StillLocked&) {
@@ -193,6 +194,7 @@ bool Arena::leave() {
     } catch (const StillLocked&) {
         return false;
     }
+    fail_tasks(s);
     self_ = 0;
     s.state = kFree;
     return true;

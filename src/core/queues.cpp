@@ -32,7 +32,7 @@ std::vector<QueueInfo> Arena::queues(const std::vector<Offset>& offsets) const {
         for (Wait& w : s.waits) {
             uint64_t what = w.what.load(std::memory_order_relaxed);
             if (!what) continue;
-            auto purpose = static_cast<Purpose>(what >> Wait::kPurposeShift);
+            Purpose purpose = purpose_of(what);
             auto& [getting, putting] = waiting[what & Wait::kObject];
             getting += purpose == Purpose::Get || purpose == Purpose::Read;
             putting += purpose == Purpose::Put;

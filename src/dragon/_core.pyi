@@ -362,13 +362,21 @@ class _Wait(TypedDict):
     is_set: NotRequired[bool]  # an event
 
 def trace(on: bool) -> None:
-    """Start or stop recording waits of 10 us and more, when they end, and the tasks of note_task()."""
+    """Start or stop recording tasks, and waits of 10 us and more when they end."""
 
-def begin_span() -> int:
-    """Return the time in nanoseconds of the monotonic clock while the run is traced, otherwise 0."""
+def tracing() -> bool:
+    """Whether waits and tasks are recorded."""
 
-def note_task(which: int, start: int) -> None:
-    """Record a task, identified by a number below 2**56, that this thread has run since `start`."""
+def begin_task(which: int) -> int:
+    """Record that this thread begins a task, identified by an even number below 2**56. Returns the time, in
+    nanoseconds of the monotonic clock."""
+
+def end_task(which: int, start: int) -> None:
+    """Record that this thread has ended the task that it began at `start`. `which` is its number, or the next, odd
+    one if it failed. The end of a process is recorded as the failure of its tasks."""
+
+def running_tasks() -> list[tuple[int, int, str, str, int, int, int]]:
+    """Return the tasks that processes run now, as take_spans() does, with 0 for their end."""
 
 def take_spans(next: int) -> tuple[list[tuple[int, int, str, str, int, int, int]], int, int]:
     """Return the spans recorded from the number `next` on, the number for the next call, and how many were lost.

@@ -1116,7 +1116,7 @@ void waits_and_tasks_are_noted_while_the_run_is_traced() {
     wait_for(50'000);
     wait_for(
         -1'000'000'000);  // too short to be seen in a trace, however long this thread is kept from running
-    a.note_span(3, Purpose::Task, 8, now() - 20'000);
+    a.end_task(3, 8, now() - 20'000);
     std::vector<SpanInfo> spans = a.take_spans(next, lost);
     CHECK(spans.size() == 2 && lost == 0);
     CHECK(spans[0].pid == getpid() && spans[0].thread == 7 && spans[0].purpose == Purpose::Get);
@@ -1129,10 +1129,36 @@ void waits_and_tasks_are_noted_while_the_run_is_traced() {
     CHECK(a.take_spans(next, lost).empty() && lost == 0);
 }
 
+void a_task_is_told_while_it_runs() {
+    Arena& a = new_arena();
+    a.trace(true);
+    Nanoseconds start = now() - 20'000;
+    a.begin_task(4, 8, start);
+    std::vector<SpanInfo> running = a.running_tasks();
+    CHECK(running.size() == 1 && running[0].pid == getpid() && running[0].thread == 8);
+    CHECK(running[0].what == 4 && running[0].purpose == Purpose::Task && running[0].start == start);
+    CHECK(running[0].end == 0 && a.waits().empty());
+    a.end_task(4, 8, start);
+    CHECK(a.running_tasks().empty());
+}
+
+void a_task_during_which_its_process_ended_has_failed() {
+    Arena& a = new_arena();
+    a.trace(true);
+    Nanoseconds start = now() - 20'000;
+    pid_t child = fork_child([&] { a.begin_task(4, 8, start); });
+    join_child(child);
+    a.reap_dead();
+    uint64_t next = 0, lost;
+    std::vector<SpanInfo> spans = a.take_spans(next, lost);
+    CHECK(spans.size() == 1 && spans[0].pid == child && spans[0].what == (4 | kTaskFailed));
+    CHECK(spans[0].start == start && a.running_tasks().empty());
+}
+
 void of_more_spans_than_are_kept_the_newest_are_told() {
     Arena& a = new_arena();
     a.trace(true);
-    for (uint64_t i = 0; i < kSpans + 100; ++i) a.note_span(i, Purpose::Task, 1, now() - 20'000);
+    for (uint64_t i = 0; i < kSpans + 100; ++i) a.end_task(i, 1, now() - 20'000);
     uint64_t next = 0, lost;
     std::vector<SpanInfo> spans = a.take_spans(next, lost);
     CHECK(lost == 100 && spans.size() == kSpans && next == kSpans + 100);
@@ -1146,7 +1172,7 @@ void processes_note_spans_while_others_are_read() {
     std::vector<pid_t> children;
     for (uint64_t which : {1, 2})
         children.push_back(fork_child([&] {
-            for (uint64_t i = 0; i < kEach; ++i) a.note_span(which, Purpose::Task, which, now() - 20'000);
+            for (uint64_t i = 0; i < kEach; ++i) a.end_task(which, which, now() - 20'000);
         }));
     uint64_t next = 0, lost, all_lost = 0, seen = 0;
     auto take = [&] {
@@ -2009,6 +2035,8 @@ const Test tests[] = {
     TEST(threads_attach_and_release_at_the_same_time),
     TEST(what_a_process_waits_for_is_seen_from_outside),
     TEST(waits_and_tasks_are_noted_while_the_run_is_traced),
+    TEST(a_task_is_told_while_it_runs),
+    TEST(a_task_during_which_its_process_ended_has_failed),
     TEST(of_more_spans_than_are_kept_the_newest_are_told),
     TEST(processes_note_spans_while_others_are_read),
     TEST(each_of_a_few_threads_notes_its_own_wait),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,28 @@ if __name__ == "__main__":
             except ZeroDivisionError:
                 pass
     print("told", flush=True)
+    sys.stdin.read()
+    pool.close()
+    pool.join()
+"""
+RUNNING = """
+import os, signal, sys, time
+from dragon.native.pool import Pool
+
+def wait_for_a_file(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+def be_killed(path):
+    wait_for_a_file(path)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    pool = Pool(2)
+    tasks = [pool.apply_async(wait_for_a_file, (sys.argv[1],)), pool.apply_async(be_killed, (sys.argv[2],))]
+    print("told", flush=True)
+    for task in tasks:
+        task.wait()
     sys.stdin.read()
     pool.close()
     pool.join()
@@ -95,6 +118,38 @@ def test_the_server_tells_the_tasks_of_an_interval(link: str, wait_until: WaitUn
     assert (after["tasks"], after["count"]) == ([], 0)
 
 
+def test_a_task_is_told_while_it_runs_and_as_failed_if_its_worker_is_killed(
+    site: Site, wait_until: WaitUntil, tmp_path: Path
+) -> None:
+    def told() -> list[tuple[str, bool, bool]]:
+        return sorted((name, end is None, failed) for _, _, end, name, failed in nodes_of(link)[0]["tasks"])
+
+    ends = tmp_path / "ends", tmp_path / "killed"
+    with serving(site, "told", "--dashboard", "-T", "5", site.write(RUNNING), *ends) as link:
+        wait_until(lambda: told() == [("be_killed", True, False), ("wait_for_a_file", True, False)])
+        ends[1].touch()
+        wait_until(lambda: told() == [("be_killed", False, True), ("wait_for_a_file", True, False)])
+        ends[0].touch()
+        wait_until(lambda: told() == [("be_killed", False, True), ("wait_for_a_file", False, False)])
+
+
+def test_the_timeline_shows_a_task_that_still_runs(site: Site, browser: Any, tmp_path: Path) -> None:
+    ends = tmp_path / "ends", tmp_path / "killed"
+    with serving(site, "told", "--dashboard", "-T", "5", site.write(RUNNING), *ends) as link:
+        browser.goto(link)
+        browser.locator("#timeline").scroll_into_view_if_needed()
+        browser.locator("#timeline[data-tasks='2']").wait_for()
+        assert browser.locator("#tasks").inner_text() == "2 tasks; 2 still run."
+        place = browser.evaluate(PLACES)[0]
+        browser.locator("#timeline canvas").hover(position={"x": place["x"], "y": place["y"]})
+        name, outcome, times, where = browser.locator("#tip").inner_text().splitlines()
+        assert (name in ("wait_for_a_file", "be_killed"), outcome) == (True, "a task that still runs")
+        assert " to " not in times
+        assert where.startswith("in pool_worker_")
+        for end in ends:
+            end.touch()
+
+
 def test_each_node_tells_the_tasks_of_its_own_processes(site: Site, wait_until: WaitUntil) -> None:
     with run(site, "-T", "5", "--nodes", "2", words=("node-1",)) as link:
         wait_until(lambda: counted(nodes_of(link)) == DONE)
@@ -130,7 +185,7 @@ def test_the_page_asks_for_the_tasks_of_the_interval_that_it_shows(link: str, br
     browser.evaluate("page.timeline.zoom({ from: page.run.now - 0.01, to: page.run.now })")
     start = browser.evaluate("page.timeline.shown.from")
     browser.locator("#timeline[data-tasks='0']").wait_for()
-    assert browser.locator("#tasks").inner_text() == "No task of a pool or a batch has ended in this interval."
+    assert browser.locator("#tasks").inner_text() == "No task of a pool or a batch ran in this interval."
     assert any(f"tasks?start={start!r}&" in url for url in asked)
 
 

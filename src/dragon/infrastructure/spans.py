@@ -29,17 +29,19 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """A task of a pool or a batch that a process has run. Times are in seconds since 1970."""
+    """A task of a pool or a batch that a process has run, or runs: its end is None then. Times are in seconds since
+    1970.
+    """
 
     pid: int
     start: float
-    end: float
+    end: float | None
     name: str
     failed: bool
 
 
 class NodeTasks(msgspec.Struct, frozen=True):
-    """Tasks that a node's processes ran in an interval.
+    """Tasks that a node's processes ran in an interval, or run now.
 
     `count` is how many the node knows, of which `tasks` may be a part. Tasks that ended before `known_since` are not
     kept any more; it is 0 while all are. `lost` tasks or waits were not recorded at all, because there were too many.
@@ -54,8 +56,8 @@ class NodeTasks(msgspec.Struct, frozen=True):
 
 def failed_or_longest(spans: list[Span], most: int) -> list[Span]:
     """Return at most that many spans of tasks: those that failed, then the longest."""
-    if len(spans) <= most:
-        return spans
+    if len(spans) <= most or not most:
+        return spans[:most]
     ranks = [math.inf if span.failed else span.end - span.start for span in spans]
     least = sorted(ranks)[-most]
     return [span for span, rank in zip(spans, ranks, strict=True) if rank >= least][-most:]

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from multiprocessing.util import _flush_std_streams  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dragon import _core
 from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import DragonError, NodeLostError
 from dragon.infrastructure.system_errors import may_pass
@@ -21,7 +20,7 @@ from dragon.native.outcomes import Outcome, failed, returned
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import this_run
-from dragon.runtime.tracing import note_task
+from dragon.runtime.tracing import begin_task, end_task
 from dragon.signals import how_ended
 
 if TYPE_CHECKING:
@@ -181,13 +180,12 @@ def work(
             doing[index] = FINISHED
             return
         ticket, function, args, kwargs = task
-        begun = _core.begin_span()
+        begun = begin_task(function, args)
         try:
             outcome = returned(function(*args, **kwargs), offered, lasting=away)
         except Exception as error:
             outcome = failed(error, wrap_exceptions)
-        if begun:
-            note_task(function, args, begun, failed=not outcome[0])
+        end_task(begun, failed=not outcome[0])
         _flush()
         _put_result(results, ticket, outcome, wrap_exceptions)
         done += 1

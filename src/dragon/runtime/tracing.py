@@ -13,13 +13,15 @@ from dragon.infrastructure.spans import task_word
 from dragon.runtime.agent_client import ask
 from dragon.runtime.protocol.telemetry import NameTask
 
-__all__ = ["note_task"]
+__all__ = ["begin_task", "end_task"]
 
 _numbers: dict[str, int] = {}
 
 
-def note_task(function: Callable[..., Any], arguments: tuple[Any, ...], begun: int, failed: bool) -> None:
-    """Record a task of this thread that began at `begun`, the value of _core.begin_span()."""
+def begin_task(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[int, int] | None:
+    """Record that this thread begins a task. Returns what end_task() takes; None if the run is not traced."""
+    if not _core.tracing():
+        return None
     if function in (mapstar, starmapstar):
         function = arguments[0][0]
     while isinstance(function, partial):
@@ -27,4 +29,12 @@ def note_task(function: Callable[..., Any], arguments: tuple[Any, ...], begun: i
     name = getattr(function, "__qualname__", type(function).__qualname__)
     if name not in _numbers:
         _numbers[name] = ask(NameTask(name))
-    _core.note_task(task_word(_numbers[name], failed), begun)
+    number = _numbers[name]
+    return number, _core.begin_task(task_word(number, failed=False))
+
+
+def end_task(begun: tuple[int, int] | None, failed: bool) -> None:
+    """Record that this thread has ended the task for which begin_task() returned `begun`."""
+    if begun is not None:
+        number, start = begun
+        _core.end_task(task_word(number, failed), start)

@@ -1,10 +1,11 @@
-"""The newest tasks that processes of a node have run."""
+"""The newest tasks that processes of a node have run, and those that they run now."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
-from dragon.infrastructure.spans import NodeTasks, Span, failed_or_longest, tasks_of
+from dragon.infrastructure.spans import NodeTasks, Span, Task, failed_or_longest, tasks_of
 
 __all__ = ["RecentTasks"]
 
@@ -26,7 +27,11 @@ class RecentTasks:
             self._known_since = max(self._known_since, self._tasks[0].end)
         self._tasks.append(span)
 
-    def between(self, start: float, end: float, most: int) -> NodeTasks:
-        """Return at most that many of the tasks that ran between two times: those that failed, then the longest."""
-        found = [span for span in self._tasks if span.end >= start and span.start <= end]
-        return NodeTasks(self._node, tasks_of(failed_or_longest(found, most)), len(found), self._known_since, self.lost)
+    def between(self, start: float, end: float, most: int, running: Sequence[Task] = ()) -> NodeTasks:
+        """Return at most that many of the tasks that ran between two times: those of `running`, then those that failed,
+        then the longest.
+        """
+        runs = [task for task in running if task.start <= end]
+        ended = [span for span in self._tasks if span.end >= start and span.start <= end]
+        told = [*runs[:most], *tasks_of(failed_or_longest(ended, max(most - len(runs), 0)))]
+        return NodeTasks(self._node, told, len(runs) + len(ended), self._known_since, self.lost)

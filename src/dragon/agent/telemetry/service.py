@@ -169,7 +169,7 @@ class Telemetry:
             return []
         peers = self._services.peers
         share = asked.most // (len(peers.members) if peers is not None else 1)
-        return [self._tracer.tasks.between(asked.start, asked.end, max(share, 1))]
+        return [self._tracer.tasks_between(asked.start, asked.end, max(share, 1))]
 
     def families(self) -> list[Family[Told]]:
         """Return the newest values in Prometheus' form."""

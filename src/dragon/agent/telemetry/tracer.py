@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dragon import _core
 from dragon.agent.services import Services
 from dragon.agent.telemetry.recent_tasks import RecentTasks
-from dragon.infrastructure.spans import Span, task_of
+from dragon.infrastructure.spans import NodeTasks, Span, Task, task_of
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ _FLOW_BITS, _MESSAGE_BITS = 20, 24  # of a message's link; the node is above the
 class Tracer:
     """Gives `store` the new spans periodically until it is closed. `names` are the names of tasks, by number.
 
-    `tasks` are the newest tasks. Raises MemoryError if there is not enough shared memory.
+    Raises MemoryError if there is not enough shared memory.
     """
 
     def __init__(self, services: Services, names: list[str], store: Callable[[list[Span]], None]) -> None:
         self._services = services
         self._names = names
         self._store = store
-        self.tasks = RecentTasks(services.run.node)
+        self._tasks = RecentTasks(services.run.node)
         self._messages: list[Span] = []
         self._next = 0
         self._lost = 0
@@ -55,7 +55,11 @@ class Tracer:
 
     def _collect(self) -> None:
         self._timer = self._services.loop.call_later(_COLLECT_INTERVAL_S, self._collect)
-        since_1970 = time.time() - time.monotonic()
+        self._take()
+
+    def _take(self) -> None:
+        """Take what was recorded since the last call."""
+        since_1970 = _since_1970()
         noted, self._next, lost = _core.take_spans(self._next)
         if lost and not self._lost:
             log.warning("processes wait and do tasks faster than they can be traced; some of it is missing")
@@ -66,13 +70,23 @@ class Tracer:
             if what == "task":
                 number, failed = task_of(which)
                 span = Span(began, ended, pid, thread, what, self._names[number], failed=failed)
-                self.tasks.add(span)
+                self._tasks.add(span)
             else:
                 span = Span(began, ended, pid, thread, what, f"{kind} {which:#x}")
             spans.append(span)
-        self.tasks.lost = self._lost
+        self._tasks.lost = self._lost
         if spans:
             self._store(spans)
+
+    def tasks_between(self, start: float, end: float, most: int) -> NodeTasks:
+        """Return at most that many of the tasks that ran between two times (seconds since 1970), or run now."""
+        self._take()  # first, as a task that ends now is no longer among those that run
+        since_1970 = _since_1970()
+        running = [
+            Task(pid, since_1970 + begun / 1e9, None, self._names[task_of(which)[0]], False)
+            for pid, _, _, _, which, begun, _ in _core.running_tasks()
+        ]
+        return self._tasks.between(start, end, most, running)
 
     # ---- what passes through the agent
 
@@ -99,8 +113,12 @@ class Tracer:
         self._timer.cancel()
         _core.trace(False)
         self._watch(None, None, None)
-        self._collect()
-        self._timer.cancel()
+        self._take()
+
+
+def _since_1970() -> float:
+    """Return the time that the monotonic clock has at its zero, in seconds since 1970."""
+    return time.time() - time.monotonic()
 
 
 def _link(node: int, flow: int, number: int) -> int:

@@ -12,7 +12,7 @@ class Tasks {
     this.byPuid = new Map(); // those that each process ran, in the order of their starts
   }
 
-  // Ask for those that ran between two times, if the run records them.
+  // Ask for those that ran between two times, or run now, if the run records them.
   async look(run, rows, from, to) {
     [this.run, this.from] = [run, from];
     this.nodes = run.level >= LEVEL_OF_TASKS ? await this.source.tasks(from, to) : [];
@@ -20,10 +20,10 @@ class Tasks {
     this.byPuid = new Map();
     for (const { node, tasks } of this.nodes) {
       for (const [pid, start, end, name, failed] of tasks) {
-        const row = livedAt(lives.get(`${node}:${pid}`) ?? [], end);
+        const row = livedAt(lives.get(`${node}:${pid}`) ?? [], end ?? start);
         if (!row) continue;
         if (!this.byPuid.has(row.puid)) this.byPuid.set(row.puid, []);
-        this.byPuid.get(row.puid).push({ start, end, name, failed });
+        this.byPuid.get(row.puid).push({ start, end: end ?? Math.max(run.now, start), name, failed, runs: end === null });
       }
     }
     for (const tasks of this.byPuid.values()) tasks.sort((a, b) => a.start - b.start);
@@ -36,8 +36,10 @@ class Tasks {
     if (!this.nodes.length) return "Tasks are not recorded; the log of the run says why.";
     const count = this.nodes.reduce((sum, node) => sum + node.count, 0);
     const shown = this.nodes.reduce((sum, node) => sum + node.tasks.length, 0);
-    const parts = [count ? plural(count, "task") : "No task of a pool or a batch has ended in this interval"];
+    const running = this.nodes.flatMap((node) => node.tasks).filter(([, , end]) => end === null).length;
+    const parts = [count ? plural(count, "task") : "No task of a pool or a batch ran in this interval"];
     if (shown < count) parts[0] = `${shown.toLocaleString("en")} of ${parts[0]}: those that failed and the longest; zoom in to see the others`;
+    if (running) parts.push(`${running.toLocaleString("en")} still ${running > 1 ? "run" : "runs"}`);
     const since = Math.max(0, ...this.nodes.map((node) => node.known_since));
     if (since > this.from) parts.push(`not all that ended before ${clock(since)} are kept`);
     if (this.nodes.some((node) => node.lost)) parts.push("some were not recorded, as there were too many at once");

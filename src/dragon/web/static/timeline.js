@@ -184,8 +184,10 @@ class Timeline {
   }
 
   aboutTask(task, row) {
-    const times = `${toMilliseconds(task.start)} to ${toMilliseconds(task.end)}, ${brief(task.end - task.start)}`;
-    return [task.name, task.failed ? "a task that failed" : "a task", times, `in ${row.name}, puid ${row.puid}, ${row.host}`];
+    const until = task.runs ? "" : ` to ${toMilliseconds(task.end)}`;
+    const outcome = task.runs ? "a task that still runs" : task.failed ? "a task that failed" : "a task";
+    const times = `${toMilliseconds(task.start)}${until}, ${brief(task.end - task.start)}`;
+    return [task.name, outcome, times, `in ${row.name}, puid ${row.puid}, ${row.host}`];
   }
 
   up(event) {

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from dragon import _core
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
@@ -22,7 +21,7 @@ from dragon.native.workers import FINISHED, pass_on_end, quietly
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.serialization import loads
 from dragon.runtime.streams import DEVNULL, STDOUT
-from dragon.runtime.tracing import note_task
+from dragon.runtime.tracing import begin_task, end_task
 from dragon.workflows.batch.call import Kind, Streams, substituted
 from dragon.workflows.batch.leftovers import Leftovers
 from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
@@ -155,7 +154,7 @@ def _call(
     target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], streams: Streams, leftovers: Leftovers
 ) -> Sent:
     """Return the packed result of a function."""
-    begun, failed = _core.begin_span(), True
+    begun, failed = begin_task(target, args), True
     try:
         with leftovers.of(target):
             if streams == (None, None):
@@ -166,8 +165,7 @@ def _call(
         failed = False
         return sent
     finally:
-        if begun:
-            note_task(target, args, begun, failed)
+        end_task(begun, failed)
 
 
 @contextmanager
