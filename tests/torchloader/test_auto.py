@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from loader_datasets import Computing, Stored
+from stream_datasets import Numbers
 
 from conftest import Site
 from dragon.claims import Claim
@@ -117,6 +118,48 @@ def test_programs_of_a_node_share_its_cores_and_one_has_those_of_a_killed_one(
         pass
     (site.folder / "stop").touch()
     assert two.communicate() == ("", "")
+
+
+def test_a_variable_makes_loaders_choose_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHLOADER_AUTO", "1")
+    with loader_of(Computing(LONG, 0.005), num_workers=3) as loader:
+        assert loader.workers == 1
+        for _ in loader:
+            if loader.tuning is not None:
+                break
+
+
+def test_with_the_variable_a_stream_dataset_has_the_streams_that_the_program_gave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def batches() -> list[list[int]]:
+        with loader_of(Numbers(20), num_workers=3, batch_size=2, seed=None) as loader:
+            assert loader.streams == 3
+            return list(loader)
+
+    fixed = batches()
+    monkeypatch.setenv("TORCHLOADER_AUTO", "1")
+    assert batches() == fixed
+
+
+@pytest.mark.parametrize(
+    ("variables", "workers"),
+    [({}, 0), ({"TORCHLOADER_WORKERS": "4"}, 2), ({"TORCHLOADER_AUTO": "0"}, 2)],
+    ids=["no workers", "a job of torchloader", "0"],
+)
+def test_the_variable_leaves_other_loaders_alone(
+    variables: dict[str, str], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ({"TORCHLOADER_AUTO": "1"} | variables).items():
+        monkeypatch.setenv(name, value)
+    with loader_of(range(4), num_workers=workers) as loader:
+        assert (loader.workers, list(loader), loader.tuning) == (workers, [[0], [1], [2], [3]], None)
+
+
+def test_another_value_of_the_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHLOADER_AUTO", "yes")
+    with pytest.raises(ValueError, match=r"TORCHLOADER_AUTO must be 1, .* or 0, not 'yes'"):
+        loader_of(range(4), num_workers=2)
 
 
 def _within(cores: float) -> Callable[[list[bytes]], bytes]:

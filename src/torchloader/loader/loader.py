@@ -19,7 +19,6 @@ from torchloader.loader.checks import (
     check_stream_options,
     check_timeout,
     check_worker_options,
-    check_workers,
     is_iterable_style,
 )
 from torchloader.loader.counters import Counters, Given
@@ -33,7 +32,7 @@ from torchloader.loader.rest import standing_of, tell
 from torchloader.loader.samplers import rank_of, restore, state_of
 from torchloader.loader.stream_iteration import StreamIteration
 from torchloader.loader.streams import StreamOrder
-from torchloader.loader.tuner import tuner_of
+from torchloader.loader.tuner import by_environment, tuner_of
 
 __all__ = ["ElasticDataLoader"]
 
@@ -138,10 +137,10 @@ class ElasticDataLoader(Attributes):
         before = vars(self).keys() - {"_is_made"}  # what a subclass has set
         self._is_made = False
         count = num_workers if workers is None else workers
-        if count != "auto":
-            check_workers(num_workers=count)
         # An iterable-style dataset may share its samples among ranks itself.
         is_streaming = is_iterable_style(dataset)
+        if count != "auto":
+            count, streams = by_environment(count, streams, is_streaming)
         is_placed = rank is not None or world_size is not None
         self._is_unaware = not (is_streaming or is_placed or sampler is not None or batch_sampler is not None)
         rank, world_size = place_of(rank, world_size)

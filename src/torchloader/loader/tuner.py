@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Literal, Protocol
 
 from dragon.native.machine import Node
 from torchloader.loader.budget import Budget, cores_of_node
+from torchloader.loader.checks import check_workers
 from torchloader.loader.look import Look
 from torchloader.loader.members import Tally
 from torchloader.loader.search import Search
 from torchloader.loader.tuning import Limit, Tuning
 
-__all__ = ["Resizable", "Tuner", "tuner_of"]
+__all__ = ["AUTO", "Resizable", "Tuner", "by_environment", "tuner_of"]
+
+AUTO = "TORCHLOADER_AUTO"
 
 _BATCHES = 8  # of a look, at least, and 2 for each worker
 _FEWEST, _MOSTLY = 3, 0.5  # batches that suffice, one for each worker, if that fraction of the time was waited
@@ -183,6 +187,24 @@ class Tuner:
         """Stop choosing, and release the cores."""
         self._is_closed = True
         self._budget.close()
+
+
+def by_environment(workers: int, streams: int | None, is_streaming: bool) -> tuple[int | Literal["auto"], int | None]:
+    """Return the numbers of workers and streams of a loader to which the program gave these: "auto" with workers if
+    TORCHLOADER_AUTO is 1, except in jobs of torchloader, where the scheduler chooses.
+
+    Raises TypeError or ValueError for a number that cannot be one of workers, ValueError if the variable is not 0 or 1.
+    """
+    check_workers(num_workers=workers)
+    text = os.environ.get(AUTO, "")
+    if text not in ("", "0", "1"):
+        raise ValueError(
+            f'{AUTO} must be 1, with which loaders choose their number of workers as num_workers="auto" does, or 0, '
+            f"not {text!r}"
+        )
+    if text != "1" or not workers or "TORCHLOADER_WORKERS" in os.environ:
+        return workers, streams
+    return "auto", workers if is_streaming and streams is None else streams  # on which its batches depend
 
 
 def tuner_of(max_workers: int | None, streams: int | None, nodes: Collection[str | None]) -> Tuner:
