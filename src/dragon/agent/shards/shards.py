@@ -1,6 +1,6 @@
 """The shards of distributed dictionaries on this node.
 
-They are created, described to other processes, and persisted here, and removed with the dictionary's last user.
+They are created and described to other processes here, and removed with the dictionary's last user.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,12 +19,12 @@ import msgspec
 from dragon import _core
 from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.holding import Holding, Tag, Whose
-from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError, DDictUnableToCreateError
+from dragon.agent.shards.snapshots import Snapshots
+from dragon.infrastructure.ddict_errors import DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Lock, Words
-from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.request import Handler
 from dragon.runtime.protocol.shards import (
     CreateShard,
@@ -44,10 +44,8 @@ from dragon.runtime.protocol.shards import (
     ShardChannel,
     ShardHolders,
 )
-from dragon.shards.entries import Settings, Stored
-from dragon.shards.restoring import persisted_for, restore
+from dragon.shards.entries import Settings
 from dragon.shards.shard import Shard
-from dragon.shards.snapshot import Header, snapshot_path, snapshots_in, write_snapshot
 from dragon.shards.transactions import make_words, mark_gone, words_after
 
 if TYPE_CHECKING:
@@ -56,12 +54,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Shards"]
 
-log = runtime_log("shards")
-
 _Result = TypeVar("_Result")
 
 _CHECK_INTERVAL_S = 1.0
-_HOLD_TIMEOUT_S = 60.0  # seconds until a held checkpoint that nobody persists is dropped
 
 
 class _Dictionary:
@@ -88,16 +83,13 @@ class Shards:
         self._kept: dict[str, _Dictionary] = {}  # by name: destroyed dictionaries that may be restarted
         self._lock = threading.Lock()
         self._service: ShardService | None = None
-        self._files = ThreadPoolExecutor(1, "snapshots")
-        self._wrote = False
-        self._holds = ThreadPoolExecutor(1, "holds")
-        self._held: dict[int, Generator[Stored]] = {}
-        self._last_held = 0
+        self._snapshots = Snapshots()
 
     # ---- lifetime
 
     def handlers(self) -> list[Handler]:
         """Return the handlers of the requests that this answers."""
+        files = self._snapshots
         return [
             ShardChannel.served_by(lambda r: self.service()),
             ListDictionaries.served_by(lambda r: self._descriptors()),
@@ -111,10 +103,12 @@ class Shards:
             OwnCopy.served_by(lambda r: self.copy(r.number, r.manager)),
             ShardHolders.served_by(lambda r: self.holding((r.number, r.manager)).holders),
             PauseWriters.served_by(lambda r: self._shard(r.number, r.manager).pause(r.on)),
-            HoldCheckpoint.served_by(lambda r: self.hold(r.number, r.manager, r.checkpoint)),
-            Persist.served_by(lambda r: self.persist(r.number, r.manager, r.checkpoint, r.held)),
-            Persisted.served_by(lambda r: self.persisted(r.number, r.manager)),
-            RestoreShards.served_by(lambda r: self.restore(r.number, r.managers, r.checkpoint, r.written_by)),
+            HoldCheckpoint.served_by(lambda r: files.hold(self._shard(r.number, r.manager), r.checkpoint)),
+            Persist.served_by(lambda r: files.persist(self._shard(r.number, r.manager), r.checkpoint, r.held)),
+            Persisted.served_by(lambda r: files.persisted(self._shard(r.number, r.manager).settings)),
+            RestoreShards.served_by(
+                lambda r: files.restore([self._shard(r.number, m) for m in r.managers], r.checkpoint, r.written_by)
+            ),
         ]
 
     def create(self, number: str, settings: Settings, teacher: tuple[int, int, int] | None = None) -> Settings:
@@ -186,6 +180,10 @@ class Shards:
             self._remove(known, manager)
         return self.finish() if may_be_due else None
 
+    def finish(self) -> asyncio.Future[None]:
+        """Return a future that is done when all snapshots that were due before are written."""
+        return self._snapshots.finish()
+
     def keep(self, number: str, name: str, descriptor: str) -> asyncio.Future[None] | None:
         """Destroy a dictionary, but keep the content of its shards on this node for revive().
 
@@ -251,6 +249,29 @@ class Shards:
             shard = known.open.pop(manager, None)
         if shard is not None:
             self._after_requests(shard.close)
+
+    def _after_requests(self, do: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
+        """Run `do` in turn, once the service is done with what was requested before: nothing uses a shard then that is
+        no longer known.
+        """
+        if self._service is None:
+            return self._snapshots.in_turn(do, *arguments)
+        done: Future[_Result] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(do(*arguments))
+            except BaseException as error:
+                done.set_exception(error)
+
+        def begin() -> None:
+            try:
+                self._snapshots.in_turn(run)
+            except RuntimeError as error:  # no thread can be started
+                done.set_exception(error)
+
+        self._service.afterwards(begin)
+        return done
 
     def _descriptors(self) -> list[str]:
         """Return the descriptors of the dictionaries that were created on this node."""
@@ -353,128 +374,5 @@ class Shards:
                 raise DestroyedError("the dictionary was destroyed")
             if manager not in known.open:
                 shard = known.open[manager] = Shard(*known.shards[manager])
-                shard.retire = lambda checkpoints: self._retire(shard, checkpoints)
+                shard.retire = lambda checkpoints: self._snapshots.retire(shard, checkpoints)
             return known.open[manager]
-
-    # ---- files
-
-    def finish(self) -> asyncio.Future[None]:
-        """Return a future that is done when all snapshots that were due before are written."""
-        if not self._wrote:
-            nothing = self._loop.create_future()  # the executor starts its thread at first use, and that may fail
-            nothing.set_result(None)
-            return nothing
-        return asyncio.wrap_future(self._in_turn(lambda: None))
-
-    def _in_turn(self, do: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
-        """Run `do`, which works with files, after those given before."""
-        self._wrote = True
-        return self._files.submit(do, *arguments)
-
-    def _after_requests(self, do: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
-        """Run `do` in turn, once the service is done with what was requested before: nothing uses a shard then that is
-        no longer known.
-        """
-        if self._service is None:
-            return self._in_turn(do, *arguments)
-        done: Future[_Result] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(do(*arguments))
-            except BaseException as error:
-                done.set_exception(error)
-
-        def begin() -> None:
-            try:
-                self._in_turn(run)
-            except RuntimeError as error:  # no thread can be started
-                done.set_exception(error)
-
-        self._service.afterwards(begin)
-        return done
-
-    def hold(self, number: str, manager: int, checkpoint: int) -> asyncio.Future[int]:
-        """Keep a checkpoint as it is once the current writer is done. Return a number for persist()."""
-        shard = self._shard(number, manager)
-
-        def hold() -> int:
-            shard.settle()
-            self._last_held += 1
-            self._held[self._last_held] = shard.hold(checkpoint)
-            return self._last_held
-
-        def let_go_later(done: asyncio.Future[int]) -> None:
-            if not done.cancelled() and done.exception() is None:
-                self._loop.call_later(_HOLD_TIMEOUT_S, self._let_go, done.result())
-
-        held = asyncio.wrap_future(self._holds.submit(hold))
-        held.add_done_callback(let_go_later)
-        return held
-
-    def _let_go(self, held: int) -> None:
-        records = self._held.pop(held, None)
-        if records is not None:
-            records.close()
-
-    def persist(self, number: str, manager: int, checkpoint: int, held: int) -> asyncio.Future[int | None] | None:
-        """Write a checkpoint to its file.
-
-        Args:
-            held: a number that hold() returned. The checkpoint is written as it was then, and the number of its records
-                is returned. With 0, writing the checkpoint as it is now is only started, and None is returned.
-        """
-        shard = self._shard(number, manager)
-        if not held:
-            self._retire(shard, [checkpoint])
-            return None
-        if held not in self._held:
-            raise DDictPersistCheckpointError(
-                f"the snapshot of checkpoint {checkpoint} on {shard.where} has expired (kept {_HOLD_TIMEOUT_S:g} s)"
-            )
-        return asyncio.wrap_future(self._write(shard, checkpoint, self._held.pop(held)))
-
-    def _retire(self, shard: Shard, checkpoints: list[int]) -> None:
-        for checkpoint in checkpoints:
-            self._write(shard, checkpoint, shard.hold(checkpoint)).add_done_callback(_log_failure)
-
-    def _write(self, shard: Shard, checkpoint: int, records: Generator[Stored]) -> Future[int | None]:
-        settings = shard.settings
-        path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint)
-        header = Header(settings.name, settings.manager, settings.managers, checkpoint)
-
-        def write() -> int | None:
-            try:
-                count = write_snapshot(path, header, records)
-            finally:
-                records.close()
-            if settings.persist_count > 0:
-                files = snapshots_in(settings.persist_path, settings.name, settings.manager)
-                for old in files[: -settings.persist_count]:
-                    snapshot_path(settings.persist_path, settings.name, settings.manager, old).unlink(missing_ok=True)
-            return count
-
-        return self._in_turn(write)
-
-    def persisted(self, number: str, manager: int) -> asyncio.Future[dict[int, int]]:
-        """Return the checkpoints of which this node has a file of a manager, and how many managers wrote each.
-
-        If a checkpoint was written by more or fewer managers, it counts if all their files are there. Files that are
-        being written are waited for.
-        """
-        settings = self._shard(number, manager).settings
-        return asyncio.wrap_future(self._in_turn(persisted_for, settings))
-
-    def restore(self, number: str, managers: list[int], checkpoint: int, written_by: int) -> asyncio.Future[bool]:
-        """Fill shards from the files of `written_by` managers, after checking that the files are complete.
-
-        Return whether a key is with another manager than its hash selects.
-        """
-        shards = [self._shard(number, manager) for manager in managers]
-        return asyncio.wrap_future(self._in_turn(restore, shards, checkpoint, written_by))
-
-
-def _log_failure(written: Future[int | None]) -> None:
-    error = written.exception()
-    if error is not None:
-        log.error("%s", error)
