@@ -319,6 +319,31 @@ def test_a_process_of_a_lost_node_has_ended_as_if_killed(site: Site) -> None:
     assert process.returncode == 0, err
 
 
+def test_a_process_that_is_placed_on_a_lost_node_says_that_it_is_lost(site: Site) -> None:
+    process, pids = start(
+        site,
+        """
+    if __name__ == "__main__":
+        queue = Queue()
+        worker = Process(work, (queue,), policy=on(1))
+        worker.start()
+        print(json.dumps(dict([queue.get()])), flush=True)
+        while len(run_nodes()) == 2:
+            time.sleep(0.01)
+        for name in ("node-1", "node-2"):
+            try:
+                Process(work, (queue,), policy=Policy(placement=Policy.Placement.HOST_NAME, host_name=name)).start()
+            except Exception as error:
+                print(type(error).__name__, error)
+    """,
+    )
+    os.kill(pids["1"]["agent"], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    lost, unknown = out.splitlines()
+    assert lost.startswith("NodeLostError node-1 is lost: the connection to node-1 was closed"), out + err
+    assert unknown.startswith("ProcessError process create failed: no node of this run is called 'node-2'"), out + err
+
+
 def test_a_resilient_program_is_started_again_on_the_nodes_that_are_left(site: Site) -> None:
     process, pids = start(
         site,

@@ -185,6 +185,30 @@ if __name__ == "__main__":
     assert done.stdout == "True True\nloading workers start on this node now\n", done.stderr
 
 
+def test_a_worker_that_is_to_start_on_a_lost_node_starts_on_the_trainers(site: Site) -> None:
+    done = run(
+        site,
+        2,
+        """
+from dragon.runtime.nodes import run_nodes
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    expected = samples(loader())
+    moving = loader(workers_on=NODES[0])
+    batches = iter(moving)
+    got = samples([next(batches)])
+    os.kill(agent_of(1), signal.SIGKILL)
+    while NODES[1] in [node.host_name for node in run_nodes()]:
+        moving.resize(4, workers_on=NODES[1])
+        time.sleep(0.001)
+    print(got + samples(batches) == expected)
+""",
+    )
+    assert done.stdout == "True\n", done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_workers_of_other_nodes_end_with_a_trainer_that_is_killed(site: Site) -> None:
     done = run(
         site,

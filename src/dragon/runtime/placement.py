@@ -13,12 +13,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.variables import POLICY
+from dragon.runtime.agent_client import ask
 from dragon.runtime.distribution import choose
 from dragon.runtime.lacking import note_missing
-from dragon.runtime.nodes import find_node, own_node, run_nodes
+from dragon.runtime.nodes import find_node, own_node, run_nodes, same_host
+from dragon.runtime.protocol.telemetry import StateOfRun
+from dragon.runtime.run import current_run
 
 __all__ = ["Member", "Placed", "as_member", "members", "place", "search_executable"]
 
@@ -108,7 +112,8 @@ def _names_a_node(policy: Policy) -> bool:
 
 
 def place(policy: Policy | None, group_policy: Policy | None = None, *, member: Member | None = None) -> Placed:
-    """Return the place of a process. Raises PolicyError if no node of the run can meet the policy.
+    """Return the place of a process. Raises PolicyError if no node of the run can meet the policy, NodeLostError if
+    the node that it names is lost.
 
     Without a named node, processes outside of groups are distributed from the caller's node on, and members of a group
     by their position, from the run's first node on.
@@ -159,6 +164,7 @@ def _choose_node(policy: Policy, member: Member | None) -> NodeDescriptor:
     if policy.placement == Policy.Placement.HOST_NAME:
         found = find_node(policy.host_name)
         if found is None:
+            _check_lost(policy.host_name)
             raise PolicyError(f"no node of this run is called {policy.host_name!r}; there is {_names(nodes)}")
         return found
     if policy.placement == Policy.Placement.HOST_ID:
@@ -173,6 +179,16 @@ def _choose_node(policy: Policy, member: Member | None) -> NodeDescriptor:
     own = own_node().index
     start = next((place for place, node in enumerate(nodes) if node.index == own), 0)
     return choose(nodes, next(_singles), policy.distribution, start)
+
+
+def _check_lost(name: str) -> None:
+    """Raise NodeLostError if a node of that host name was part of the run and is lost."""
+    if current_run() is None:
+        return
+    run = ask(StateOfRun())
+    for index, reason in run.lost.items():
+        if same_host(name, run.hosts[index]):
+            raise NodeLostError(f"{run.hosts[index]} is lost: {reason}")
 
 
 def _names(nodes: list[NodeDescriptor]) -> str:
