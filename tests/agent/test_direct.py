@@ -81,7 +81,7 @@ def test_a_caller_that_does_not_know_the_number_is_refused(make_pair: Callable[[
     refused(make_pair(), lambda ends: _GREETING + b"12345678" + bytes(100))
 
 
-def test_who_has_heard_the_number_but_has_not_got_the_key_is_refused() -> None:
+def test_a_client_with_the_number_and_without_the_key_is_refused() -> None:
     pair = sealed()
 
     def call(ends: Ends) -> bytes:
@@ -134,7 +134,7 @@ async def echo_secret(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("make_pair", [sealed, plain])
-def test_what_passes_the_network_can_only_be_read_where_it_is_trusted(make_pair: Callable[[], Pair]) -> None:
+def test_data_on_the_network_is_readable_only_where_it_is_trusted(make_pair: Callable[[], Pair]) -> None:
     pair = make_pair()
     seen = bytearray()
 
@@ -151,7 +151,7 @@ def test_what_passes_the_network_can_only_be_read_where_it_is_trusted(make_pair:
     assert (SECRET[:100] in seen) is (not pair.is_sealed)
 
 
-def test_what_was_changed_on_the_network_is_not_taken() -> None:
+def test_data_that_was_changed_on_the_network_is_refused() -> None:
     pair = sealed()
 
     def flip(data: bytes) -> bytes:

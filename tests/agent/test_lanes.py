@@ -90,7 +90,7 @@ def test_frames_are_taken_in_order_however_their_payloads_come() -> None:
     run(test, lambda ports: (post, post))
 
 
-def test_what_comes_before_the_greeting_or_to_an_agent_without_a_fabric_stays_on_the_link() -> None:
+def test_messages_before_the_greeting_or_without_a_fabric_use_the_link() -> None:
     post = Post()
 
     async def test(ends: Ends) -> None:

@@ -64,7 +64,7 @@ def test_a_request_that_is_given_up_is_cancelled_there() -> None:
     run(test)
 
 
-def test_what_waits_for_a_lost_node_fails_and_names_it() -> None:
+def test_requests_to_a_lost_node_fail_and_name_it() -> None:
     async def test(ends: Ends) -> None:
         future = ends.wait()
         await ends.echo()
@@ -139,7 +139,7 @@ def test_nothing_that_a_peer_sends_disturbs_the_others(sent: list[bytes]) -> Non
     run(test)
 
 
-def test_who_calls_while_an_agent_ends_is_hung_up_on() -> None:
+def test_connections_to_an_agent_that_ends_are_closed() -> None:
     callers = []
 
     async def test(ends: Ends) -> None:

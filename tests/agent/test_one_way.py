@@ -72,7 +72,7 @@ def test_an_end_in_the_middle_of_a_payload_is_told(make_coding: Callable[[], Cod
     uvloop.run(test())
 
 
-def test_what_was_sealed_with_another_key_is_not_taken() -> None:
+def test_data_sealed_with_another_key_is_refused() -> None:
     async def test() -> None:
         failures: asyncio.Queue[OSError] = asyncio.Queue()
         keys = iter([bytes(KEY_SIZE), b"\1" * KEY_SIZE])

@@ -353,7 +353,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "replicas"), [(3, 2), (4, 2), (4, 3), (6, 3)])
-def test_what_was_answered_holds_and_holds_once(at_once: None, nodes: int, replicas: int) -> None:
+def test_acknowledged_writes_are_kept_exactly_once(at_once: None, nodes: int, replicas: int) -> None:
     for seed in range(SEEDS):
         try:
             asyncio.run(simulate(seed, nodes, replicas))

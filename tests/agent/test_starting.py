@@ -218,7 +218,7 @@ def test_a_process_that_is_being_started_is_found_however_long_the_import_takes(
     assert (done.stdout, done.stderr) == ("True\nTrue\n", "")
 
 
-def test_what_is_asked_of_the_agent_does_not_wait_for_the_import_of_the_main_program(site: Site) -> None:
+def test_requests_to_the_agent_do_not_wait_for_the_import_of_the_main_program(site: Site) -> None:
     done = site.python("""
         import os, threading, time
         import dragon

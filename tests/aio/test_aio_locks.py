@@ -246,6 +246,6 @@ async def test_a_condition_that_is_gone_leaves_its_lock_released() -> None:
 
 
 @pytest.mark.parametrize("kind", [aio.Lock, aio.Semaphore, aio.Event, aio.Condition, aio.Barrier])
-def test_what_is_not_shared_is_refused(kind: Any) -> None:
+def test_an_object_that_is_not_shared_is_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match="this takes a"):
         kind(object())

@@ -185,7 +185,7 @@ async def test_a_queue_that_does_not_count_what_is_dealt_with_cannot_be_joined()
         await aio.Queue(CONTEXT.Queue()).join()
 
 
-def test_what_is_no_shared_queue_is_refused() -> None:
+def test_an_object_that_is_no_shared_queue_is_refused() -> None:
     with pytest.raises(TypeError, match=r"aio\.Queue takes a queue of dragon\.native or of multiprocessing"):
         aio.Queue(queue.Queue())
 

@@ -88,7 +88,7 @@ async def test_results_of_a_pool_are_awaited(make: type[Pool]) -> None:
 
 
 @in_asyncio
-async def test_what_a_task_of_a_pool_raised_is_raised() -> None:
+async def test_an_exception_of_a_pools_task_is_raised() -> None:
     with Pool(1) as pool, pytest.raises(ValueError, match="-1 is negative"):
         await aio.result(pool.apply_async(square, (-1,)))
 

@@ -102,7 +102,7 @@ def test_bash_falls_back_to_files_for_a_program(scripts: Path) -> None:
     assert "-o default" in done.stdout
 
 
-def test_what_is_missing_is_told(site: Site) -> None:
+def test_an_error_names_the_missing_package(site: Site) -> None:
     program = "import sys; sys.modules['shtab'] = None; from dragon.cli.main import main; sys.exit(main({}))"
     done = site.python(program.format(["completion", "bash"]))
     assert done.returncode == 1

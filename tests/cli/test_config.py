@@ -49,7 +49,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         (["test", "--open-mpi", "/opt"], "test: the tests of MPI take the one in PATH"),
     ],
 )
-def test_what_has_no_meaning_is_answered_with_one_line(
+def test_options_without_effect_are_answered_with_one_line(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert config.main(words) == 0

@@ -203,7 +203,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_what_a_program_changes_in_its_environment_holds_for_its_processes(site: Site, nodes: str) -> None:
+def test_changes_of_the_environment_reach_processes(site: Site, nodes: str) -> None:
     program = site.write(CHANGES_ITS_ENVIRONMENT)
     done = site.dragon("--nodes", nodes, "--no-label", program, env={"UNSET": "0"})
     assert done.stderr == ""
@@ -231,7 +231,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_what_a_program_lets_others_see_holds_for_its_processes(site: Site, nodes: str) -> None:
+def test_the_umask_of_a_program_reaches_its_processes(site: Site, nodes: str) -> None:
     done = site.dragon("--nodes", nodes, "--no-label", site.write(CHANGES_ITS_UMASK))
     assert (done.stdout, done.stderr) == ("27\n27\n0027\n0077\n", "")
 
@@ -261,7 +261,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_what_limits_a_program_limits_its_processes(site: Site, nodes: str) -> None:
+def test_limits_of_a_program_reach_its_processes(site: Site, nodes: str) -> None:
     done = site.dragon("--nodes", nodes, "--no-label", site.write(CHANGES_ITS_LIMITS))
     assert (done.stdout, done.stderr) == (f"(300, 400) {os.nice(0) + 3}\n" * 3, "")
 

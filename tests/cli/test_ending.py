@@ -48,7 +48,7 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(entry: str, words: str) -> 
     os.close(writing)
 
 
-def test_what_a_terminal_cannot_show_is_escaped() -> None:
+def test_characters_that_a_terminal_cannot_show_are_escaped() -> None:
     program = "from dragon.commands import end_with; end_with('dragon', lambda: print('w\u00f6rker') or 0)"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)

@@ -192,7 +192,7 @@ def test_a_run_with_a_stopped_process_ends_too(site: Site, stopped: str) -> None
         site.assert_nothing_left(within=10)
 
 
-def test_who_ignores_sigterm_is_killed(site: Site) -> None:
+def test_a_process_that_ignores_sigterm_is_killed(site: Site) -> None:
     source = """
         import json, os, signal, time
         from dragon.native.queue import Queue

@@ -73,7 +73,7 @@ def test_a_module_after_options_with_values(site: Site) -> None:
         (["--multi-node-override"], 1, "several nodes were requested"),
     ],
 )
-def test_what_cannot_be_is_said(site: Site, options: list[str], code: int, told: str) -> None:
+def test_impossible_options_are_errors(site: Site, options: list[str], code: int, told: str) -> None:
     done = site.dragon(*options, site.write(PROGRAM))
     assert done.returncode == code
     assert told in done.stderr

@@ -103,7 +103,7 @@ def test_a_program_that_heeds_a_notice_goes_on(
 
 @pytest.mark.parametrize("command", ["-m dragon {}", "-m dragon --nodes 2 {}", "{}"])
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGQUIT"])
-def test_what_is_sent_to_all_processes_at_a_terminal_ends_none_of_the_runtimes(
+def test_signals_to_all_processes_at_a_terminal_do_not_end_the_runtime(
     site: Site, wait_until: WaitUntil, tmp_path: Path, command: str, name: str
 ) -> None:
     begun, done = tmp_path / "begun", tmp_path / "done"

@@ -118,7 +118,7 @@ def test_large_messages_go_over_connections_of_their_own_once_they_stand(site: S
 
 
 @pytest.mark.usefixtures("ucxx")
-def test_what_is_not_large_does_not_touch_ucx(site: Site) -> None:
+def test_small_messages_do_not_use_ucx(site: Site) -> None:
     agents = echo(site, "ucx", [10, 100_000, THRESHOLD - 5000], UCX_TLS="tcp")
     # The request for one large message at the end is all there is.
     assert all(sent + received < 7_000_000 for sent, received in agents)

@@ -167,7 +167,7 @@ def test_a_lock_whose_holder_was_on_a_lost_node_is_free_again(site: Site) -> Non
     assert out == "True\n", out + err
 
 
-def test_who_gets_the_lock_of_a_killed_process_of_another_node_is_warned(site: Site) -> None:
+def test_acquiring_the_lock_of_a_killed_process_of_another_node_warns(site: Site) -> None:
     process, warned = start(
         site,
         """
@@ -392,7 +392,7 @@ def test_the_members_of_a_group_end_with_the_node_that_follows_it(site: Site) ->
 
 
 @pytest.mark.parametrize("in_a_group", [False, True])
-def test_what_is_to_be_started_elsewhere_ends_with_who_follows_it(site: Site, in_a_group: bool) -> None:
+def test_starts_on_another_node_end_with_their_creator(site: Site, in_a_group: bool) -> None:
     source = f"""
     from dragon.globalservices import process
 

@@ -83,7 +83,7 @@ def test_small_arrays_and_buffers_of_another_node_arrive_and_can_be_written_to(s
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_a_process_of_another_node_has_put_is_there_once_it_has_ended(site: Site) -> None:
+def test_items_of_a_process_of_another_node_are_there_once_it_has_ended(site: Site) -> None:
     program = site.write("""
         from dragon.infrastructure.policy import Policy
         from dragon.native.process import Process
@@ -208,7 +208,7 @@ def test_answers_of_a_dictionary_wait_until_there_is_memory_for_them(site: Site)
     assert done.stdout == "9 True\n", done.stdout + done.stderr
 
 
-def test_what_has_no_descriptor_on_another_node_says_so(site: Site) -> None:
+def test_a_queue_of_another_node_has_no_descriptor_and_says_so(site: Site) -> None:
     done = site.dragon(
         "--nodes",
         "2",

@@ -102,7 +102,7 @@ def test_garbage_is_refused(running: Running) -> None:
     running.end()
 
 
-def test_who_says_nothing_is_dropped(running: Running) -> None:
+def test_a_silent_connection_is_closed(running: Running) -> None:
     with socket.create_connection(("127.0.0.1", running.ports[0])) as stranger:
         assert is_closed(stranger)
     assert running.echoes("still here")
@@ -130,7 +130,7 @@ def test_a_certificate_of_another_run_is_refused(running: Running) -> None:
     running.end()
 
 
-def test_what_was_refused_is_in_the_log_once(running: Running) -> None:
+def test_a_refused_connection_is_logged_once(running: Running) -> None:
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", running.ports[0])) as stranger:
             stranger.sendall(b"\0" * 64)

@@ -160,7 +160,7 @@ def test_a_channel_with_a_limit_of_bytes_takes_one_message_of_any_size_and_then_
                 channel.get()
 
 
-def test_who_waits_for_room_goes_on_when_there_is_some() -> None:
+def test_a_put_that_waits_for_room_continues_when_there_is_some() -> None:
     channel = _core.Channel(mebibytes=1)
     channel.put(bytes(2**20))
     with ThreadPoolExecutor(4) as pool:

@@ -40,5 +40,5 @@ def test_pairs_of_their_own_go_on(program: str) -> None:
 @pytest.mark.parametrize(
     "program", ["waits_on_a_locked_queue", "interrupts_on_a_locked_queue", "closes_a_locked_queue"]
 )
-def test_who_uses_the_same_queue_waits_no_longer_than_it_said(program: str) -> None:
+def test_users_of_a_queue_with_a_stopped_process_keep_their_timeouts(program: str) -> None:
     _run(program, "1", "20")

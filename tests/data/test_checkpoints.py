@@ -338,7 +338,7 @@ def test_the_end_of_a_run_waits_for_a_disk_that_is_slow(site: Site, command: lis
     assert [path.name for path in (site.folder / "files").iterdir()] == ["kept_0_1.ddict"]
 
 
-def test_what_is_written_meanwhile_is_not_in_the_checkpoint(persistent: Callable[..., DDict]) -> None:
+def test_concurrent_writes_are_not_in_the_checkpoint(persistent: Callable[..., DDict]) -> None:
     ddict = persistent(working_set_size=2)
     ddict["key"] = "before"
     ddict.checkpoint()

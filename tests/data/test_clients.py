@@ -43,7 +43,7 @@ def waiting(make: Make) -> DDict:
 # ---- keys at chosen managers
 
 
-def test_what_is_iterated_over_can_be_looked_up(make: Make) -> None:
+def test_keys_from_an_iteration_can_be_looked_up(make: Make) -> None:
     ddict = make()
     managers = len(ddict.manager_nodes)
     for number in range(4 * managers):
@@ -411,7 +411,7 @@ def test_a_dictionary_is_restarted_again_and_again(make: Make) -> None:
     ddict.destroy()
 
 
-def test_what_was_read_stays_as_it_was_whatever_a_restarted_dictionary_is_given(make: Make) -> None:
+def test_read_values_are_unchanged_by_writes_to_a_restarted_dictionary(make: Make) -> None:
     ddict = make(1, name="viewed")
     mine = ddict.manager(ddict.main_manager)
     mine["key"] = b"x" * 100_000

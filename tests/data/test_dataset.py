@@ -88,7 +88,7 @@ def test_any_iterable_with_keys() -> None:
     dataset.stop()
 
 
-def test_what_does_not_go_together() -> None:
+def test_arguments_that_exclude_each_other_are_refused() -> None:
     memory = {"total_mem": 2**22}
     with pytest.raises(ValueError, match="3 keys for 2 samples"):
         DragonDataset([1, 2], dataset_keys="abc")

@@ -505,7 +505,7 @@ def test_anything_that_is_an_integer_can_be_added(ddict: DDict, value: Any) -> N
 
 
 @pytest.mark.parametrize("value", [1.5, "1", None])
-def test_what_is_no_integer_cannot_be_added(ddict: DDict, value: Any) -> None:
+def test_only_integers_can_be_added(ddict: DDict, value: Any) -> None:
     with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
         ddict.fetch_add("n", value)
     assert "n" not in ddict
@@ -735,7 +735,7 @@ def test_arrays_of_a_frozen_dictionary_are_its_memory_to_be_read(make: Callable[
     assert (mine.get("missing"), "missing" in mine) == (None, False)
 
 
-def test_what_a_frozen_dictionary_gave_outlives_it(make: Callable[..., DDict]) -> None:
+def test_values_of_a_frozen_dictionary_outlive_it(make: Callable[..., DDict]) -> None:
     ddict = make()
     mine = ddict.manager(ddict.local_manager or 0)
     given_at = []
@@ -802,7 +802,7 @@ def test_views_of_other_checkpoints_are_of_theirs(make: Callable[..., DDict]) ->
             assert bytes(memory[:1]) == value
 
 
-def test_what_does_not_fit_is_refused_and_the_rest_stays(make: Callable[..., DDict]) -> None:
+def test_a_value_that_does_not_fit_is_refused_and_others_are_kept(make: Callable[..., DDict]) -> None:
     ddict = make(1, total_mem=4 * 2**20 * System().nnodes)
     ddict["kept"] = 1
     with pytest.raises(DDictFullError, match=r"52428801 bytes do not fit into manager \d+ on node \d+"):
@@ -994,7 +994,7 @@ def be_killed(ddict: DDict) -> Iterator[int]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_whoever_chooses_items_is_killed(ddict: DDict) -> None:
+def test_a_killed_filter_process_is_an_error(ddict: DDict) -> None:
     with ddict.filter(be_killed) as found:
         assert next(found) == 1
         with pytest.raises(DDictError, match="manager 0 ended with exit code -9"):
@@ -1073,7 +1073,7 @@ def test_results_of_what_has_no_name_are_not_kept(ddict: DDict, function: Any) -
         ddict.memoize(function)
 
 
-def test_what_chooses_items_and_orders_them_must_be_functions(ddict: DDict) -> None:
+def test_filters_and_keys_of_orders_must_be_functions(ddict: DDict) -> None:
     with pytest.raises(TypeError, match="mgr_code must be a function, not 5"):
         ddict.filter(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="comparator must be a function, not None"):

@@ -82,7 +82,7 @@ def test_listing(files: Any) -> None:
         files.ls("missing")
 
 
-def test_what_is_there(files: Any) -> None:
+def test_existing_files_and_folders_are_found(files: Any) -> None:
     assert files.exists("dir/b")
     assert files.exists("dir")
     assert not files.exists("di")

@@ -149,7 +149,7 @@ def test_processes_of_three_nodes_agree_on_a_default(site: Site) -> None:
     assert done.stdout == "True\nTrue\n", done.stderr
 
 
-def test_what_two_nodes_wrote_comes_back_on_three(site: Site) -> None:
+def test_a_checkpoint_of_two_nodes_is_restored_on_three(site: Site) -> None:
     program = site.write(
         """
         import sys

@@ -44,7 +44,7 @@ def test_operations_are_counted_with_their_bytes_and_times(ddict: DDict) -> None
     assert 0 < seen["get"].longest < seen["get"].seconds
 
 
-def test_what_is_begun_ends_with_its_result(ddict: DDict) -> None:
+def test_an_operation_is_counted_with_its_bytes(ddict: DDict) -> None:
     ddict.profile_reset()
     ddict.update(dict.fromkeys(range(20), "x" * 100))
     assert len(ddict.get_many(range(20))) == 20
@@ -86,7 +86,7 @@ def test_a_handle_that_is_made_with_trace_logs(make: Make, logged: pytest.LogCap
     assert any("put 'name'" in message for message in logged.messages)
 
 
-def test_what_another_node_did_is_counted_apart(site: Site) -> None:
+def test_operations_on_another_node_are_counted_apart(site: Site) -> None:
     program = site.write(
         """
         from dragon.data.ddict import DDict

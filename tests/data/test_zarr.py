@@ -218,7 +218,7 @@ class TestBeforeItIsLoaded:
         yield store
         store.destroy()
 
-    def test_what_is_not_there_yet_is_read_from_its_file(self, store: Store, folder: Path, pipe: Path) -> None:
+    def test_missing_chunks_are_read_from_the_file(self, store: Store, folder: Path, pipe: Path) -> None:
         root = zarr.open_group(folder, mode="r")
         found = zarr.open_group(store, mode="r")
         assert not store.load_cmplt()
@@ -232,7 +232,7 @@ class TestBeforeItIsLoaded:
         pipe.write_bytes(b"")
         store.wait_on_load(30)
 
-    def test_what_was_written_meanwhile_stays(self, store: Store, folder: Path, pipe: Path) -> None:
+    def test_chunks_written_meanwhile_are_kept(self, store: Store, folder: Path, pipe: Path) -> None:
         array = zarr.open_array(store, path="x")
         array[:] = 7.0
         asyncio.run(store.set_if_not_exists("y/zarr.json", cpu.Buffer.from_bytes(b"mine")))

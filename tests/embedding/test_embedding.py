@@ -38,7 +38,7 @@ def test_functions_typed_in_are_found(site: Site, options: list[str]) -> None:
     assert "25 0" in out, err
 
 
-def test_what_only_the_main_program_makes_is_found(site: Site) -> None:
+def test_objects_that_only_the_main_program_makes_are_found(site: Site) -> None:
     program = site.write(
         """
         import ctypes
@@ -132,7 +132,7 @@ def test_a_pool_above_the_main_guard_is_told_where_it_belongs(site: Site) -> Non
 
 @pytest.mark.parametrize("command", [(), ("-m", "dragon")], ids=["python", "dragon"])
 @pytest.mark.parametrize("arguments", [("-m", "pack"), ("pack",)], ids=["package", "folder"])
-def test_what_a_main_file_of_a_package_or_a_folder_makes_is_found(
+def test_objects_of_a_main_file_of_a_package_or_folder_are_found(
     site: Site, command: tuple[str, ...], arguments: tuple[str, ...]
 ) -> None:
     (site.folder / "pack").mkdir()

@@ -45,7 +45,7 @@ def test_a_program_finds_what_it_was_given(program: Path, size: int) -> None:
     assert process.join(started.p_uid) == 0
 
 
-def test_what_a_program_starts_itself_was_given_nothing(program: Path) -> None:
+def test_processes_of_the_program_have_no_argument_data(program: Path) -> None:
     arguments = [str(program), "--again"]
     started = process.create_with_argdata(sys.executable, "", arguments, None, b"data", stdout=process.PIPE)
     assert started.stdout_conn.recv() == f"{digest(b'data')} True\n"
@@ -68,7 +68,7 @@ if __name__ == "__main__":
 """
 
 
-def test_what_a_program_was_given_is_not_for_its_processes(tmp_path: Path) -> None:
+def test_argument_data_is_not_passed_on_to_processes_of_the_program(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(STARTS_BEFORE_IT_LOOKS)
     arguments = [str(tmp_path / "program.py")]
     output = str(tmp_path / "output")

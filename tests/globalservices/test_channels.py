@@ -277,7 +277,7 @@ def test_blocks_and_pools_are_shared() -> None:
     assert pools.query(POOL).sdesc == MemoryPool.default(POOL).serialize()
 
 
-def test_what_is_not_offered_says_what_to_use(channel: Channel) -> None:
+def test_a_missing_method_says_what_to_use_instead(channel: Channel) -> None:
     pool = MemoryPool(100)
     for use, advice in (
         (lambda: pool.alloc_from_id(3), "serialize"),

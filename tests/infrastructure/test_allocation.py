@@ -189,7 +189,7 @@ def test_a_rehearsed_node_has_the_shape_that_it_claims(monkeypatch: pytest.Monke
     assert node.existing_cpus([30]) == [0]
 
 
-def test_what_is_not_claimed_is_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resources_without_limits_are_those_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_nvidia", lambda: UUIDS)
     real, claimed = describe_this_node(), describe_this_node({"host_name": "a", "cpus": None})
     assert (claimed.cpus, claimed.gpus, claimed.real_cpus) == (real.cpus, real.gpus, [])

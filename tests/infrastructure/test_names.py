@@ -107,7 +107,7 @@ def test_packages_are_there_after_importing_dragon_alone(expression: str) -> Non
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_what_is_no_module_is_no_attribute() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     for module in (
         dragon,
         importlib.import_module("dragon.native"),
@@ -218,7 +218,7 @@ def test_logs_are_those_of_python(tmp_path: Path) -> None:
         (lambda: importlib.import_module("dragon.telemetry.collector").Collector({}), "Telemetry"),
     ],
 )
-def test_what_is_not_offered_says_what_to_use(make: Callable[[], object], advice: str) -> None:
+def test_a_missing_name_says_what_to_use_instead(make: Callable[[], object], advice: str) -> None:
     with pytest.raises(NotSupportedError, match=advice):
         make()
 

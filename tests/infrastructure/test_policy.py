@@ -25,7 +25,7 @@ def test_a_policy_is_what_its_description_says(policy: Policy) -> None:
 
 
 @given(policies, policies)
-def test_what_the_higher_policy_sets_wins(low: Policy, high: Policy) -> None:
+def test_the_higher_policy_decides(low: Policy, high: Policy) -> None:
     merged, default = Policy.merge(low, high), Policy()
     for name in policies_fields():
         wanted = getattr(high, name) if getattr(high, name) != getattr(default, name) else getattr(low, name)

@@ -39,7 +39,7 @@ def test_a_folder_that_is_replaced_while_it_is_opened_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o755, 0o710, 0o701])
-def test_what_is_open_to_others_is_not_opened(tmp_path: Path, mode: int) -> None:
+def test_a_folder_that_is_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
     folder = private(tmp_path / "folder")
     folder.chmod(mode)
     (folder / "file").chmod(mode)
@@ -51,7 +51,7 @@ def test_what_is_open_to_others_is_not_opened(tmp_path: Path, mode: int) -> None
 
 
 @takes_root
-def test_what_belongs_to_another_user_is_not_opened(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     folder = private(tmp_path / "folder")
     for path in (folder, folder / "file"):
         os.chown(path, 54321, 54321)

@@ -62,12 +62,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("history", RIGHT.values(), ids=RIGHT)
-def test_what_can_have_happened_is_right(history: list[Operation]) -> None:
+def test_possible_histories_are_accepted(history: list[Operation]) -> None:
     assert check(history) == []
 
 
 @pytest.mark.parametrize("history", WRONG.values(), ids=WRONG)
-def test_what_cannot_have_happened_is_found(history: list[Operation]) -> None:
+def test_impossible_histories_are_found(history: list[Operation]) -> None:
     [fault] = check(history)
     assert fault.sure
     assert is_linearizable(REGISTER, fault.operations) is Verdict.NO
@@ -245,7 +245,7 @@ def test_a_few_operations_explain_what_is_wrong_with_many() -> None:
     assert set(told) == {put("3996", 3996, 3997), put("new", 4000, 4001), wrong}
 
 
-def test_what_came_before_a_known_state_explains_nothing() -> None:
+def test_operations_before_a_known_state_explain_nothing() -> None:
     history = [add(n, 10 * n, 10 * n + 1) for n in range(100)]
     told = explained(COUNTER, [*history, add(100, 1000, 1001), add(100, 1002, 1003)])
     assert [(one.given, one.result) for one in told] == [(101, 0), (1, 100)]

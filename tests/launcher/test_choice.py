@@ -83,7 +83,7 @@ def test_a_pbs_job_is_used(pbs: dict[str, str], tmp_path: Path, monkeypatch: pyt
         (Wanted(several=True), "and there are none"),
     ],
 )
-def test_what_cannot_be_had_is_said(wanted: Wanted, told: str) -> None:
+def test_impossible_requests_for_nodes_are_errors(wanted: Wanted, told: str) -> None:
     with pytest.raises(LaunchError, match=told):
         choose(wanted, {})
 
@@ -134,7 +134,7 @@ def test_ssh_takes_the_users_options() -> None:
     assert "BatchMode=yes" in launcher.options
 
 
-def test_what_belongs_to_one_node_stays_there() -> None:
+def test_variables_of_one_node_stay_there() -> None:
     given = {
         "PATH": "/bin",
         "A": "1",

@@ -32,7 +32,7 @@ def test_lists_are_expanded(text: str, hosts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["a[1", "a]1", "a[1-]", "a[3-1]", "a[x-y]", "a[[1]]", "a[]"])
-def test_what_is_no_list_is_an_error(text: str) -> None:
+def test_an_invalid_list_of_hosts_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
         expand(text)
 
@@ -93,7 +93,7 @@ def test_a_network_configuration_in_yaml(tmp_path: Path) -> None:
     ids=lambda text: text[:10],
 )
 @pytest.mark.parametrize("name", ["nodes.json", "nodes.yaml"])
-def test_what_is_no_network_configuration_is_an_error(tmp_path: Path, text: str, name: str) -> None:
+def test_an_invalid_network_configuration_is_an_error(tmp_path: Path, text: str, name: str) -> None:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(ValueError, match="nodes"):

@@ -113,7 +113,7 @@ def test_nodes_that_are_missing_are_named() -> None:
     [(("alpha", "beta"), "2 of 2 nodes: alpha, beta"), (("", ""), "2 of 2 nodes")],
     ids=["by name", "names that are not known"],
 )
-def test_who_waits_long_is_told_of_the_nodes_that_are_missing(
+def test_a_long_wait_names_the_missing_nodes(
     nodes: tuple[str, ...], told: str, refusals: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragon.launcher.rendezvous._PROGRESS_AFTER_S", 0.1)
@@ -322,7 +322,7 @@ def test_frames_that_are_malformed_or_too_large(frame: bytes, refusals: pytest.L
     st.booleans(),
 )
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_a_stranger_sends_the_run_comes_about(sent: list[bytes], by_tls: bool) -> None:
+def test_a_run_starts_with_any_data_from_strangers(sent: list[bytes], by_tls: bool) -> None:
     async def run() -> None:
         meeting = Meeting("a")
         if by_tls:
@@ -350,7 +350,7 @@ values = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["nonce", "proof", "version", "index", "member"]), values, max_size=5))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_is_in_a_greeting_the_run_comes_about(changed: dict[str, Any]) -> None:
+def test_a_run_starts_with_any_greeting_from_strangers(changed: dict[str, Any]) -> None:
     async def run() -> None:
         meeting = Meeting("a")
         control = await meeting.call()

@@ -30,7 +30,7 @@ def look_through(folder: Path, *macros: str) -> str:
     return done.stdout
 
 
-def test_what_was_answered_is_kept_and_read_whoever_is_declared_lost(tmp_path: Path) -> None:
+def test_acknowledged_writes_are_kept_and_read_after_any_loss(tmp_path: Path) -> None:
     said = look_through(tmp_path)
     assert "errors: 0" in said, said
     assert "Search not completed" not in said

@@ -83,7 +83,7 @@ def test_a_run_starts_under_a_limit_and_says_where_it_is_reached(site: Site, kib
     assert "ulimit -v" in done.stdout.splitlines()[4] or "DRAGON_ARENA_SIZE" in done.stdout.splitlines()[4]
 
 
-def test_what_others_put_is_mapped_when_a_limited_process_gets_it(site: Site) -> None:
+def test_messages_of_others_are_mapped_when_a_limited_process_gets_them(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp
         import resource

@@ -126,7 +126,7 @@ def test_the_error_of_an_iterable_comes_after_the_results_before_it(pool: Any, m
         next(results)
 
 
-def test_what_is_no_iterable_is_an_error(pool: Any) -> None:
+def test_an_argument_that_is_no_iterable_is_an_error(pool: Any) -> None:
     with pytest.raises(TypeError, match="not iterable"):
         list(pool.imap(double, 5))
     with pytest.raises(TypeError, match="not iterable"):
@@ -276,7 +276,7 @@ def test_arguments_wait_where_there_is_no_memory_for_them(site: Site) -> None:
     assert (done.stdout, done.stderr) == ("320.0\n" * 3, "")
 
 
-def test_what_can_never_fit_is_an_error_of_its_task(site: Site) -> None:
+def test_an_argument_that_never_fits_is_an_error_of_its_task(site: Site) -> None:
     done = site.python(
         MEMORY
         + """

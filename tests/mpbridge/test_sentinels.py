@@ -11,7 +11,7 @@ import dragon  # noqa: F401 - registers the start method
 context = mp.get_context("dragon")
 
 
-def test_who_saw_its_end_at_the_sentinel_finds_its_exit_code() -> None:
+def test_the_exit_code_is_known_once_the_sentinel_is_ready() -> None:
     for code in range(1, 100):
         process = context.Process(target=os._exit, args=(code,))
         process.start()

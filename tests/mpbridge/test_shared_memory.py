@@ -92,7 +92,7 @@ def test_no_tracker_is_started_before_a_program_shares_memory(site: Site, comman
 
 @pytest.mark.parametrize("command", [[], ["-m", "dragon"]])
 @pytest.mark.parametrize("how", ["return", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_what_a_program_and_its_processes_leave_is_removed(site: Site, command: list[str], how: str) -> None:
+def test_leftovers_of_a_program_and_its_processes_are_removed(site: Site, command: list[str], how: str) -> None:
     program = f"""
     def main():
         queue = mp.get_context("dragon").Queue()

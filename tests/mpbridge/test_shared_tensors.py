@@ -116,7 +116,7 @@ def test_an_error_names_the_ended_process_that_sent_a_tensor(site: Site) -> None
     assert done.stdout == "True\n", done.stderr
 
 
-def test_what_is_sent_to_another_node_is_a_copy(site: Site) -> None:
+def test_tensors_sent_to_another_node_are_copies(site: Site) -> None:
     program = site.write("""
         import dragon, torch
         from dragon.infrastructure.policy import Policy

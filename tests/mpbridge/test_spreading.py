@@ -91,7 +91,7 @@ for process in processes:
     assert (out, err) == ("[('node-0', 100000), ('node-1', 100000)]\n", "")
 
 
-def test_what_inherits_descriptors_stays_on_its_node_and_says_so_once(site: Site) -> None:
+def test_processes_that_inherit_descriptors_stay_on_their_node_with_one_warning(site: Site) -> None:
     out, err = hosts(
         site,
         """

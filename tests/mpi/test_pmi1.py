@@ -142,7 +142,7 @@ def test_mpich_gets_the_answers_that_it_was_recorded_to_get() -> None:
     run(replay, [0, 1], name)
 
 
-def test_what_is_put_is_known_everywhere_after_the_barrier() -> None:
+def test_values_are_known_everywhere_after_the_barrier() -> None:
     async def work(home: Home) -> None:
         for rank in range(3):
             await home.ask(rank, "cmd=init pmi_version=1 pmi_subversion=1")
@@ -205,7 +205,7 @@ spawnssofar=1|cmd=barrier_in|cmd=abort exitcode=x|cmd=|cmd=__init__|mcmd=dance|c
         st.one_of(st.binary(max_size=60), st.sampled_from([f"{line}\n".encode() for line in NONSENSE])), max_size=12
     )
 )
-def test_whatever_a_rank_sends_the_others_are_served(pieces: list[bytes]) -> None:
+def test_other_ranks_are_served_after_any_data_from_one(pieces: list[bytes]) -> None:
     async def work(home: Home) -> None:
         for piece in pieces:
             try:

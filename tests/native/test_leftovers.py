@@ -81,7 +81,7 @@ print(process.returncode, until(0, 15))
     assert lines(site, body, *options) == ["4", "0", "4", "0", "0 0"]
 
 
-def test_what_ignores_the_request_to_end_is_killed(site: Site) -> None:
+def test_a_process_that_ignores_sigterm_is_killed(site: Site) -> None:
     body = """
 code = f"subprocess.Popen([sys.executable, '-c', {IGNORES % SECONDS!r}], stdout=subprocess.PIPE).stdout.readline()"
 process = Process(sys.executable, ["-c", "import subprocess, sys; " + code])
@@ -97,7 +97,7 @@ print(len(found()))
     assert lines(site, body) == ["0 1", "0"]
 
 
-def test_what_forks_while_it_is_killed_does_not_escape(site: Site) -> None:
+def test_a_process_that_forks_while_it_is_killed_does_not_escape(site: Site) -> None:
     chain = (
         "for i in range(8):\\n if not os.fork():\\n  while True:\\n   if os.fork(): os._exit(0)\\n   time.sleep(0.001)"
     )
@@ -147,7 +147,7 @@ three.close()
 
 
 @pytest.mark.parametrize("options", [(), ("--nodes", "2")])
-def test_what_a_process_started_by_the_runtime_ends_with_it_too(site: Site, options: tuple[str, ...]) -> None:
+def test_processes_of_a_nested_group_end_with_their_creator(site: Site, options: tuple[str, ...]) -> None:
     body = """
 def nested(queue):
     mp.set_start_method("dragon", force=True)

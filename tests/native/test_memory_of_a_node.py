@@ -37,7 +37,7 @@ def last() -> int:
 
 
 @pytest.mark.parametrize("make", [Lock, RLock, lambda m_uid: Semaphore(1, m_uid=m_uid), BoundedSemaphore])
-def test_what_is_acquired_may_lie_in_the_memory_of_any_node(make: Callable[..., Any]) -> None:
+def test_objects_can_be_in_the_memory_of_any_node(make: Callable[..., Any]) -> None:
     thing = make(m_uid=last())
     with thing:
         process = Process(thing.acquire, (False,))

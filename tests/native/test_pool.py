@@ -137,7 +137,7 @@ def wait_and_heed_no_signal(ready: Queue) -> None:
     time.sleep(60)
 
 
-def test_who_terminates_says_how_patiently() -> None:
+def test_terminate_takes_a_patience() -> None:
     ready = Queue()
     pool = Pool(1)
     result = pool.apply_async(wait_and_heed_no_signal, (ready,))
@@ -324,7 +324,7 @@ def test_arguments_that_cannot_be_read_are_an_error_of_their_own_task() -> None:
         assert pool.apply(os.getpid) == worker
 
 
-def test_what_tasks_print_is_there_when_the_pool_is_left(site: Site) -> None:
+def test_output_of_tasks_is_complete_when_the_pool_is_closed(site: Site) -> None:
     done = site.python("""
         from dragon.native import Pool
 

@@ -256,7 +256,7 @@ def test_a_process_is_found_with_the_processes_that_it_started_and_that_live() -
     assert lives.puid not in process_service.query(current().puid).live_children
 
 
-def test_who_creates_a_process_has_the_policy_that_it_gave() -> None:
+def test_the_creator_of_a_process_has_its_policy() -> None:
     policy = Policy(placement=Policy.Placement.LOCAL)
     made = process_service.create("true", ".", [], None, policy=policy)
     assert made.policy is policy
@@ -406,7 +406,7 @@ def test_bad_input_is_refused_at_the_call(arguments: dict[str, Any], error: type
 @pytest.mark.parametrize(
     ("args", "env", "text"), [(["cut\0off"], None, "NUL"), ([], {"A=B": "1"}, "'A=B'"), ([], {"A": "cut\0off"}, "'A'")]
 )
-def test_what_no_system_passes_on_is_refused_before_a_process_is_created(
+def test_arguments_that_no_system_passes_on_are_refused_before_the_start(
     args: list[str], env: dict[str, str] | None, text: str
 ) -> None:
     with pytest.raises(ValueError, match=text):

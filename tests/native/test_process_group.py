@@ -214,7 +214,7 @@ def test_stop_goes_from_interrupt_to_kill() -> None:
 
 
 @pytest.mark.parametrize(("sig", "error"), [("x", TypeError), (None, TypeError), (999, ValueError), (-1, ValueError)])
-def test_what_is_no_signal_is_sent_to_nobody(sig: Any, error: type[Exception]) -> None:
+def test_an_invalid_signal_is_sent_to_no_member(sig: Any, error: type[Exception]) -> None:
     members = group((1, ProcessTemplate(sleep)))
     (puid,) = members.puids
     for send in (members.send_signal, Process(None, ident=puid).send_signal, functools.partial(kill, puid)):
@@ -257,7 +257,7 @@ def _kill_group(members: ProcessGroup, queue: Queue) -> None:
     members.kill()
 
 
-def test_who_was_sent_a_group_before_its_start_follows_it_too() -> None:
+def test_a_process_that_got_a_group_before_its_start_can_follow_it() -> None:
     queue, started = Queue(), Event()
     members = ProcessGroup()
     members.add_process(1, ProcessTemplate(sleep))
@@ -361,7 +361,7 @@ def test_a_member_reads_what_is_sent_to_it() -> None:
     members.close()
 
 
-def test_what_a_member_reads_ends_when_that_is_closed() -> None:
+def test_the_input_of_a_member_ends_when_it_is_closed() -> None:
     members = group((2, ProcessTemplate("cat", stdin=MSG_PIPE, stdout=MSG_PIPE)))
     for puid in members.puids:
         member = Process(None, ident=puid)

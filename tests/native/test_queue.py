@@ -94,7 +94,7 @@ def test_a_thread_that_waits_for_a_queue_in_vain_returns() -> None:
     assert not one_is_ready.is_set()
 
 
-def test_what_programs_say_of_streams_is_taken_and_changes_nothing() -> None:
+def test_arguments_about_streams_are_accepted_without_effect() -> None:
     for host in System().nodes:
         queue = Queue(2, policy=Policy(placement=Policy.Placement.HOST_ID, host_id=host), buffered=False, num_streams=3)
         queue.put("first", flush=True)
@@ -180,7 +180,7 @@ def test_a_destroyed_queue_says_so() -> None:
 
 
 @pytest.mark.parametrize("data", [b"nonsense", b"[1, 2]", "", 7])
-def test_what_serialize_did_not_give_is_refused(data: Any) -> None:
+def test_data_that_serialize_did_not_return_is_refused(data: Any) -> None:
     with pytest.raises(ValueError, match=r"not what serialize\(\) of a queue gave"):
         Queue.attach(data)
 
@@ -193,7 +193,7 @@ def test_a_queue_that_nobody_is_attached_to_is_gone() -> None:
         Queue.attach(name)
 
 
-def test_what_cannot_be_pickled_is_refused_at_the_call() -> None:
+def test_an_item_that_cannot_be_pickled_is_refused_at_the_call() -> None:
     queue = Queue()
     with pytest.raises(TypeError, match="pickle"):
         queue.put(threading.Lock())

@@ -58,7 +58,7 @@ def test_errors_of_the_system_are_worded_without_their_number() -> None:
     assert worded(ValueError("too few")) == "too few"
 
 
-def test_what_does_not_fit_names_its_file(tmp_path: Path) -> None:
+def test_an_error_names_the_file_that_does_not_fit(tmp_path: Path) -> None:
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match=r"log\.csv"):
         append_bytes(full.fileno(), b"line\n", tmp_path / "log.csv")
 
@@ -174,7 +174,7 @@ def test_a_small_snapshot_goes_as_it_is() -> None:
     assert queue.get() == [1, 2]
 
 
-def test_what_cannot_be_sent_is_told_by_its_name() -> None:
+def test_an_error_names_the_object_that_cannot_be_sent() -> None:
     parts = {"dataset": [1], "lock": threading.Lock()}
     with pytest.raises(UNSENDABLE) as raised:
         Snapshot(parts)

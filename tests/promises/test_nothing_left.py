@@ -98,7 +98,7 @@ def test_after_a_kill_of_any_one(site: Site, victim: str, launcher: bool) -> Non
     site.assert_nothing_left()
 
 
-def test_what_a_kill_of_everything_left_is_swept_at_the_next_start(site: Site) -> None:
+def test_leftovers_of_a_killed_run_are_removed_at_the_next_start(site: Site) -> None:
     process, _ = start(site, "wait", True)
     for pid, _ in site.processes():
         os.kill(pid, signal.SIGSTOP)

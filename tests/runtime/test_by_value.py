@@ -102,7 +102,7 @@ def test_attributes_of_functions_and_classes_stay_as_a_process_sets_them(launch:
     assert printed == ("[(5, 5, 10, True), (5, 5, 10, True)]\n[1, 2, 3]\n1 True True False\n")
 
 
-def test_what_the_program_changes_reaches_processes_that_run(launch: Launch) -> None:
+def test_changes_of_the_program_reach_running_processes(launch: Launch) -> None:
     printed = launch("""
         import multiprocessing as mp
         import dragon
@@ -270,7 +270,7 @@ def test_a_function_that_a_process_makes_takes_its_globals_along(site: Site) -> 
     assert text_of(printed) == "0 0 {'n': 0}\n"
 
 
-def test_what_one_statement_under_the_main_guard_makes_twice_over_is_sent(site: Site) -> None:
+def test_several_objects_of_one_statement_under_the_main_guard_are_sent(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp
         from collections import namedtuple

@@ -79,7 +79,7 @@ def test_another_programs_claim_counts_until_it_ends() -> None:
     assert find_runs() == []
 
 
-def test_what_a_killed_program_claimed_is_free_and_nothing_is_left_of_it() -> None:
+def test_claims_of_a_killed_program_are_released_and_removed() -> None:
     mine = Claim("cores")
     with program("theirs") as killed:
         assert others(mine) == [b"theirs"]

@@ -63,7 +63,7 @@ THERE = [
 
 
 @pytest.mark.parametrize("source", THERE)
-def test_what_the_module_binds_is_there_in_an_import(source: str) -> None:
+def test_names_of_the_module_are_bound_by_an_import(source: str) -> None:
     assert "f" not in bound_here(source)
 
 
@@ -86,5 +86,5 @@ NOT_THERE = [
 
 
 @pytest.mark.parametrize("source", NOT_THERE)
-def test_what_only_the_main_program_binds_is_not_there(source: str) -> None:
+def test_names_that_only_the_main_program_binds_are_missing(source: str) -> None:
     assert "f" in bound_here(source)

@@ -66,7 +66,7 @@ def test_another_name_is_another_file() -> None:
     other.close()
 
 
-def test_what_a_killed_program_had_is_gone_with_the_next_look() -> None:
+def test_files_of_a_killed_program_are_removed_at_the_next_search() -> None:
     with program() as (running, path):
         running.send_signal(signal.SIGKILL)
         running.wait()

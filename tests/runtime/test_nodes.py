@@ -50,7 +50,7 @@ def test_a_changed_list_is_read_again(set_nodes: SetNodes) -> None:
     assert [node.index for node in run_nodes()] == [1]
 
 
-def test_what_was_written_is_read(set_nodes: SetNodes) -> None:
+def test_a_written_list_is_read(set_nodes: SetNodes) -> None:
     node = described(0, gpus=2, gpu_vendor="intel", real_cpus=[1], gpu_variable="X")
     node.gpus = [0, 0.0, 1.1]
     set_nodes(node)

@@ -73,7 +73,7 @@ def test_a_tile_is_a_fraction_of_a_device(set_nodes: SetNodes) -> None:
 
 
 @pytest.mark.usefixtures("one_node")
-def test_what_is_not_there_is_left_out_and_named_once() -> None:
+def test_missing_devices_are_left_out_and_named_once() -> None:
     with pytest.warns(RuntimeWarning, match=r"no CPUs 4-7 \(there are 0-3\) and no GPUs 9 \(there are 0-3\)"):
         placed = place(Policy(cpu_affinity=list(range(2, 8)), gpu_affinity=[0, 9]))
     assert placed.cpus == [2, 3]
@@ -141,7 +141,7 @@ def test_a_full_name_is_preferred_to_a_short_one(set_nodes: SetNodes) -> None:
     assert place(on("node.west.org")).node.index == 0
 
 
-def test_what_the_run_lacks_is_refused(set_nodes: SetNodes) -> None:
+def test_an_unknown_node_is_refused(set_nodes: SetNodes) -> None:
     set_nodes(described(0), described(1))
     assert place(Policy(placement=HOST_ID, host_id=101)).node.index == 1
     with pytest.raises(PolicyError, match=r"host id 8; there is node0\.cluster\.org, node1\.cluster\.org"):

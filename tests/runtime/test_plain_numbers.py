@@ -75,7 +75,7 @@ def test_a_batch_takes_numpys_numbers() -> None:
 
 
 @pytest.mark.parametrize("array", [np.array([3]), np.array(3), [3], "3", None, True])
-def test_what_is_no_number_stays_what_it_is(array: Any) -> None:
+def test_other_values_are_returned_unchanged(array: Any) -> None:
     assert plain_number(array) is array
 
 

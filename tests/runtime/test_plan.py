@@ -107,7 +107,7 @@ def test_members_in_the_same_place_are_asked_for_together(monkeypatch: pytest.Mo
     assert len(asked[0].templates) == 1
 
 
-def test_what_the_user_sets_stays(plan: Callable[[], list[PlanRecord]], started: list[Unstarted]) -> None:
+def test_settings_of_the_user_are_kept(plan: Callable[[], list[PlanRecord]], started: list[Unstarted]) -> None:
     policy = Policy(placement=HOST_NAME, host_name="node1", gpu_affinity=[1, 2], cpu_affinity=[30, 31])
     Process(work, env={"CUDA_VISIBLE_DEVICES": "mine"}, policy=policy).start()
     one = Process(work, policy=policy)

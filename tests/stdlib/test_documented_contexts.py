@@ -236,7 +236,7 @@ def test_a_pool_of_threads_has_an_initializer() -> None:
 # ---- programming guidelines
 
 
-def test_what_only_a_process_has_is_there_as_long_as_it_lives() -> None:
+def test_objects_of_one_process_last_as_long_as_it() -> None:
     """It is better to pass the object as an argument to the constructor for the child process. This also ensures that
     as long as the child process is still alive the object will not be garbage collected in the parent process."""
     results = CONTEXT.Queue()

@@ -263,7 +263,7 @@ def test_after_a_shutdown_both_ways_to_call_raise(method: str) -> None:
         getattr(executor, method)(double, [1])
 
 
-def test_what_cannot_be_pickled_is_no_result(executor: ProcessPoolExecutor) -> None:
+def test_a_result_that_cannot_be_pickled_is_an_error(executor: ProcessPoolExecutor) -> None:
     """Only picklable objects can be executed and returned."""
     with pytest.raises(TypeError, match="lock"):
         executor.submit(threading.Lock).result(LONG)

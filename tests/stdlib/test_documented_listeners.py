@@ -146,7 +146,7 @@ def test_a_socket_without_an_address_is_in_a_private_folder() -> None:
         assert ended(process) == 0
 
 
-def test_who_called_last_is_known() -> None:
+def test_last_accepted_is_the_address_of_the_last_client() -> None:
     """The address from which the last accepted connection came. If this is unavailable then it is None."""
     with mp.connection.Listener(("localhost", 0)) as listener:
         assert listener.last_accepted is None

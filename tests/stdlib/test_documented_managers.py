@@ -68,7 +68,7 @@ def test_methods_that_are_exposed_are_called_in_the_manager() -> None:
             bare.add(1)
 
 
-def test_who_knows_the_key_connects_to_a_server() -> None:
+def test_a_client_with_the_key_connects_to_a_server() -> None:
     """Connect a local manager object to a remote manager process. (A wrong authkey raises AuthenticationError.)"""
     with Manager(("127.0.0.1", 0), b"key", ctx=CONTEXT) as server:
         other = Manager(server.address, b"key")
@@ -212,7 +212,7 @@ def serve(box: Any) -> None:
     server.serve_forever()
 
 
-def test_what_has_not_started_a_server_cannot_stop_it() -> None:
+def test_a_manager_that_has_only_connected_cannot_shut_down_the_server() -> None:
     """Stop the process used by the manager. This is only available if start() has been used to start the server
     process."""
     with Manager(ctx=CONTEXT) as server:

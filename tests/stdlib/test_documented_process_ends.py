@@ -205,7 +205,7 @@ def test_a_key_is_bytes() -> None:
         process.authkey = "text"
 
 
-def test_who_finds_a_process_ended_has_joined_it() -> None:
+def test_finding_a_process_ended_joins_it() -> None:
     """Calling a finished process's Process.is_alive will join the process. (It is no zombie any more.)"""
     process = start(sleep, 0)
     assert mp.connection.wait([process.sentinel], LONG)

@@ -193,7 +193,7 @@ def test_there_may_be_no_method_to_create_a_type(own: Any) -> None:
     assert not hasattr(own, "Iterator")
 
 
-def test_what_is_not_exposed_is_an_error(own: Any) -> None:
+def test_a_method_that_is_not_exposed_is_an_error(own: Any) -> None:
     """Note in particular that an exception will be raised if methodname has not been exposed. If some other exception
     is raised in the manager's process then this is converted into a RemoteError exception and is raised by
     _callmethod()."""

@@ -127,7 +127,7 @@ def put_and_leave(box: Any) -> None:
     box.join_thread()
 
 
-def test_what_was_put_is_there_after_its_process_has_ended() -> None:
+def test_items_remain_after_the_end_of_the_process_that_put_them() -> None:
     """By default if a process is not the creator of the queue then on exit it will attempt to join the queue's
     background thread. (So what it has put is not lost.)"""
     box = CONTEXT.Queue()
@@ -135,7 +135,7 @@ def test_what_was_put_is_there_after_its_process_has_ended() -> None:
     assert len(box.get(timeout=LONG)) == 10**6
 
 
-def test_who_waits_for_tasks_waits_for_all_of_them() -> None:
+def test_join_waits_for_all_tasks() -> None:
     """The count of unfinished tasks goes up whenever an item is added to the queue. The count goes down whenever a
     consumer calls task_done() to indicate that the item was retrieved and all work on it is complete. When the
     count of unfinished tasks drops to zero, join() unblocks."""
@@ -219,7 +219,7 @@ def test_a_size_below_one_is_no_limit() -> None:
         assert not box.full()
 
 
-def test_who_closes_a_queue_closes_it_for_one_process() -> None:
+def test_close_affects_only_the_calling_process() -> None:
     """Indicate that no more data will be put on this queue by the current process."""
     box = CONTEXT.Queue()
     assert ended(start(close, box)) == 0

@@ -182,7 +182,7 @@ def test_a_question_about_intervals_of_any_length_is_answered(start: Start, wait
         assert records(interval)
 
 
-def test_who_asks_gets_an_answer_though_many_others_are_connected_and_say_nothing(start: Start) -> None:
+def test_a_request_is_answered_despite_many_silent_connections(start: Start) -> None:
     address, token = start().split("#")
     port = int(address.split("/")[2].rpartition(":")[2])
     strangers = [socket.socket() for _ in range(600)]

@@ -40,7 +40,7 @@ def test_it_looks_at_the_series_that_it_is_told(slow_rank: Telemetry) -> None:
     assert ranks(Detector("step", tags={"rank": ["0", "2"]}).detect()) == ["2"]
 
 
-def test_what_is_long_ago_does_not_count(telemetry: Telemetry) -> None:
+def test_old_values_do_not_count(telemetry: Telemetry) -> None:
     for rank, seconds in enumerate((0.5, 0.5, 2.0)):
         for ago in range(40, 50):
             telemetry.add_data("step", seconds, timestamp=time.time() - ago, tags={"rank": rank})
@@ -91,7 +91,9 @@ def test_a_subclass_may_act_and_stop(slow_rank: Telemetry, wait_until: WaitUntil
     assert acted == ["2"]
 
 
-def test_what_its_rule_raises_ends_it_and_is_raised_by_stop(slow_rank: Telemetry, wait_until: WaitUntil) -> None:
+def test_an_exception_of_the_rule_ends_the_detector_and_is_raised_by_stop(
+    slow_rank: Telemetry, wait_until: WaitUntil
+) -> None:
     detector = Detector("step", collection_rate=0.05, analysis_args={"ratio": 0})
     with logged() as lines:
         detector.start()

@@ -96,7 +96,7 @@ def test_a_dump_that_fails_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_dumped_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_dump_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="the run has no telemetry"):
         AnalysisClient().db_dump(tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -35,7 +35,7 @@ def times_of(dictionary: str) -> list[str]:
     return list(record["dps"])
 
 
-def test_what_the_members_of_a_group_use_is_added_up() -> None:
+def test_usage_of_the_members_of_a_group_is_added_up() -> None:
     group = ProcessGroup(name="busy-ones")
     group.add_process(2, ProcessTemplate(spin))
     group.init()

@@ -99,7 +99,7 @@ def test_a_card_that_is_one_device_tells_of_all_its_tiles(
     assert of_gpu("1", found)["DevicePowerUsage"] == 130 + 140
 
 
-def test_what_a_card_does_not_tell_is_left_out_or_found_otherwise(level_zero: ctypes.CDLL, told: list[str]) -> None:
+def test_values_that_a_card_does_not_report_are_left_out_or_derived(level_zero: ctypes.CDLL, told: list[str]) -> None:
     source = GpuSource(Gpus("intel", [4]), IntelDriver())
     assert of_gpu("4", after_a_second(source, level_zero)) == {
         "DeviceUtilization": 50,  # the busier engine of those that compute

@@ -182,7 +182,7 @@ def test_after_the_shutdown_nothing_is_known(telemetry: Telemetry, client: Analy
         client.connect(timeout=0.1)
 
 
-def test_what_is_no_metric_is_refused(telemetry: Telemetry) -> None:
+def test_an_invalid_metric_is_refused(telemetry: Telemetry) -> None:
     with pytest.raises(TypeError, match="'high' is not a number"):
         telemetry.add_data("loss", "high")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not a valid name of a metric"):
@@ -198,7 +198,7 @@ def test_what_is_no_metric_is_refused(telemetry: Telemetry) -> None:
         telemetry.counter("loss").add()
 
 
-def test_what_cannot_be_asked_is_refused(client: AnalysisClient) -> None:
+def test_an_invalid_query_is_refused(client: AnalysisClient) -> None:
     with pytest.raises(ValueError, match="aggregate='median'"):
         client.get_data("loss", aggregate="median")  # type: ignore[arg-type]
     for interval in (-1, 1e-9, math.inf, math.nan):

@@ -95,7 +95,7 @@ def test_a_collector_that_is_not_there_disturbs_nothing(site: Site) -> None:
     assert (done.returncode, done.stdout) == (0, "well\n")
 
 
-def test_what_is_no_address_is_refused(site: Site) -> None:
+def test_an_invalid_address_is_refused(site: Site) -> None:
     done = site.dragon("--otlp", "collector:4318", site.write("print('well')"))
     assert done.returncode == 2
     assert "http://HOST:4318" in done.stderr

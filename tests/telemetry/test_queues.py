@@ -87,7 +87,7 @@ def test_queues_have_numbers_and_what_made_them() -> None:
     second.destroy()
 
 
-def test_who_waits_is_counted() -> None:
+def test_waiting_processes_are_counted() -> None:
     queue = Queue(1)
     getters = [run(get_for_ever, queue) for _ in range(2)]
     wait_until(lambda now: now["queue_waiting"] == 2, "queue_waiting", operation="get")

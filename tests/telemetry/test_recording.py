@@ -143,7 +143,7 @@ def test_processes_are_recorded_with_their_exit_codes(site: Site, directory: Pat
     assert all(one.ended is not None and one.ended >= one.started for one in found.values())
 
 
-def test_what_was_recorded_is_there_when_the_agent_is_killed(site: Site, directory: Path) -> None:
+def test_a_recording_survives_the_kill_of_the_agent(site: Site, directory: Path) -> None:
     site.dragon("--telemetry", directory, site.write(KILLS_ITS_AGENT), directory, env=QUICK)
     recording = Recording(directory)
     assert recording.names() >= OF_NODES | OF_PROCESSES | {"loss"}

@@ -125,7 +125,7 @@ def test_a_browser_shows_charts_processes_and_timeline(site: Site, directory: Pa
         (["recordings", "-o", "absent/page.html"], "No such file or directory"),
     ],
 )
-def test_what_cannot_be_shown_is_told(site: Site, small: Path, words: list[str], told: str) -> None:
+def test_a_report_that_cannot_be_made_is_an_error(site: Site, small: Path, words: list[str], told: str) -> None:
     (site.folder / "empty").mkdir()
     done = site.dragon("report", *words)
     assert (done.returncode, done.stdout) == (1, "")
@@ -233,7 +233,7 @@ def test_a_run_that_did_not_end_in_order_is_called_so(tmp_path: Path) -> None:
         assert ("it was killed, or has not ended" in notes) is not ended
 
 
-def test_what_a_program_says_cannot_end_the_page(tmp_path: Path) -> None:
+def test_texts_of_a_program_cannot_end_the_page(tmp_path: Path) -> None:
     nasty = "</script><!--<script>"
     page = report(
         written(tmp_path / "run", Parcel(NOON + 3, [row(NOON + 1, 1, nasty, **{nasty: nasty})], [lifetime(1)]))

@@ -187,7 +187,7 @@ def test_a_lost_node_and_a_counters_rate_are_told() -> None:
     assert (gone.cells[1].text, gone.state) == ("is lost: the host does not answer", "failed")
 
 
-def test_who_waits_for_a_queue_is_one_number() -> None:
+def test_processes_that_wait_for_a_queue_are_one_number() -> None:
     tags = {"host": "a", "queue": "1"}
     series = [
         Series("queue_waiting", {**tags, "operation": operation}, [12.0], [count])

@@ -133,6 +133,6 @@ def test_a_task_that_failed_is_marked() -> None:
     assert wrong["args"] == {"failed": True}
 
 
-def test_what_an_unknown_process_did_has_a_track_of_its_own() -> None:
+def test_an_unknown_process_has_a_track_of_its_own() -> None:
     events = trace_events([], [("a", Span(10.0, 10.5, 99, 1, "task", "f"))], 10.0, 11.0)
     assert events[0]["args"] == {"name": "a: pid 99"}

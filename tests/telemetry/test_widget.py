@@ -50,7 +50,7 @@ def test_the_charts_may_begin_later_than_the_run(telemetry: Telemetry) -> None:
     assert f'"started":{start + 0.001}' in DragonTelemetryWidget().render(start_time=start + 0.001).text
 
 
-def test_what_cannot_be_shown_is_refused(telemetry: Telemetry) -> None:
+def test_a_view_that_cannot_be_shown_is_an_error(telemetry: Telemetry) -> None:
     with pytest.raises(NoRecordingError, match="no node 'elsewhere'"):
         DragonTelemetryWidget().render(["elsewhere"])
     with pytest.raises(NotSupportedError, match="dragging over a time"):

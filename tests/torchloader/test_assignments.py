@@ -106,7 +106,7 @@ def test_a_batch_that_three_workers_died_over_is_told() -> None:
     assert told == [None, None, (1, 5)]
 
 
-def test_what_nobody_wants_any_more_is_not_made() -> None:
+def test_batches_that_are_no_longer_wanted_are_not_made() -> None:
     assignments: Assignments[None] = Assignments(2)
     assignments.want((1, 0), None)
     assignments.want((2, 0), None)

@@ -106,7 +106,7 @@ def test_two_loaders_come_to_a_fair_share_and_never_have_more_than_all_but_the_f
     assert find_runs() == []
 
 
-def test_what_one_does_not_want_another_has() -> None:
+def test_cores_that_one_loader_does_not_want_go_to_another() -> None:
     one, two = Budget(8.0), Budget(8.0)
     assert one.ask(2, 1.0, 0.01) == 2
     assert two.ask(16, 1.0, 0.01) == 6

@@ -168,7 +168,7 @@ def test_a_command_that_was_given_up_is_not_done_later(cluster: Cluster) -> None
     assert cluster.end() == 0
 
 
-def test_what_a_full_disk_keeps_a_command_from_is_its_answer(cluster: Cluster) -> None:
+def test_a_command_that_a_full_disk_prevents_says_so(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
     cluster.until_state("job", "finished")
     settings = cluster.folder / "settings.json"
@@ -321,7 +321,7 @@ def test_a_job_outlives_masters_that_are_killed_in_the_midst_of_orders(cluster: 
     assert len(cluster.samples("job")) == 1200
 
 
-def test_what_was_not_submitted_yet_comes_although_the_submitter_is_killed(cluster: Cluster) -> None:
+def test_later_jobs_are_submitted_although_the_submitter_is_killed(cluster: Cluster) -> None:
     cluster.start(cluster.job("first", 5, 0.001, 0.01), cluster.job("second", 5, 0.001, 0.01, arrival=8))
     cluster.until(lambda: cluster.states("first") != [])
     cluster.kill("submitter")
@@ -391,7 +391,7 @@ def test_a_paused_job_whose_node_is_lost_is_resumed_elsewhere(cluster: Cluster) 
     assert cluster.samples("job") == list(range(1600))
 
 
-def test_what_the_nodes_lack_is_said(cluster: Cluster) -> None:
+def test_a_job_that_needs_more_than_the_nodes_have_says_what_it_needs(cluster: Cluster) -> None:
     cluster.start(
         cluster.job("elsewhere", 5, 0.001, 0.01, devices={"d3093": [0]}),
         cluster.job("wide", 5, 0.001, 0.01, devices=[[0], [0]]),

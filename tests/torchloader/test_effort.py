@@ -34,7 +34,7 @@ def test_a_kernel_that_does_not_account_for_delays_shows_none(monkeypatch: pytes
     assert Meter().now().delayed == 0.0
 
 
-def test_what_a_batch_takes_alone_is_without_the_waiting_for_a_core() -> None:
+def test_the_effort_of_a_batch_excludes_the_wait_for_a_core() -> None:
     assert Effort(3.0, 1.0, 1.5).alone == 1.5
     assert Effort(3.0, 2.0, 1.5).alone == 2.0  # several threads computed
 

@@ -150,7 +150,7 @@ def test_a_log_that_cannot_be_written_is_named_and_stays_whole(tmp_path: Path) -
     assert path.read_bytes() == before
 
 
-def test_what_cannot_be_written_does_not_happen() -> None:
+def test_an_event_that_cannot_be_written_does_not_happen() -> None:
     def full(event: object) -> None:
         raise OSError("disk full")
 
@@ -169,7 +169,7 @@ def test_a_state_cannot_be_left_for_any_other() -> None:
         records.submit(SPEC, now=1)
 
 
-def test_who_ends_gives_devices_and_cores_back() -> None:
+def test_a_job_that_ends_returns_its_devices_and_cores() -> None:
     records = Records()
     records.submit(SPEC, now=0)
     records.change("a", State.STARTING, 1, "arrival", workers=2, placement={"node0": (0, 1)})

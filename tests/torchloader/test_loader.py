@@ -154,7 +154,7 @@ def test_the_depth_is_of_batches_and_of_nothing_else_that_workers_send() -> None
         assert list(batches) == UNDISTURBED
 
 
-def test_what_a_sampler_raises_at_first_comes_with_the_first_batch() -> None:
+def test_an_exception_of_the_sampler_comes_with_the_first_batch() -> None:
     def broken() -> Iterator[int]:
         raise OSError("no samples")
         yield 0
@@ -397,7 +397,7 @@ def test_loading_here_leaves_the_program_its_random_numbers() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_the_dataset_raises_comes_in_its_place(workers: int) -> None:
+def test_an_exception_of_the_dataset_comes_in_place_of_its_batch(workers: int) -> None:
     with loader_of(Failing(20), num_workers=workers) as loader:
         batches = iter(loader)
         assert indices_of([next(batches)]) == [[0, 1, 2, 3]]
@@ -577,7 +577,7 @@ def test_an_iterator_is_refused_as_it_begins_only_once() -> None:
         ElasticDataLoader(iter([1, 2]))
 
 
-def test_who_is_given_a_loader_finds_what_pytorch_s_tells_of_itself() -> None:
+def test_a_loader_has_the_attributes_of_pytorchs() -> None:
     data = pytest.importorskip("torch.utils.data")
     asked = {"num_workers": 0, "timeout": 9, "worker_init_fn": print, "drop_last": True, "persistent_workers": False}
     options = inspect.signature(data.DataLoader).parameters.keys() - {"shuffle"}

@@ -74,7 +74,9 @@ def kill_one(loader: ElasticDataLoader) -> None:
     ],
     ids=["set_epoch", "again", "no workers", "more workers", "kill", "a look", "looks", "state"],
 )
-def test_whatever_comes_between_two_epochs(between: Callable[[ElasticDataLoader], Any], following: Any) -> None:
+def test_two_epochs_are_exact_with_anything_between_them(
+    between: Callable[[ElasticDataLoader], Any], following: Any
+) -> None:
     with loader_of(Noisy(LENGTH)) as loader:
         assert list(loader) == EPOCHS[0]
         wait_for(4, loader)
@@ -91,7 +93,7 @@ def test_an_epoch_that_is_left_in_its_last_batches() -> None:
             assert [next(batches) for _ in range(13)] == EPOCHS[epoch][:13]
 
 
-def test_what_the_program_changes_in_a_dataset_that_is_pickled_the_next_epoch_has() -> None:
+def test_changes_of_a_pickled_dataset_are_in_the_next_epoch() -> None:
     dataset = Changing(LENGTH)
     with loader_of(dataset, multiprocessing_context="spawn") as loader:
         for dataset.content in range(3):

@@ -73,7 +73,7 @@ class Own(data.DataLoader):  # type: ignore[misc]
         (Own(range(3)), TypeError, r"Own has a __iter__\(\) of its own"),
     ],
 )
-def test_what_cannot_be_taken_over_is_an_error(loader: Any, kind: type[Exception], told: str) -> None:
+def test_a_loader_that_cannot_be_converted_is_an_error(loader: Any, kind: type[Exception], told: str) -> None:
     with pytest.raises(kind, match=told):
         elastic(loader)
 

@@ -37,7 +37,7 @@ def test_workers_have_no_copies_of_a_dataset_s_arrays() -> None:
             assert max(memory for _, memory in told) < 64 * MIB
 
 
-def test_what_a_worker_writes_to_the_dataset_is_its_own() -> None:
+def test_changes_of_the_dataset_by_a_worker_are_its_own() -> None:
     dataset = Large(2 * MIB, writes=True)
     with loader_of(dataset, num_workers=1) as one, loader_of(dataset, num_workers=1) as other:
         assert [total for batch in one for total, _ in batch] == list(range(8))
@@ -45,7 +45,7 @@ def test_what_a_worker_writes_to_the_dataset_is_its_own() -> None:
     assert dataset.numbers.sum() == 0
 
 
-def test_what_the_program_writes_to_the_dataset_the_next_epoch_has() -> None:
+def test_changes_of_the_dataset_by_the_program_are_in_the_next_epoch() -> None:
     dataset = Large(2 * MIB)
     with loader_of(dataset) as loader:
         batches = iter(loader)

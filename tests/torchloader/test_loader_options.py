@@ -21,7 +21,7 @@ FIXED = ["dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "pers
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_what_pytorch_lets_nobody_set_cannot_be_set(name: str) -> None:
+def test_attributes_that_pytorch_fixes_cannot_be_set(name: str) -> None:
     data = pytest.importorskip("torch.utils.data")
     told = []
     for kind in (data.DataLoader, ElasticDataLoader):
@@ -34,7 +34,7 @@ def test_what_pytorch_lets_nobody_set_cannot_be_set(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["generator", "seed", "rank", "world_size", "in_order", "multiprocessing_context", "prefetch_epochs"]
 )
-def test_what_a_loader_needs_at_its_start_cannot_be_set(name: str) -> None:
+def test_attributes_needed_at_the_start_cannot_be_set(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} attribute should not be set after ElasticDataLoader is initialized"):
         setattr(ElasticDataLoader(range(8)), name, 0)
 
@@ -59,7 +59,7 @@ def test_attributes_are_those_of_pytorch_s_loader() -> None:
         assert [getattr(ours, name) for name in names] == [getattr(theirs, name) for name in names]
 
 
-def test_what_pytorch_lets_set_has_an_effect() -> None:
+def test_attributes_that_pytorch_lets_set_have_an_effect() -> None:
     with ElasticDataLoader(Counting(8), 4, num_workers=1, collate_fn=list) as loader:
         assert next(iter(loader))[0] == (0, 0)
         loader.collate_fn, loader.worker_init_fn, loader.timeout = tuple, count_call, 30

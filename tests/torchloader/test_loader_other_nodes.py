@@ -250,7 +250,7 @@ if __name__ == "__main__":
         ),
     ],
 )
-def test_what_names_no_nodes_is_refused(options: dict[str, object], error: type[Exception], told: str) -> None:
+def test_invalid_names_of_nodes_are_refused(options: dict[str, object], error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         ElasticDataLoader(range(8), num_workers=1, **options)  # type: ignore[arg-type]
 

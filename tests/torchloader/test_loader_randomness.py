@@ -61,7 +61,7 @@ def seeded(ways: list[int], epoch: int = 0) -> list[list[tuple[int, float]]]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.integers(0, len(DRAWS) - 1), max_size=12))
-def test_what_a_sample_draws_does_not_depend_on_what_others_drew(ways: list[int]) -> None:
+def test_random_numbers_of_a_sample_do_not_depend_on_other_samples(ways: list[int]) -> None:
     random.gauss(0, 1)
     np.random.standard_normal()
     loader = loader_of(Drawing(ways))
@@ -120,7 +120,7 @@ def test_a_batch_whose_samples_draw_though_none_before_did_is_read_again() -> No
     assert dataset.read == [1, 1, 1, 2, 2, 2, 1, 1, 1]
 
 
-def test_what_a_sample_raises_after_it_has_drawn_is_what_it_raises_when_it_is_seeded() -> None:
+def test_a_sample_that_raises_has_the_random_numbers_of_its_seed() -> None:
     class Raising(Drawing):
         def __getitem__(self, index: int) -> tuple[int, float]:
             raise ValueError(str(super().__getitem__(index)[1]))

@@ -129,7 +129,7 @@ def test_no_batch_of_another_dataset_is_given_before_that_error() -> None:
         assert all(given)
 
 
-def test_what_is_never_the_same_twice_is_shared_as_it_was_asked() -> None:
+def test_random_samples_are_shared_as_they_were_requested() -> None:
     with loader_of(Unrepeatable(LENGTH)) as one, loader_of(Unrepeatable(LENGTH)) as other:
         same = [first == second for first, second in both(one, other)]
     assert same.count(True) > len(same) // 2
@@ -174,7 +174,7 @@ def test_a_loader_of_another_style_of_dataset_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["", 3])
-def test_what_is_no_name_is_refused(name: Any) -> None:
+def test_an_invalid_name_is_refused(name: Any) -> None:
     with pytest.raises(TypeError, match="shared_as must be a name, not"):
         ElasticDataLoader(range(8), num_workers=1, shared_as=name)
 

@@ -235,7 +235,7 @@ def test_workers_that_join_such_an_epoch_begin_with_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_the_dataset_raises_comes_instead_of_a_batch(workers: int) -> None:
+def test_an_exception_of_the_dataset_comes_instead_of_a_batch(workers: int) -> None:
     with streamed(Failing(24), 2, num_workers=workers) as loader:
         batches, taken = iter(loader), []
         while True:
@@ -280,7 +280,7 @@ def test_a_dataset_that_has_become_shorter_is_not_continued_without_a_word() -> 
         next(iter(second))
 
 
-def test_what_the_dataset_raises_when_it_is_read_again_is_told(tmp_path: Path) -> None:
+def test_an_exception_while_the_dataset_is_read_again_is_raised(tmp_path: Path) -> None:
     first, second = (streamed(FailingLater(48, str(tmp_path / "gone"))) for _ in range(2))
     batches = iter(first)
     for _ in range(9):

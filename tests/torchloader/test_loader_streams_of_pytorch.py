@@ -142,7 +142,7 @@ def test_a_state_goes_on_as_that_of_torchdata(taken: int) -> None:
 
 
 @pytest.mark.parametrize("refused", [{"shuffle": True}, {"sampler": [0]}, {"batch_sampler": [[0]]}])
-def test_what_pytorch_refuses_is_refused(refused: dict[str, Any]) -> None:
+def test_arguments_that_pytorch_refuses_are_refused(refused: dict[str, Any]) -> None:
     for kind in (data.DataLoader, ElasticDataLoader):
         with pytest.raises(ValueError, match="terable"):
             kind(Bounded(0, 5), **refused)

@@ -97,7 +97,7 @@ def test_a_folder_is_one_runs_from_its_first_moment(cluster: Cluster) -> None:
     assert cluster.states("job")[-1:] == ["finished"]
 
 
-def test_who_watches_hears_the_end_of_the_run_also_while_the_master_is_silent(cluster: Cluster) -> None:
+def test_status_watch_ends_with_the_run_although_the_master_is_silent(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 1000, 0.001, 0.01), options=ALONE)
     cluster.until_state("job", "running")
     assert cluster.process is not None
@@ -245,7 +245,7 @@ def test_a_log_that_was_damaged_meanwhile_is_told_once_by_the_next_master(cluste
     assert "Traceback" not in cluster.err
 
 
-def test_who_watches_a_job_of_unknown_length_sees_that_it_has_finished(cluster: Cluster) -> None:
+def test_status_watch_shows_the_end_of_a_job_of_unknown_length(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 400, 0.001, 0.02).replace("iterations = 400\n", ""), options=ALONE)
     cluster.until_state("job", "running")
     assert cluster.process is not None

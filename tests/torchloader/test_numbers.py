@@ -31,7 +31,7 @@ from torchloader.cli.main import main
         ("profile job.toml --plot a.txt", "argument --plot: a.txt must end with one of .png .svg .pdf"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_at_once(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_numbers_are_refused_at_once(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == 2

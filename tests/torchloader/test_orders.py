@@ -57,7 +57,7 @@ def test_by_arrival_nobody_yields() -> None:
     assert decide(order("arrival"), running("old", {"a": (0, 1)}, 1e6), queued("new")) == []
 
 
-def test_who_attained_most_service_yields_and_the_other_starts_when_it_has() -> None:
+def test_the_job_with_most_service_yields_and_then_the_other_starts() -> None:
     much, little = running("much", {"a": (0,)}, 300.0), running("little", {"a": (1,)}, 50.0)
     assert decide(LAS, much, little, queued("new")) == [Pause("much", "it yields its devices")]
     gone = replace(much, state=State.PAUSED, placement={}, workers=0)
@@ -95,7 +95,7 @@ def test_within_a_queue_nobody_yields_to_one_that_never_started() -> None:
     assert decide(LAS, running("a", {"a": (0, 1)}, 0.0), queued("new", arrival=-50.0)) == []
 
 
-def test_who_waited_long_enough_is_promoted_and_served_before_those_with_service() -> None:
+def test_a_job_that_waited_long_enough_is_promoted_before_those_with_service() -> None:
     first, second = running("first", {"a": (0,)}, 300.0), running("second", {"a": (1,)}, 300.0)
     waits = replace(paused("waits", 1, executed=150.0), began=900.0)
     assert decide(LAS, first, second, waits, now=599.0) == []
@@ -207,7 +207,7 @@ def test_a_resumed_job_goes_on_where_it_stood() -> None:
         ((), (), 4, ()),
     ],
 )
-def test_what_some_cannot_use_of_their_part_of_the_time_goes_to_others(
+def test_unused_shares_of_time_go_to_other_jobs(
     sizes: tuple[int, ...], weights: tuple[float, ...], devices: int, parts: tuple[float, ...]
 ) -> None:
     assert portions(sizes, weights, devices) == pytest.approx(parts)
@@ -259,7 +259,7 @@ def test_a_round_of_no_length_is_refused() -> None:
     held=st.lists(st.tuples(st.sampled_from((1, 2, 4)), st.integers(0, 400)), max_size=8),
     waits=st.lists(st.tuples(st.sampled_from((1, 2, 4, 8)), st.integers(0, 400)), min_size=1, max_size=4),
 )
-def test_whoever_yields_does_so_for_one_that_comes_before_it_and_starts_then(
+def test_a_job_yields_only_to_an_earlier_one_that_then_starts(
     held: list[tuple[int, int]], waits: list[tuple[int, int]]
 ) -> None:
     nodes = {"a": Node(8, (0, 1, 2, 3)), "b": Node(8, (0, 1, 2, 3))}

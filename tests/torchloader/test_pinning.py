@@ -131,7 +131,7 @@ def test_two_iterations_at_once_have_their_batches_pinned(where: list[str]) -> N
     assert len(where) == 20
 
 
-def test_what_pinning_raises_is_raised_for_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_pinning_is_raised_for_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(batch: int) -> int:
         if batch == 2:
             raise RuntimeError(f"batch {batch} cannot be pinned")

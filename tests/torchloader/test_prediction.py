@@ -158,7 +158,7 @@ intervals = st.builds(
 
 
 @given(st.lists(intervals, min_size=1, max_size=40))
-def test_whatever_is_observed_the_curve_is_one_that_can_be(seen: list[Interval]) -> None:
+def test_any_observations_give_a_possible_curve(seen: list[Interval]) -> None:
     measured = Measured()
     for interval in seen:
         measured.observe(interval)

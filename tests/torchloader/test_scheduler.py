@@ -143,7 +143,7 @@ def test_headroom_is_not_worth_a_stop_and_nobody_gives_workers_for_it() -> None:
     assert decide(enough, rich, headroom=1.0, cause=Cause.DEPARTURE) == [Resize("enough", 2, 4, "departure")]
 
 
-def test_whoever_ends_soon_is_not_worth_a_stop() -> None:
+def test_a_job_that_ends_soon_is_not_stopped() -> None:
     soon = running("soon", 2, {"a": (0,)}, progress=9_990.0)
     assert decide(soon, cost=4.9, cause=Cause.DEPARTURE) == []
     assert decide(replace(soon, progress=0.0), cost=4.9, cause=Cause.DEPARTURE) == [Resize("soon", 2, 16, "departure")]
@@ -158,7 +158,7 @@ def test_nobody_is_moved_twice_within_the_interval() -> None:
     assert scheduler.next_time(105, {"old": lately}) is None
 
 
-def test_who_is_between_two_states_is_left_alone_and_keeps_its_cores() -> None:
+def test_a_job_between_two_states_keeps_its_cores() -> None:
     starting = replace(running("old", 15, {"a": (0,)}), state=State.STARTING)
     assert decide(starting, queued("new")) == [Launch("new", {"a": (1,)}, 1, "arrival")]
 
@@ -171,7 +171,7 @@ def test_applications_of_a_lost_node_wait_again_and_start_elsewhere() -> None:
     ]
 
 
-def test_who_came_last_is_paused_where_cores_are_gone_and_resumed_when_they_are_back() -> None:
+def test_the_last_job_is_paused_while_cores_are_missing() -> None:
     first = running("first", 8, {"a": (0, 1)}, minimum=4)
     last = running("last", 8, {"a": (2, 3)}, minimum=4, arrival=1)
     nodes = {"a": Node(10, (0, 1, 2, 3))}
@@ -183,7 +183,7 @@ def test_who_came_last_is_paused_where_cores_are_gone_and_resumed_when_they_are_
     assert Resume("last", {"a": (2, 3)}, 4, "departure") in decide(first, paused, cause=Cause.DEPARTURE)
 
 
-def test_who_was_paused_by_somebody_is_not_resumed() -> None:
+def test_a_job_that_a_user_paused_is_not_resumed() -> None:
     assert decide(replace(queued("held"), state=State.PAUSED, held=True)) == []
 
 
@@ -237,7 +237,7 @@ def carried_out(actions: list[Action], applications: Mapping[str, Application]) 
     weigh=st.booleans(),
     anywhere=st.booleans(),
 )
-def test_whatever_happens_nodes_are_not_over_subscribed(
+def test_no_event_over_subscribes_a_node(
     seeds: list[tuple[int, int, int]], ends: set[int], lost: bool, name: str, mode: Mode, weigh: bool, anywhere: bool
 ) -> None:
     nodes = {"a": Node(20, (0, 1, 2, 3)), "b": Node(12, (0, 1, 2, 3)), "c": Node(7, (0, 1))}

@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "torchloader"
 WORKLOAD = EXAMPLE / "dl_scheduler-test.conf.csv"
 
 
-def test_what_this_machine_lacks_is_said_for_each_job(site: Site) -> None:
+def test_resources_that_this_machine_lacks_are_named_for_each_job(site: Site) -> None:
     pytest.importorskip("torch")
     done = site.run(sys.executable, EXAMPLE / "dl_scheduler_test.py", "--folder", str(site.folder / "run"))
     assert done.returncode == 1

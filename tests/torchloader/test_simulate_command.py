@@ -58,9 +58,7 @@ def test_workers_on_any_node_serve_jobs_whose_own_nodes_lack_cores(capsys: pytes
 @pytest.mark.parametrize(
     "option", [["--start", "30"], ["--error", "1.5"], ["--mode", "1"], ["--cores", "6"]], ids=" ".join
 )
-def test_what_makes_a_cluster_worse_makes_jobs_take_longer(
-    option: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_jobs_take_longer_on_a_worse_cluster(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     took = []
     for words in ([], option):
         assert main(["simulate", *SMALL, "--policy", "proportional", "--json", *words]) == 0

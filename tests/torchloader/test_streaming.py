@@ -128,6 +128,6 @@ def test_a_loader_goes_on_with_them(inner: Any, workers: int) -> None:
         (lambda: RandomMix([range(3)], stop_criteria="NEVER"), "stop_criteria must be .* not 'NEVER'"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_is_an_error(make: Make, told: str) -> None:
+def test_invalid_arguments_are_errors(make: Make, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         make()

@@ -24,7 +24,7 @@ def demand(name: str, curve: Curve, size: int = 1, **more: float) -> Demand:
     return Demand(name, {"n": size}, curve, **more)  # type: ignore[arg-type]
 
 
-def test_who_needs_little_gives_up_its_share_to_who_needs_much() -> None:
+def test_jobs_that_need_little_give_cores_to_jobs_that_need_much() -> None:
     jobs = [demand("hungry", HUNGRY), *(demand(f"modest{number}", MODEST) for number in range(3))]
     assert SYNERGY(jobs, {"n": 16}) == {"hungry": 12, "modest0": 1, "modest1": 1, "modest2": 1}
 

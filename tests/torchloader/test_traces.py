@@ -111,7 +111,7 @@ def test_gavel_as_older_traces_are(tmp_path: Path) -> None:
     assert only.shortest == pytest.approx(1_104_675 / 35.8 / 4, rel=0.01)
 
 
-def test_what_a_trace_does_not_tell_depends_on_the_seed_and_the_name_alone(tmp_path: Path) -> None:
+def test_drawn_attributes_depend_on_the_seed_and_the_name_alone(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(HELIOS)
     assert read_trace(tmp_path / "log.csv", "helios", limit=1) == read_trace(tmp_path / "log.csv", "helios")[:1]
     assert read_trace(tmp_path / "log.csv", "helios", seed=1) != read_trace(tmp_path / "log.csv", "helios", seed=2)
@@ -152,7 +152,7 @@ def test_an_error_tells_the_row_and_the_column(tmp_path: Path, form: str, conten
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfej", b"job_id," + b"x" * 200_000])
-def test_what_is_no_csv_is_told_by_its_file(tmp_path: Path, content: bytes) -> None:
+def test_an_error_names_the_file_that_is_no_csv(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "trace").write_bytes(content)
     with pytest.raises(TraceError, match=r"/trace: .*; is this the right format\?"):
         read_trace(tmp_path / "trace", "helios")

@@ -138,7 +138,7 @@ def test_it_is_within_5_percent_of_the_best_number_and_takes_not_many_more(load:
 
 
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
-def test_what_is_found_is_kept(load: Load) -> None:
+def test_the_number_found_is_kept(load: Load) -> None:
     trainer = Trainer(load, noise=0.1)
     trainer.train(60)
     changes = len(trainer.sizes)

@@ -177,7 +177,7 @@ def test_fill_shares_abundant_cores_by_need_and_scarce_ones_to_the_fastest() -> 
     assert Fill()(demands, {"a": 3}) == {"fast": 2, "slow": 1}
 
 
-def test_what_is_within_budget_already_stays_as_it_is() -> None:
+def test_an_allocation_within_budget_is_unchanged() -> None:
     class Fixed:
         name = "fixed"
 

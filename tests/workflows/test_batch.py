@@ -127,7 +127,7 @@ def test_a_result_may_hold_queues_for_everybody_who_takes_it(batch: Batch) -> No
     assert sorted(made.get()["queue"].get(timeout=30) for _ in range(3)) == [0, 1, 2]
 
 
-def test_what_a_function_raises_is_raised_with_its_remote_traceback(batch: Batch) -> None:
+def test_an_exception_of_a_function_is_raised_with_its_remote_traceback(batch: Batch) -> None:
     task = batch.function(fail, "on purpose")
     with pytest.raises(KeyError, match="on purpose") as caught:
         task.get()
@@ -198,7 +198,7 @@ def test_a_task_that_runs_for_longer_than_it_may_is_ended(batch: Batch) -> None:
             task.get(timeout=60)
 
 
-def test_what_has_another_kind_is_named(batch: Batch) -> None:
+def test_an_argument_of_another_kind_is_named(batch: Batch) -> None:
     template = ProcessTemplate("true")
     for given in (5, template):
         with pytest.raises(TypeError, match=r"a job is described by a list of \(number of processes, template\), not"):
@@ -217,7 +217,7 @@ def test_what_has_another_kind_is_named(batch: Batch) -> None:
         Batch(num_nodes=1.5)  # type: ignore[arg-type]
 
 
-def test_what_makes_no_sense_is_refused_at_once(batch: Batch) -> None:
+def test_invalid_arguments_are_refused_at_once(batch: Batch) -> None:
     with pytest.raises(TypeError, match="callable"):
         batch.function(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="ProcessTemplate"):
@@ -346,7 +346,7 @@ def test_results_that_nobody_holds_take_no_memory(batch: Batch) -> None:
     assert psutil.Process().memory_info().rss - before < 0.8e9
 
 
-def test_who_reads_waits_for_who_writes_the_same_file(batch: Batch, tmp_path: Path) -> None:
+def test_a_reader_waits_for_the_writer_of_the_same_file(batch: Batch, tmp_path: Path) -> None:
     path = tmp_path / "file"
     for i in range(10):
         batch.function(write_line, path, str(i), writes=[batch.write(tmp_path, "file")])
@@ -367,7 +367,7 @@ def test_accesses_to_other_parts_do_not_wait(batch: Batch) -> None:
     waits.get(timeout=60)
 
 
-def test_who_reads_all_of_an_object_waits_for_who_writes_a_part(batch: Batch) -> None:
+def test_a_reader_of_a_whole_object_waits_for_the_writer_of_a_part(batch: Batch) -> None:
     released = Event()
     batch.options(writes=[batch.write(("any", "key"), 1)]).function(wait_for, released)
     whole = batch.options(reads=[batch.read(("any", "key"))]).function(add)
@@ -383,7 +383,7 @@ def test_keys_of_a_dictionary_order_tasks(batch: Batch, make: Callable[..., Any]
     assert batch.function(ddict.__getitem__, "a", reads=[batch.read(ddict, "a")]).get(timeout=60) == 1
 
 
-def test_who_reads_what_was_not_written_fails(batch: Batch) -> None:
+def test_a_reader_of_an_unwritten_object_fails(batch: Batch) -> None:
     broken = [batch.write("/data/broken")]
     batch.options(writes=broken, name="writer").function(fail, "no disk")
     reader = batch.options(reads=[batch.read("/data/broken")]).function(add)
@@ -440,7 +440,7 @@ def test_a_process_that_ignores_sigterm_is_killed(batch: Batch) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_who_needs_a_cancelled_task_is_cancelled_too(alone: Batch) -> None:
+def test_tasks_that_need_a_cancelled_one_are_cancelled(alone: Batch) -> None:
     released = Event()
     alone.function(wait_for, released)
     first = alone.function(add, 1)

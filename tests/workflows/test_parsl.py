@@ -77,7 +77,7 @@ def test_an_app_that_ends_its_worker_costs_no_other_its_result(tmp_path: Path, k
         assert [future.result(timeout=60) for future in futures if future is not futures[2]] == [0, 1, 3, 4, 5]
 
 
-def test_what_is_not_offered_is_an_error(tmp_path: Path) -> None:
+def test_an_option_that_is_not_offered_is_an_error(tmp_path: Path) -> None:
     executor = DragonPoolExecutor()
     with pytest.raises(UnsupportedFeatureError):
         executor.submit(double, {"cores": 2}, 1)

@@ -122,7 +122,7 @@ def test_a_command_that_starts_no_run_is_an_error_that_names_it() -> None:
         runtime.start_local_runtime(0.1, dragon_cmd=[sys.executable, "-c", "import sys; sys.stdin.read()"])
 
 
-def test_what_cannot_be_attached_to_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_a_failed_attach_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no run on localhost is published as lost"):
         runtime.lookup("localhost", "lost", 0.05, tmp_path)
     with pytest.raises(RuntimeError, match="not a descriptor of a run"):

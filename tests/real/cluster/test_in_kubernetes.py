@@ -21,7 +21,7 @@ def test_the_manifest_is_valid(version: str, options: list[str]) -> None:
         assert validator.validate(document, version, strict=True) == version
 
 
-def test_what_the_schema_does_not_know_is_found() -> None:
+def test_unknown_fields_are_found_by_the_schema() -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="not installed: kubernetes-validate (extra [peers])")
     job = next(document for document in manifest("train.py") if document["kind"] == "Job")
     job["spec"]["completion"] = 3

@@ -65,7 +65,7 @@ def test_a_resilient_program_goes_on_without_its_host(site: Site, ssh_hosts: Ssh
         await_that(lambda: not agents(ssh_hosts, "node1"), "the end of the agent that was cut off")
 
 
-def test_whoever_waits_for_a_process_of_a_lost_host_hears_of_it(site: Site, ssh_hosts: SshHosts) -> None:
+def test_a_wait_for_a_process_of_a_lost_host_ends_with_an_error(site: Site, ssh_hosts: SshHosts) -> None:
     process = ssh_hosts.start(site, PROGRAMS / "stay.py")
     assert sorted(hear(site, process, 3)) == ["here: node1", "here: node2", "here: node3"]
     with ssh_hosts.lan.cut("node3"):

@@ -93,6 +93,6 @@ def test_elements_that_mean_nothing_are_listed(tmp_path: Path) -> None:
         ("<cluster_config><master_config><authkey>a</authkey><authkey/></master_config></cluster_config>", "once more"),
     ],
 )
-def test_what_is_no_cluster_file_is_said(tmp_path: Path, text: str, found: str) -> None:
+def test_an_invalid_cluster_file_is_an_error(tmp_path: Path, text: str, found: str) -> None:
     with pytest.raises(InputError, match=found):
         read(tmp_path, text)

@@ -70,7 +70,7 @@ def test_a_job_says_its_script_environment_and_bounds(tmp_path: Path) -> None:
     assert workload.jobs[0].iterations == 300
 
 
-def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
+def test_missing_columns_have_defaults(tmp_path: Path) -> None:
     job = write(tmp_path, TOML).jobs[1]
     assert (job.devices, job.workers, job.output_folder) == (Devices(anywhere=1), 1, "small")
     assert job.iterations is None
@@ -144,7 +144,7 @@ def test_all_mistakes_of_all_jobs_are_found_at_once(tmp_path: Path) -> None:
         ("jobs: []\njbos: []", "jobs.yaml", "jobs alone"),
     ],
 )
-def test_what_is_no_job_file_is_said(tmp_path: Path, text: str, name: str, expected: str) -> None:
+def test_an_invalid_job_file_is_an_error(tmp_path: Path, text: str, name: str, expected: str) -> None:
     workload = write(tmp_path, text, name)
     assert [error.expected for error in workload.errors] == [expected]
     assert workload.jobs == ()
@@ -155,7 +155,7 @@ def test_another_kind_of_file_is_refused_by_its_ending(tmp_path: Path) -> None:
         write(tmp_path, "", "jobs.txt")
 
 
-def test_what_is_no_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found no such file"):
         read(tmp_path / "nobody")
     with pytest.raises(InputError, match="found a folder, expected"):

@@ -197,7 +197,7 @@ def test_bytes_that_are_no_text_are_a_mistake(folder: Path) -> None:
 
 
 @given(st.lists(st.text("[]{}\"', 01:a-", max_size=20), min_size=1, max_size=3))
-def test_whatever_is_written_gives_jobs_or_mistakes(tmp_path_factory: pytest.TempPathFactory, cells: list[str]) -> None:
+def test_any_text_gives_jobs_or_mistakes(tmp_path_factory: pytest.TempPathFactory, cells: list[str]) -> None:
     folder = tmp_path_factory.getbasetemp()
     workload = read(folder, rows(*({"cuda_device": cell} for cell in cells)))
     wrong = {error.row for error in workload.errors}

@@ -87,6 +87,6 @@ def test_counting_leaves_the_model_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("arch", "depth", "size"), [("resnet", 11, 224), ("alexnet", 1, 224), ("vgg", 11, 16)])
-def test_what_there_is_not_is_said(arch: str, depth: int, size: int) -> None:
+def test_an_impossible_network_is_an_error(arch: str, depth: int, size: int) -> None:
     with pytest.raises(ValueError, match=r"there is no|at least 32 pixels"):
         build(arch, depth, image_size=size)

@@ -29,7 +29,7 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_what_is_saved_is_read(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_read(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "new" / "folder")
     assert checkpoints.load() is None
     checkpoints.save(7, state(7))

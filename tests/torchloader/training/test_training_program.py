@@ -47,7 +47,7 @@ def test_a_step_takes_as_long_as_it_is_to(tmp_path: Path) -> None:
         (["--dataset", "latency:soon"], "argument --dataset"),
     ],
 )
-def test_what_it_cannot_do_is_said(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_errors(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main([*NETWORK, "--batch", "2", *options])
     assert error.value.code == 2

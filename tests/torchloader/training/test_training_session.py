@@ -215,7 +215,7 @@ def test_without_its_master_an_application_trains_on(
     assert "training continues without" in caplog.text
 
 
-def test_what_is_no_order_is_named_and_changes_nothing(
+def test_an_invalid_order_is_named_and_changes_nothing(
     undisturbed: dict[str, Any], master: Master, caplog: pytest.LogCaptureFixture
 ) -> None:
     for message in (b"{", b'{"type": "Explode"}', b'{"type": "Resize", "workers": -1}', 5):
