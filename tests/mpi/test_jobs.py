@@ -302,6 +302,32 @@ def test_a_library_that_does_not_speak_what_it_is_offered_is_named(site: Site, o
     assert "Open MPI" in told
 
 
+def test_nothing_is_left_of_killed_ranks_that_did_not_speak_to_the_agent(site: Site, openmpi: Mpi) -> None:
+    program = site.write(
+        """
+        import sys
+        import time
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+
+        if __name__ == "__main__":
+            group = ProcessGroup(pmi="pmi1")
+            code = "import os; from mpi4py import MPI; os.kill(os.getpid(), 9)"
+            group.add_process(2, ProcessTemplate(sys.argv[1], ["-c", code]))
+            group.init()
+            group.start()
+            try:
+                group.join(60)
+            except DragonUserCodeError as error:
+                print(error)
+            group.close()
+            time.sleep(1)  # the run goes on
+        """
+    )
+    done = site.dragon(program, str(openmpi.python))
+    assert "SIGKILL" in done.stdout, done.stderr
+
+
 def test_nothing_is_said_of_the_library_of_ranks_that_were_killed(site: Site, mpich: Mpi) -> None:
     program = site.write(
         """
