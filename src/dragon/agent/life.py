@@ -57,7 +57,8 @@ class Beginning(NamedTuple):
 def serve_for_ever(beginning: Beginning) -> NoReturn:
     """Serve until the run ends, then clean up, whatever happened."""
     forbid_asking()
-    uvloop.run(_serve_and_leave(beginning))
+    # Not in asyncio's debug mode, which -X dev would switch on: it reports callbacks that take long on a busy machine.
+    uvloop.run(_serve_and_leave(beginning), debug=False)
     raise AssertionError("an agent continues after its end")
 
 

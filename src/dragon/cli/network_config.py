@@ -90,7 +90,9 @@ def _nodes(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     )
     if launcher is None:
         raise ValueError("one node needs no configuration; give --nodes, --hostlist or --wlm, or use an allocation")
-    members = uvloop.run(survey(launcher, arguments.network_prefix, arguments.port, arguments.join_timeout))
+    members = uvloop.run(
+        survey(launcher, arguments.network_prefix, arguments.port, arguments.join_timeout), debug=False
+    )
     return launcher.name, as_configuration(members, launcher.nodes, arguments.primary)
 
 

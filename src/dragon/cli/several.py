@@ -60,7 +60,7 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
 
     sys.stdout.flush()
     try:
-        return uvloop.run(serve())
+        return uvloop.run(serve(), debug=False)
     except RuntimeError as error:
         if "new thread" not in str(error):
             raise
