@@ -24,7 +24,6 @@ if __name__ == "__main__":
 CHOOSE_WHILE = """async (question) => {
   Object.defineProperty(document, "hidden", { value: true });
   while (page.busy) await new Promise((resume) => setTimeout(resume, 10));
-  byId("timeline").scrollIntoView({ block: "center" });
   const ask = page.source[question].bind(page.source);
   const asked = [];
   let answer;
@@ -49,10 +48,10 @@ CHOOSE_WHILE = """async (question) => {
 
 @pytest.fixture
 def page(site: Site, browser: Any) -> Iterator[Any]:
-    """The page of a run at level 5 that has done four tasks, with its timeline on the screen."""
+    """The page of a run at level 5 that has done four tasks."""
     with serving(site, "told", "--dashboard", "-T", "5", site.write(PROGRAM)) as link:
+        browser.set_viewport_size({"width": 1280, "height": 5000})  # all of it is on the screen
         browser.goto(link)
-        browser.locator("#timeline").scroll_into_view_if_needed()
         browser.locator("#timeline[data-tasks='4']").wait_for()
         yield browser
 

@@ -88,6 +88,12 @@ def link(site: Site) -> Iterator[str]:
         yield link
 
 
+def show(browser: Any, link: str) -> None:
+    """Open the page, with all of it on the screen: tasks are asked for only while the timeline is there."""
+    browser.set_viewport_size({"width": 1280, "height": 5000})
+    browser.goto(link)
+
+
 def nodes_of(link: str, interval: str = "start=0&end=1e11") -> list[dict[str, Any]]:
     address, token = link.split("#")
     nodes: list[dict[str, Any]] = json.loads(get(f"{address}tasks?{interval}", token))
@@ -136,8 +142,7 @@ def test_a_task_is_told_while_it_runs_and_as_failed_if_its_worker_is_killed(
 def test_the_timeline_shows_a_task_that_still_runs(site: Site, browser: Any, tmp_path: Path) -> None:
     ends = tmp_path / "ends", tmp_path / "killed"
     with serving(site, "told", "--dashboard", "-T", "5", site.write(RUNNING), *ends) as link:
-        browser.goto(link)
-        browser.locator("#timeline").scroll_into_view_if_needed()
+        show(browser, link)
         browser.locator("#timeline[data-tasks='2']").wait_for()
         assert browser.locator("#tasks").inner_text() == "2 tasks; 2 still run."
         place = browser.evaluate(PLACES)[0]
@@ -158,8 +163,7 @@ def test_each_node_tells_the_tasks_of_its_own_processes(site: Site, wait_until: 
 
 
 def test_the_timeline_shows_tasks_in_the_rows_of_their_workers(link: str, browser: Any, wait_until: WaitUntil) -> None:
-    browser.goto(link)
-    browser.locator("#timeline").scroll_into_view_if_needed()
+    show(browser, link)
     browser.locator("#timeline[data-tasks='6']").wait_for()
     assert browser.locator("#tasks").inner_text() == "6 tasks."
     assert browser.locator(".figures > .task").is_visible()
@@ -177,8 +181,7 @@ def test_the_timeline_shows_tasks_in_the_rows_of_their_workers(link: str, browse
 
 
 def test_the_page_asks_for_the_tasks_of_the_interval_that_it_shows(link: str, browser: Any) -> None:
-    browser.goto(link)
-    browser.locator("#timeline").scroll_into_view_if_needed()
+    show(browser, link)
     browser.locator("#timeline[data-tasks='6']").wait_for()
     asked: list[str] = []
     browser.on("request", lambda request: asked.append(request.url))
@@ -194,8 +197,7 @@ def test_below_level_5_nothing_is_asked_and_the_page_says_how_to_have_tasks(site
         assert nodes_of(link) == []
         asked: list[str] = []
         browser.on("request", lambda request: asked.append(request.url))
-        browser.goto(link)
-        browser.locator("#timeline").scroll_into_view_if_needed()
+        show(browser, link)
         note = browser.locator("#tasks", has_text="dragon -T 5")
         note.wait_for()
         assert "recorded at level 5: dragon -T 5, or DRAGON_TELEMETRY_LEVEL=5" in note.inner_text()
