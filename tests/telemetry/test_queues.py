@@ -157,9 +157,8 @@ def test_a_pool_tells_its_tasks_and_workers(kind: str) -> None:
     with Pool(3) if kind == "native" else mp.get_context("dragon").Pool(3) as pool:
         number = _number_of_the_newest_pool()
         pool.map(abs, range(20), chunksize=1)
-        wait_until(lambda now: now["pool_tasks_done"] == 20 and now["pool_workers"] == 3, *OF_POOLS, pool=number)
-        idle = newest("pool_tasks_waiting", "pool_tasks_running", pool=number)
-        assert idle == {"pool_tasks_waiting": 0, "pool_tasks_running": 0}
+        idle = {"pool_tasks_waiting": 0, "pool_tasks_running": 0, "pool_tasks_done": 20, "pool_workers": 3}
+        wait_until(lambda now: now == idle, *OF_POOLS, pool=number)
         pool.map_async(time.sleep, [20] * 5, chunksize=1)
         wait_until(
             lambda now: now["pool_tasks_running"] == 3 and now["pool_tasks_waiting"] == 2, *OF_POOLS, pool=number

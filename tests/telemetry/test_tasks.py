@@ -142,17 +142,21 @@ def test_a_task_is_told_while_it_runs_and_as_failed_if_its_worker_is_killed(
 def test_the_timeline_shows_a_task_that_still_runs(site: Site, browser: Any, tmp_path: Path) -> None:
     ends = tmp_path / "ends", tmp_path / "killed"
     with serving(site, "told", "--dashboard", "-T", "5", site.write(RUNNING), *ends) as link:
-        show(browser, link)
-        browser.locator("#timeline[data-tasks='2']").wait_for()
-        assert browser.locator("#tasks").inner_text() == "2 tasks; 2 still run."
-        place = browser.evaluate(PLACES)[0]
-        browser.locator("#timeline canvas").hover(position={"x": place["x"], "y": place["y"]})
-        name, outcome, times, where = browser.locator("#tip").inner_text().splitlines()
-        assert (name in ("wait_for_a_file", "be_killed"), outcome) == (True, "a task that still runs")
-        assert " to " not in times
-        assert where.startswith("in pool_worker_")
-        for end in ends:
-            end.touch()
+        try:
+            show(browser, link)
+            browser.locator("#timeline[data-tasks='2']").wait_for()
+            browser.evaluate(FREEZE)
+            assert browser.locator("#tasks").inner_text() == "2 tasks; 2 still run."
+            place = browser.evaluate(PLACES)[0]
+            browser.locator("#timeline canvas").hover(position={"x": place["x"], "y": place["y"]})
+            name, outcome, times, where = browser.locator("#tip").inner_text().splitlines()
+            assert name in ("wait_for_a_file", "be_killed")
+            assert outcome == "a task that still runs"
+            assert " to " not in times
+            assert where.startswith("in pool_worker_")
+        finally:
+            for end in ends:
+                end.touch()
 
 
 def test_each_node_tells_the_tasks_of_its_own_processes(site: Site, wait_until: WaitUntil) -> None:
@@ -167,6 +171,7 @@ def test_the_timeline_shows_tasks_in_the_rows_of_their_workers(link: str, browse
     browser.locator("#timeline[data-tasks='6']").wait_for()
     assert browser.locator("#tasks").inner_text() == "6 tasks."
     assert browser.locator(".figures > .task").is_visible()
+    browser.evaluate(FREEZE)
     places = browser.evaluate(PLACES)
     told = {}
     for place in places:
@@ -237,6 +242,12 @@ def test_a_task_is_one_number_for_the_core() -> None:
         assert task_of(task_word(number, failed)) == (number, failed)
 
 
+# Let the page ask no more, so that nothing on it moves.
+FREEZE = """async () => {
+  Object.defineProperty(document, "hidden", { value: true });
+  while (page.busy) await new Promise((resume) => setTimeout(resume, 10));
+  await new Promise((resume) => requestAnimationFrame(() => requestAnimationFrame(resume)));
+}"""
 # Where a task of each kind is drawn on the canvas, and in which colour.
 PLACES = """() => {
   const { timeline } = page;
