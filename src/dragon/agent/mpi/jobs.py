@@ -58,7 +58,6 @@ class Jobs:
         self._followed: dict[str, Job] = {}
         self._serving: dict[str, Serving] = {}
         self._served_since: dict[str, float] = {}
-        self._failed: set[str] = set()  # jobs of which a rank of this node ended otherwise than with code 0
         self._removing: list[float] = []  # the start times of jobs whose memory is being removed
         self._pmix: dict[str, PmixServer] = {}
         self._ranks: dict[int, tuple[str, int]] = {}  # by puid: job and rank
@@ -144,8 +143,6 @@ class Jobs:
         name, rank = self._ranks.pop(puid, ("", 0))
         if not name:
             return
-        if code:
-            self._failed.add(name)
         handled = self._serving[name].ended(rank, code)
         if any(other == name for other, _ in self._ranks.values()):
             return
@@ -159,9 +156,7 @@ class Jobs:
 
     def _close(self, name: str) -> None:
         orderly, since = self._serving.pop(name).close(), self._served_since.pop(name)
-        # A rank that has not spoken to this agent may have used shared memory all the same.
-        if not orderly or name in self._failed:
-            self._failed.discard(name)
+        if not orderly:
             self._removing.append(since)
             removed = asyncio.get_running_loop().run_in_executor(None, remove_segments, since)
             removed.add_done_callback(lambda _: self._removing.remove(since))

@@ -70,12 +70,14 @@ class Pmi1:
             self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
     def close(self) -> bool:
-        """Close the sockets. Returns whether all ranks have ended in order."""
+        """Close the sockets. Returns whether all ranks of this node have called MPI_Finalize: one that does not speak
+        to this server may have used shared memory all the same.
+        """
         for rank in self._ranks.values():
             rank.close()
         for task in self._tasks:
             task.cancel()
-        return all(rank.finalised or not rank.initialised for rank in self._ranks.values())
+        return sum(rank.finalised for rank in self._ranks.values()) == len(self.part.ranks)
 
     def begin(self) -> None:
         """Note that a rank has called MPI_Init."""

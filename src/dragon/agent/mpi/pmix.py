@@ -198,8 +198,10 @@ class Pmix:
             self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
     def close(self) -> bool:
-        """Remove the job from the server. Returns whether all ranks have ended in order."""
+        """Remove the job from the server. Returns whether all ranks of this node have called MPI_Finalize: one that
+        does not speak to this server may have used shared memory all the same.
+        """
         for task in self._tasks:
             task.cancel()
         self._server.close_job(self)
-        return self._initialised <= self._finalised
+        return self._finalised >= set(self.part.ranks)
