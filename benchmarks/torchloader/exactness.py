@@ -27,6 +27,7 @@ import numpy as np
 
 from dragon.infrastructure.errors import NodeLostError, ProcessError
 from dragon.native.machine import System
+from dragon.runtime.run import this_run
 from torchloader import ElasticDataLoader
 from torchloader.loader.forks import Fork
 from torchloader.streaming import shard
@@ -103,8 +104,13 @@ def exactness(schedules: int, seed: int, is_iterable: bool, loses_nodes: bool) -
 def agents_of_others(nodes: list[str]) -> dict[str, int]:
     """Return the process ids of the agents of this run, but for the trainer's node, by the name of the node."""
     told = subprocess.run([sys.executable, "-m", "dragon", "ps", "--json"], check=True, capture_output=True)
-    (run,) = (run for run in json.loads(told.stdout) if __file__ in run["command"])
-    return {nodes[node["node"]]: node["agent"] for node in run["nodes"] if node["node"]}
+    mine = this_run().agent.pid
+    (agents,) = (
+        {node["node"]: node["agent"] for node in run["nodes"]}
+        for run in json.loads(told.stdout)
+        if any(node["agent"] == mine for node in run["nodes"])
+    )
+    return {nodes[node]: agent for node, agent in agents.items() if agent != mine}
 
 
 def lose_one(agents: dict[str, int], nodes: list[str], dice: random.Random) -> int:
