@@ -12,6 +12,7 @@ from dragon.infrastructure.signals import hold_signals, release_signals
 __all__ = [
     "FAREWELL",
     "SYNCHRONISE",
+    "UNNAMED",
     "Instance",
     "Name",
     "NameGeneration",
@@ -29,6 +30,9 @@ __all__ = [
     "encode",
     "joined",
 ]
+
+UNNAMED = "dragon_process"
+"""The kind of a process that is no worker of the runtime's own."""
 
 # What an agent sends to its zygote besides the settings of its run.
 SYNCHRONISE = b"?"  # report all events so far
@@ -67,7 +71,7 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     puid: int
     record: Name
     name: str
-    kind: str = "dragon_process"  # the name of a process that has none of its own, with its puid
+    kind: str = UNNAMED  # the name of a process that has none of its own, with its puid
     parent: int = 0
     entry: str = ""
     payload: bytes = b""

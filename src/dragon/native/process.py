@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from dragon.infrastructure.errors import NotSupportedError, ProcessError
+from dragon.infrastructure.messages import UNNAMED
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.native.template import ProcessTemplate
@@ -65,7 +66,7 @@ class Process(ProcessTemplate):
         options: Any = None,
         *,
         leave_running: bool = False,
-        _kind: str = "dragon_process",
+        _kind: str = UNNAMED,
     ) -> None:
         self._started: Started | None = None
         self._found: ProcessDescriptor | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.messages import UNNAMED, Output, Spawn
 from dragon.infrastructure.policy import Policy
 from dragon.infrastructure.system_text import sendable
 from dragon.runtime import placement
@@ -170,7 +170,7 @@ class ProcessTemplate:
         """Raise NotSupportedError: Process.from_template(template).start() starts a process."""
         raise NotSupportedError("a template cannot be started; use Process.from_template(template)")
 
-    def request(self, name: str, placed: Placed | None = None, kind: str = "dragon_process") -> tuple[Spawn, Words]:
+    def request(self, name: str, placed: Placed | None = None, kind: str = UNNAMED) -> tuple[Spawn, Words]:
         """Return a spawn request for one process of this description, and the process's record.
 
         Without `placed`, the caller sets the place in the request later. Without a name the process is named by its

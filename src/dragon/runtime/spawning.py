@@ -16,7 +16,7 @@ from dragon.infrastructure import messages
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.facts import node_of_puid
-from dragon.infrastructure.messages import Spawn, default_name
+from dragon.infrastructure.messages import UNNAMED, Spawn, default_name
 from dragon.infrastructure.system_errors import what_to_raise
 from dragon.infrastructure.system_text import readable, restored, sendable
 from dragon.runtime import serialization
@@ -332,9 +332,7 @@ def _lacking(request: Spawn, code: int) -> str:
     return restored(request.streams[code].path) if code else restored(request.executable) or request.name
 
 
-def new_request(
-    name: str, umask: int = -1, *, kind: str = "dragon_process", folder: str, **fields: Any
-) -> tuple[Spawn, Words]:
+def new_request(name: str, umask: int = -1, *, kind: str = UNNAMED, folder: str, **fields: Any) -> tuple[Spawn, Words]:
     """Return a request with a new puid, this process's limits and signals, and its umask if that is -1; and the
     record. Without a name the process is named by its kind and its puid."""
     puid = new_puid()

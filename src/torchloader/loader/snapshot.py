@@ -81,9 +81,7 @@ class Snapshots:
                 return latest
             return Inherited(self._value)
         if self._policy.forks and not (self._template and self._policy.stays and self._template.is_alive):
-            before, self._template = self._template, Template(None)
-            if before is not None:
-                self._replaced.append(before)
+            self._replace(Template(None))
         if self._repeatable is False:
             return Unkept(self._value)
         try:
@@ -112,15 +110,14 @@ class Snapshots:
         """End all templates."""
         for number in self._kept:
             _end(self.template_of(number))
-        _end(self._template)
+        self._replace(None)
         self._end_replaced()
         self._copies.close()
 
     def leave_templates(self) -> None:
         """End the templates of finished iterations, if no iteration is left."""
         if not self._needed and self._policy.forks:
-            _end(self._template)
-            self._template = None
+            self._replace(None)
             self._end_replaced()
             for number in [number for number, kept in self._kept.items() if isinstance(kept, Inherited)]:
                 self._drop(number)
@@ -166,6 +163,11 @@ class Snapshots:
         """Unregister an iteration."""
         self._needed.pop(iteration, None)
         self._forget()
+
+    def _replace(self, template: Template | None) -> None:
+        if self._template is not None:
+            self._replaced.append(self._template)
+        self._template = template
 
     def _end_replaced(self) -> None:
         replaced, self._replaced = self._replaced, []
