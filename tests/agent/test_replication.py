@@ -28,7 +28,7 @@ from dragon.shards.entries import Settings
 
 WHOSE: Whose = ("dictionary", 0)
 STEPS = 2500
-SEEDS = int(os.environ.get("SEEDS", "25"))  # a long run: SEEDS=5000 pytest tests/agent/test_replication.py
+SEEDS = int(os.environ.get("SEEDS", "8"))  # a long run: SEEDS=5000 pytest tests/agent/test_replication.py
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 

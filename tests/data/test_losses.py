@@ -17,7 +17,7 @@ of_root = pytest.mark.skipif(
 )
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10_000), killed=st.integers(0, 2))
 def test_no_write_is_lost_and_none_is_torn(site: Site, seed: int, killed: int) -> None:
     done = site.dragon("--nodes", "4", PROGRAMS / "losses.py", str(seed), str(killed), timeout=100)

@@ -95,4 +95,4 @@ class Checkpointed(RuleBasedStateMachine):
 GONE_VALUE = "there is no such key"
 
 TestCheckpointed = Checkpointed.TestCase
-TestCheckpointed.settings = settings(max_examples=60, stateful_step_count=40)
+TestCheckpointed.settings = settings(max_examples=30, stateful_step_count=40)

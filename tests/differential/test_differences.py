@@ -20,7 +20,7 @@ from differential.whole_programs import drawn
 
 GUIDE = Path(__file__).parents[2] / "docs" / "from_multiprocessing.md"
 # Each worker of pytest has its own share of them. The seeds are fixed: what fails can be run again.
-SEEDS, EACH = range(5), 24
+SEEDS, EACH = range(4), 12
 
 
 @pytest.mark.long
@@ -47,7 +47,7 @@ def test_every_step_gives_what_it_gives_with_the_standard_library(site: Site, se
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whole_programs_print_and_end_as_with_the_standard_library(seed: int) -> None:
-    for program in drawn(5, seed):
+    for program in drawn(3, seed):
         with tempfile.TemporaryDirectory() as folder:
             ways = list(OURS)
             assert not difference(program, Path(folder), ways) or difference(program, Path(folder), ways) == []

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import Site
 
-_WAYS = [[sys.executable], [sys.executable, "-m", "dragon"], [sys.executable, "-m", "dragon", "--nodes", "2"]]
+_WAYS = [[sys.executable], [sys.executable, "-m", "dragon", "--nodes", "2"]]
 _USE = """
         import multiprocessing as mp
         import resource
@@ -41,7 +41,7 @@ _USE = """
 _SAID = ["100 [1, 30, 1, 30, 1, 30]", "MemoryError", "True"]
 
 
-@pytest.mark.parametrize("way", _WAYS, ids=["python", "dragon", "nodes"])
+@pytest.mark.parametrize("way", _WAYS, ids=["python", "nodes"])
 @pytest.mark.parametrize("when", ["initializer=limit", ""], ids=["initializer", "creator"])
 def test_a_limit_that_is_set_in_a_run_leaves_what_it_allows(site: Site, when: str, way: list[str]) -> None:
     program = site.write(f"""
@@ -58,7 +58,7 @@ def test_a_limit_that_is_set_in_a_run_leaves_what_it_allows(site: Site, when: st
     assert site.run(*way, program).stdout.splitlines() == [*_SAID, "True"]
 
 
-@pytest.mark.parametrize("way", _WAYS, ids=["python", "dragon", "nodes"])
+@pytest.mark.parametrize("way", _WAYS, ids=["python", "nodes"])
 @pytest.mark.parametrize("kibibytes", [4_000_000, 1_500_000])
 def test_a_run_starts_under_a_limit_and_says_where_it_is_reached(site: Site, kibibytes: int, way: list[str]) -> None:
     program = site.write(f"""

@@ -247,7 +247,7 @@ def test_a_worker_killed_while_it_takes_a_task_costs_no_more_than_that_task() ->
 
 
 def test_workers_killed_at_any_moment_cost_the_tasks_that_they_had_and_no_others() -> None:
-    kills, chance = 40, random.Random(1)
+    kills, chance = 20, random.Random(1)
     with Pool(3) as pool:
         lost = 0
         for kill in range(kills):
@@ -265,7 +265,7 @@ def test_workers_killed_at_any_moment_cost_the_tasks_that_they_had_and_no_others
 
 
 def test_a_worker_killed_when_it_sees_the_end_of_the_tasks_does_not_keep_the_others_from_it() -> None:
-    for _ in range(10):
+    for _ in range(6):
         pool = Pool(3)
         victims = pool._pool
         pool.map(square, range(3))

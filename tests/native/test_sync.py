@@ -35,18 +35,21 @@ def run(function: Any, *args: Any) -> Process:
     return process
 
 
-def count(lock: Lock, value: Value, times: int) -> None:
-    for _ in range(times):
+def count(lock: Lock, value: Value, counts: Queue) -> None:
+    counted, end = 0, time.monotonic() + 1
+    while time.monotonic() < end:
         with lock:
             value.value += 1
+        counted += 1
+    counts.put(counted)
 
 
 def test_a_lock_excludes() -> None:
-    lock, value = Lock(), Value("i", 0)
-    processes = [run(count, lock, value, 2000) for _ in range(3)]
+    lock, value, counts = Lock(), Value("i", 0), Queue()
+    processes = [run(count, lock, value, counts) for _ in range(3)]
     for process in processes:
         process.join()
-    assert value.value == 6000
+    assert value.value == sum(counts.get(timeout=30) for _ in range(3))
 
 
 def hold_and_die(lock: Lock, ready: Event) -> None:

@@ -112,7 +112,7 @@ SUITE = """
 """
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["python", "two nodes"])
 def test_pytest_in_several_workers(site: Site, way: str) -> None:
     if importlib.util.find_spec("xdist") is None:
         pytest.skip("pytest-xdist not installed (extra test)")

@@ -94,7 +94,7 @@ SCHEDULES = st.dictionaries(st.integers(0, len(UNDISTURBED) - 1), DEEDS, max_siz
 
 
 @pytest.mark.long
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedule=SCHEDULES)
 def test_no_schedule_of_resizes_and_kills_changes_a_batch(
     elastic: ElasticDataLoader, schedule: dict[int, tuple[str, int]]

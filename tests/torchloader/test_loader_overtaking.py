@@ -106,7 +106,7 @@ def overtaking() -> Iterator[ElasticDataLoader]:
 
 
 @pytest.mark.long
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     schedule=st.dictionaries(st.integers(0, LENGTH // 4 - 1), DEEDS, max_size=5),
     stop=st.integers(0, LENGTH // 4),

@@ -154,7 +154,7 @@ def test_errors_of_the_dataset_are_each_loaders_own() -> None:
 DEEDS = st.dictionaries(st.integers(0, 29), st.tuples(st.booleans(), st.sampled_from(["kill", 0, 1, 3])), max_size=4)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deeds=DEEDS)
 def test_no_worker_that_is_killed_or_comes_or_goes_changes_a_batch(deeds: dict[int, tuple[bool, str | int]]) -> None:
     with loader_of(Noisy(LENGTH)) as one, loader_of(Noisy(LENGTH), num_workers=2) as other:

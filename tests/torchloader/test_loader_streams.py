@@ -91,7 +91,7 @@ def elastic(request: Any) -> Iterator[ElasticDataLoader]:
         yield loader
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedule=SCHEDULES)
 def test_no_schedule_of_resizes_kills_and_resumptions_changes_a_batch(
     elastic: ElasticDataLoader, schedule: dict[int, tuple[str, int]]

@@ -85,7 +85,7 @@ def listed(batches: Any) -> list[Any]:
     return [batch.tolist() for batch in batches]
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(lengths=st.lists(st.integers(0, 9), min_size=0, max_size=3), options=OPTIONS)
 def test_batches_are_those_of_pytorch(lengths: list[int], options: dict[str, Any]) -> None:
     dataset, workers = Parts(lengths or [7]), len(lengths)

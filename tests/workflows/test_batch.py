@@ -605,7 +605,7 @@ def test_a_task_comes_back_as_the_same_task(batch: Batch) -> None:
 
 def test_clients_that_are_killed_disturb_nobody(batch: Batch) -> None:
     queue = Queue()
-    for _ in range(20):
+    for _ in range(8):
         process = Process(submit_without_end, (batch, queue))
         process.start()
         assert queue.get(timeout=60) == 3

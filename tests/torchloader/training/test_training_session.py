@@ -100,7 +100,7 @@ def train_with_pauses(master: Master, pauses: list[int], workers: list[int]) -> 
     raise AssertionError("there was no last part")
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pauses=st.lists(st.integers(0, ALL - 1), max_size=3, unique=True).map(sorted),
     workers=st.lists(st.integers(0, 2), min_size=1, max_size=3),
