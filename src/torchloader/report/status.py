@@ -11,7 +11,7 @@ COLUMNS = ("application", "state", "iteration", "samples/s", "waiting", "workers
 
 def lines(status: dict[str, Any]) -> str:
     """Format the master's reply to "status" as a table."""
-    nodes = [f"{each['node']}: {each['used']} of {each['cores']} cores load" for each in status["nodes"]]
+    nodes = [f"{each['node']}: {each['used']} of {each['cores']} cores load{_lent(each)}" for each in status["nodes"]]
     table = [COLUMNS, *rows(status)]
     widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS) - 1)]
     text = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in table]
@@ -34,6 +34,10 @@ def rows(status: dict[str, Any]) -> list[tuple[str, ...]]:
         )
         for each in status["applications"]
     ]
+
+
+def _lent(node: dict[str, Any]) -> str:
+    return f", {node['lent']} for other programs" if node["lent"] else ""
 
 
 def _workers(application: dict[str, Any]) -> str:

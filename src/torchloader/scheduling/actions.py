@@ -25,6 +25,7 @@ class Cause(enum.StrEnum):
     DEPARTURE = "departure"
     DRIFT = "drift"  # what was measured of an application has changed
     LOST = "node lost"
+    LENT = "cores lent"  # other programs load on a node with more or fewer workers than before
     DUE = "due"  # applications that were changed recently can be changed again
 
 
@@ -35,10 +36,12 @@ class Node:
     Args:
         cores: the number of cores for loading workers.
         devices: the indexes of its devices.
+        lent: how many of the cores loading workers of other programs use. Applications get their minimum all the same.
     """
 
     cores: int
     devices: tuple[int, ...]
+    lent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

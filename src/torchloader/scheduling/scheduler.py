@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from torchloader.allocation.objectives import PROPORTIONAL, Objective
 from torchloader.allocation.plain import Fifo
 from torchloader.allocation.policies import Best, MaxMin
-from torchloader.allocation.problem import Allocation, Demand, Policy
+from torchloader.allocation.problem import Allocation, Demand, Policy, used
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resize, Resume
-from torchloader.scheduling.application import Application, Placement
+from torchloader.scheduling.application import Application, Placement, cores_of
 from torchloader.scheduling.headroom import with_headroom
+from torchloader.scheduling.lending import exceeds, remaining
 from torchloader.scheduling.orders import ARRIVAL, Order
 from torchloader.scheduling.placement import Devices, shared
 from torchloader.scheduling.preemption import yielding
@@ -178,15 +179,15 @@ class Scheduler:
             return []
         curves = shared({name: (each.application.expected, each.placement) for name, each in everybody.items()})
         demands = [each.demand(place, curves[name]) for place, (name, each) in enumerate(everybody.items())]
-        cores = {name: node.cores for name, node in nodes.items()}
+        cores = on_nodes = remaining(nodes, (each.least for each in everybody.values()))
         if self.anywhere:
             demands = [replace(demand, devices={_ANY_NODE: demand.size}) for demand in demands]
-            cores = {_ANY_NODE: sum(cores.values())}
+            cores = {_ANY_NODE: sum(on_nodes.values())}
         before = {name: each.application.workers for name, each in running.items()}
         target = self._target(demands, cores, everybody, before)
         if self.weigh and isinstance(self.policy, Best | MaxMin):
             target = with_headroom(demands, target, cores, self._able(demands, everybody, before), self.headroom)
-        away = self._spread(everybody, target, nodes)
+        away = self._spread(everybody, target, on_nodes)
         resized = [
             Resize(name, before[name], target[name], cause.value, away[name])
             for name, each in running.items()
@@ -199,7 +200,7 @@ class Scheduler:
         return [*stopped, *resized, *(each.begin(target[name], away[name], cause) for each, name in places)]
 
     def _spread(
-        self, everybody: Mapping[str, _Running], target: Allocation, nodes: Mapping[str, Node]
+        self, everybody: Mapping[str, _Running], target: Allocation, cores: Mapping[str, int]
     ) -> Mapping[str, Away]:
         """Return which workers run on other nodes, by application."""
         if not self.anywhere:
@@ -209,7 +210,7 @@ class Scheduler:
             for name, each in everybody.items()
             for need in each.application.needs(each.placement, target[name], fixed=not each.movable)
         ]
-        return spread(needs, {name: node.cores for name, node in nodes.items()})
+        return spread(needs, cores)
 
     def _target(
         self,
@@ -227,6 +228,8 @@ class Scheduler:
         costs = {name: self._cost(each.application) for name, each in everybody.items()}
         worth = Worth(self._objective, demands, before, costs, self._until(demands, before))
         wanted = worth.without_idle_moves(wanted, cores)
+        if exceeds(used(demands, before), cores):
+            return wanted  # some of its cores are lent to other programs now
         kept = self.policy(pinned, cores)
         if any(kept[name] == 0 < wanted[name] for name in everybody):
             return wanted  # an application can only start if others change
@@ -289,6 +292,13 @@ class _Running:
             float(place),
             self.application.left,
         )
+
+    @property
+    def least(self) -> dict[str, int]:
+        """The cores that it must have, by node."""
+        if self.movable:
+            return cores_of(self.placement, self.application.spec.minimum, {})
+        return cores_of(self.placement, self.application.workers, self.application.away)
 
     def differs(self, workers: int, away: Away) -> bool:
         """Return whether these are other workers than it has."""

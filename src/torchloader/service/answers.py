@@ -66,7 +66,7 @@ def _status(master: Master) -> dict[str, Any]:
             used[node] = used.get(node, 0) + cores
         applications.append(_described(master, name, record))
     nodes = [
-        {"node": name, "cores": node.cores, "used": used[name], "devices": len(node.devices)}
+        {"node": name, "cores": node.cores, "used": used[name], "lent": node.lent, "devices": len(node.devices)}
         for name, node in master.nodes.items()
     ]
     return {

@@ -12,7 +12,8 @@ from typing import assert_never
 
 from dragon.native.machine import current
 from dragon.native.queue import Queue
-from torchloader.service.messages import Ended, Introduce, Joined, Kill, Launch, Tell
+from torchloader.service.lending import Share
+from torchloader.service.messages import Claim, Ended, Introduce, Joined, Kill, Launch, Tell
 from torchloader.service.part import Part
 
 __all__ = ["manage"]
@@ -33,14 +34,17 @@ class ApplicationMaster:
         self._parts: dict[str, Part] = {}
         self._ended: dict[str, Ended] = {}
         self._node = current()
+        self._share = Share(self._node.hostname)
         self._incarnation = secrets.token_hex(8)
 
     def run(self) -> None:
         """Execute the orders of the master. Never returns."""
         self._introduce()
         while True:
+            if (granted := self._share.news()) is not None:
+                self._master.put(granted)
             try:
-                order: Introduce | Launch | Tell | Kill = self._inbox.get(timeout=1.0)
+                order: Introduce | Launch | Tell | Kill | Claim = self._inbox.get(timeout=1.0)
             except Empty:
                 continue
             match order:
@@ -54,6 +58,8 @@ class ApplicationMaster:
                 case Kill():
                     with contextlib.suppress(KeyError):
                         self._parts[order.application].kill(order.reason, order.cancelled)
+                case Claim():
+                    self._master.put(self._share.claim(order))
                 case _:
                     assert_never(order)
 

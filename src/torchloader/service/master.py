@@ -25,10 +25,13 @@ from torchloader.service.attempt import Attempt
 from torchloader.service.gathering import Gathering
 from torchloader.service.launching import launches
 from torchloader.service.learning import Learning
+from torchloader.service.lending import Lender
 from torchloader.service.messages import (
     AllSubmitted,
     Asked,
+    Claim,
     Ended,
+    Granted,
     Introduce,
     Joined,
     Kill,
@@ -94,6 +97,7 @@ class Master:
         self._ticked = self.now()
         self._highest = max((highest_of(job_of(each.spec)) for each in self.records.values()), default=0)
         self._pace = PaceFile(folder)
+        self._lender = Lender(settings.rehearse)
 
     def now(self) -> float:
         """Return the seconds since the workload began."""
@@ -132,6 +136,9 @@ class Master:
                 self._heed(message)
             case AllSubmitted():
                 self.all_submitted = self.all_submitted or message.names <= self.records.keys()
+            case Granted():
+                if self._lender.granted(message):
+                    self._schedule(Cause.LENT)
             case Asked():
                 self._reply(self, message)
 
@@ -140,6 +147,8 @@ class Master:
     def _join(self, node: Joined) -> None:
         before = self.joined.get(node.node)
         self.joined[node.node] = node
+        if before is None or before.incarnation != node.incarnation:
+            self._lender.forget(node.node)
         if self._gathering is not None:
             self._gathering.kept += node.ended
             self._look_whether_all_are_there()
@@ -195,7 +204,7 @@ class Master:
         self.attempts[record.spec.name] = attempt
         return attempt
 
-    def order(self, node: str, order: Kill | Launch | Tell | Introduce) -> None:
+    def order(self, node: str, order: Kill | Launch | Tell | Introduce | Claim) -> None:
         """Send an order to an application master."""
         self._managers[node].put(order)
 
@@ -207,7 +216,7 @@ class Master:
     @property
     def nodes(self) -> dict[str, Node]:
         """The nodes as the scheduler sees them."""
-        return nodes_of(self.joined, self.settings, self._highest)
+        return nodes_of(self.joined, self.settings, self._highest, self._lender.lent)
 
     # ---- applications
 
@@ -387,6 +396,9 @@ class Master:
                 attempt.heard = now
             elif attempt.latest:
                 self._pace.write(now, name, attempt.pace, self.records[name].workers)
+        loads = any(each.state not in ENDED for each in self.records.values())
+        for node, claim in self._lender.claims(self.nodes, loads):
+            self.order(node, claim)
         self._look_at_curves()
 
     def _note_silence(self, name: str, attempt: Attempt) -> None:
@@ -404,6 +416,7 @@ class Master:
         lost = absent(self.joined)
         for node in lost:
             del self.joined[node]
+            self._lender.forget(node)
         for name, attempt in list(self.attempts.items()):
             gone = sorted(attempt.nodes & lost)
             if gone:

@@ -12,7 +12,9 @@ from torchloader.training.protocol import Order, Report
 __all__ = [
     "AllSubmitted",
     "Asked",
+    "Claim",
     "Ended",
+    "Granted",
     "Introduce",
     "Joined",
     "Kill",
@@ -89,6 +91,19 @@ class Kill:
     cancelled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Requests cores of the node, beside the loading workers of other programs; the reply is Granted.
+
+    Args:
+        cores: how many are wanted; 0 releases all.
+        of: how many all programs may use together.
+    """
+
+    cores: int
+    of: int
+
+
 # ---- to the master
 
 
@@ -121,6 +136,21 @@ class Joined:
         if self.running.get(application) == attempt:
             return True
         return any((each.application, each.attempt) == (application, attempt) for each in self.ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The cores of a node that the run may use, after a claim or a change.
+
+    Args:
+        node: its host name.
+        claim: the latest claim.
+        cores: how many of the cores that it wants are granted.
+    """
+
+    node: str
+    claim: Claim
+    cores: int
 
 
 @dataclass(frozen=True, slots=True)

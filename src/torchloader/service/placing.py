@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -32,15 +32,17 @@ class LackingError(ValueError):
     """Raised if the nodes lack what a job needs; says what, and what to do."""
 
 
-def nodes_of(joined: Mapping[str, Joined], settings: Settings, highest: int) -> dict[str, Node]:
-    """Return the nodes as the scheduler sees them.
+def nodes_of(
+    joined: Mapping[str, Joined], settings: Settings, highest: int, lent: Callable[[str], int]
+) -> dict[str, Node]:
+    """Return the nodes as the scheduler sees them, with the cores that are `lent` to other programs.
 
     On CPUs a device is a process: as many as there are cores, or up to the `highest` index that a job names.
     """
     found = {}
     for name, node in sorted(joined.items()):
         slots = max(node.cores, settings.cores, highest + 1) if settings.device == "cpu" else 0
-        found[name] = Node(settings.cores or node.cores, tuple(range(slots)) if slots else node.gpus)
+        found[name] = Node(settings.cores or node.cores, tuple(range(slots)) if slots else node.gpus, lent(name))
     return found
 
 
