@@ -327,21 +327,27 @@ def test_a_process_that_is_placed_on_a_lost_node_says_that_it_is_lost(site: Site
         queue = Queue()
         worker = Process(work, (queue,), policy=on(1))
         worker.start()
+        identifier = run_nodes()[1].h_uid
         print(json.dumps(dict([queue.get()])), flush=True)
         while len(run_nodes()) == 2:
             time.sleep(0.01)
-        for name in ("node-1", "node-2"):
+        by_name, by_id = Policy.Placement.HOST_NAME, Policy.Placement.HOST_ID
+        named = [Policy(placement=by_name, host_name=name) for name in ("node-1", "node-2")]
+        named += [Policy(placement=by_id, host_id=each) for each in (identifier, 1)]
+        for policy in named:
             try:
-                Process(work, (queue,), policy=Policy(placement=Policy.Placement.HOST_NAME, host_name=name)).start()
+                Process(work, (queue,), policy=policy).start()
             except Exception as error:
                 print(type(error).__name__, error)
     """,
     )
     os.kill(pids["1"]["agent"], signal.SIGKILL)
     out, err = process.communicate(timeout=60)
-    lost, unknown = out.splitlines()
+    lost, unknown, lost_by_id, unknown_by_id = out.splitlines()
     assert lost.startswith("NodeLostError node-1 is lost: the connection to node-1 was closed"), out + err
     assert unknown.startswith("ProcessError process create failed: no node of this run is called 'node-2'"), out + err
+    assert lost_by_id == lost
+    assert unknown_by_id.startswith("ProcessError process create failed: no node of this run has the host id 1"), out
 
 
 def test_a_resilient_program_is_started_again_on_the_nodes_that_are_left(site: Site) -> None:

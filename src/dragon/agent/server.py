@@ -18,7 +18,7 @@ from dragon.agent.waiting import waiting
 from dragon.runtime.folder import hold
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.request import Caller, Request
-from dragon.runtime.protocol.run import EndRun, ReportYourself, Waits
+from dragon.runtime.protocol.run import EndRun, LostNodes, ReportYourself, Waits
 from dragon.runtime.run import WRITING, Run
 from dragon.web import serving
 
@@ -64,6 +64,7 @@ class Agent:
         self.services.table.serve(
             [
                 EndRun.served_by(lambda r: self.end_run()),
+                LostNodes.served_by(lambda r: met.peers.lost_nodes() if met is not None else []),
                 ReportYourself.served_by(lambda r: report(self.services, zygote, self.clients.pending)),
                 Waits.served_by(lambda r: waiting(self.services, zygote, self.clients.pending)),
             ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from dragon.runtime.agent_client import ask
 from dragon.runtime.distribution import choose
 from dragon.runtime.lacking import note_missing
 from dragon.runtime.nodes import find_node, own_node, run_nodes, same_host
-from dragon.runtime.protocol.telemetry import StateOfRun
+from dragon.runtime.protocol.run import LostNode, LostNodes
 from dragon.runtime.run import current_run
 
 __all__ = ["Member", "Placed", "as_member", "members", "place", "search_executable"]
@@ -164,13 +164,14 @@ def _choose_node(policy: Policy, member: Member | None) -> NodeDescriptor:
     if policy.placement == Policy.Placement.HOST_NAME:
         found = find_node(policy.host_name)
         if found is None:
-            _check_lost(policy.host_name)
+            _check_lost(lambda lost: same_host(policy.host_name, lost.host_name))
             raise PolicyError(f"no node of this run is called {policy.host_name!r}; there is {_names(nodes)}")
         return found
     if policy.placement == Policy.Placement.HOST_ID:
         for node in nodes:
             if node.h_uid == policy.host_id:
                 return node
+        _check_lost(lambda lost: lost.host_id == policy.host_id)
         raise PolicyError(f"no node of this run has the host id {policy.host_id}; there is {_names(nodes)}")
     if len(nodes) == 1:
         return nodes[0]
@@ -181,14 +182,12 @@ def _choose_node(policy: Policy, member: Member | None) -> NodeDescriptor:
     return choose(nodes, next(_singles), policy.distribution, start)
 
 
-def _check_lost(name: str) -> None:
-    """Raise NodeLostError if a node of that host name was part of the run and is lost."""
+def _check_lost(is_named: Callable[[LostNode], bool]) -> None:
+    """Raise NodeLostError if the named node was part of the run and is lost."""
     if current_run() is None:
         return
-    run = ask(StateOfRun())
-    for index, reason in run.lost.items():
-        if same_host(name, run.hosts[index]):
-            raise NodeLostError(f"{run.hosts[index]} is lost: {reason}")
+    for lost in filter(is_named, ask(LostNodes())):
+        raise NodeLostError(f"{lost.host_name} is lost: {lost.reason}")
 
 
 def _names(nodes: list[NodeDescriptor]) -> str:

@@ -16,6 +16,7 @@ from dragon.runtime.handle import Words
 from dragon.runtime.protocol.agents import AnnounceFor, SignalProcess, StartFor
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.request import Request, decode_answer
+from dragon.runtime.protocol.run import LostNode
 from dragon.runtime.remote import node_of
 
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
@@ -68,6 +69,11 @@ class Peers:
         """Return the nodes that programs may use: all live ones except the spare ones."""
         active = max(1, len(self.members) - self._idle)
         return [node for node in range(len(self.members)) if node not in self.lost][:active]
+
+    def lost_nodes(self) -> list[LostNode]:
+        """Return the nodes that the run has lost, with the reasons."""
+        nodes = [(self.members[index].node, reason) for index, reason in self.lost.items()]
+        return [LostNode(node.host_name, node.h_uid, reason) for node, reason in nodes]
 
     def others(self) -> list[int]:
         """Return all live nodes except this one."""

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from dragon.infrastructure.waits import NodeWaits
 from dragon.runtime.inspection import Report
 from dragon.runtime.protocol.request import OfAll, Request
 
-__all__ = ["AskSeveral", "EndRun", "ReportYourself", "Waits"]
+__all__ = ["AskSeveral", "EndRun", "LostNode", "LostNodes", "ReportYourself", "Waits"]
 
 
 class EndRun(Request[None], tag="end", frozen=True):
     """End the run, on all nodes."""
+
+
+class LostNode(msgspec.Struct, frozen=True):
+    """A node that was part of the run, and why it no longer is."""
+
+    host_name: str
+    host_id: int
+    reason: str
+
+
+class LostNodes(Request[list[LostNode]], tag="lost", frozen=True):
+    """Return the nodes that the run has lost."""
 
 
 class ReportYourself(Request[Report], tag="report", frozen=True):
