@@ -24,6 +24,8 @@ from dragon.native.process import Popen, Process, ProcessTemplate
 from dragon.workflows.batch import (
     Batch,
     BatchError,
+    Function,
+    Job,
     ReadAfterWriteDependencyError,
     SubmitAfterCloseError,
     Task,
@@ -83,6 +85,20 @@ def shell(command: str, **options: Any) -> ProcessTemplate:
 
 
 # ---- results
+
+
+def test_a_task_has_the_class_of_what_it_runs_also_in_another_process(batch: Batch) -> None:
+    tasks = [batch.function(add, 1, 2), batch.process(shell("true")), batch.job([(2, shell("true"))])]
+    assert [type(task) for task in tasks] == [Function, Job, Job]
+    queue = Queue()
+    process = Process(put_classes, (queue, tasks))
+    process.start()
+    assert queue.get(timeout=60) == [Function, Job, Job]
+    process.join()
+
+
+def put_classes(queue: Any, tasks: list[Any]) -> None:
+    queue.put([type(task) for task in tasks])
 
 
 def test_a_function_runs_and_its_result_comes_back(batch: Batch) -> None:

@@ -15,7 +15,7 @@ from dragon.infrastructure.gpus import Gpus, find_gpus
 from dragon.infrastructure.metrics import Sample, tags_of
 from dragon.runtime.log import runtime_log
 
-__all__ = ["GpuSource", "gpu_source"]
+__all__ = ["GpuSource", "driver_of", "gpu_source"]
 
 log = runtime_log("telemetry")
 
@@ -31,7 +31,12 @@ def gpu_source(level: int) -> GpuSource | None:
     gpus = find_gpus()
     if gpus.vendor not in _DRIVERS or not gpus.numbers:
         return None
-    return GpuSource(gpus, _DRIVERS[gpus.vendor](), with_processes=level >= 4)
+    return GpuSource(gpus, driver_of(gpus.vendor), with_processes=level >= 4)
+
+
+def driver_of(vendor: str) -> Driver:
+    """Return the driver of a vendor's GPUs, which is not open yet."""
+    return _DRIVERS[vendor]()
 
 
 class GpuSource:

@@ -23,7 +23,7 @@ from dragon.workflows.batch.errors import (
     TaskCancelledError,
     TaskNotReadyError,
 )
-from dragon.workflows.batch.task import Task
+from dragon.workflows.batch.task import Function, Job, Task
 from dragon.workflows.batch.topology import BatchTopology
 
 __all__ = [
@@ -31,6 +31,8 @@ __all__ = [
     "Batch",
     "BatchError",
     "BatchTopology",
+    "Function",
+    "Job",
     "MakeTask",
     "ReadAfterWriteDependencyError",
     "SubmitAfterCloseError",

@@ -11,7 +11,7 @@ from dragon.workflows.batch.logs import read_files
 from dragon.workflows.batch.outcome import Failure
 from dragon.workflows.batch.promise import Promise
 
-__all__ = ["Task"]
+__all__ = ["Function", "Job", "Task", "task_of"]
 
 
 class Home(Protocol):
@@ -151,9 +151,26 @@ class Task:
         return _restore, (self._batch, self._promise.key, self.kind, self.name, self.weight, self.output)
 
 
+class Function(Task):
+    """A task that calls a function."""
+
+    __slots__ = ()
+
+
+class Job(Task):
+    """A task that runs programs or functions as processes of their own: one, or the ranks of a job."""
+
+    __slots__ = ()
+
+
+def task_of(kind: Kind) -> type[Task]:
+    """Return the class of tasks of that kind."""
+    return Function if kind == Kind.FUNCTION else Job
+
+
 def _one_or_all(paths: list[str]) -> str | list[str] | None:
     return list(paths) if len(paths) > 1 else next(iter(paths), None)
 
 
-def _restore(batch: Home, key: tuple[int, int], *fields: Any) -> Task:
-    return Task(batch, batch._client.known(key), *fields)
+def _restore(batch: Home, key: tuple[int, int], kind: Kind, *fields: Any) -> Task:
+    return task_of(kind)(batch, batch._client.known(key), kind, *fields)
