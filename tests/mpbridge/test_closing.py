@@ -1,4 +1,4 @@
-"""Closed queues and ending processes, in cases that CPython's own tests of Python 3.11 do not cover."""
+"""Closed queues and the end of processes, in cases that CPython's own tests of Python 3.11 do not cover."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conftest import Site
 
 
 @pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
-def test_a_closed_queue_does_not_tell_whether_it_is_empty(kind: str) -> None:
+def test_empty_of_a_closed_queue_raises_os_error(kind: str) -> None:
     queue = getattr(mp.get_context("dragon"), kind)()
     queue.put("foo")
     assert not queue.empty()
@@ -30,7 +30,7 @@ def heed_no_signal(ready: Any) -> None:
     time.sleep(60)
 
 
-def test_terminating_a_pool_does_not_wait_long_for_a_task_that_heeds_no_signal() -> None:
+def test_terminating_a_pool_does_not_wait_long_for_a_task_that_ignores_sigterm() -> None:
     context = mp.get_context("dragon")
     ready = context.SimpleQueue()
     pool = context.Pool(1)
@@ -43,7 +43,7 @@ def test_terminating_a_pool_does_not_wait_long_for_a_task_that_heeds_no_signal()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="multiprocessing runs them from Python 3.13 on")
-def test_exit_handlers_of_a_process_run(site: Site) -> None:
+def test_the_exit_handlers_of_a_process_are_called(site: Site) -> None:
     source = """
         import atexit
         import multiprocessing as mp
@@ -61,7 +61,7 @@ def test_exit_handlers_of_a_process_run(site: Site) -> None:
     assert (done.stdout, done.stderr) == ("process\n", "")
 
 
-def test_a_process_ends_as_multiprocessing_has_it(site: Site) -> None:
+def test_a_process_joins_its_children_runs_finalizers_and_removes_its_temporary_folder(site: Site) -> None:
     source = """
         import multiprocessing as mp
         import os
@@ -91,7 +91,7 @@ def test_a_process_ends_as_multiprocessing_has_it(site: Site) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["-m", "dragon", "--nodes", "2"]])
-def test_a_joinable_queue_that_was_closed_is_still_joined(site: Site, options: list[str]) -> None:
+def test_a_closed_joinable_queue_can_be_joined(site: Site, options: list[str]) -> None:
     program = site.write("""
         import multiprocessing as mp
         import dragon

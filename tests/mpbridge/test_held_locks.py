@@ -1,4 +1,4 @@
-"""The information that a lock of multiprocessing gives about its holder."""
+"""The information that a lock of multiprocessing gives about its holder: `locked()` and its `repr()`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hold(lock: Any, held: Any, done: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore"])
-def test_every_process_sees_that_it_is_held(kind: str) -> None:
+def test_locked_is_true_while_another_process_holds_the_lock(kind: str) -> None:
     lock, held, done = getattr(context, kind)(), context.Event(), context.Event()
     assert not lock.locked()
     process = context.Process(target=hold, args=(lock, held, done))
@@ -33,7 +33,7 @@ def test_every_process_sees_that_it_is_held(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "more"), [("Lock", ""), ("RLock", ", nonzero")])
-def test_its_text_says_that_another_thread_or_process_holds_it(kind: str, more: str) -> None:
+def test_the_repr_of_a_lock_says_that_another_thread_or_process_holds_it(kind: str, more: str) -> None:
     for start, text in ((context.Process, "SomeOtherProcess"), (threading.Thread, "SomeOtherThread")):
         lock, held, done = getattr(context, kind)(), context.Event(), context.Event()
         holder = start(target=hold, args=(lock, held, done))

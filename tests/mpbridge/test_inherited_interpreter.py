@@ -1,4 +1,4 @@
-"""Options of the interpreter, and variables that are read once at a start, hold for the processes of a program too."""
+"""Interpreter options and variables that Python reads at its start also apply to the processes of a program."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ _UTF8 = "utf8" if sys.version_info < (3, 15) else "utf8=0"  # what is not the de
     + [["-OO", "-X", "int_max_str_digits=700", "-W", "error::UserWarning:__mp_main__", "-W", "error::UserWarning"]],
     ids=" ".join,
 )
-def test_the_options_of_the_interpreter_are_those_of_its_processes(
-    site: Site, options: list[str], way: list[str]
-) -> None:
+def test_processes_have_the_interpreter_options_of_the_program(site: Site, options: list[str], way: list[str]) -> None:
     done = site.run(sys.executable, *options, *way, site.write(_PROGRAM), timeout=120)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1, done.stdout
@@ -116,7 +114,7 @@ if __name__ == "__main__":
     ids=["TZ", "PYTHONUTF8", "PYTHONHASHSEED", "PYTHONWARNINGS", "LC_ALL", "threads"],
 )
 @pytest.mark.parametrize("options", [(), ("--nodes", "2")], ids=["one", "two"])
-def test_variables_that_are_read_at_a_start_take_effect(
+def test_variables_that_python_reads_at_its_start_apply_to_new_processes(
     site: Site, imports: str, look: str, variables: dict[str, str], expected: str | None, options: tuple[str, ...]
 ) -> None:
     for module in imports.replace("import ", "").split(", "):
@@ -130,7 +128,7 @@ def test_variables_that_are_read_at_a_start_take_effect(
     assert expected == "1" or before != given
 
 
-def test_a_time_zone_that_is_taken_away_again_is_no_longer_there(site: Site) -> None:
+def test_new_processes_do_not_have_a_time_zone_that_the_program_removed(site: Site) -> None:
     done = site.dragon(
         site.write("""
             import multiprocessing as mp, os, time
@@ -187,7 +185,7 @@ def test_numpys_generator_differs_between_processes_unless_the_program_seeds_it(
 
 
 @pytest.mark.parametrize("way", [[], ["-m", "dragon"]], ids=["python", "dragon"])
-def test_coverage_measures_the_processes_too(site: Site, way: list[str]) -> None:
+def test_coverage_measures_the_processes_of_a_program(site: Site, way: list[str]) -> None:
     pytest.importorskip("coverage")
     program = site.write("""
         import multiprocessing as mp

@@ -1,4 +1,4 @@
-"""A process does about signals what the one that starts it does, as far as that is no Python function."""
+"""Processes inherit ignored, default and blocked signals from their creator, but not handlers written in Python."""
 
 from __future__ import annotations
 
@@ -73,16 +73,14 @@ _THREADS = "threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 @pytest.mark.parametrize("options", [(), ("--nodes", "2")])
 @pytest.mark.parametrize("preparation", ["", _THREADS], ids=["forked", "fresh"])
-def test_processes_ignore_and_block_the_signals_that_their_creator_does(
-    site: Site, preparation: str, options: tuple[str, ...]
-) -> None:
+def test_processes_inherit_ignored_and_blocked_signals(site: Site, preparation: str, options: tuple[str, ...]) -> None:
     usual = "python default ignored default default blocked []"
     changed = "ignored default default default ignored blocked ['SIGUSR2']"
     ran = site.dragon(*options, site.write(_PROGRAM % preparation), timeout=120)
     assert ran.stdout.splitlines() == [usual, changed, usual], ran.stderr
 
 
-def test_executables_ignore_what_their_creator_does_but_for_what_python_ignores_itself(site: Site) -> None:
+def test_executables_inherit_ignored_signals_except_those_that_python_ignores(site: Site) -> None:
     ran = site.python("""
         import signal, subprocess
         from dragon.native.process import Process
@@ -99,7 +97,7 @@ def test_executables_ignore_what_their_creator_does_but_for_what_python_ignores_
     assert found == [usual, usual | 1 << signal.SIGUSR1 - 1]
 
 
-def test_a_program_under_nohup_has_processes_that_ignore_a_hang_up(site: Site) -> None:
+def test_processes_of_a_program_under_nohup_ignore_sighup(site: Site) -> None:
     program = site.write("""
         import multiprocessing as mp, signal
         import dragon

@@ -1,4 +1,4 @@
-"""A limit of the address space (ulimit -v, RLIMIT_AS) holds for what a program uses, not for what the run could use."""
+"""A limit of the address space (ulimit -v, RLIMIT_AS) counts the memory that a program uses, not the whole arena."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SAID = ["100 [1, 30, 1, 30, 1, 30]", "MemoryError", "True"]
 
 @pytest.mark.parametrize("way", _WAYS, ids=["python", "nodes"])
 @pytest.mark.parametrize("when", ["initializer=limit", ""], ids=["initializer", "creator"])
-def test_a_limit_that_is_set_in_a_run_leaves_what_it_allows(site: Site, when: str, way: list[str]) -> None:
+def test_processes_that_set_a_limit_can_use_all_memory_within_it(site: Site, when: str, way: list[str]) -> None:
     program = site.write(f"""
         {_USE}
         if __name__ == "__main__":
@@ -60,7 +60,9 @@ def test_a_limit_that_is_set_in_a_run_leaves_what_it_allows(site: Site, when: st
 
 @pytest.mark.parametrize("way", _WAYS, ids=["python", "nodes"])
 @pytest.mark.parametrize("kibibytes", [4_000_000, 1_500_000])
-def test_a_run_starts_under_a_limit_and_says_where_it_is_reached(site: Site, kibibytes: int, way: list[str]) -> None:
+def test_a_run_starts_under_a_limit_and_an_error_names_the_exceeded_limit(
+    site: Site, kibibytes: int, way: list[str]
+) -> None:
     program = site.write(f"""
         {_USE}
         if __name__ == "__main__":
@@ -83,7 +85,7 @@ def test_a_run_starts_under_a_limit_and_says_where_it_is_reached(site: Site, kib
     assert "ulimit -v" in done.stdout.splitlines()[4] or "DRAGON_ARENA_SIZE" in done.stdout.splitlines()[4]
 
 
-def test_messages_of_others_are_mapped_when_a_limited_process_gets_them(site: Site) -> None:
+def test_a_process_with_a_limit_maps_messages_when_it_receives_them(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp
         import resource

@@ -1,4 +1,4 @@
-"""multiprocessing's managers through our channels."""
+"""Managers of multiprocessing over Dragon's channels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def count(counts: Any, lock: Any, key: str) -> None:
             counts[key] = counts.get(key, 0) + 1
 
 
-def test_processes_share_what_a_manager_keeps() -> None:
+def test_processes_share_the_objects_of_a_manager() -> None:
     with context.Manager() as manager:
         counts, lock = manager.dict(), manager.Lock()
         processes = [context.Process(target=count, args=(counts, lock, "a")) for _ in range(3)]
@@ -29,7 +29,7 @@ def test_processes_share_what_a_manager_keeps() -> None:
         assert counts.copy() == {"a": 60}
 
 
-def test_proxies_can_be_kept_by_a_manager() -> None:
+def test_a_manager_can_hold_proxies() -> None:
     with context.Manager() as manager:
         outer = manager.dict()
         outer["inner"] = manager.list([1])
@@ -37,7 +37,7 @@ def test_proxies_can_be_kept_by_a_manager() -> None:
         assert outer["inner"][:] == [1, 2]
 
 
-def test_a_proxy_of_a_manager_that_has_ended_says_so() -> None:
+def test_a_proxy_raises_an_error_after_the_end_of_its_manager() -> None:
     with context.Manager() as manager:
         kept = manager.list()
     with pytest.raises((ConnectionError, EOFError)):

@@ -1,4 +1,4 @@
-"""Dragon objects in processes that another start method starts."""
+"""Dragon objects in processes of other start methods."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ PROGRAM = """
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", "dragon"])
 @pytest.mark.parametrize("command", [[], ["-m", "dragon"]], ids=["python", "dragon"])
-def test_all_objects_can_be_used_in_it(site: Site, method: str, command: list[str]) -> None:
+def test_all_objects_can_be_used_in_processes_of_every_start_method(
+    site: Site, method: str, command: list[str]
+) -> None:
     done = site.run(sys.executable, *command, site.write(PROGRAM), method)
     expected = "['the parent', 'sent']\nqueue native joinable simple True 2 [0, 7, 0]\nthe child 0\n"
     assert (done.stdout, done.stderr, done.returncode) == (expected, "", 0)
 
 
-def test_a_queue_goes_to_the_workers_of_a_standard_pool(site: Site) -> None:
+def test_a_queue_can_be_passed_to_the_workers_of_a_standard_pool(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp
         import dragon

@@ -1,4 +1,4 @@
-"""multiprocessing.Pool as programs use it: when elements are read, when results arrive, and how a pool ends."""
+"""multiprocessing.Pool: when it reads elements, when results arrive, and how a pool ends."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_generator_is_read_by_one_thread_only(pool: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["imap", "imap_unordered"])
-def test_the_error_of_an_iterable_comes_after_the_results_before_it(pool: Any, method: str) -> None:
+def test_an_error_of_the_iterable_is_raised_after_the_results_before_it(pool: Any, method: str) -> None:
     def source() -> Iterator[int]:
         yield from range(20)
         raise KeyError("no more")
@@ -126,14 +126,14 @@ def test_the_error_of_an_iterable_comes_after_the_results_before_it(pool: Any, m
         next(results)
 
 
-def test_an_argument_that_is_no_iterable_is_an_error(pool: Any) -> None:
+def test_a_non_iterable_argument_raises_type_error(pool: Any) -> None:
     with pytest.raises(TypeError, match="not iterable"):
         list(pool.imap(double, 5))
     with pytest.raises(TypeError, match="not iterable"):
         pool.map(double, 5)
 
 
-def test_a_sequence_shorter_than_it_says_is_an_error(pool: Any) -> None:
+def test_a_sequence_shorter_than_its_len_raises_value_error(pool: Any) -> None:
     class Liar:
         def __len__(self) -> int:
             return 1000
@@ -161,7 +161,7 @@ def test_a_generator_is_read_a_bounded_number_of_elements_ahead(pool: Any) -> No
     results = None
 
 
-def test_tasks_are_done_though_nobody_takes_their_results() -> None:
+def test_tasks_are_executed_before_their_results_are_read() -> None:
     queue = CONTEXT.Queue()
     with CONTEXT.Pool(2) as pool:
         results = pool.imap(put_in_queue, ((queue, number) for number in range(2500)))
@@ -174,13 +174,13 @@ def put_in_queue(pair: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed running")
-def test_a_result_keeps_its_pool() -> None:
+def test_a_result_keeps_its_pool_alive() -> None:
     assert CONTEXT.Pool(2).map_async(double, range(4)).get(30) == [0, 2, 4, 6]
     assert CONTEXT.Pool(2).apply_async(double, (3,)).get(30) == 6
     assert list(CONTEXT.Pool(2).imap(double, range(3))) == [0, 2, 4]
 
 
-def test_the_progress_of_a_call_is_seen_without_waiting(pool: Any) -> None:
+def test_the_attributes_of_pools_and_results_show_the_progress_of_a_call(pool: Any) -> None:
     result = pool.map_async(double, range(100), chunksize=10)
     assert pool._processes == 2
     while result._number_left:
@@ -195,7 +195,7 @@ def test_the_progress_of_a_call_is_seen_without_waiting(pool: Any) -> None:
 
 
 def test_a_call_is_not_pending_once_its_result_is_ready(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even for the moment in which another thread, which collects, goes on to say that the call is complete."""
+    """Check it before the collecting thread has marked the call as complete."""
     monkeypatch.setattr(Collector, "complete", lambda collector, number: collector.wake())
     for result in (pool.apply_async(double, (2,)), pool.map_async(double, [2])):
         result.wait(30)
@@ -203,7 +203,7 @@ def test_a_call_is_not_pending_once_its_result_is_ready(pool: Any, monkeypatch: 
         assert result._job not in pool._cache
 
 
-def test_pools_and_results_are_of_the_standard_librarys_classes(pool: Any) -> None:
+def test_pools_and_results_are_instances_of_the_standard_librarys_classes(pool: Any) -> None:
     assert isinstance(pool, mp.pool.Pool)
     assert isinstance(pool.apply_async(double, (1,)), mp.pool.AsyncResult)
     assert isinstance(pool.map_async(double, [1]), mp.pool.MapResult)
@@ -217,11 +217,11 @@ def pool_in_a_worker(n: int) -> list[int]:
     return values
 
 
-def test_a_worker_may_make_a_pool(pool: Any) -> None:
+def test_a_worker_can_create_a_pool(pool: Any) -> None:
     assert pool.map(pool_in_a_worker, [2, 3]) == [[0, 2], [0, 2, 4]]
 
 
-def test_workers_are_named_as_the_standard_librarys_are(pool: Any) -> None:
+def test_workers_have_the_names_of_the_standard_librarys_workers(pool: Any) -> None:
     assert "PoolWorker-" in pool.apply(worker_name)
 
 
@@ -246,7 +246,7 @@ MEMORY = """
 """
 
 
-def test_results_that_nobody_fetches_need_no_memory_of_the_run(site: Site) -> None:
+def test_unread_results_do_not_use_memory_of_the_run(site: Site) -> None:
     done = site.python(
         MEMORY
         + """
@@ -261,7 +261,7 @@ def test_results_that_nobody_fetches_need_no_memory_of_the_run(site: Site) -> No
     assert (done.stdout, done.stderr) == ("320\n320\n", "")
 
 
-def test_arguments_wait_where_there_is_no_memory_for_them(site: Site) -> None:
+def test_arguments_wait_until_there_is_memory_for_them(site: Site) -> None:
     done = site.python(
         MEMORY
         + """
@@ -276,7 +276,7 @@ def test_arguments_wait_where_there_is_no_memory_for_them(site: Site) -> None:
     assert (done.stdout, done.stderr) == ("320.0\n" * 3, "")
 
 
-def test_an_argument_that_never_fits_is_an_error_of_its_task(site: Site) -> None:
+def test_an_argument_or_result_larger_than_the_arena_raises_memory_error(site: Site) -> None:
     done = site.python(
         MEMORY
         + """
@@ -292,7 +292,7 @@ def test_an_argument_that_never_fits_is_an_error_of_its_task(site: Site) -> None
     assert (done.stdout, done.stderr) == ("MemoryError\nMemoryError\n1\n", "")
 
 
-def test_join_ends_though_results_fill_the_channel(site: Site) -> None:
+def test_join_returns_although_unread_results_exceed_the_memory(site: Site) -> None:
     done = site.python(
         MEMORY
         + """
@@ -306,7 +306,7 @@ def test_join_ends_though_results_fill_the_channel(site: Site) -> None:
     assert (done.stdout, done.stderr) == ("40\n", "")
 
 
-def test_a_pool_made_by_a_forked_child_works(site: Site) -> None:
+def test_a_forked_child_can_use_a_pool(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp, os
         import dragon
@@ -324,7 +324,7 @@ def test_a_pool_made_by_a_forked_child_works(site: Site) -> None:
     assert done.stdout == "2\n", done.stderr
 
 
-def test_terminate_ends_a_pool_whose_source_never_ends() -> None:
+def test_terminate_ends_a_pool_whose_iterable_is_blocked() -> None:
     never = threading.Event()
 
     def source() -> Iterator[int]:
@@ -345,7 +345,7 @@ def slow_pid(_: Any) -> int:
     return os.getpid()
 
 
-def test_callbacks_are_called_while_the_main_thread_does_something_else(pool: Any) -> None:
+def test_callbacks_are_called_while_the_main_thread_waits_for_something_else(pool: Any) -> None:
     called = threading.Event()
     pool.map_async(double, range(3), callback=lambda values: called.set())
     assert called.wait(30)

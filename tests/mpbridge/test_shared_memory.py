@@ -1,5 +1,5 @@
-"""multiprocessing.shared_memory: a block exists until it is unlinked, even after processes that attached to it have
-ended.
+"""multiprocessing.shared_memory: a block exists until it is unlinked, even after the end of processes that were
+attached to it.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def program(site: Site) -> str:
     return str(site.write(source))
 
 
-def test_it_outlasts_workers_that_were_there_before_it(site: Site, program: str) -> None:
+def test_a_block_outlasts_workers_that_were_started_before_it(site: Site, program: str) -> None:
     done = site.run(sys.executable, program)
     assert (done.stdout, done.stderr) == ("4\n", "")
 
 
-def test_it_outlasts_processes_of_other_simulated_nodes(site: Site, program: str) -> None:
+def test_a_block_outlasts_processes_of_other_simulated_nodes(site: Site, program: str) -> None:
     done = site.dragon("--nodes", "2", program)
     assert (done.stdout, done.stderr) == ("4\n", "")
 
@@ -113,7 +113,7 @@ def test_leftovers_of_a_program_and_its_processes_are_removed(site: Site, comman
 
 
 @pytest.mark.parametrize("before", ["", "SharedMemory(create=True, size=10).unlink()"])
-def test_a_program_goes_on_sharing_memory_after_the_end_of_its_run(site: Site, before: str) -> None:
+def test_a_program_can_share_memory_after_the_end_of_its_run(site: Site, before: str) -> None:
     program = f"""
     if __name__ == "__main__":
         start()
@@ -128,7 +128,7 @@ def test_a_program_goes_on_sharing_memory_after_the_end_of_its_run(site: Site, b
     assert (done.stdout, done.stderr) == ("\n\ndone\n", "")
 
 
-def test_a_run_of_its_own_begins_after_one_whose_agent_was_killed(site: Site) -> None:
+def test_a_program_can_start_a_new_run_after_its_agent_was_killed(site: Site) -> None:
     program = """
     if __name__ == "__main__":
         start()
@@ -145,8 +145,8 @@ def test_a_run_of_its_own_begins_after_one_whose_agent_was_killed(site: Site) ->
     assert "resource_tracker" not in done.stderr
 
 
-def test_the_tracker_can_be_told_to_stop(site: Site) -> None:
-    """CPython's own tests do so at their end; the tracker is no child of the process."""
+def test_the_tracker_can_be_stopped_with_the_standard_librarys_method(site: Site) -> None:
+    """Stop it as CPython's own tests do, although the tracker is not a child of the process."""
     program = """
     if __name__ == "__main__":
         from multiprocessing import resource_tracker

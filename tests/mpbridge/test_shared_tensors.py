@@ -1,4 +1,4 @@
-"""Tensors of PyTorch in shared memory, in results of pools and in queues: shared on a node, and copied to another."""
+"""PyTorch tensors in shared memory, in results of pools and in queues: shared on one node, copied between nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from conftest import Site
 pytest.importorskip("torch")
 
 
-def test_a_closed_pool_has_the_results_of_workers_that_have_ended(site: Site) -> None:
+def test_shared_tensors_are_received_after_the_workers_of_a_closed_pool_ended(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp
         import dragon, torch
@@ -28,7 +28,7 @@ def test_a_closed_pool_has_the_results_of_workers_that_have_ended(site: Site) ->
     assert done.stdout == f"{[[float(i)] * 3 for i in range(4)]}\n", done.stderr
 
 
-def test_a_worker_waits_until_what_its_last_result_shares_has_been_received(site: Site) -> None:
+def test_a_worker_ends_after_its_last_shared_tensor_or_socket_was_received(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp
         import dragon, socket, torch
@@ -50,7 +50,7 @@ def test_a_worker_waits_until_what_its_last_result_shares_has_been_received(site
     assert done.stdout == f"{[[float(i)] * 3 for i in range(3)]}\nb'sent'\n", done.stderr
 
 
-def test_a_result_of_a_worker_is_shared_with_it(site: Site) -> None:
+def test_a_received_tensor_is_shared_with_the_worker_that_sent_it(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp
         import dragon, torch

@@ -1,4 +1,4 @@
-"""multiprocessing's values and arrays."""
+"""Values and arrays of multiprocessing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def square(points: Any, rows: Any, queue: Any) -> None:
     queue.get()[0] = 3
 
 
-def test_they_go_to_native_processes_and_through_queues() -> None:
+def test_values_and_arrays_go_to_native_processes_and_through_queues() -> None:
     points = context.Array(Point, [(1.5, -2.0), (-3.0, 2.0)])
     rows, single, queue = context.Array(ctypes.c_int * 3, 2), context.Array("i", 2), context.Queue()
     queue.put(single)
@@ -39,7 +39,7 @@ def test_they_go_to_native_processes_and_through_queues() -> None:
     assert (list(rows[1]), single[:]) == ([0, 0, 6], [3, 0])
 
 
-def test_those_of_the_standard_library_may_be_of_the_same_type(site: Site) -> None:
+def test_values_of_dragon_and_of_the_standard_library_can_have_the_same_type(site: Site) -> None:
     result = site.python("""
         import multiprocessing as mp
         from ctypes import c_int
@@ -65,7 +65,7 @@ def test_those_of_the_standard_library_may_be_of_the_same_type(site: Site) -> No
     assert result.stdout == "2 2 3 1 4 2 ", result.stderr
 
 
-def test_a_type_that_was_sent_as_the_standard_librarys_is_sent_as_ours(site: Site) -> None:
+def test_values_of_both_libraries_with_the_same_type_can_be_sent_in_turn(site: Site) -> None:
     result = site.python("""
         import multiprocessing as mp
         from ctypes import c_int

@@ -1,4 +1,4 @@
-"""All of the standard library's ways to start workers spread over the nodes of a run."""
+"""Executors and processes of the standard library's classes run on all nodes of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made with the start method "dragon" is of the standard library's classes, by which programs tell it."""
+"""Objects of the start method "dragon" are instances of the standard library's classes, as programs expect."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ KINDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_it_is_an_instance_of_the_standard_librarys_class(name: str) -> None:
+def test_objects_are_instances_of_the_standard_librarys_classes(name: str) -> None:
     made = getattr(CONTEXT, name)()
     assert isinstance(made, KINDS[name])
     assert isinstance(pickle.loads(pickle.dumps(made)), KINDS[name])
 
 
-def test_barriers_and_connections_too() -> None:
+def test_barriers_and_connections_are_instances_of_the_standard_librarys_classes() -> None:
     assert isinstance(CONTEXT.Barrier(1), mp.synchronize.Barrier)
     for end in CONTEXT.Pipe():
         assert isinstance(end, mp.connection.Connection)
 
 
-def test_nothing_of_the_standard_librarys_shows_through() -> None:
+def test_objects_have_no_public_method_of_the_standard_librarys_implementation() -> None:
     # A method that the standard library's class has and ours does not would work on state that is not there.
     made = [getattr(CONTEXT, name)() for name in KINDS] + [CONTEXT.Barrier(1), CONTEXT.Pipe()[0]]
     for each in made:
@@ -56,7 +56,7 @@ def test_nothing_of_the_standard_librarys_shows_through() -> None:
             assert name.startswith("_") or not owner.__module__.startswith("multiprocessing"), f"{each!r}.{name}"
 
 
-def test_a_jointly_joined_queue_is_still_a_queue() -> None:
+def test_a_joinable_queue_is_a_queue_and_a_bounded_semaphore_a_semaphore() -> None:
     assert isinstance(CONTEXT.JoinableQueue(), mp.queues.Queue)
     assert isinstance(CONTEXT.BoundedSemaphore(), mp.synchronize.Semaphore)
 
@@ -74,7 +74,7 @@ def configure_logging(queue: Any) -> None:
     )
 
 
-def test_logging_config_takes_a_queue() -> None:
+def test_logging_config_accepts_a_queue() -> None:
     queue = CONTEXT.Queue()
     try:
         configure_logging(mp.get_context("spawn").Queue())
@@ -93,7 +93,7 @@ def receive(connection: Any) -> None:
     os.close(fd)
 
 
-def test_a_descriptor_goes_through_a_pipe(tmp_path: Path) -> None:
+def test_a_file_descriptor_can_be_sent_through_a_pipe(tmp_path: Path) -> None:
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=receive, args=(there,))
     process.start()

@@ -8,7 +8,7 @@ from conftest import Site
 
 
 @pytest.mark.parametrize("before", ["", "sys.stdin.close()", "sys.stdin = io.StringIO('of the main program')"])
-def test_stdin_is_empty_whatever_the_main_program_did_with_its_own(site: Site, before: str) -> None:
+def test_stdin_of_a_process_is_empty_whether_or_not_the_main_program_replaced_its_own(site: Site, before: str) -> None:
     source = f"""
         import io
         import multiprocessing as mp

@@ -19,7 +19,7 @@ COUNT = 3
 
 
 def send_and_close(writers: Any) -> None:
-    """Serve connections that come through a queue, until None does."""
+    """Send messages on each connection that a queue delivers and close it, until None is delivered."""
     while (writer := writers.get()) is not None:
         for number in range(COUNT):
             if number == COUNT - 1:
@@ -30,7 +30,7 @@ def send_and_close(writers: Any) -> None:
 
 @pytest.fixture
 def sender() -> Iterator[Any]:
-    """A process that sends on every connection that is put into this queue, and closes it."""
+    """The queue of a process that sends messages on each connection put into it, and closes the connection."""
     queue = context.Queue()
     process = context.Process(target=send_and_close, args=(queue,))
     process.start()
@@ -60,7 +60,7 @@ def test_the_end_of_a_connection_is_never_missed(sender: Any) -> None:
         assert received == list(range(COUNT))
 
 
-def test_several_are_waited_for_together(sender: Any) -> None:
+def test_wait_handles_several_connections_together(sender: Any) -> None:
     readers = [send_from(sender) for _ in range(20)]
     received = dict.fromkeys(readers, 0)
     while readers:
@@ -73,7 +73,7 @@ def test_several_are_waited_for_together(sender: Any) -> None:
     assert list(received.values()) == [COUNT] * 20
 
 
-def test_programs_that_have_pipes_or_queues_use_those_modules_without_importing_them(site: Site) -> None:
+def test_modules_of_queues_and_connections_are_there_without_an_import(site: Site) -> None:
     done = site.python("""
         import dragon
         import multiprocessing as mp

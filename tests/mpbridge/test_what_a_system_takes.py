@@ -1,4 +1,4 @@
-"""Folders, variables and arguments are a system's: what it takes, a process is started with."""
+"""Processes can be started with every folder, variable, argument and name that the operating system accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from conftest import Site
 
 
-def test_a_process_works_in_the_folder_of_its_creator_also_if_that_was_removed(site: Site) -> None:
+def test_a_process_works_in_the_folder_of_its_creator_even_if_it_was_removed(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp
         import os
@@ -57,7 +57,7 @@ def test_a_program_runs_in_a_folder_that_was_removed(site: Site, command: list[s
     assert (done.stdout, done.stderr) == ("runs\n", "")
 
 
-def test_a_process_may_be_named_by_a_number(site: Site) -> None:
+def test_the_name_of_a_process_may_be_a_number(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp
         import dragon
@@ -74,7 +74,7 @@ def test_a_process_may_be_named_by_a_number(site: Site) -> None:
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
-def test_variables_arguments_and_folders_that_are_not_utf_8_pass(site: Site) -> None:
+def test_variables_arguments_and_folders_that_are_not_utf_8_reach_processes(site: Site) -> None:
     folder = site.folder / os.fsdecode(b"f\xff")
     folder.mkdir()
     done = site.python(
@@ -113,7 +113,7 @@ def test_variables_arguments_and_folders_that_are_not_utf_8_pass(site: Site) -> 
 
 
 @pytest.mark.parametrize("options", [[], ["-m", "dragon"], ["-m", "dragon", "--nodes", "2"]])
-def test_names_folders_and_files_of_processes_that_are_not_utf_8(site: Site, options: list[str]) -> None:
+def test_processes_can_have_names_folders_and_files_that_are_not_utf_8(site: Site, options: list[str]) -> None:
     done = site.run(
         sys.executable,
         *options,
@@ -164,7 +164,7 @@ def test_names_folders_and_files_of_processes_that_are_not_utf_8(site: Site, opt
     assert told[4].endswith(" b'\\xff'")
 
 
-def test_the_command_hands_on_arguments_that_are_not_utf_8(site: Site) -> None:
+def test_the_command_passes_on_arguments_that_are_not_utf_8(site: Site) -> None:
     program = site.write("import os, sys; print(os.fsencode(sys.argv[1]))")
     done = site.dragon(program, os.fsdecode(b"\xff"))
     assert (done.stdout, done.stderr) == ("b'\\xff'\n", "")
