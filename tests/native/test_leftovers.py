@@ -1,4 +1,4 @@
-"""All descendants of a process end with it, in whatever process groups and sessions they are."""
+"""All descendants of a process end with it, in every process group and session."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def lines(site: Site, body: str, *options: str) -> list[str]:
 
 
 @pytest.mark.parametrize("options", [(), ("--nodes", "2")])
-def test_all_that_a_native_process_started_ends_with_it(site: Site, options: tuple[str, ...]) -> None:
+def test_descendants_of_a_native_process_end_with_it(site: Site, options: tuple[str, ...]) -> None:
     body = """
 queue = Queue()
 for end in ("kill", "terminate"):
@@ -97,7 +97,7 @@ print(len(found()))
     assert lines(site, body) == ["0 1", "0"]
 
 
-def test_a_process_that_forks_while_it_is_killed_does_not_escape(site: Site) -> None:
+def test_a_process_that_forks_while_it_is_killed_leaves_no_descendants(site: Site) -> None:
     chain = (
         "for i in range(8):\\n if not os.fork():\\n  while True:\\n   if os.fork(): os._exit(0)\\n   time.sleep(0.001)"
     )
@@ -118,7 +118,7 @@ print(len(found()))
     assert lines(site, body) == ["0"]
 
 
-def test_groups_end_with_all_that_their_members_started(site: Site) -> None:
+def test_descendants_of_the_members_of_a_group_end_with_it(site: Site) -> None:
     body = """
 def group(**options):
     group = ProcessGroup(**options)
@@ -174,7 +174,7 @@ print(until(0, 15))
     assert lines(site, body, *options) == ["8", "0"]
 
 
-def test_workers_of_pools_take_with_them_what_they_started(site: Site) -> None:
+def test_descendants_of_the_workers_of_a_pool_end_with_it(site: Site) -> None:
     body = """
 mp.set_start_method("dragon")
 with mp.Pool(1) as pool:
@@ -192,7 +192,7 @@ print(until(0, 15))
     assert lines(site, body) == ["4", "0", "4", "0"]
 
 
-def test_processes_of_multiprocessing_leave_what_they_started_as_in_the_standard_library(site: Site) -> None:
+def test_descendants_of_a_multiprocessing_process_survive_it_as_in_the_standard_library(site: Site) -> None:
     body = """
 mp.set_start_method("dragon")
 queue = mp.Queue()
@@ -210,7 +210,7 @@ print(process.exitcode, running())
     assert lines(site, body) == ["-15 4"]
 
 
-def test_a_process_may_be_told_to_leave_what_it_started(site: Site) -> None:
+def test_leave_running_keeps_the_descendants_of_a_process(site: Site) -> None:
     body = """
 for template in (ProcessTemplate(leave, leave_running=True), ):
     process = Process.from_template(ProcessTemplate.from_sdict(template.get_sdict()))
@@ -223,7 +223,9 @@ print(running())
 
 
 @pytest.mark.parametrize("options", [(), ("--nodes", "2")])
-def test_tasks_of_a_batch_end_with_all_that_they_started(site: Site, options: tuple[str, ...]) -> None:
+def test_descendants_of_the_tasks_of_a_batch_end_with_them_or_with_the_batch(
+    site: Site, options: tuple[str, ...]
+) -> None:
     body = """
 with Batch(workers_per_node=1) as batch:
     options = batch.options(timeout=3, pmi=None)
@@ -251,7 +253,7 @@ print("ended", until(0, 15))
     assert lines(site, body, *options) == expected
 
 
-def test_an_mpi_job_that_fails_ends_with_all_that_its_ranks_started(site: Site) -> None:
+def test_descendants_of_the_members_of_a_failed_group_end_with_it(site: Site) -> None:
     body = """
 group = ProcessGroup()
 group.add_process(1, ProcessTemplate(leave_and_wait))

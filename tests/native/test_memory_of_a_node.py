@@ -1,4 +1,4 @@
-"""The node of objects that are made with `m_uid`; the tests of the cluster run these over two nodes."""
+"""The node of objects that are created with `m_uid`; tests/cluster runs these tests over two nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dragon.native.value import Value
 
 
 class Named(Lock):
-    """A program's own lock, with arguments of its own."""
+    """A subclass of Lock with an additional argument."""
 
     def __init__(self, name: str, m_uid: int) -> None:
         super().__init__(m_uid)
@@ -47,7 +47,7 @@ def test_objects_can_be_in_the_memory_of_any_node(make: Callable[..., Any]) -> N
     assert thing.acquire(timeout=10)
 
 
-def test_a_subclass_keeps_its_own_arguments() -> None:
+def test_a_subclass_can_have_additional_arguments() -> None:
     lock = Named("mine", last())
     assert isinstance(lock, Named)
     with lock:
@@ -61,7 +61,7 @@ def _set_and_meet(event: Event, barrier: Barrier, condition: Condition) -> None:
         condition.notify()
 
 
-def test_events_barriers_and_conditions_do_so_too() -> None:
+def test_events_barriers_and_conditions_can_be_in_the_memory_of_any_node() -> None:
     m_uid = last()
     event, barrier, condition = Event(m_uid), Barrier(2, m_uid=m_uid), Condition(m_uid=m_uid)
     process = Process(_set_and_meet, (event, barrier, condition))
@@ -80,7 +80,7 @@ def _count_up(value: Any, point: Any, array: Any) -> None:
     array[1] = 5
 
 
-def test_values_and_arrays_begin_as_what_they_are_given() -> None:
+def test_values_and_arrays_on_any_node_have_the_given_initial_values() -> None:
     m_uid = last()
     value, point = Value("i", 41, lock=True, m_uid=m_uid), Value(Point, (3, 0.5), m_uid=m_uid)
     array = Array("d", [1, 2, 3], m_uid=m_uid)
@@ -91,6 +91,6 @@ def test_values_and_arrays_begin_as_what_they_are_given() -> None:
 
 
 @pytest.mark.parametrize("m_uid", [-1, 1000, "node-0", 0.5])
-def test_memory_that_no_node_has_is_an_error(m_uid: Any) -> None:
+def test_an_invalid_m_uid_raises_value_error(m_uid: Any) -> None:
     with pytest.raises(ValueError, match=r"m_uid=.*default_pool_muid_from_index"):
         Lock(m_uid)

@@ -1,4 +1,4 @@
-"""What serialize() gave comes back from outside: whatever was changed in it, attach() says so and no more happens."""
+"""Serialized names that were changed outside the run: attach() raises an error, and the run is not affected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def objects() -> Iterator[dict[Any, Any]]:
 
 
 def goes_on(objects: dict[Any, Any]) -> None:
-    """The run is as it was: its objects are there, and processes start."""
+    """Check that the objects of the run are unchanged and that processes start."""
     queue, answer = objects[Queue], Queue()
     assert queue.empty()
     queue.put("still here")
@@ -51,7 +51,7 @@ def goes_on(objects: dict[Any, Any]) -> None:
 
 
 def tried(attach: Callable[[], Any]) -> None:
-    """It is refused, or what it made is given up again."""
+    """Call attach() and close its result, unless it raises one of the expected errors."""
     try:
         found = attach()
     except REFUSED:
@@ -62,7 +62,7 @@ def tried(attach: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("role", [*range(1, 8), 127, 128, 254, 255])
-def test_a_role_that_a_queue_does_not_have(objects: dict[Any, Any], role: int) -> None:
+def test_a_serialized_queue_with_an_unknown_role_is_refused(objects: dict[Any, Any], role: int) -> None:
     queue = objects[Queue]
     offset, generation, right, joinable = json.loads(queue.serialize())
     queue.put("kept")
@@ -71,14 +71,14 @@ def test_a_role_that_a_queue_does_not_have(objects: dict[Any, Any], role: int) -
     assert queue.get(timeout=PATIENCE) == "kept"
 
 
-def test_the_run_goes_on_after_wrong_roles(objects: dict[Any, Any]) -> None:
+def test_the_run_works_after_unknown_roles(objects: dict[Any, Any]) -> None:
     goes_on(objects)
 
 
 @pytest.mark.parametrize(
     "name", [[-1, 0, 0], [1 << 60, 0, 0], [0, 1 << 40, 0], [0, 0, -5], ["x", 0, 0], [1.5, 0, 0], []]
 )
-def test_numbers_that_are_no_name(objects: dict[Any, Any], name: list[Any]) -> None:
+def test_serialized_names_with_invalid_numbers_are_refused(objects: dict[Any, Any], name: list[Any]) -> None:
     for kind, text in TEXTS.items():
         rest = {Queue: [False], Barrier: [name, name, 2]}.get(kind, [])
         whole = json.dumps([name, *rest] if kind is Barrier else [*name, *rest])
@@ -88,7 +88,7 @@ def test_numbers_that_are_no_name(objects: dict[Any, Any], name: list[Any]) -> N
         Channel.attach(msgspec.msgpack.encode([name, 1, 1, 1]))
 
 
-def test_a_block_beyond_its_memory(objects: dict[Any, Any]) -> None:
+def test_a_serialized_block_outside_its_memory_is_refused(objects: dict[Any, Any]) -> None:
     what, offset, node, size, words = msgspec.msgpack.decode(objects[MemoryAlloc].serialize())
     for wrong in ([-8, size], [offset, 1 << 40], [1 << 40, 8], [offset, -1]):
         with pytest.raises(DragonMemoryError):
@@ -97,7 +97,7 @@ def test_a_block_beyond_its_memory(objects: dict[Any, Any]) -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_random_bytes(objects: dict[Any, Any], data: st.DataObject) -> None:
+def test_random_bytes_are_refused_or_attach_an_object(objects: dict[Any, Any], data: st.DataObject) -> None:
     for kind, thing in objects.items():
         whole = thing.serialize()
         raw = whole.encode() if isinstance(whole, str) else bytes(whole)
@@ -112,5 +112,5 @@ def test_random_bytes(objects: dict[Any, Any], data: st.DataObject) -> None:
         tried(partial(kind.attach, given_to))
 
 
-def test_the_run_goes_on_after_random_bytes(objects: dict[Any, Any]) -> None:
+def test_the_run_works_after_random_bytes(objects: dict[Any, Any]) -> None:
     goes_on(objects)

@@ -1,4 +1,4 @@
-"""What a process of any node writes to a stream that is a PIPE, as whoever started it reads it."""
+"""The output of a process on any node, as its creator reads it from a stream that is a PIPE."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.parametrize("nodes", ["1", "2"])
 
 
 def received(site: Site, nodes: str, written: str) -> list[str]:
-    """`written`: an expression for bytes."""
+    """Return the output of a process that writes `written`, a Python expression for bytes."""
     done = site.dragon("--nodes", nodes, site.write(PROGRAM.replace("WRITTEN", written)))
     result: list[str] = json.loads(done.stdout)
     return result
@@ -39,9 +39,9 @@ def test_a_line_ends_at_its_newline(site: Site, nodes: str) -> None:
     assert received(site, nodes, f"{(line + 'next').encode()}") == [line, "next"]
 
 
-def test_a_line_that_comes_in_pieces_keeps_all_its_letters(site: Site, nodes: str) -> None:
+def test_a_line_that_arrives_in_parts_keeps_all_its_characters(site: Site, nodes: str) -> None:
     assert "".join(received(site, nodes, f"b'-' + {'é'.encode()} * 40_000")) == "-" + "é" * 40_000
 
 
-def test_half_a_letter_at_the_end_is_told(site: Site, nodes: str) -> None:
+def test_an_incomplete_character_at_the_end_becomes_a_replacement_character(site: Site, nodes: str) -> None:
     assert received(site, nodes, f"{'é'.encode()[:1]}") == ["\N{REPLACEMENT CHARACTER}"]

@@ -60,7 +60,7 @@ remembered: Any = None
 
 
 class TwoWordsError(Exception):
-    """Its pickle has one argument, and its class wants two."""
+    """An error that cannot be unpickled: its pickle has one argument, and its class requires two."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} {second}")
@@ -79,7 +79,7 @@ class Unreadable:
         return int, ("no number",)
 
 
-def test_every_way_to_submit() -> None:
+def test_all_methods_that_submit_tasks_return_the_results() -> None:
     with Pool(2) as pool:
         assert pool.apply(square, (3,)) == 9
         assert pool.apply_async(square, (4,)).get(30) == 16
@@ -92,7 +92,7 @@ def test_every_way_to_submit() -> None:
         assert sorted(pool.imap_unordered(square, range(5))) == [0, 1, 4, 9, 16]
 
 
-def test_an_endless_iterable_is_taken_as_results_are() -> None:
+def test_imap_reads_an_endless_iterable_as_results_are_taken() -> None:
     import itertools
 
     with Pool(2) as pool:
@@ -100,7 +100,7 @@ def test_an_endless_iterable_is_taken_as_results_are() -> None:
         assert [next(squares) for _ in range(3000)] == [x * x for x in range(3000)]
 
 
-def test_errors_come_back_with_their_remote_traceback() -> None:
+def test_errors_of_tasks_have_their_remote_traceback() -> None:
     with Pool(1) as pool:
         result = pool.apply_async(fail, (7,))
         with pytest.raises(KeyError, match="7") as caught:
@@ -109,7 +109,7 @@ def test_errors_come_back_with_their_remote_traceback() -> None:
         assert not result.successful()
 
 
-def test_callbacks_are_called_though_nobody_waits() -> None:
+def test_callbacks_are_called_without_a_wait_for_the_result() -> None:
     done, failed = threading.Event(), threading.Event()
     with Pool(1) as pool:
         pool.apply_async(square, (2,), callback=lambda value: done.set() if value == 4 else None)
@@ -118,7 +118,7 @@ def test_callbacks_are_called_though_nobody_waits() -> None:
         assert failed.wait(30)
 
 
-def test_a_callback_that_raises_is_told_and_the_result_is_there(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_a_callback_is_printed_and_the_result_is_available(capfd: pytest.CaptureFixture[str]) -> None:
     with Pool(1) as pool:
         result = pool.apply_async(square, (3,), callback=lambda value: 1 // 0)
         assert result.get(30) == 9
@@ -126,7 +126,7 @@ def test_a_callback_that_raises_is_told_and_the_result_is_there(capfd: pytest.Ca
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-def test_workers_that_end_in_the_initializer_are_not_started_for_ever() -> None:
+def test_workers_that_exit_in_the_initializer_are_not_restarted_forever() -> None:
     with Pool(2, sys.exit, (3,)) as pool, pytest.raises(WorkerLostError, match="while they started, with exit code 3"):
         pool.apply_async(square, (1,)).get(30)
 
@@ -137,7 +137,7 @@ def wait_and_heed_no_signal(ready: Queue) -> None:
     time.sleep(60)
 
 
-def test_terminate_takes_a_patience() -> None:
+def test_terminate_kills_workers_after_its_patience() -> None:
     ready = Queue()
     pool = Pool(1)
     result = pool.apply_async(wait_and_heed_no_signal, (ready,))
@@ -148,14 +148,14 @@ def test_terminate_takes_a_patience() -> None:
         result.get(30)
 
 
-def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:
+def test_a_killed_worker_raises_an_error_for_its_task_and_is_replaced() -> None:
     with Pool(2) as pool:
         with pytest.raises(WorkerLostError, match="signal SIGKILL"):
             pool.apply_async(kill_myself, (1,)).get(30)
         assert pool.map(square, range(20), 1) == [x * x for x in range(20)]
 
 
-def test_every_task_of_workers_that_die_and_cannot_be_replaced_gets_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_killed_workers_that_cannot_be_replaced_raise_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = Queue()
     with Pool(2) as pool:
         results = [pool.apply_async(wait_and_heed_no_signal, (ready,)) for _ in range(2)]
@@ -175,14 +175,14 @@ def test_every_task_of_workers_that_die_and_cannot_be_replaced_gets_its_error(mo
                 result.get(30)
 
 
-def test_an_initializer_runs_in_every_worker_and_its_error_is_every_tasks() -> None:
+def test_the_initializer_runs_in_every_worker_and_tasks_raise_its_error() -> None:
     with Pool(2, remember, ("hello",)) as pool:
         assert set(pool.map(recall, range(4))) == {"hello"}
     with Pool(2, refuse) as pool, pytest.raises(RuntimeError, match="own words"):
         pool.apply_async(square, (1,)).get(30)
 
 
-def test_workers_are_replaced_after_their_share_of_tasks() -> None:
+def test_workers_are_replaced_after_maxtasksperchild_tasks() -> None:
     with Pool(1, maxtasksperchild=2) as pool:
         pids = pool.map(_pid, range(6), 1)
     assert len(set(pids)) == 3
@@ -192,7 +192,7 @@ def _pid(_: Any) -> int:
     return os.getpid()
 
 
-def test_a_worker_is_named_as_one() -> None:
+def test_a_worker_has_the_name_of_a_pool_worker() -> None:
     with Pool(1) as pool:
         assert re.fullmatch(r"pool_worker_\d+", pool.apply(own_name, (0,)))
 
@@ -204,7 +204,7 @@ def test_policies_place_the_workers() -> None:
 
 
 @pytest.mark.skipif(bool(System().gpu_policies()), reason="this machine has GPUs")
-def test_an_empty_list_of_policies_is_one_worker_per_cpu_with_a_warning() -> None:
+def test_an_empty_list_of_policies_starts_one_worker_per_cpu_with_a_warning() -> None:
     with pytest.warns(RuntimeWarning, match="one worker per CPU"):
         pool = Pool(policy=System().gpu_policies(), processes_per_policy=1)
     assert len(pool._pool) == cpu_count()
@@ -212,7 +212,7 @@ def test_an_empty_list_of_policies_is_one_worker_per_cpu_with_a_warning() -> Non
     pool.join()
 
 
-def test_time_outs_and_closing() -> None:
+def test_a_pool_refuses_tasks_after_close_and_get_has_a_timeout() -> None:
     pool = Pool(1)
     result = pool.apply_async(time.sleep, (0.3,))
     with pytest.raises(TimeoutError):
@@ -229,13 +229,13 @@ def test_time_outs_and_closing() -> None:
 
 
 class Deadly:
-    """Kills whoever reads it from a message."""
+    """An argument that kills the process that unpickles it."""
 
     def __reduce__(self) -> Any:
         return kill_myself, (1,)
 
 
-def test_a_worker_killed_while_it_takes_a_task_costs_no_more_than_that_task() -> None:
+def test_a_worker_that_is_killed_while_it_receives_a_task_loses_only_that_task() -> None:
     with Pool(2) as pool:
         before = [pool.apply_async(time.sleep, (0.2,)) for _ in range(2)]
         lost = pool.apply_async(square, (Deadly(),))
@@ -246,7 +246,7 @@ def test_a_worker_killed_while_it_takes_a_task_costs_no_more_than_that_task() ->
         assert [result.get(60) for result in after] == [n * n for n in range(50)]
 
 
-def test_workers_killed_at_any_moment_cost_the_tasks_that_they_had_and_no_others() -> None:
+def test_workers_that_are_killed_at_any_moment_lose_at_most_one_task_each() -> None:
     kills, chance = 20, random.Random(1)
     with Pool(3) as pool:
         lost = 0
@@ -264,7 +264,7 @@ def test_workers_killed_at_any_moment_cost_the_tasks_that_they_had_and_no_others
         pool.join()
 
 
-def test_a_worker_killed_when_it_sees_the_end_of_the_tasks_does_not_keep_the_others_from_it() -> None:
+def test_join_returns_after_workers_of_a_closed_pool_were_killed() -> None:
     for _ in range(6):
         pool = Pool(3)
         victims = pool._pool
@@ -275,7 +275,7 @@ def test_a_worker_killed_when_it_sees_the_end_of_the_tasks_does_not_keep_the_oth
         pool.join(60)
 
 
-def test_terminate_ends_tasks_with_an_error() -> None:
+def test_tasks_of_a_terminated_pool_raise_an_error() -> None:
     pool = Pool(1)
     results = [pool.apply_async(time.sleep, (100,)) for _ in range(3)]
     pool.terminate()
@@ -285,7 +285,7 @@ def test_terminate_ends_tasks_with_an_error() -> None:
             result.get(30)
 
 
-def test_bad_input() -> None:
+def test_invalid_arguments_of_a_pool_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Pool(0)
     with pytest.raises(TypeError):
@@ -296,7 +296,7 @@ def test_bad_input() -> None:
         Pool(1, initializer=3)  # type: ignore[arg-type]
 
 
-def test_an_error_that_cannot_be_made_again_is_told_in_words() -> None:
+def test_an_error_that_cannot_be_unpickled_raises_maybe_encoding_error() -> None:
     with Pool(2) as pool:
         with pytest.raises(MaybeEncodingError, match="of 3") as caught:
             pool.apply(fail_in_two_words, (3,))
@@ -306,7 +306,7 @@ def test_an_error_that_cannot_be_made_again_is_told_in_words() -> None:
         assert pool.map(square, range(8)) == [x * x for x in range(8)]
 
 
-def test_a_result_that_cannot_be_read_is_an_error_of_its_own_task() -> None:
+def test_a_result_that_cannot_be_unpickled_is_an_error_of_its_task_only() -> None:
     with Pool(2) as pool:
         others = [pool.apply_async(square, (x,)) for x in range(4)]
         unreadable = pool.apply_async(two_words, (3,))
@@ -316,7 +316,7 @@ def test_a_result_that_cannot_be_read_is_an_error_of_its_own_task() -> None:
         assert pool.map(square, range(8)) == [x * x for x in range(8)]
 
 
-def test_arguments_that_cannot_be_read_are_an_error_of_their_own_task() -> None:
+def test_arguments_that_cannot_be_unpickled_are_an_error_of_their_task_only() -> None:
     with Pool(1) as pool:
         worker = pool.apply(os.getpid)
         with pytest.raises(ValueError, match="no number"):

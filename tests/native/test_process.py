@@ -1,4 +1,4 @@
-"""Native processes, through their public API, inside pytest itself."""
+"""Native processes, through their public API; the head process is that of pytest."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_function_runs_with_its_arguments() -> None:
     assert process.join() == 0
 
 
-def test_a_lambda_and_a_local_function_run() -> None:
+def test_a_lambda_and_a_local_function_can_be_targets() -> None:
     queue = Queue()
     kept = "closed over"
 
@@ -84,7 +84,7 @@ def test_a_lambda_and_a_local_function_run() -> None:
     assert [process.join() for process in processes] == [0, 0]
 
 
-def test_a_method_of_a_shared_object_runs() -> None:
+def test_a_method_of_a_shared_object_can_be_a_target() -> None:
     event, semaphore, queue = Event(), Semaphore(0), Queue()
     targets: list[tuple[Callable[..., Any], tuple[Any, ...]]]
     targets = [(event.set, ()), (semaphore.release, (2,)), (queue.put, ("sent",))]
@@ -97,7 +97,7 @@ def test_a_method_of_a_shared_object_runs() -> None:
     assert queue.get() == "sent"
 
 
-def test_arguments_have_any_size() -> None:
+def test_arguments_can_be_large() -> None:
     queue = Queue()
     process = started(put, (queue, bytes(30_000_000)))
     assert len(queue.get(timeout=30)) == 30_000_000
@@ -110,11 +110,11 @@ def test_the_exit_code_is_that_of_sys_exit(code: int) -> None:
 
 
 @pytest.mark.parametrize("number", [1 << 70, -(1 << 70)])
-def test_a_number_that_is_too_large_for_an_exit_code_is_255_as_in_any_python_program(number: int) -> None:
+def test_an_exit_code_that_is_too_large_becomes_255_as_in_python(number: int) -> None:
     assert started(exit_with, (number,)).join() == 255
 
 
-def test_an_exception_ends_with_1_and_one_traceback() -> None:
+def test_an_exception_gives_exit_code_1_and_one_traceback() -> None:
     process = started(raise_error, stderr=MSG_PIPE)
     assert process.stderr_conn is not None
     assert process.join() == 1
@@ -124,7 +124,7 @@ def test_an_exception_ends_with_1_and_one_traceback() -> None:
 
 
 @pytest.mark.parametrize(("end", "code"), [("terminate", -signal.SIGTERM), ("kill", -signal.SIGKILL)])
-def test_a_signal_is_a_negative_exit_code(end: str, code: int) -> None:
+def test_a_process_that_a_signal_ended_has_a_negative_exit_code(end: str, code: int) -> None:
     process = started(sleep)
     assert process.is_alive
     assert process.join(0.05) is None
@@ -140,7 +140,7 @@ def interrupt_myself() -> None:
     time.sleep(1000)
 
 
-def test_a_function_that_is_interrupted_ends_like_any_program_of_python() -> None:
+def test_an_interrupted_function_ends_with_sigint_and_keyboard_interrupt() -> None:
     process = started(interrupt_myself, stderr=MSG_PIPE)
     assert process.stderr_conn is not None
     assert process.join() == -signal.SIGINT
@@ -152,7 +152,7 @@ def sleep_again_and_again() -> None:
         time.sleep(0.01)
 
 
-def test_an_interrupt_that_comes_before_the_function_begins_ends_a_process_alike() -> None:
+def test_an_interrupt_before_the_function_begins_ends_the_process_with_sigint() -> None:
     for _ in range(5):
         process = started(sleep_again_and_again, stderr=MSG_DEVNULL)
         process.send_signal(signal.SIGINT)
@@ -192,7 +192,7 @@ def test_a_function_reads_its_stdin_to_the_end() -> None:
     process.join()
 
 
-def test_arguments_and_variables_may_be_as_large_as_the_system_takes_them() -> None:
+def test_an_executable_can_have_large_arguments_and_variables() -> None:
     arguments = [str(number) * 1000 for number in range(10)] * 40
     process = started("sh", ["-c", "echo $# ${#LARGE}", *arguments], stdout=Popen.PIPE, env={"LARGE": "x" * 100_000})
     assert process.stdout_conn is not None
@@ -225,7 +225,7 @@ def test_output_goes_to_a_file_or_nowhere(tmp_path: Path) -> None:
     assert file.read_text() == "one\ntwo\n"
 
 
-def test_a_file_for_output_whose_name_no_file_can_have_is_refused() -> None:
+def test_an_output_file_with_a_null_character_in_its_name_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no file can have the name 'a\\x00b' \(stderr\)"):
         started("true", stderr="a\0b")
 
@@ -245,7 +245,7 @@ def test_a_process_is_found_by_name_and_puid_even_after_its_end() -> None:
     assert (known.node, known.h_uid) == (process.node, process.h_uid)
 
 
-def test_a_process_is_found_with_the_processes_that_it_started_and_that_live() -> None:
+def test_live_children_of_a_process_are_those_that_have_not_ended() -> None:
     lives, has_ended = started(sleep), started(exit_with, (0,))
     has_ended.join()
     children = process_service.query(current().puid).live_children
@@ -256,7 +256,7 @@ def test_a_process_is_found_with_the_processes_that_it_started_and_that_live() -
     assert lives.puid not in process_service.query(current().puid).live_children
 
 
-def test_the_creator_of_a_process_has_its_policy() -> None:
+def test_create_returns_a_process_with_the_given_policy() -> None:
     policy = Policy(placement=Policy.Placement.LOCAL)
     made = process_service.create("true", ".", [], None, policy=policy)
     assert made.policy is policy
@@ -273,7 +273,7 @@ def tell_of_myself(queue: Any) -> None:
     queue.put((this_process.my_puid, this_process.name, this_process.index))
 
 
-def test_a_name_that_is_used_again_is_that_of_the_process_that_runs() -> None:
+def test_a_reused_name_refers_to_the_running_process() -> None:
     hosts = System().hostname_policies()
     for name, first, second in (("once", hosts[0], hosts[-1]), ("twice", hosts[-1], hosts[0])):
         started(exit_with, (7,), ident=name, policy=first).join()
@@ -284,21 +284,21 @@ def test_a_name_that_is_used_again_is_that_of_the_process_that_runs() -> None:
         assert running.join() == -signal.SIGKILL
 
 
-def test_a_process_knows_what_it_is_within_its_run() -> None:
+def test_this_process_has_the_puid_name_and_node_of_the_process() -> None:
     queue: Any = Queue()
     process = started(tell_of_myself, (queue,), ident="wise")
     assert queue.get(timeout=30) == (process.puid, "wise", process.node)
     assert process.join() == 0
 
 
-def test_a_process_can_be_sent_to_another_which_ends_it() -> None:
+def test_a_process_object_can_be_sent_to_another_process_that_kills_it() -> None:
     queue, process = Queue(), started(sleep, ident="sent")
     other = started(end, (process, queue))
     assert queue.get(timeout=30) == ("sent", True, -signal.SIGKILL)
     assert (process.join(), other.join()) == (-signal.SIGKILL, 0)
 
 
-def test_parents_and_children() -> None:
+def test_processes_have_parents_and_children() -> None:
     process = started(sleep)
     assert process.puid in [child.puid for child in current().children()]
     assert process.parent().puid == current().puid
@@ -308,7 +308,7 @@ def test_parents_and_children() -> None:
     process.join()
 
 
-def test_popen() -> None:
+def test_popen_runs_an_executable_with_a_pipe() -> None:
     process = Popen(["-c", "echo out; exit 4"], executable="/bin/sh", stdout=Popen.PIPE)
     assert process.stdout is not None
     assert process.stdout.recv() == "out\n"
@@ -320,7 +320,7 @@ def test_popen() -> None:
         Popen("-c", executable="/bin/sh")  # type: ignore[arg-type]
 
 
-def test_multi_join() -> None:
+def test_multi_join_returns_ended_processes_and_statuses() -> None:
     quick, slow = started(exit_with, (0,)), started(sleep)
     ended, statuses = process_service.multi_join([quick.puid, slow.puid], timeout=30)
     assert ended == [(quick.puid, 0)]
@@ -334,7 +334,7 @@ def test_multi_join() -> None:
         process_service.multi_join([])
 
 
-def test_executables_are_created_by_name() -> None:
+def test_create_starts_an_executable_with_a_user_name() -> None:
     made = process_service.create("sleep", "", ["1000"], None, user_name="sleeper")
     assert process_service.create("true", "", [], None, user_name="sleeper", soft=True).p_uid == made.p_uid
     with pytest.raises(ProcessError, match="sleeper"):
@@ -346,7 +346,7 @@ def test_executables_are_created_by_name() -> None:
         process_service.create("no_such_program", "", [], None)
 
 
-def test_the_streams_of_a_created_executable_are_connections(tmp_path: Path) -> None:
+def test_create_connects_streams_and_checks_them_and_the_pmi(tmp_path: Path) -> None:
     written = tmp_path / "written"
     made = process_service.create(
         "sh", "", ["-c", "cat; echo two >&2"], None, stdin=MSG_PIPE, stdout=MSG_PIPE, stderr=str(written)
@@ -364,7 +364,7 @@ def test_the_streams_of_a_created_executable_are_connections(tmp_path: Path) -> 
         process_service.create("true", "", [], None, pmi="pigeon")
 
 
-def test_a_template_starts_any_number_of_processes() -> None:
+def test_a_template_can_start_several_processes() -> None:
     queue = Queue()
     template = ProcessTemplate(put, (queue, 1))
     processes = [Process.from_template(template) for _ in range(3)]
@@ -398,7 +398,9 @@ def test_a_template_starts_any_number_of_processes() -> None:
         ({"target": "true", "policy": "here"}, TypeError, "here"),
     ],
 )
-def test_bad_input_is_refused_at_the_call(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_invalid_arguments_are_refused_at_the_call(
+    arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
     with pytest.raises(error, match=text):
         Process(**arguments)
 
@@ -406,14 +408,14 @@ def test_bad_input_is_refused_at_the_call(arguments: dict[str, Any], error: type
 @pytest.mark.parametrize(
     ("args", "env", "text"), [(["cut\0off"], None, "NUL"), ([], {"A=B": "1"}, "'A=B'"), ([], {"A": "cut\0off"}, "'A'")]
 )
-def test_arguments_that_no_system_passes_on_are_refused_before_the_start(
+def test_create_refuses_arguments_and_variables_that_the_system_does_not_accept(
     args: list[str], env: dict[str, str] | None, text: str
 ) -> None:
     with pytest.raises(ValueError, match=text):
         process_service.create("echo", ".", args, env)
 
 
-def test_a_file_that_may_not_be_executed_is_refused_at_the_call(tmp_path: Path) -> None:
+def test_a_file_that_is_not_executable_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("not a program")
     with pytest.raises(PermissionError, match=r"notes\.txt"):
@@ -430,7 +432,7 @@ def test_a_target_that_cannot_be_pickled_is_refused_at_the_call() -> None:
         Process(put, (threading.Lock(),)).start()
 
 
-def test_a_host_that_the_run_lacks_is_refused_with_the_names_of_those_it_has() -> None:
+def test_an_unknown_host_is_refused_with_the_names_of_the_hosts() -> None:
     policy = Policy(placement=Policy.Placement.HOST_NAME, host_name="nowhere")
     with pytest.raises(ProcessError, match=r"nowhere.*there is"):
         Process(sleep, policy=policy).start()
@@ -438,7 +440,7 @@ def test_a_host_that_the_run_lacks_is_refused_with_the_names_of_those_it_has() -
         Policy(cpu_affinity="0")  # type: ignore[arg-type]
 
 
-def test_a_second_start_and_a_join_before_the_first_are_errors() -> None:
+def test_a_second_start_and_a_join_before_the_start_raise_errors() -> None:
     process = Process(exit_with, (0,))
     with pytest.raises(ProcessError):
         process.join()
@@ -453,7 +455,7 @@ def test_a_second_start_and_a_join_before_the_first_are_errors() -> None:
 
 
 class SendsWhenItIsPickled:
-    """As a finalizer may that the garbage collector runs in the middle of pickling."""
+    """An argument that sends a message while it is pickled, as a finalizer of the garbage collector may."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -464,7 +466,7 @@ class SendsWhenItIsPickled:
         return int, ()
 
 
-def test_a_message_that_is_sent_while_arguments_are_pickled_is_of_its_own() -> None:
+def test_a_message_sent_during_pickling_does_not_keep_its_connection() -> None:
     queue = Queue()
     process = Process(abs, (SendsWhenItIsPickled(queue),))
     process.start()
@@ -473,7 +475,7 @@ def test_a_message_that_is_sent_while_arguments_are_pickled_is_of_its_own() -> N
         queue.get(timeout=30).recv()
 
 
-def test_processes_with_input_leave_no_descriptors() -> None:
+def test_processes_with_stdin_pipes_leave_no_descriptors() -> None:
     def run() -> int:
         process = Process("true", stdin=MSG_PIPE)
         process.start()
@@ -487,7 +489,9 @@ def test_processes_with_input_leave_no_descriptors() -> None:
 
 
 @pytest.mark.parametrize("target", [sleep, "true"])
-def test_a_process_that_cannot_start_says_what_it_lacks(target: Callable[[], None] | str, tmp_path: Path) -> None:
+def test_the_error_of_a_process_that_cannot_start_names_the_missing_folder(
+    target: Callable[[], None] | str, tmp_path: Path
+) -> None:
     folder = tmp_path / "removed"
     folder.mkdir()
     process = Process(target, cwd=str(folder))

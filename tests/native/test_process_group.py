@@ -66,7 +66,7 @@ def test_several_templates_run_together() -> None:
     members.close()
 
 
-def test_a_with_block_gives_a_group_its_name_and_leaves_it_running() -> None:
+def test_a_group_continues_after_its_with_block() -> None:
     queue = Queue()
     with ProcessGroup() as members:
         members.add_process(2, ProcessTemplate(put, (queue, "done")))
@@ -78,14 +78,14 @@ def test_a_with_block_gives_a_group_its_name_and_leaves_it_running() -> None:
     members.close()
 
 
-def test_a_member_may_end_by_a_signal_that_python_has_no_name_for() -> None:
+def test_a_member_can_be_ended_by_a_real_time_signal() -> None:
     members = group((1, ProcessTemplate("sh", ["-c", f"kill -{signal.SIGRTMIN + 3} $$"])))
     with pytest.raises(DragonUserCodeError, match=r"ended with signal SIGRTMIN\+3"):
         members.join(30)
     members.close()
 
 
-def test_puids_right_after_the_start_are_all_members_in_order() -> None:
+def test_puids_after_the_start_are_those_of_all_members_in_order() -> None:
     members = group((3, ProcessTemplate(sleep)))
     names = [query(puid).name for puid in members.puids]
     assert [name.rpartition("-")[2] for name in names] == ["0", "1", "2"]
@@ -127,7 +127,7 @@ def test_a_group_may_be_started_again() -> None:
     members.close()
 
 
-def test_members_are_restarted_until_that_is_stopped(wait_until: Wait) -> None:
+def test_members_are_restarted_until_stop_restart(wait_until: Wait) -> None:
     queue = Queue()
     members = group((1, ProcessTemplate(put, (queue, 1))), restart=True)
     for _ in range(4):
@@ -138,7 +138,7 @@ def test_members_are_restarted_until_that_is_stopped(wait_until: Wait) -> None:
     members.close()
 
 
-def test_a_group_that_was_stopped_restarts_its_members_when_it_is_started_again() -> None:
+def test_a_stopped_group_that_is_started_again_restarts_its_members() -> None:
     queue = Queue()
     members = group((1, ProcessTemplate(put, (queue, 1))), restart=True)
     members.stop()
@@ -161,7 +161,7 @@ def test_a_killed_member_is_restarted(wait_until: Wait) -> None:
     members.close()
 
 
-def test_a_member_whose_program_is_gone_is_not_restarted_but_told(tmp_path: Path) -> None:
+def test_a_member_whose_program_was_removed_raises_an_error_instead_of_a_restart(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\nrm {program}\n")
     program.chmod(0o755)
@@ -173,7 +173,7 @@ def test_a_member_whose_program_is_gone_is_not_restarted_but_told(tmp_path: Path
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_members_that_are_stopped_end_without_a_word(site: Site, nodes: str) -> None:
+def test_stopped_members_end_without_output(site: Site, nodes: str) -> None:
     program = site.write(
         """
         import time
@@ -203,7 +203,7 @@ def test_members_that_are_stopped_end_without_a_word(site: Site, nodes: str) -> 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_stop_goes_from_interrupt_to_kill() -> None:
+def test_stop_sends_stronger_signals_after_its_patience() -> None:
     queue = Queue()
     members = group((2, ProcessTemplate(ignore_interrupts, (queue,))))
     assert [queue.get(timeout=30) for _ in range(2)] == ["ready", "ready"]
@@ -232,7 +232,7 @@ def test_walltime_ends_the_group() -> None:
     members.close()
 
 
-def test_join_times_out_naming_who_runs() -> None:
+def test_a_timeout_of_join_names_the_running_members() -> None:
     members = group((1, ProcessTemplate(sleep)))
     with pytest.raises(TimeoutError, match=str(members.puids[0])):
         members.join(timeout=0.05)
@@ -257,7 +257,7 @@ def _kill_group(members: ProcessGroup, queue: Queue) -> None:
     members.kill()
 
 
-def test_a_process_that_got_a_group_before_its_start_can_follow_it() -> None:
+def test_a_process_can_follow_a_group_that_it_received_before_the_start() -> None:
     queue, started = Queue(), Event()
     members = ProcessGroup()
     members.add_process(1, ProcessTemplate(sleep))
@@ -285,7 +285,7 @@ def _follow(members: ProcessGroup, started: Event, queue: Queue) -> None:
         queue.put(str(error))
 
 
-def test_members_run_where_their_policy_says(tmp_path: Path) -> None:
+def test_members_run_on_the_processors_of_their_policies(tmp_path: Path) -> None:
     from dragon.infrastructure.policy import Policy
 
     cpus = sorted(os.sched_getaffinity(0))
@@ -304,7 +304,7 @@ def _affinity(queue: Queue) -> None:
     queue.put(sorted(os.sched_getaffinity(0)))
 
 
-def test_members_are_found_as_soon_as_their_ids_are_known() -> None:
+def test_members_can_be_joined_by_their_puids_after_the_start() -> None:
     members = group((100, ProcessTemplate("true")))
     assert [Process(None, ident=puid).join() for puid in reversed(members.puids)] == [0] * 100
     members.close()
@@ -340,7 +340,7 @@ def _read(connection: Connection, answers: Queue) -> None:
         answers.put(lines)
 
 
-def test_a_group_ends_though_nobody_reads_its_output() -> None:
+def test_a_group_ends_before_its_output_is_read() -> None:
     members = group((1, ProcessTemplate("seq", ["1", "100000"], stdout=MSG_PIPE)))
     members.join(timeout=60)
     ((puid, _),) = members.exit_status
@@ -350,7 +350,7 @@ def test_a_group_ends_though_nobody_reads_its_output() -> None:
     members.close()
 
 
-def test_a_member_reads_what_is_sent_to_it() -> None:
+def test_a_member_reads_the_lines_sent_to_its_stdin() -> None:
     members = group((1, ProcessTemplate("head", ["-n", "1"], stdin=MSG_PIPE, stdout=MSG_PIPE)))
     member = Process(None, ident=members.puids[0])
     assert member.stdin_conn is not None
@@ -361,7 +361,7 @@ def test_a_member_reads_what_is_sent_to_it() -> None:
     members.close()
 
 
-def test_the_input_of_a_member_ends_when_it_is_closed() -> None:
+def test_the_stdin_of_a_member_ends_when_it_is_closed() -> None:
     members = group((2, ProcessTemplate("cat", stdin=MSG_PIPE, stdout=MSG_PIPE)))
     for puid in members.puids:
         member = Process(None, ident=puid)
@@ -374,7 +374,7 @@ def test_the_input_of_a_member_ends_when_it_is_closed() -> None:
     members.close()
 
 
-def test_arguments_of_members_may_be_as_large_as_the_system_takes_them() -> None:
+def test_members_can_have_large_arguments() -> None:
     arguments = [str(number) * 1000 for number in range(10)] * 40
     members = group((2, ProcessTemplate("sh", ["-c", "test $# = 399", *arguments])))
     members.join()
@@ -382,7 +382,7 @@ def test_arguments_of_members_may_be_as_large_as_the_system_takes_them() -> None
     members.close()
 
 
-def test_use_in_the_wrong_state_is_an_error_that_says_so() -> None:
+def test_calls_in_the_wrong_state_and_invalid_arguments_raise_errors() -> None:
     empty = ProcessGroup()
     with pytest.raises(pg.DragonProcessGroupStartError, match="no templates"):
         empty.init()

@@ -58,7 +58,7 @@ def test_a_queue_goes_through_a_queue() -> None:
     assert inner.get() == 1
 
 
-def test_full_and_empty_and_their_time_outs() -> None:
+def test_full_and_empty_are_raised_at_once_or_after_a_timeout() -> None:
     queue = Queue(2)
     queue.put(1)
     queue.put(2)
@@ -87,7 +87,7 @@ def test_threads_wait_for_several_queues_together() -> None:
     assert one_is_ready.is_set()
 
 
-def test_a_thread_that_waits_for_a_queue_in_vain_returns() -> None:
+def test_thread_wait_returns_after_its_timeout() -> None:
     one_is_ready, ready = threading.Event(), list[Queue]()
     Queue().thread_wait(0.01, one_is_ready, ready)
     assert not ready
@@ -102,7 +102,7 @@ def test_arguments_about_streams_are_accepted_without_effect() -> None:
         assert [queue.get(stream_channel=None), queue.get(True, 30.0, stream_channel=None)] == ["first", "second"]
 
 
-def test_put_waits_for_room() -> None:
+def test_put_waits_for_space() -> None:
     queue = Queue(1)
     queue.put(1)
     threading.Timer(0.05, queue.get).start()
@@ -110,7 +110,7 @@ def test_put_waits_for_room() -> None:
     assert queue.get() == 2
 
 
-def test_a_joinable_queue_waits_for_its_tasks() -> None:
+def test_join_waits_for_the_tasks_of_a_joinable_queue() -> None:
     queue = Queue(joinable=True)
     queue.put(1)
     queue.put(2)
@@ -126,7 +126,7 @@ def test_a_joinable_queue_waits_for_its_tasks() -> None:
         Queue().task_done()
 
 
-def test_a_closed_queue_is_an_error_here_and_goes_on_elsewhere() -> None:
+def test_a_closed_handle_raises_an_error_and_other_handles_work() -> None:
     queue = Queue()
     other = Queue.attach(queue.serialize())
     queue.put(1)
@@ -138,7 +138,7 @@ def test_a_closed_queue_is_an_error_here_and_goes_on_elsewhere() -> None:
     assert other.get() == 1
 
 
-def test_closing_a_queue_ends_the_waits_of_this_processs_other_threads() -> None:
+def test_closing_a_queue_ends_the_waits_of_other_threads() -> None:
     for host in System().nodes:
         policy = Policy(placement=Policy.Placement.HOST_ID, host_id=host)
         queue = Queue(1, policy=policy)
@@ -155,7 +155,7 @@ def test_closing_a_queue_ends_the_waits_of_this_processs_other_threads() -> None
         assert next_one.get(timeout=30) == "mine"
 
 
-def test_destroying_a_queue_wakes_who_waits_with_an_error() -> None:
+def test_destroying_a_queue_ends_waits_with_an_error() -> None:
     queue, ready = Queue(), Queue()
     process = run(get_for_ever, queue, ready)
     assert ready.get(timeout=30) == "ready"
@@ -165,7 +165,7 @@ def test_destroying_a_queue_wakes_who_waits_with_an_error() -> None:
     process.join()
 
 
-def test_a_destroyed_queue_says_so() -> None:
+def test_all_calls_to_a_destroyed_queue_raise_destroyed_error() -> None:
     for host in System().nodes:
         queue = Queue(joinable=True, policy=Policy(placement=Policy.Placement.HOST_ID, host_id=host))
         other = Queue.attach(queue.serialize())
@@ -185,7 +185,7 @@ def test_data_that_serialize_did_not_return_is_refused(data: Any) -> None:
         Queue.attach(data)
 
 
-def test_a_queue_that_nobody_is_attached_to_is_gone() -> None:
+def test_a_queue_without_handles_is_destroyed() -> None:
     queue = Queue()
     name = queue.serialize()
     queue.close()
@@ -230,7 +230,7 @@ def _consume(work: Queue, results: Queue) -> None:
     results.put(got)
 
 
-def test_a_queue_is_where_its_policy_says() -> None:
+def test_a_queue_is_on_the_node_of_its_policy() -> None:
     hosts = System().nodes
     for index, host in enumerate(hosts):
         queue = Queue(5, joinable=True, policy=Policy(placement=Policy.Placement.HOST_ID, host_id=host))
@@ -245,7 +245,7 @@ def test_a_queue_is_where_its_policy_says() -> None:
 
 
 class Upside:
-    """A pickler of a program's own, with the names of pickle's files."""
+    """A custom pickler, with the methods of the module pickle for files."""
 
     @staticmethod
     def dump(obj: Any, file: Any) -> None:
@@ -263,7 +263,7 @@ def put_and_say_when_done(queue: Queue) -> None:
     queue.put("all done")
 
 
-def test_a_pickler_of_ones_own() -> None:
+def test_a_queue_uses_a_custom_pickler() -> None:
     for host in System().nodes:
         policy = Policy(placement=Policy.Placement.HOST_ID, host_id=host)
         queue = Queue(5, joinable=True, policy=policy, pickler=Upside)
@@ -282,7 +282,7 @@ def test_a_pickler_of_ones_own() -> None:
         Queue(pickler=object())
 
 
-def test_a_large_object_for_which_there_is_no_room_in_time_leaves_no_trace() -> None:
+def test_a_put_of_a_large_object_that_times_out_has_no_effect() -> None:
     queue = Queue(1)
     queue.put(bytes(2_000_000))
     for _ in range(3):

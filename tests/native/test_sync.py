@@ -44,7 +44,7 @@ def count(lock: Lock, value: Value, counts: Queue) -> None:
     counts.put(counted)
 
 
-def test_a_lock_excludes() -> None:
+def test_a_lock_excludes_other_processes() -> None:
     lock, value, counts = Lock(), Value("i", 0), Queue()
     processes = [run(count, lock, value, counts) for _ in range(3)]
     for process in processes:
@@ -59,7 +59,7 @@ def hold_and_die(lock: Lock, ready: Event) -> None:
 
 
 @pytest.mark.parametrize("kind", [Lock, RLock])
-def test_a_lock_whose_holder_died_is_recovered_and_says_so(kind: type[Lock]) -> None:
+def test_a_lock_whose_holder_died_is_recovered_with_a_warning(kind: type[Lock]) -> None:
     lock, ready = kind(), Event()
     process = run(hold_and_die, lock, ready)
     assert ready.wait(30)
@@ -69,7 +69,7 @@ def test_a_lock_whose_holder_died_is_recovered_and_says_so(kind: type[Lock]) -> 
     lock.release()
 
 
-def test_a_lock_is_released_by_anyone_a_recursive_one_by_its_owner() -> None:
+def test_any_thread_can_release_a_lock_and_only_its_owner_a_recursive_lock() -> None:
     lock = Lock()
     lock.acquire()
     thread = threading.Thread(target=lock.release)
@@ -99,7 +99,7 @@ def test_a_lock_is_released_by_anyone_a_recursive_one_by_its_owner() -> None:
     recursive.release()
 
 
-def test_semaphores() -> None:
+def test_semaphores_have_timeouts_and_limits() -> None:
     semaphore = Semaphore(2)
     assert semaphore.acquire()
     assert semaphore.acquire()
@@ -115,7 +115,7 @@ def test_semaphores() -> None:
         Semaphore(-1)
 
 
-def test_an_event_wakes_all() -> None:
+def test_an_event_wakes_all_waiting_processes() -> None:
     event, queue = Event(), Queue()
     processes = [run(_wait_and_tell, event, queue) for _ in range(3)]
     assert not event.wait(0.01)
@@ -138,7 +138,7 @@ def _wait_condition(condition: Condition, arrived: Semaphore, queue: Queue, name
         queue.put(name)
 
 
-def test_a_condition_tells_in_order_and_skips_the_dead(wait_until: Wait) -> None:
+def test_a_condition_notifies_in_order_and_skips_ended_processes(wait_until: Wait) -> None:
     condition, arrived, queue = Condition(), Semaphore(0), Queue()
     processes = []
     for name in range(3):
@@ -162,7 +162,7 @@ def test_a_condition_tells_in_order_and_skips_the_dead(wait_until: Wait) -> None
 
 
 @pytest.mark.parametrize("kind", [Semaphore, Barrier])
-def test_only_what_serialize_gave_can_be_attached_to(kind: Any) -> None:
+def test_attach_refuses_data_that_serialize_did_not_return(kind: Any) -> None:
     with pytest.raises(ValueError, match=f"of a {kind.__name__.lower()} gave"):
         kind.attach("nonsense")
 
@@ -171,7 +171,7 @@ def _pass(barrier: Barrier, queue: Queue) -> None:
     queue.put(barrier.wait(30))
 
 
-def test_a_barrier_lets_its_parties_through_together() -> None:
+def test_a_barrier_releases_its_parties_together() -> None:
     barrier, queue = Barrier(3), Queue()
     processes = [run(_pass, barrier, queue) for _ in range(2)]
     queue.put(barrier.wait(30))
@@ -235,7 +235,7 @@ def _change_within(cell: Value, points: Array, rows: Array) -> None:
         row[0] += 1
 
 
-def test_structures_and_arrays_within_others_are_shared_too() -> None:
+def test_nested_structures_and_arrays_are_shared() -> None:
     cell, points, rows = Value(Cell), Array(Point, [(1.5, 0.0), (4.0, 1.0)]), Array(ctypes.c_int * 3, 2)
     assert run(_change_within, cell, points, rows).join() == 0
     assert (cell.point.x, list(cell.counts)) == (9.0, [0, 4, 0])
@@ -245,7 +245,7 @@ def test_structures_and_arrays_within_others_are_shared_too() -> None:
     assert (cell.point.x, points[1].x, rows[0][0]) == (9.0, 256.0, 2)
 
 
-def test_a_wait_can_be_interrupted() -> None:
+def test_a_signal_handler_runs_during_a_wait() -> None:
     event = Event()
     hits: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda *_: hits.append(1))
