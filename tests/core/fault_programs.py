@@ -310,7 +310,7 @@ def condition(seed: int) -> None:
 
 @leaves_nothing
 def handles(seed: int) -> None:
-    """Make, send, attach to and release objects all the time."""
+    """Create, send, attach to and release objects all the time."""
     channel = _core.Channel(16)
 
     def send(progress: Callable[[], None], rng: random.Random) -> None:

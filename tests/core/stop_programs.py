@@ -1,5 +1,4 @@
-"""Programs in which a process is stopped (SIGSTOP) at random points, hundreds of times; test_stops.py runs each of
-them.
+"""Programs in which a process is stopped (SIGSTOP) at random points, hundreds of times; test_stops.py runs them.
 
 There are a few pairs of processes, each with objects of its own. While a process of one pair is stopped the others must
 continue.
@@ -56,7 +55,7 @@ def large_messages(rng: random.Random) -> tuple[Step, Step]:
 
 
 def handles(rng: random.Random) -> tuple[Step, Step]:
-    """Make, send, attach to and release objects."""
+    """Create, send, attach to and release objects."""
     channel = _core.Channel(4)
 
     def send() -> None:
@@ -68,7 +67,7 @@ def handles(rng: random.Random) -> tuple[Step, Step]:
 
 
 def timeouts(rng: random.Random) -> tuple[Step, Step]:
-    """Let gets time out, beside messages."""
+    """Pass messages, while calls of `get()` on an empty channel time out."""
     channel, empty = _core.Channel(4), _core.Channel()
 
     def time_out() -> None:
@@ -161,8 +160,8 @@ def _wait_in_vain(wait: Callable[[], object]) -> None:
 
 
 def waits_on_a_locked_queue(rng: random.Random, stops: int) -> None:
-    """Check that waits time out while other threads continue, and that tries without a wait soon report an empty
-    queue.
+    """Check that waits time out while other threads continue, and that `get_nowait()` and `put_nowait()` return
+    soon.
     """
     locked = Locked(rng)
     for _ in range(stops):

@@ -1,4 +1,4 @@
-"""The core's own tests, built with each sanitizer: core_tests.cpp says what they test."""
+"""The C++ tests of the core in core_tests.cpp, built with each sanitizer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _sanitizer_works(compiler: str, sanitizer: str, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("sanitizer", ["", "address,undefined", "thread"])
-def test_core(sanitizer: str, tmp_path: Path) -> None:
+def test_core_tests_pass_with_each_sanitizer(sanitizer: str, tmp_path: Path) -> None:
     compiler = shutil.which("c++")
     cmake = shutil.which("cmake", path=str(Path(sys.executable).parent)) or shutil.which("cmake")
     if compiler is None or cmake is None:

@@ -31,7 +31,7 @@ TIME_OUT = 100
         "leaving",
     ],
 )
-def test_survivors_go_on(program: str, seed: int) -> None:
+def test_survivors_continue_after_other_processes_were_killed(program: str, seed: int) -> None:
     process = subprocess.Popen(
         [sys.executable, str(PROGRAMS), program, str(seed)],
         stdout=subprocess.PIPE,

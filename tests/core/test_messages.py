@@ -38,7 +38,7 @@ def arena() -> Iterator[None]:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal, of the same type, not-a-numbers and signs of zeros included."""
+    """Return whether both are equal and of the same type; NaN equals NaN, and 0.0 does not equal -0.0."""
     if type(left) is not type(right):
         return False
     if isinstance(left, np.ndarray):
@@ -125,7 +125,7 @@ class ChannelAndDeque(RuleBasedStateMachine):
 
     @rule()
     def write_into_what_was_received(self) -> None:
-        """It is the receiver's own: no message changes by it."""
+        """Write into a received array, which must not change any other message."""
         for i, (thing, _) in enumerate(self.kept):
             if isinstance(thing, np.ndarray) and thing.dtype == np.uint8 and thing.size:
                 thing[...] = 255
@@ -147,7 +147,7 @@ ChannelAndDeque.TestCase.settings = settings(
 TestChannelAndDeque = ChannelAndDeque.TestCase
 
 
-def test_a_channel_with_a_limit_of_bytes_takes_one_message_of_any_size_and_then_waits() -> None:
+def test_a_channel_with_a_limit_of_bytes_is_full_after_one_message_of_any_size() -> None:
     channel = _core.Channel(mebibytes=3)
     for size in (10 * 2**20, 1000):
         for _ in range(2):
@@ -160,7 +160,7 @@ def test_a_channel_with_a_limit_of_bytes_takes_one_message_of_any_size_and_then_
                 channel.get()
 
 
-def test_a_put_that_waits_for_room_continues_when_there_is_some() -> None:
+def test_a_put_that_waits_for_space_continues_when_there_is_some() -> None:
     channel = _core.Channel(mebibytes=1)
     channel.put(bytes(2**20))
     with ThreadPoolExecutor(4) as pool:
@@ -171,7 +171,7 @@ def test_a_put_that_waits_for_room_continues_when_there_is_some() -> None:
 
 @settings(max_examples=150, derandomize=True)
 @given(st.lists(things, max_size=8))
-def test_nothing_stays_in_use(sent: list[Any]) -> None:
+def test_no_memory_stays_in_use_after_messages_were_received(sent: list[Any]) -> None:
     gc.freeze()  # what the tests have loaded by now takes long to look through
     before = _core.usage()["in_use"]
     channel = _core.Channel()
@@ -188,7 +188,7 @@ def test_nothing_stays_in_use(sent: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("size", EDGES)
-def test_sizes_at_the_edges(size: int) -> None:
+def test_messages_with_sizes_at_the_limits_arrive_unchanged(size: int) -> None:
     channel = _core.Channel()
     data = pattern(size)
     for thing in (data, data.decode("latin-1"), np.frombuffer(data, np.uint8), bytearray(data)):
@@ -198,7 +198,7 @@ def test_sizes_at_the_edges(size: int) -> None:
     assert channel._get_bytes(10) == data
 
 
-def test_refused_objects_leave_nothing() -> None:
+def test_refused_objects_leave_no_blocks() -> None:
     channel = _core.Channel(1)
     gc.collect()
     before = _core.usage()["blocks"]

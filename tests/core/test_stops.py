@@ -33,12 +33,12 @@ def _run(program: str, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("program", ["messages", "large_messages", "handles", "timeouts"])
-def test_pairs_of_their_own_go_on(program: str) -> None:
+def test_unrelated_pairs_continue_to_exchange_messages(program: str) -> None:
     _run(program, "1", "100")
 
 
 @pytest.mark.parametrize(
     "program", ["waits_on_a_locked_queue", "interrupts_on_a_locked_queue", "closes_a_locked_queue"]
 )
-def test_users_of_a_queue_with_a_stopped_process_keep_their_timeouts(program: str) -> None:
+def test_timeouts_hold_on_a_queue_that_a_stopped_process_has_locked(program: str) -> None:
     _run(program, "1", "20")
