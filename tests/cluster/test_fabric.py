@@ -1,4 +1,4 @@
-"""Bulk data over UCX, with its own TCP, and over separate connections: everything arrives in order, and a lost node is
+"""Large messages over UCX and over separate TCP connections: all arrive in order, and a lost node is
 noticed.
 """
 
@@ -76,7 +76,7 @@ def ucxx() -> None:
 
 
 def carried(err: str, transport: str) -> list[tuple[int, int]]:
-    """The bytes that each agent says its fabric has sent and received, where it has that one."""
+    """Return the bytes that each agent has sent and received over this transport, according to its log."""
     kind = {"ucx": "UCX", "tcp": "sealed TCP", "plain": "plain TCP"}[transport]
     found = re.findall(rf"{kind} sent (\d+) bytes and received (\d+)", err)
     return [(int(sent), int(received)) for sent, received in found]
@@ -102,14 +102,14 @@ def test_large_messages_go_over_ucx_and_arrive_in_order_among_small_ones(site: S
 
 
 @pytest.mark.usefixtures("ucxx")
-def test_where_ucx_could_not_tell_of_a_lost_node_large_messages_go_with_tls(site: Site) -> None:
+def test_large_messages_go_over_tls_if_ucx_cannot_notice_a_lost_node(site: Site) -> None:
     # Shared memory cannot: UCX would end the agent that reads what a killed one had sent.
     agents = echo(site, "ucx", SIZES, UCX_TLS="shm")
     assert agents == [(0, 0), (0, 0)]
 
 
 @pytest.mark.parametrize("transport", ["tcp", "plain"])
-def test_large_messages_go_over_connections_of_their_own_once_they_stand(site: Site, transport: str) -> None:
+def test_large_messages_go_over_separate_connections_once_these_exist(site: Site, transport: str) -> None:
     agents = echo(site, transport, SIZES)
     assert len(agents) == 2
     assert agents[0] == agents[1][::-1]
@@ -126,7 +126,7 @@ def test_small_messages_do_not_use_ucx(site: Site) -> None:
 
 
 @pytest.mark.parametrize("transport", ["ucx by tcp", "ucx by shm,tcp", "tcp", "plain"])
-def test_a_node_that_is_lost_amid_large_messages_is_named(
+def test_an_error_names_a_node_that_is_lost_during_large_messages(
     site: Site, transport: str, request: pytest.FixtureRequest
 ) -> None:
     transport, _, transports = transport.partition(" by ")
@@ -164,7 +164,7 @@ def test_a_node_that_is_lost_amid_large_messages_is_named(
     assert "Traceback" not in err
 
 
-def test_without_ucxx_the_node_says_what_to_install(site: Site) -> None:
+def test_an_error_says_how_to_install_ucxx_if_it_is_missing(site: Site) -> None:
     package = site.folder / "without" / "ucxx"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'ucxx'\")\n")
@@ -178,7 +178,7 @@ def test_without_ucxx_the_node_says_what_to_install(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("ucxx")
-def test_a_ucx_that_finds_nothing_to_use_is_an_error_that_names_the_node(site: Site) -> None:
+def test_an_error_names_a_node_whose_ucx_has_no_device(site: Site) -> None:
     done = site.dragon("--nodes", "2", "--transport", "ucx", site.write("print(1)"), env={"UCX_TLS": "carrier_pigeon"})
     assert done.returncode != 0
     assert re.search(r"node-\d: --transport ucx: UCX cannot be used: No such device", done.stderr), done.stderr

@@ -1,4 +1,4 @@
-"""A process or node of a run over several nodes is killed: the error names it, and nothing is left behind."""
+"""Killed processes and lost nodes of a run over several nodes: errors name them, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PREAMBLE = """
 
 
 def start(site: Site, source: str, *options: str) -> tuple[subprocess.Popen[str], Any]:
-    """A run over two nodes, and what its program printed first."""
+    """Start a run over two nodes, and return it and the first line of its program's output."""
     process = site.start(sys.executable, "-m", "dragon", "--nodes", "2", *options, site.write(PREAMBLE + source))
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -77,7 +77,7 @@ WORKERS = """
 
 
 @pytest.mark.parametrize("victim", ["head", "primary agent", "primary zygote", "front end"])
-def test_everything_ends_with_what_the_run_needs(site: Site, victim: str) -> None:
+def test_a_run_ends_with_any_process_that_it_requires(site: Site, victim: str) -> None:
     process, pids = start(site, WORKERS)
     chosen = {
         "head": pids["head"],
@@ -96,7 +96,7 @@ def test_everything_ends_with_what_the_run_needs(site: Site, victim: str) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_front_end_ends_everything(site: Site, number: signal.Signals) -> None:
+def test_a_signal_to_the_front_end_ends_the_run(site: Site, number: signal.Signals) -> None:
     process, _ = start(site, WORKERS)
     process.send_signal(number)
     process.communicate(timeout=30)
@@ -105,7 +105,9 @@ def test_a_signal_to_the_front_end_ends_everything(site: Site, number: signal.Si
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_an_agent_that_is_told_to_end_while_it_starts_leaves_nothing(site: Site, number: signal.Signals) -> None:
+def test_an_agent_that_gets_a_signal_while_it_starts_is_reported_without_a_traceback(
+    site: Site, number: signal.Signals
+) -> None:
     run = site.start(sys.executable, "-m", "dragon", "--nodes", "2", site.write("print(1)"))
     while not list((site.folder / "r").rglob("hosts")):
         assert run.poll() is None
@@ -151,7 +153,7 @@ def test_a_wait_on_a_lost_node_raises_an_error_that_names_it(site: Site, victim:
     assert "node-1" in err
 
 
-def test_a_lock_whose_holder_was_on_a_lost_node_is_free_again(site: Site) -> None:
+def test_a_lock_is_released_if_its_holder_was_on_a_lost_node(site: Site) -> None:
     process, pids = start(
         site,
         """
@@ -167,7 +169,7 @@ def test_a_lock_whose_holder_was_on_a_lost_node_is_free_again(site: Site) -> Non
     assert out == "True\n", out + err
 
 
-def test_acquiring_the_lock_of_a_killed_process_of_another_node_warns(site: Site) -> None:
+def test_acquiring_the_lock_of_a_killed_process_of_another_node_gives_a_warning(site: Site) -> None:
     process, warned = start(
         site,
         """
@@ -219,7 +221,7 @@ def test_a_group_reports_the_member_of_a_lost_node(site: Site) -> None:
     assert "lost" in out
 
 
-def test_members_of_a_lost_node_are_started_again_on_another_one(site: Site) -> None:
+def test_members_of_a_lost_node_are_restarted_on_another_one(site: Site) -> None:
     process, pids = start(
         site,
         """
@@ -250,7 +252,7 @@ def test_members_of_a_lost_node_are_started_again_on_another_one(site: Site) -> 
         "multiprocessing.get_context('dragon').Pool(2)",
     ],
 )
-def test_a_pool_goes_on_without_a_lost_node(site: Site, pool: str) -> None:
+def test_a_pool_continues_without_a_lost_node(site: Site, pool: str) -> None:
     process, pids = start(
         site,
         f"""
@@ -289,7 +291,7 @@ def test_a_pool_goes_on_without_a_lost_node(site: Site, pool: str) -> None:
     assert process.returncode == 0
 
 
-def test_a_process_of_a_lost_node_has_ended_as_if_killed(site: Site) -> None:
+def test_a_process_of_a_lost_node_has_the_exit_code_of_a_killed_one(site: Site) -> None:
     process, pids = start(
         site,
         """
@@ -319,7 +321,7 @@ def test_a_process_of_a_lost_node_has_ended_as_if_killed(site: Site) -> None:
     assert process.returncode == 0, err
 
 
-def test_a_process_that_is_placed_on_a_lost_node_says_that_it_is_lost(site: Site) -> None:
+def test_the_error_of_a_process_placed_on_a_lost_node_names_the_node(site: Site) -> None:
     process, pids = start(
         site,
         """
@@ -350,7 +352,7 @@ def test_a_process_that_is_placed_on_a_lost_node_says_that_it_is_lost(site: Site
     assert unknown_by_id.startswith("ProcessError process create failed: no node of this run has the host id 1"), out
 
 
-def test_a_resilient_program_is_started_again_on_the_nodes_that_are_left(site: Site) -> None:
+def test_a_resilient_program_is_restarted_on_the_remaining_nodes(site: Site) -> None:
     process, pids = start(
         site,
         """
@@ -371,7 +373,7 @@ def test_a_resilient_program_is_started_again_on_the_nodes_that_are_left(site: S
     assert process.returncode == 0, err
 
 
-def test_the_members_of_a_group_end_with_the_node_that_follows_it(site: Site) -> None:
+def test_the_members_of_a_group_end_if_the_node_of_its_creator_is_lost(site: Site) -> None:
     process, _ = start(
         site,
         """
@@ -437,7 +439,7 @@ def test_starts_on_another_node_end_with_their_creator(site: Site, in_a_group: b
     assert (out, process.returncode) == ("1 lives\n", 0), err
 
 
-def test_nodes_that_had_not_met_the_one_that_is_lost_go_on(site: Site) -> None:
+def test_nodes_that_were_not_yet_connected_to_a_lost_node_continue(site: Site) -> None:
     # Its program kills it as early as a program can; the others are about to ask it who belongs to the run.
     source = """
         agent=$(awk '/^PPid/ { print $2 }' /proc/$PPID/status)

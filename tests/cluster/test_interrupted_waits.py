@@ -1,4 +1,4 @@
-"""A wait for an object of another node loses no message and no lock if a signal handler's exception interrupts it."""
+"""Waits for objects of another node that an exception of a signal handler interrupts: no message and lock is lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(site: Site, source: str) -> str:
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
-def test_a_message_that_comes_with_ctrl_c_is_got_later_in_its_order(site: Site, size: int) -> None:
+def test_a_message_that_arrives_with_ctrl_c_is_received_later_in_its_order(site: Site, size: int) -> None:
     out = run(
         site,
         f"""
@@ -73,7 +73,7 @@ if __name__ == "__main__":
     assert out == "True\n[0, 1, 2]\nanother\nall are done\n"
 
 
-def test_a_message_is_put_back_into_a_full_queue(site: Site) -> None:
+def test_a_message_that_arrives_with_ctrl_c_is_put_back_into_a_full_queue(site: Site) -> None:
     out = run(
         site,
         """
@@ -99,7 +99,7 @@ if __name__ == "__main__":
     assert out == "True\n[0, 1, 2]\n"
 
 
-def test_bytes_of_a_pipe_that_come_with_ctrl_c_stay_in_their_order(site: Site) -> None:
+def test_bytes_of_a_pipe_that_arrive_with_ctrl_c_stay_in_their_order(site: Site) -> None:
     out = run(
         site,
         """
@@ -121,7 +121,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("lock", ["Lock()", "Lock(recursive=True)", "Semaphore()"])
-def test_a_lock_that_is_acquired_with_ctrl_c_is_released(site: Site, lock: str) -> None:
+def test_a_lock_that_is_acquired_when_ctrl_c_arrives_is_released(site: Site, lock: str) -> None:
     out = run(
         site,
         f"""
@@ -144,7 +144,7 @@ if __name__ == "__main__":
     assert out == "True\nTrue\n"
 
 
-def test_a_signal_handler_uses_an_object_of_another_node_while_the_program_waits_for_one(site: Site) -> None:
+def test_a_signal_handler_can_use_an_object_of_another_node_during_a_wait_for_one(site: Site) -> None:
     out = run(
         site,
         """

@@ -1,4 +1,4 @@
-"""Nobody hears of the end of a process of another node before what it has put into a queue is there."""
+"""The end of a process of another node is reported after the messages that it has put into a queue arrived."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _passes(site: Site, rest: str, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["sentinel", "join", "group"])
-def test_the_end_is_heard_after_messages_that_waited_for_those_before_them(site: Site, how: str) -> None:
+def test_the_end_is_reported_after_messages_that_waited_for_acknowledgements(site: Site, how: str) -> None:
     _passes(
         site,
         """
@@ -95,7 +95,7 @@ def test_the_end_is_heard_after_messages_that_waited_for_those_before_them(site:
 
 
 @pytest.mark.parametrize("how", ["sentinel", "join"])
-def test_the_end_is_heard_after_messages_that_another_process_holds_up(site: Site, how: str) -> None:
+def test_the_end_is_reported_after_messages_that_another_process_delays(site: Site, how: str) -> None:
     _passes(
         site,
         """
@@ -159,7 +159,7 @@ def test_the_end_is_heard_after_messages_that_another_process_holds_up(site: Sit
     )
 
 
-def test_a_wait_for_the_end_returns_after_its_timeout_while_there_is_no_memory_for_the_messages(site: Site) -> None:
+def test_a_wait_for_the_end_times_out_while_there_is_no_memory_for_the_messages(site: Site) -> None:
     program = """
         COUNT = 33  # more than fit into the memory of the first node
 

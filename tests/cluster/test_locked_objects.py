@@ -1,4 +1,4 @@
-"""While a stopped process holds an object's lock, other nodes' operations on the object wait, and none is lost."""
+"""Objects whose lock a stopped process holds: the operations of other nodes on them wait, and none is lost."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_messages_of_another_node_wait_for_the_lock(site: Site) -> None:
     )
 
 
-def test_a_look_from_another_node_does_not_take_a_locked_queue_for_an_empty_one(site: Site) -> None:
+def test_a_get_from_another_node_waits_for_the_lock_of_a_queue_that_is_not_empty(site: Site) -> None:
     _passes(
         site,
         """
@@ -100,7 +100,7 @@ def test_a_look_from_another_node_does_not_take_a_locked_queue_for_an_empty_one(
     )
 
 
-def test_the_end_of_a_process_of_another_node_is_heard_after_what_it_has_put(site: Site) -> None:
+def test_the_end_of_a_process_of_another_node_is_reported_after_its_messages(site: Site) -> None:
     _passes(
         site,
         """

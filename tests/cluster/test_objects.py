@@ -1,4 +1,4 @@
-"""The tests of the native classes also pass over two nodes, and with every object on the other node."""
+"""The tests of the native classes, run over two nodes and with every object on the other node."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def test_large_values_of_a_dictionary_go_over_plain_tcp(site: Site) -> None:
     over_two_nodes(site, TESTS / "data" / "test_ddict.py", "-k", "large_values or killed", transport="plain")
 
 
-def test_objects_of_another_node_are_awaited(site: Site) -> None:
+def test_objects_of_another_node_can_be_awaited(site: Site) -> None:
     over_two_nodes(site, "-p", "elsewhere", TESTS / "aio", "-k", "not uvloop and not anyio and not thousand")
 
 
 @pytest.mark.long
-def test_every_object_may_be_on_another_node(site: Site) -> None:
+def test_every_object_can_be_on_another_node(site: Site) -> None:
     over_two_nodes(site, "-p", "elsewhere", *(TESTS / name for name in OBJECTS))
 
 
-def test_small_arrays_and_buffers_of_another_node_arrive_and_can_be_written_to(site: Site) -> None:
+def test_small_arrays_and_buffers_from_another_node_can_be_written_to(site: Site) -> None:
     program = site.write("""
         import pickle
         import numpy
@@ -83,7 +83,7 @@ def test_small_arrays_and_buffers_of_another_node_arrive_and_can_be_written_to(s
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_items_of_a_process_of_another_node_are_there_once_it_has_ended(site: Site) -> None:
+def test_items_of_a_process_of_another_node_can_be_read_after_its_end(site: Site) -> None:
     program = site.write("""
         from dragon.infrastructure.policy import Policy
         from dragon.native.process import Process
@@ -103,7 +103,7 @@ def test_items_of_a_process_of_another_node_are_there_once_it_has_ended(site: Si
     assert (done.returncode, done.stdout, done.stderr) == (0, "all there\n", "")
 
 
-def test_an_agent_keeps_no_descriptor_of_queues_that_are_gone(site: Site) -> None:
+def test_an_agent_keeps_no_descriptors_of_destroyed_queues(site: Site) -> None:
     program = site.write("""
         import os
         from dragon.infrastructure.policy import Policy
@@ -127,7 +127,7 @@ def test_an_agent_keeps_no_descriptor_of_queues_that_are_gone(site: Site) -> Non
     assert done.returncode == 0, done.stderr
 
 
-def test_an_answer_of_a_dictionary_for_which_there_is_no_memory_is_an_error(site: Site) -> None:
+def test_a_reply_of_a_dictionary_that_does_not_fit_in_memory_raises_memory_error(site: Site) -> None:
     program = site.write("""
         from dragon.data.ddict import DDict
         from dragon.infrastructure.policy import Policy
@@ -157,7 +157,7 @@ def test_an_answer_of_a_dictionary_for_which_there_is_no_memory_is_an_error(site
     assert done.stdout.count("messages in flight are lost") == 3, done.stdout
 
 
-def test_answers_of_a_dictionary_wait_until_there_is_memory_for_them(site: Site) -> None:
+def test_replies_of_a_dictionary_wait_until_there_is_memory_for_them(site: Site) -> None:
     program = site.write("""
         import os, sys, threading, time
         from dragon.data.ddict import DDict
@@ -208,7 +208,7 @@ def test_answers_of_a_dictionary_wait_until_there_is_memory_for_them(site: Site)
     assert done.stdout == "9 True\n", done.stdout + done.stderr
 
 
-def test_a_queue_of_another_node_has_no_descriptor_and_says_so(site: Site) -> None:
+def test_waiting_on_a_pipe_of_another_node_raises_an_error_that_names_poll(site: Site) -> None:
     done = site.dragon(
         "--nodes",
         "2",
@@ -239,7 +239,7 @@ def test_a_queue_of_another_node_has_no_descriptor_and_says_so(site: Site) -> No
     assert "nanobind" not in done.stderr
 
 
-def test_queues_of_another_node_that_are_in_use_take_no_descriptors(site: Site) -> None:
+def test_queues_of_another_node_use_no_descriptors(site: Site) -> None:
     program = site.write("""
         import os
         from dragon.infrastructure.policy import Policy

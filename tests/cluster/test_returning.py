@@ -1,5 +1,7 @@
-"""A node that was declared lost and comes back decides nothing any more: replies that others received since then hold.
-Nodes that lose only each other do not continue with their copies forever.
+"""Nodes that return after they were declared lost, and nodes that lose only each other.
+
+A node that returns makes no decisions: replies that others received in the meantime remain valid. Nodes that lose only
+each other do not continue with their copies forever.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ PROGRAMS = Path(__file__).parent.parent / "data" / "programs"
 
 
 def pause(hosts: SshHosts, name: str) -> Callable[[], None]:
-    """Stop all that runs at a host; what lets it go on."""
+    """Stop all processes of a host; return a function that continues them."""
     stopped = list(hosts.lan.processes(name))
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
@@ -36,7 +38,7 @@ def pause(hosts: SshHosts, name: str) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(("paused", "away"), [(True, 11.0), (False, 4.5)])
-def test_a_node_that_comes_back_undoes_nothing(
+def test_a_node_that_returns_does_not_undo_acknowledged_writes(
     site: Site, ssh_hosts: SshHosts, tmp_path: Path, paused: bool, away: float
 ) -> None:
     run = ssh_hosts.start(site, "--no-label", PROGRAMS / "returning.py", tmp_path, "25")
@@ -53,7 +55,7 @@ def test_a_node_that_comes_back_undoes_nothing(
     assert run.returncode == 0, err
 
 
-def test_a_copy_that_its_writers_do_not_reach_is_not_read(site: Site, ssh_hosts: SshHosts, tmp_path: Path) -> None:
+def test_a_replica_that_its_writers_cannot_reach_is_not_read(site: Site, ssh_hosts: SshHosts, tmp_path: Path) -> None:
     run = ssh_hosts.start(site, "--no-label", PROGRAMS / "parted.py", tmp_path)
     assert run.stdout is not None
     assert run.stdout.readline() == "begun\n"
@@ -66,7 +68,7 @@ def test_a_copy_that_its_writers_do_not_reach_is_not_read(site: Site, ssh_hosts:
     assert run.returncode == 0, err
 
 
-def test_messages_between_nodes_that_lost_each_other_are_not_lost_in_silence(
+def test_lost_messages_between_nodes_that_lost_each_other_are_reported(
     site: Site, ssh_hosts: SshHosts, tmp_path: Path
 ) -> None:
     run = ssh_hosts.start(site, "--no-label", PROGRAMS / "unreached.py", tmp_path)

@@ -63,7 +63,7 @@ def test_programs_have_the_same_descriptors_on_every_node(site: Site) -> None:
     assert several.stdout == 2 * one.stdout, several.stderr
 
 
-def test_a_process_that_nobody_listens_to_any_more_holds_up_nobody(site: Site) -> None:
+def test_a_process_whose_output_is_not_read_does_not_block_other_processes(site: Site) -> None:
     program = site.write(
         """
         from dragon.native.machine import System
@@ -86,14 +86,14 @@ def test_a_process_that_nobody_listens_to_any_more_holds_up_nobody(site: Site) -
     assert done.returncode == 0, done.stderr
 
 
-def test_members_of_a_group_get_the_devices_that_their_policies_name(site: Site) -> None:
+def test_members_of_a_group_have_the_devices_of_their_policies(site: Site) -> None:
     done = site.dragon(*SHAPE, WORKSHOP / "1_dragon_process_group.py", timeout=100)
     assert done.returncode == 0, done.stderr
     found = sorted(re.findall(r"host (node-\d), GPU ID\(s\): (\d)", done.stdout))
     assert found == [(f"node-{node}", str(gpu)) for node in range(2) for gpu in range(4)]
 
 
-def test_processes_go_over_the_nodes_and_their_output_to_the_front_end(site: Site) -> None:
+def test_processes_run_on_all_nodes_and_the_front_end_prints_their_output(site: Site) -> None:
     done = site.dragon("--nodes", "2", site.write(EVERYWHERE))
     assert done.returncode == 0, done.stderr
     hosts = {line.rpartition(" ")[2] for line in done.stdout.splitlines() if line.startswith("line")}
@@ -113,7 +113,7 @@ def test_a_user_without_privileges_can_rehearse_nodes(site: Site) -> None:
     assert hosts == {"node-0", "node-1"}
 
 
-def test_processes_carry_nothing_along_of_their_agent_or_of_what_starts_others(site: Site) -> None:
+def test_processes_do_not_have_the_modules_of_the_agent_and_of_placement(site: Site) -> None:
     source = """
         import sys
 
@@ -137,7 +137,7 @@ def test_processes_carry_nothing_along_of_their_agent_or_of_what_starts_others(s
     assert (done.stdout, done.stderr) == ("set()\nset()\n", "")
 
 
-def test_a_machine_without_an_address_for_others_is_no_node(site: Site) -> None:
+def test_a_machine_without_a_matching_interface_cannot_join_the_run(site: Site) -> None:
     claims = {"network_prefix": "nothing"}
     token = Token(addresses=["192.0.2.1:7"], fingerprint="", secret=b"", claims=claims).encode()
     done = site.dragon("node", "--join", site.write(token, "token"))
@@ -149,12 +149,12 @@ def test_a_machine_without_an_address_for_others_is_no_node(site: Site) -> None:
     ("option", "label"),
     [("--basic-label", r"\[p1\] line 1 node-1"), ("--verbose-label", r"\[node-1 \d+ p1 stdout\] line 1 node-1")],
 )
-def test_lines_are_labelled_as_asked(site: Site, option: str, label: str) -> None:
+def test_options_choose_the_labels_of_lines(site: Site, option: str, label: str) -> None:
     done = site.dragon("--nodes", "2", option, site.write(EVERYWHERE))
     assert any(re.fullmatch(label, line) for line in done.stdout.splitlines()), done.stdout + done.stderr
 
 
-def test_all_output_arrives_in_order_however_much_there_is(site: Site) -> None:
+def test_all_lines_of_large_output_arrive_in_order(site: Site) -> None:
     done = site.dragon(
         "--nodes",
         "2",
@@ -194,11 +194,11 @@ def test_standard_input_reaches_the_head_process(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("source", "code"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
-def test_the_command_ends_with_the_code_of_the_head_process(site: Site, source: str, code: int) -> None:
+def test_the_command_has_the_exit_code_of_the_head_process(site: Site, source: str, code: int) -> None:
     assert site.dragon("--nodes", "2", site.write(source)).returncode == code
 
 
-def test_the_members_of_a_group_on_all_nodes_have_pipes(site: Site) -> None:
+def test_the_members_of_a_group_have_pipes_on_all_nodes(site: Site) -> None:
     done = site.dragon(
         "--nodes",
         "3",
@@ -228,7 +228,7 @@ def test_the_members_of_a_group_on_all_nodes_have_pipes(site: Site) -> None:
     assert done.stdout == "".join(f"node-{node}\n{5000 * 5001 // 2}\n" for node in range(3)), done.stderr
 
 
-def test_a_group_is_killed_at_once_after_its_start(site: Site) -> None:
+def test_a_group_can_be_killed_immediately_after_its_start(site: Site) -> None:
     program = site.write(
         """
         from dragon.native.process import ProcessTemplate
@@ -290,7 +290,7 @@ def test_a_process_on_another_node_has_pipes_signals_and_a_sentinel(site: Site) 
     assert lines[4] == "-15"
 
 
-def test_a_plan_says_which_process_ran_where(site: Site) -> None:
+def test_a_plan_has_the_node_processors_and_gpus_of_each_process(site: Site) -> None:
     done = site.dragon("plan", "--json", *SHAPE, WORKSHOP / "1_dragon_process_group.py", timeout=100)
     records = json.loads(done.stdout)
     assert [record["name"] for record in records[:2]] == ["head", "group-1-0"]
@@ -300,7 +300,7 @@ def test_a_plan_says_which_process_ran_where(site: Site) -> None:
     assert "Hello from host" in done.stderr
 
 
-def test_a_plan_is_a_table_for_people(site: Site) -> None:
+def test_a_plan_is_a_table_without_json(site: Site) -> None:
     done = site.dragon("plan", *SHAPE, WORKSHOP / "1_dragon_process_group.py", timeout=100)
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["host", "process", "target", "CPUs", "GPUs", "chosen", "by"]
@@ -309,7 +309,7 @@ def test_a_plan_is_a_table_for_people(site: Site) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("by", [(), ("--service",)], ids=["by monitors", "by the runtime's telemetry"])
-def test_the_telemetry_example_watches_every_node(site: Site, by: tuple[str, ...]) -> None:
+def test_the_telemetry_example_monitors_every_node(site: Site, by: tuple[str, ...]) -> None:
     for requirement in ("torch", "scipy", "sklearn", "tqdm"):
         pytest.importorskip(requirement, reason="examples/telemetry/requirements.txt is not installed")
     example = Path(__file__).parents[2] / "examples" / "telemetry" / "telemetry_full.py"

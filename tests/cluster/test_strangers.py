@@ -74,7 +74,7 @@ class Running:
 
 @pytest.fixture
 def running(site: Site) -> Iterator[Running]:
-    """A program whose messages go between two nodes."""
+    """Start a program that exchanges messages between two nodes."""
     running = Running(site)
     yield running
     if running.process.poll() is None:
@@ -141,8 +141,8 @@ def test_a_refused_connection_is_logged_once(running: Running) -> None:
     assert "Traceback" not in err
 
 
-def test_many_who_say_nothing_keep_no_node_from_calling_another(running: Running) -> None:
-    """Large messages take connections of their own, which are made for the first of them."""
+def test_many_silent_connections_do_not_prevent_connections_between_nodes(running: Running) -> None:
+    """Send a large message, for which the nodes make a separate connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     try:

@@ -15,7 +15,7 @@ OBJECTS = {
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_they_take_turns(site: Site, name: str) -> None:
+def test_waiting_processes_of_another_node_take_turns(site: Site, name: str) -> None:
     make, take, give = OBJECTS[name]
     done = site.dragon(
         "--nodes",
