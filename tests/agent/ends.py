@@ -1,4 +1,4 @@
-"""Links of two agents, in one process."""
+"""The links of two agents in one process."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Ends:
         return None
 
     def ask(self, value: object = None, payload: Any = b"", of: int = 1) -> asyncio.Future[Answer]:
-        """Have the other agent reply with a value and a payload."""
+        """Request a value and a payload from the other agent."""
         return self.links[1 - of].call(of, Exchange("job", "key", [], 0, value), payload)
 
     async def echo(self, value: object = None, payload: Any = b"") -> tuple[object, Any]:

@@ -11,7 +11,7 @@ def answered(size: int) -> Answered:
     return Answered(SHARD, b"value", [bytes(size)], everywhere=True)
 
 
-def test_answers_to_processes_that_have_ended_take_bounded_memory() -> None:
+def test_kept_replies_to_ended_processes_use_bounded_memory() -> None:
     answers = Answers()
     for number in range(1000):
         answers.add((b"%d" % number, 1, 0), answered(2**20))
@@ -24,7 +24,7 @@ def test_answers_to_processes_that_have_ended_take_bounded_memory() -> None:
         assert bool(found.buffers) == (number == 999)
 
 
-def test_answers_that_a_new_copy_is_given_take_bounded_memory_too() -> None:
+def test_kept_replies_that_a_new_replica_receives_use_bounded_memory() -> None:
     first, second = Answers(), Answers()
     for number in range(60):
         first.add((b"%d" % number, 1, 0), answered(2**20))
@@ -37,7 +37,7 @@ def test_answers_that_a_new_copy_is_given_take_bounded_memory_too() -> None:
     assert kept <= 96 * 2**20
 
 
-def test_answers_that_somebody_waits_for_are_kept() -> None:
+def test_replies_that_are_not_yet_on_all_replicas_are_kept() -> None:
     answers = Answers()
     awaited = answered(2**20)
     awaited.everywhere = False

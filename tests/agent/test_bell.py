@@ -32,6 +32,6 @@ print([asyncio.run(main(small)) for small in (False, True)])
 """
 
 
-def test_a_bell_that_was_full_means_any_object(site: Site) -> None:
+def test_a_full_bell_notifies_of_a_change_of_any_object(site: Site) -> None:
     done = site.python(_PROGRAM)
     assert done.stdout == "[['one', 'any', 'any'], ['one', 'any']]\n", done.stderr

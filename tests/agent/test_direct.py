@@ -1,4 +1,4 @@
-"""Two agents' links with TCP connections of their own for large payloads, in one process."""
+"""The links of two agents in one process, with separate TCP connections for large payloads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragon.infrastructure.errors import NodeLostError
 
 
 class Pair:
-    """Makes both agents' ends, and keeps them. The second is called at `port` where that is given."""
+    """The connections of both agents. The first calls the second at `port`, if that is set."""
 
     def __init__(self, *, is_sealed: bool) -> None:
         self.is_sealed = is_sealed
@@ -39,7 +39,7 @@ def plain() -> Pair:
 
 
 async def stands(ends: Ends, pair: Pair) -> None:
-    """The first large payloads go over the link, until there are connections."""
+    """Send large payloads over the link until there are separate connections."""
     async with asyncio.timeout(10):
         while not all(end.sent and end.received for end in pair.made):
             await ends.echo(None, bytes(LARGE))
@@ -61,7 +61,7 @@ def test_payloads_of_any_size_arrive_whole_and_in_order(make_pair: Callable[[], 
 
 
 def refused(pair: MakeFabrics, call: Callable[[Ends], bytes]) -> None:
-    """A caller who says that is hung up on, and the agents go on."""
+    """Check that the agent closes the connection of a caller that sends these bytes, and continues."""
 
     async def test(ends: Ends) -> None:
         await ends.echo()
@@ -77,11 +77,11 @@ def refused(pair: MakeFabrics, call: Callable[[Ends], bytes]) -> None:
 
 
 @pytest.mark.parametrize("make_pair", [sealed, plain])
-def test_a_caller_that_does_not_know_the_number_is_refused(make_pair: Callable[[], Pair]) -> None:
+def test_a_caller_without_the_token_is_refused(make_pair: Callable[[], Pair]) -> None:
     refused(make_pair(), lambda ends: _GREETING + b"12345678" + bytes(100))
 
 
-def test_a_client_with_the_number_and_without_the_key_is_refused() -> None:
+def test_a_caller_with_the_token_but_without_the_key_is_refused() -> None:
     pair = sealed()
 
     def call(ends: Ends) -> bytes:
@@ -96,7 +96,7 @@ Change = Callable[[bytes], bytes | None]
 
 @asynccontextmanager
 async def between(ends: Ends, pair: Pair, change: Change) -> AsyncIterator[None]:
-    """Somebody on the network through whose hands the first agent's payloads pass, and who may hang up."""
+    """Relay the payloads of the first agent through `change`, which can modify them or close the connection."""
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Change) -> None:
         while data := await reader.read(2**16):
@@ -134,7 +134,7 @@ async def echo_secret(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("make_pair", [sealed, plain])
-def test_data_on_the_network_is_readable_only_where_it_is_trusted(make_pair: Callable[[], Pair]) -> None:
+def test_data_on_the_network_is_encrypted_unless_the_network_is_trusted(make_pair: Callable[[], Pair]) -> None:
     pair = make_pair()
     seen = bytearray()
 
@@ -165,7 +165,7 @@ def test_data_that_was_changed_on_the_network_is_refused() -> None:
     run(test, pair)
 
 
-def test_without_a_way_for_connections_payloads_stay_on_the_link() -> None:
+def test_payloads_stay_on_the_link_if_no_connection_is_possible() -> None:
     pair = sealed()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         pair.port = closed.getsockname()[1]
@@ -180,7 +180,7 @@ def test_without_a_way_for_connections_payloads_stay_on_the_link() -> None:
     run(test, pair)
 
 
-def test_a_connection_that_is_cut_takes_the_link_with_it_and_the_next_request_connects_again() -> None:
+def test_a_broken_connection_breaks_the_link_and_the_next_request_reconnects() -> None:
     pair = sealed()
     cuts = [True]
 

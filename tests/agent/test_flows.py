@@ -1,4 +1,4 @@
-"""Messages from other nodes on their way into channels of this node."""
+"""Flows: messages from other nodes into channels of this node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def in_use() -> int:
     return int(_core.usage()["in_use"])
 
 
-def test_flows_over_a_connection_that_broke_there_let_go_of_their_channels() -> None:
+def test_flows_of_broken_connections_release_their_channels() -> None:
     this_run()
     told: list[Any] = []
     flows = Flows(lambda *notice: told.append(notice))
@@ -42,7 +42,7 @@ def test_flows_over_a_connection_that_broke_there_let_go_of_their_channels() -> 
 
 
 class _Locked:
-    """Stands for a channel whose lock another process holds until it is released."""
+    """A substitute for a channel whose lock another process holds until it is released."""
 
     def __init__(self) -> None:
         self.is_locked = True
@@ -54,7 +54,7 @@ class _Locked:
         self.found.append(bytes(payload))
 
 
-def test_each_message_that_meets_a_lock_holds_up_what_follows_for_the_whole_limit(
+def test_each_message_that_waits_for_a_lock_has_the_whole_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def set_limit(seconds: float) -> None:

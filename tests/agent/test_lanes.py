@@ -1,4 +1,4 @@
-"""Payloads outside the link: which are sent there, and that frames are handled in order even if their payloads are
+"""Payloads outside the link: which ones are sent there, and the order of frames whose payloads are
 late.
 """
 
@@ -18,7 +18,7 @@ from dragon.infrastructure.errors import NodeLostError
 
 
 class Post:
-    """A fabric that delivers when it is told to. It is that of both ends."""
+    """A fabric of both ends that delivers payloads on request."""
 
     def __init__(self, reachable: bool = True, kind: str = "post") -> None:
         self.reachable, self.kind = reachable, kind
@@ -34,7 +34,7 @@ class Post:
         return self.lanes[-1]
 
     def deliver(self, latest: bool) -> None:
-        """One payload that was sent and is expected."""
+        """Deliver one payload that was sent and is expected."""
         both = sorted(self.sent.keys() & self.expected.keys())
         tag = both[-1 if latest else 0]
         memory, done = self.expected.pop(tag)
@@ -71,7 +71,7 @@ async def greeted(ends: Ends, post: Post, lanes: int = 2) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_frames_are_taken_in_order_however_their_payloads_come() -> None:
+def test_frames_are_handled_in_order_even_if_payloads_arrive_out_of_order() -> None:
     post = Post()
 
     async def test(ends: Ends) -> None:
@@ -90,7 +90,7 @@ def test_frames_are_taken_in_order_however_their_payloads_come() -> None:
     run(test, lambda ports: (post, post))
 
 
-def test_messages_before_the_greeting_or_without_a_fabric_use_the_link() -> None:
+def test_payloads_without_a_fabric_on_the_other_node_use_the_link() -> None:
     post = Post()
 
     async def test(ends: Ends) -> None:
@@ -102,7 +102,7 @@ def test_messages_before_the_greeting_or_without_a_fabric_use_the_link() -> None
     run(test, lambda ports: (post, None))
 
 
-def test_payloads_to_a_node_that_the_fabric_does_not_reach_stay_on_the_link() -> None:
+def test_payloads_to_a_node_that_the_fabric_cannot_reach_use_the_link() -> None:
     post = Post(reachable=False)
 
     async def test(ends: Ends) -> None:
@@ -113,7 +113,7 @@ def test_payloads_to_a_node_that_the_fabric_does_not_reach_stay_on_the_link() ->
     run(test, lambda ports: (post, post))
 
 
-def test_between_agents_whose_fabrics_differ_payloads_stay_on_the_link() -> None:
+def test_payloads_between_agents_with_different_fabrics_use_the_link() -> None:
     posts = Post(), Post(kind="pigeons")
 
     async def test(ends: Ends) -> None:
@@ -125,7 +125,7 @@ def test_between_agents_whose_fabrics_differ_payloads_stay_on_the_link() -> None
     run(test, lambda ports: posts)
 
 
-def test_a_lane_that_fails_takes_the_link_with_it_and_says_why() -> None:
+def test_a_failed_lane_breaks_the_link_with_the_reason() -> None:
     post = Post()
 
     async def test(ends: Ends) -> None:
@@ -145,7 +145,7 @@ def test_a_lane_that_fails_takes_the_link_with_it_and_says_why() -> None:
     run(test, lambda ports: (post, post))
 
 
-def test_a_payload_that_is_said_to_come_beside_where_nothing_is_closes_the_link() -> None:
+def test_an_announced_payload_on_a_missing_lane_closes_the_link() -> None:
     post = Post()
 
     async def test(ends: Ends) -> None:
@@ -166,7 +166,7 @@ def device(folder: Path, name: str, *states: str) -> None:
         (place / "state").write_text(state + "\n")
 
 
-def test_devices_are_those_with_a_port_in_use(tmp_path: Path) -> None:
+def test_active_devices_have_an_active_port(tmp_path: Path) -> None:
     device(tmp_path, "mlx5_0", "1: DOWN")
     device(tmp_path, "mlx5_1", "1: DOWN", "4: ACTIVE")
     device(tmp_path, "mlx5_2", "4: ACTIVE", "4: ACTIVE")
@@ -175,7 +175,7 @@ def test_devices_are_those_with_a_port_in_use(tmp_path: Path) -> None:
     assert fabric.active_devices(tmp_path / "none") == []
 
 
-def test_without_a_device_or_where_tcp_was_asked_for_there_is_no_fabric(tmp_path: Path) -> None:
+def test_there_is_no_fabric_without_a_device_or_if_tcp_was_chosen(tmp_path: Path) -> None:
     assert fabric.open_fabric("", "here", tmp_path) is None
     device(tmp_path, "mlx5_0", "4: ACTIVE")
     assert fabric.open_fabric("tcp", "here", tmp_path) is None

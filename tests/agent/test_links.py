@@ -20,7 +20,7 @@ from dragon.runtime.protocol.agents import Left, Outside
 from dragon.runtime.protocol.jobs import LookUp
 
 
-def test_answers_come_back_with_values_and_payloads_of_any_size() -> None:
+def test_replies_have_values_and_payloads_of_any_size() -> None:
     async def test(ends: Ends) -> None:
         for size in (0, 1, 40_000, 300_000, 5_000_000):
             value, payload = await ends.echo({"size": size}, bytes(size))
@@ -42,7 +42,7 @@ def test_an_error_keeps_its_kind_and_text() -> None:
     run(test)
 
 
-def test_messages_and_notices_arrive_in_order() -> None:
+def test_messages_and_notifications_arrive_in_order() -> None:
     async def test(ends: Ends) -> None:
         for n in range(100):
             ends.links[0].notify(1, Left(n))
@@ -54,7 +54,7 @@ def test_messages_and_notices_arrive_in_order() -> None:
     run(test)
 
 
-def test_a_request_that_is_given_up_is_cancelled_there() -> None:
+def test_a_cancelled_request_is_cancelled_on_the_other_node() -> None:
     async def test(ends: Ends) -> None:
         future = ends.wait()
         await ends.echo()
@@ -64,7 +64,7 @@ def test_a_request_that_is_given_up_is_cancelled_there() -> None:
     run(test)
 
 
-def test_requests_to_a_lost_node_fail_and_name_it() -> None:
+def test_requests_to_a_lost_node_fail_with_its_name() -> None:
     async def test(ends: Ends) -> None:
         future = ends.wait()
         await ends.echo()
@@ -77,7 +77,7 @@ def test_requests_to_a_lost_node_fail_and_name_it() -> None:
     run(test)
 
 
-def test_a_connection_that_breaks_while_it_is_made_is_made_again() -> None:
+def test_a_connection_that_breaks_while_it_is_established_is_retried() -> None:
     async def test(ends: Ends) -> None:
         loop, broken = asyncio.get_running_loop(), []
 
@@ -130,7 +130,7 @@ def send_all(port: int, sent: list[bytes]) -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(frames, min_size=1, max_size=4))
-def test_nothing_that_a_peer_sends_disturbs_the_others(sent: list[bytes]) -> None:
+def test_invalid_frames_of_a_peer_do_not_disturb_other_connections(sent: list[bytes]) -> None:
     async def test(ends: Ends) -> None:
         await asyncio.to_thread(send_all, ends.port, sent)
         value, _ = await ends.echo({"still": "here"})
@@ -139,7 +139,7 @@ def test_nothing_that_a_peer_sends_disturbs_the_others(sent: list[bytes]) -> Non
     run(test)
 
 
-def test_connections_to_an_agent_that_ends_are_closed() -> None:
+def test_an_agent_that_ends_closes_its_connections() -> None:
     callers = []
 
     async def test(ends: Ends) -> None:
@@ -151,7 +151,7 @@ def test_connections_to_an_agent_that_ends_are_closed() -> None:
         assert caller.recv(1) == b""
 
 
-def test_from_a_lost_node_nothing_is_taken_any_more_and_it_is_told_so() -> None:
+def test_messages_of_a_lost_node_are_ignored_and_it_is_notified() -> None:
     async def test(ends: Ends) -> None:
         await ends.echo()
         ends.links[1].forget(0, "its cable was out")
@@ -167,7 +167,7 @@ def test_from_a_lost_node_nothing_is_taken_any_more_and_it_is_told_so() -> None:
     run(test)
 
 
-def test_a_node_that_could_not_be_reached_is_called_again() -> None:
+def test_the_connection_to_an_unreachable_node_is_retried() -> None:
     async def test(ends: Ends) -> None:
         there = ends.links[0].members[1]
         ends.links[0].members[1] = msgspec.structs.replace(there, port=1)  # nobody listens there
@@ -183,7 +183,7 @@ def test_a_node_that_could_not_be_reached_is_called_again() -> None:
 
 
 async def in_doubt(ends: Ends) -> asyncio.Future[object]:
-    """What waits for a node that cannot be reached, of which it is not known yet whether it is lost."""
+    """Return a request to a node that cannot be reached, while it is undecided whether the node is lost."""
     ends.links[0].members[1] = msgspec.structs.replace(ends.links[0].members[1], port=1)  # nobody listens there
     waiting = ends.ask()
     while ends.links[0].settled(1).done():
@@ -191,7 +191,7 @@ async def in_doubt(ends: Ends) -> asyncio.Future[object]:
     return waiting
 
 
-def test_one_that_waits_no_more_for_what_becomes_of_a_node_leaves_the_others_waiting() -> None:
+def test_a_cancelled_wait_for_the_decision_on_a_node_does_not_end_other_waits() -> None:
     async def test(ends: Ends) -> None:
         ends.links[0].verdict = 0.5
         waiting = await in_doubt(ends)
@@ -204,7 +204,7 @@ def test_one_that_waits_no_more_for_what_becomes_of_a_node_leaves_the_others_wai
     run(test)
 
 
-def test_no_wait_for_what_becomes_of_a_node_is_cut_short_by_an_earlier_one() -> None:
+def test_a_wait_for_the_decision_on_a_node_is_not_shortened_by_an_earlier_one() -> None:
     async def test(ends: Ends) -> None:
         loop, verdict = asyncio.get_running_loop(), 1.0
         ends.links[0].verdict = verdict

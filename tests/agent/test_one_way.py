@@ -22,7 +22,7 @@ def sealed() -> Coding:
 
 
 def pair(make_coding: Callable[[], Coding], lost: Callable[[OSError], None]) -> tuple[OneWay, OneWay]:
-    """Both ends of a connection."""
+    """Return both ends of a connection."""
     first, second = socket.socketpair()
     first.setblocking(False)
     second.setblocking(False)
@@ -35,7 +35,7 @@ def pair(make_coding: Callable[[], Coding], lost: Callable[[OSError], None]) -> 
 @pytest.mark.parametrize("make_coding", [Clear, sealed])
 @settings(max_examples=30, deadline=None)
 @given(SIZES)
-def test_payloads_arrive_in_order_and_what_they_lay_in_is_free_again(
+def test_payloads_arrive_in_order_and_their_buffers_are_released(
     make_coding: Callable[[], Coding], sizes: list[int]
 ) -> None:
     async def test() -> None:
@@ -59,7 +59,7 @@ def test_payloads_arrive_in_order_and_what_they_lay_in_is_free_again(
 
 
 @pytest.mark.parametrize("make_coding", [Clear, sealed])
-def test_an_end_in_the_middle_of_a_payload_is_told(make_coding: Callable[[], Coding]) -> None:
+def test_a_connection_that_ends_within_a_payload_is_reported(make_coding: Callable[[], Coding]) -> None:
     async def test() -> None:
         failures: asyncio.Queue[OSError] = asyncio.Queue()
         outward, inward = pair(make_coding, failures.put_nowait)

@@ -34,7 +34,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class Entries:
-    """What a shard holds, of which each operation is done at once."""
+    """The entries of a shard; each operation completes at once."""
 
     newest, is_frozen, is_chosen, where = 0, False, False, "the shard"
 
@@ -48,7 +48,7 @@ class Entries:
         return before
 
     def sizes(self, checkpoint: int) -> list[tuple[bytes, int]]:
-        """All that is held."""
+        """Return all entries."""
         return list(self.held.items())
 
     def export(self, most: int) -> Iterator[tuple[list[bytes], list[Any]]]:
@@ -63,7 +63,7 @@ class Entries:
 
 
 class Way:
-    """From one node to another, as long as the connection lasts."""
+    """The channel from one node to another, which lasts as long as the connection."""
 
     def __init__(self, network: Network, ends: tuple[int, int]) -> None:
         self.network, self.ends, self.made = network, ends, network.connections(ends)
@@ -77,7 +77,7 @@ class Way:
 
 
 class Node:
-    """A node's part in it, with what the agent keeps beside."""
+    """The replication of a node, with the state that its agent keeps for it."""
 
     def __init__(self, network: Network, index: int, replicas: int) -> None:
         self.network, self.index, self.replicas = network, index, replicas
@@ -166,7 +166,7 @@ class Node:
 
 
 class Network:
-    """All nodes, what is under way between them, and the front end."""
+    """All nodes, the messages in flight between them, and the front end."""
 
     def __init__(self, nodes: int, replicas: int) -> None:
         self.under_way: dict[tuple[int, int], deque[tuple[bytes, list[Any]]]] = {
@@ -205,7 +205,7 @@ class Network:
             there.told.append(partial(there.decided, Holding(epoch, asked.holders)))
 
     def lose(self, index: int) -> None:
-        """Declare a node lost, which does not hear of it and goes on."""
+        """Declare a node lost; it is not notified and continues."""
         self.alive.discard(index)
         self.holders = [node for node in self.holders if node != index]
         epoch = self.decisions.lose()
@@ -214,7 +214,7 @@ class Network:
             there.told.append(partial(there.lose, index, epoch))
 
     def step(self, chance: random.Random) -> None:
-        """Something happens."""
+        """Deliver one message or decision, or do one item of a node's work, chosen at random."""
         frames = [ends for ends, frames in self.under_way.items() if frames and not self.is_parted(*ends)]
         told = [node for node in self.nodes if node.told and node.index in self.alive]
         work = [node for node in self.nodes if node.work]
@@ -231,7 +231,7 @@ class Network:
 
 
 class Client:
-    """Adds, one at a time, and reads; asks again, somebody else, where it is not answered."""
+    """A client that adds, one operation at a time, and reads; it repeats an unanswered request, at any node."""
 
     def __init__(self, network: Network, number: int) -> None:
         self.network, self.name, self.key = network, bytes([number]) * 8, f"key {number}".encode()
@@ -242,7 +242,7 @@ class Client:
         self.reads = 0
 
     def add(self, node: Node) -> None:
-        """Begin an addition, or ask again for the one that was not answered."""
+        """Begin an addition, or repeat the request that was not answered."""
         if self.asked == self.answered:
             self.asked += 1
         number = self.asked
@@ -285,7 +285,7 @@ async def settle() -> None:
 
 
 def disturb(network: Network, clients: list[Client], chance: random.Random) -> None:
-    """A client, a connection or a node does something."""
+    """Perform one random action of a client, a connection or a node."""
     what, nodes = chance.random(), range(len(network.nodes))
     one, other = chance.sample(nodes, 2)
     if what < 0.05:
@@ -347,7 +347,7 @@ def check(network: Network, clients: list[Client]) -> None:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tried again is tried soon."""
+    """Set the delays of retries to zero."""
     monkeypatch.setattr(followers, "_RECONNECT_S", 0)
     monkeypatch.setattr(replication, "_RECOPY_S", 0)
 

@@ -1,4 +1,4 @@
-"""The shards of a node, without the other nodes."""
+"""The shards of one node, without other nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTINGS = Settings(0, 1, 2**24, name="kept")
 
 
 class BusyService:
-    """A service that still has requests to serve: what is to follow them waits until they are done."""
+    """A service with pending requests: actions that must follow them wait until they are done."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], object]] = []
@@ -24,7 +24,7 @@ class BusyService:
         self.waiting.append(do)
 
     def serve(self) -> None:
-        """Serve the requests."""
+        """Serve the pending requests, and then perform the waiting actions."""
         while self.waiting:
             self.waiting.pop(0)()
 

@@ -8,7 +8,7 @@ import socket
 from dragon.agent.processes.spawner import Spawner
 
 
-def test_nothing_is_to_be_caught_up_with_once_the_zygote_was_told_of_the_end() -> None:
+def test_catching_up_with_the_zygote_returns_after_its_end_was_requested() -> None:
     async def end_and_catch_up() -> None:
         requests, their_requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         events, their_events = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

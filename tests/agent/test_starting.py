@@ -1,4 +1,4 @@
-"""How the zygote starts Python processes, by what importing the main program does."""
+"""How the zygote starts Python processes, depending on what the import of the main program does."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ def test_the_main_program_is_imported_once(site: Site) -> None:
     assert sorted(done.stdout.splitlines()) == sorted(["imported by me", "imported by others", FINE.strip()])
 
 
-def test_threads_of_the_main_program_make_fresh_interpreters_and_that_is_said_once(site: Site) -> None:
+def test_threads_at_import_lead_to_fresh_interpreters_with_one_warning(site: Site) -> None:
     thread = "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()"
     done = site.python(HEAD.format(at_import=thread))
     assert done.stdout == FINE, done.stderr
     assert done.stderr.count("fresh interpreters") == 1
 
 
-def test_numpy_and_its_threads_do_not(site: Site) -> None:
+def test_numpy_and_its_threads_do_not_lead_to_fresh_interpreters(site: Site) -> None:
     pytest.importorskip("numpy")
     done = site.python(HEAD.format(at_import="import numpy; numpy.ones((300, 300)) @ numpy.ones((300, 300))"))
     assert done.stdout == FINE, done.stderr
     assert done.stderr == ""
 
 
-def test_an_error_of_the_main_programs_import_is_shown(site: Site) -> None:
+def test_an_error_at_the_import_of_the_main_program_is_printed(site: Site) -> None:
     broken = "if __name__ != '__main__': raise RuntimeError('only once')"
     done = site.python(HEAD.format(at_import=broken))
     assert done.stdout == "[1, 1, 1] []\n"
     assert "RuntimeError: only once" in done.stderr
 
 
-def test_hooks_for_forks_are_called(site: Site) -> None:
+def test_at_fork_hooks_of_the_main_program_are_called(site: Site) -> None:
     hook = "os.register_at_fork(after_in_child=lambda: os.environ.update(FORKED='yes'))"
     done = site.python(HEAD.format(at_import=hook).replace("__name__))", "os.environ['FORKED']))", 1))
     assert done.stdout == "[0, 0, 0] [('ok', 'yes'), ('ok', 'yes'), ('ok', 'yes')]\n", done.stderr
@@ -86,7 +86,7 @@ def test_children_draw_different_random_numbers(site: Site) -> None:
     assert done.stdout == "5\n", done.stderr
 
 
-def test_closed_standard_streams_do_no_harm(site: Site) -> None:
+def test_a_program_with_closed_standard_streams_can_start_processes(site: Site) -> None:
     program = site.write(
         """
         import os
@@ -124,7 +124,7 @@ WAIT = """
 
 @pytest.mark.parametrize("launcher", [False, True], ids=["python", "dragon"])
 @pytest.mark.parametrize("how", ["Ctrl-C", "closed"])
-def test_a_terminal_ends_the_run(site: Site, how: str, launcher: bool) -> None:
+def test_ctrl_c_or_a_closed_terminal_ends_the_run(site: Site, how: str, launcher: bool) -> None:
     command = [sys.executable, *(["-m", "dragon"] if launcher else []), str(site.write(WAIT))]
     environment = site.environment
     pid, terminal = pty.fork()
@@ -145,7 +145,7 @@ def test_a_terminal_ends_the_run(site: Site, how: str, launcher: bool) -> None:
     site.assert_nothing_left()
 
 
-def test_a_zygote_that_comes_up_late_belongs_to_its_node(site: Site) -> None:
+def test_processes_start_on_their_node_even_if_its_zygote_starts_late(site: Site) -> None:
     site.write(
         """
         import socket, sys, time
@@ -185,7 +185,7 @@ def test_a_zygote_that_comes_up_late_belongs_to_its_node(site: Site) -> None:
     assert done.stdout == "['node-0', 'node-0', 'node-1', 'node-1']\n", done.stderr
 
 
-def test_a_process_that_is_being_started_is_found_however_long_the_import_takes(site: Site) -> None:
+def test_a_query_for_a_starting_process_waits_for_the_import_of_the_main_program(site: Site) -> None:
     done = site.python("""
         import os, threading, time
         import dragon

@@ -1,4 +1,4 @@
-"""What members of groups write to stderr, on its way through the agent."""
+"""The output of processes, most of it stderr of members of groups, on its way through the agent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def assert_whole(written: str) -> None:
     assert (len(lines), set(lines)) == (100_000, {"much"})
 
 
-def test_a_run_goes_on_while_nobody_reads_what_a_member_writes(site: Site) -> None:
+def test_a_run_continues_while_the_stderr_of_a_member_is_not_read(site: Site) -> None:
     source = (
         BEGIN
         + """
@@ -58,7 +58,7 @@ def test_a_run_goes_on_while_nobody_reads_what_a_member_writes(site: Site) -> No
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_nothing_is_lost_where_stderr_does_not_block(site: Site, nodes: str) -> None:
+def test_output_is_complete_if_stderr_is_non_blocking(site: Site, nodes: str) -> None:
     source = (
         BEGIN
         + """
@@ -72,7 +72,7 @@ def test_nothing_is_lost_where_stderr_does_not_block(site: Site, nodes: str) -> 
     assert_whole(process.communicate(timeout=60)[1])
 
 
-def test_a_member_has_ended_although_something_that_it_started_writes_on(site: Site) -> None:
+def test_a_member_ends_although_its_descendants_still_write_to_stderr(site: Site) -> None:
     source = (
         BEGIN
         + """
@@ -92,7 +92,7 @@ def test_a_member_has_ended_although_something_that_it_started_writes_on(site: S
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_a_process_waits_while_very_much_that_it_wrote_is_unread(site: Site, nodes: str) -> None:
+def test_a_process_blocks_while_much_of_its_output_is_unread(site: Site, nodes: str) -> None:
     source = """
         import time
         from dragon import _core

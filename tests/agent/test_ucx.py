@@ -1,4 +1,4 @@
-"""Two agents' links with UCX beside them, in one process."""
+"""The links of two agents in one process, with UCX for large payloads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_payloads_of_any_size_arrive_whole_and_in_order(sizes: list[int]) -> Non
     run(test, pair)
 
 
-def test_nothing_is_done_while_nothing_is_sent() -> None:
+def test_an_idle_fabric_uses_no_processor_time() -> None:
     async def test(ends: Ends) -> None:
         await greeted(ends)
         await ends.echo(None, bytes(2**20))
@@ -51,7 +51,7 @@ def test_nothing_is_done_while_nothing_is_sent() -> None:
     run(test, pair)
 
 
-def test_where_its_ucx_has_no_transport_for_the_device_there_is_no_fabric(
+def test_there_is_no_fabric_if_ucx_has_no_transport_for_the_device(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY", "false")
