@@ -1,4 +1,4 @@
-"""Checkpoints: their content, how long they are kept, which clients wait for which, and what is written to disk."""
+"""Checkpoints: their content, how long they are kept, which clients wait for others, and the files on disk."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_each_checkpoint_keeps_its_own_values(make: Make) -> None:
         assert len(ddict) == number + 2
 
 
-def test_a_key_that_was_not_written_again_is_carried_on(make: Make) -> None:
+def test_a_key_that_was_not_rewritten_is_in_later_checkpoints(make: Make) -> None:
     ddict = make(working_set_size=2)
     ddict["old"] = 1
     for number in range(1, 6):
@@ -53,7 +53,7 @@ def test_a_key_that_was_not_written_again_is_carried_on(make: Make) -> None:
     assert ddict.checkpoint_id == ddict.current_checkpoint_id == 5
 
 
-def test_a_checkpoint_has_a_whole_number(make: Make) -> None:
+def test_a_checkpoint_id_must_be_an_integer(make: Make) -> None:
     ddict = make(working_set_size=3)
     ddict.checkpoint_id = np.int64(2)  # type: ignore[assignment]  # or whatever else is one
     ddict.update({number: number for number in range(10)})
@@ -62,7 +62,7 @@ def test_a_checkpoint_has_a_whole_number(make: Make) -> None:
         ddict.checkpoint_id = 1.5  # type: ignore[assignment]
 
 
-def test_a_deleted_key_is_gone_from_that_checkpoint_on(make: Make) -> None:
+def test_a_deleted_key_is_missing_in_that_and_later_checkpoints(make: Make) -> None:
     ddict = make(working_set_size=3)
     ddict["key"] = 1
     ddict.checkpoint()
@@ -88,7 +88,7 @@ def test_a_retired_checkpoint_cannot_be_written(make: Make) -> None:
     assert (manager.checkpoint_id, manager["key"]) == (3, 3)
 
 
-def test_versions_that_nobody_sees_take_no_memory(make: Make) -> None:
+def test_values_of_retired_checkpoints_use_no_memory(make: Make) -> None:
     ddict = make(1, total_mem=8 * 2**20 * System().nnodes, working_set_size=2)
     for number in range(100):
         ddict["key"] = np.full(2**17, number)
@@ -96,7 +96,7 @@ def test_versions_that_nobody_sees_take_no_memory(make: Make) -> None:
         ddict.checkpoint()
 
 
-def test_going_back(make: Make) -> None:
+def test_rollback_returns_to_the_previous_checkpoint(make: Make) -> None:
     ddict = make(working_set_size=2)
     ddict["key"] = 0
     ddict.checkpoint()
@@ -109,7 +109,7 @@ def test_going_back(make: Make) -> None:
         ddict.checkpoint_id = -1
 
 
-def test_with_wait_for_keys_a_value_is_of_this_checkpoint(make: Make) -> None:
+def test_wait_for_keys_waits_for_a_value_of_the_current_checkpoint(make: Make) -> None:
     ddict = make(working_set_size=2, wait_for_keys=True, timeout=0.1)
     ddict["key"] = 0
     ddict.pput("kept", 0)
@@ -127,12 +127,12 @@ def test_with_wait_for_keys_a_value_is_of_this_checkpoint(make: Make) -> None:
     assert sorted(ddict) == ["kept", "other"] or "key" not in ddict
 
 
-def test_with_wait_for_keys_a_default_is_for_keys_that_are_not_there(make: Make) -> None:
+def test_get_with_a_default_does_not_wait_with_wait_for_keys(make: Make) -> None:
     ddict = make(working_set_size=2, wait_for_keys=True)
     assert ("key" in ddict, ddict.get("key", "default")) == (False, "default")
 
 
-def test_a_key_that_readers_wait_for_is_new_in_each_checkpoint(make: Make) -> None:
+def test_put_new_stores_a_non_persistent_key_again_in_each_checkpoint(make: Make) -> None:
     ddict = make(working_set_size=2, wait_for_keys=True)
     ddict.pput("kept", 0)
     assert ddict.put_new("key", 0)
@@ -187,7 +187,7 @@ def write_and_die(ddict: DDict) -> None:
     ddict["key"] = 0
 
 
-def test_nobody_waits_for_a_writer_that_is_gone(make: Make) -> None:
+def test_a_put_does_not_wait_for_a_writer_that_has_ended(make: Make) -> None:
     ddict = make(1, working_set_size=2, wait_for_writers=True).manager(0)
     process = Process(write_and_die, (ddict,))
     process.start()
@@ -202,7 +202,7 @@ def test_nobody_waits_for_a_writer_that_is_gone(make: Make) -> None:
 
 @pytest.fixture
 def persistent(make: Make, tmp_path: Path) -> Callable[..., DDict]:
-    """Makes dictionaries of one name that are written to one folder."""
+    """Return a function that creates dictionaries of the same name that are written to the same folder."""
 
     def make_one(**options: Any) -> DDict:
         given = {"name": "kept", "persist_path": str(tmp_path), "persist_count": -1}
@@ -211,7 +211,7 @@ def persistent(make: Make, tmp_path: Path) -> Callable[..., DDict]:
     return make_one
 
 
-def test_a_persisted_checkpoint_comes_back(persistent: Callable[..., DDict]) -> None:
+def test_a_persisted_checkpoint_can_be_restored(persistent: Callable[..., DDict]) -> None:
     ddict = persistent()
     contents = {"array": np.arange(50_000), b"bytes": b"x" * 40_000, 3: {"small": np.arange(3)}, "k" * 600: None}
     ddict.update(contents)
@@ -226,7 +226,7 @@ def test_a_persisted_checkpoint_comes_back(persistent: Callable[..., DDict]) -> 
     assert again["k" * 600] is None
 
 
-def test_checkpoints_are_written_as_they_retire(persistent: Callable[..., DDict], tmp_path: Path) -> None:
+def test_checkpoints_are_written_when_they_retire(persistent: Callable[..., DDict], tmp_path: Path) -> None:
     ddict = persistent(persist_freq=2, persist_count=2, working_set_size=2)
     for number in range(9):
         for key in range(20):
@@ -239,7 +239,7 @@ def test_checkpoints_are_written_as_they_retire(persistent: Callable[..., DDict]
     assert all(path.name.endswith("_4.ddict") for path in tmp_path.iterdir())
 
 
-def test_a_name_may_have_signs_that_stand_for_others_in_a_shell(persistent: Callable[..., DDict]) -> None:
+def test_the_name_of_a_persistent_dictionary_may_have_wildcard_characters(persistent: Callable[..., DDict]) -> None:
     ddict = persistent(name="run[1]*", persist_count=2)
     for number in range(4):
         ddict["step"] = number
@@ -248,7 +248,7 @@ def test_a_name_may_have_signs_that_stand_for_others_in_a_shell(persistent: Call
     assert ddict.persisted_ids() == [2, 3]
 
 
-def test_checkpoints_retire_also_where_a_manager_got_nothing(persistent: Callable[..., DDict]) -> None:
+def test_checkpoints_also_retire_on_managers_without_writes(persistent: Callable[..., DDict]) -> None:
     ddict = persistent(persist_freq=2, working_set_size=2)
     for number in range(9):
         ddict["the only key"] = number
@@ -268,13 +268,13 @@ def put_in_three_checkpoints(ddict: DDict) -> None:
         ddict.manager(number)["key"] = 1
 
 
-def test_checkpoints_that_are_due_are_there_when_they_are_asked_for(persistent: Callable[..., DDict]) -> None:
+def test_persisted_ids_include_checkpoints_whose_write_is_pending(persistent: Callable[..., DDict]) -> None:
     ddict = persistent(persist_freq=1, total_mem=2**28 * System().nnodes)
     put_in_three_checkpoints(ddict)
     assert ddict.persisted_ids() == [0, 1, 2]
 
 
-def test_checkpoints_that_are_due_are_written_before_a_dictionary_is_gone(
+def test_pending_checkpoints_are_written_before_a_dictionary_is_destroyed(
     persistent: Callable[..., DDict], tmp_path: Path
 ) -> None:
     ddict = persistent(persist_freq=1, total_mem=2**28 * System().nnodes)
@@ -288,7 +288,7 @@ def test_checkpoints_that_are_due_are_written_before_a_dictionary_is_gone(
 
 
 @pytest.mark.parametrize("command", [["--nodes", "1"], ["--nodes", "2"], []], ids=["dragon", "two nodes", "python"])
-def test_checkpoints_that_are_due_are_written_before_a_run_ends(site: Site, command: list[str]) -> None:
+def test_pending_checkpoints_are_written_before_a_run_ends(site: Site, command: list[str]) -> None:
     program = """
         from dragon.data.ddict import DDict, PosixCheckpointPersister
         from dragon.native.machine import System
@@ -310,7 +310,7 @@ def test_checkpoints_that_are_due_are_written_before_a_run_ends(site: Site, comm
 
 
 @pytest.mark.parametrize("command", [["--nodes", "1"], ["--nodes", "2"]], ids=["one node", "two nodes"])
-def test_the_end_of_a_run_waits_for_a_disk_that_is_slow(site: Site, command: list[str]) -> None:
+def test_the_end_of_a_run_waits_for_a_slow_disk(site: Site, command: list[str]) -> None:
     program = site.write(
         """
         import os
@@ -338,7 +338,7 @@ def test_the_end_of_a_run_waits_for_a_disk_that_is_slow(site: Site, command: lis
     assert [path.name for path in (site.folder / "files").iterdir()] == ["kept_0_1.ddict"]
 
 
-def test_concurrent_writes_are_not_in_the_checkpoint(persistent: Callable[..., DDict]) -> None:
+def test_later_writes_are_not_in_a_persisted_checkpoint(persistent: Callable[..., DDict]) -> None:
     ddict = persistent(working_set_size=2)
     ddict["key"] = "before"
     ddict.checkpoint()
@@ -349,7 +349,7 @@ def test_concurrent_writes_are_not_in_the_checkpoint(persistent: Callable[..., D
     assert ddict["key"] == "before"
 
 
-def test_reading_one_checkpoint_after_another(persistent: Callable[..., DDict]) -> None:
+def test_a_read_only_dictionary_can_advance_through_the_checkpoints(persistent: Callable[..., DDict]) -> None:
     ddict = persistent(working_set_size=2)
     for number in (0, 1, 2):
         ddict["key"] = number
@@ -380,7 +380,7 @@ def test_reading_one_checkpoint_after_another(persistent: Callable[..., DDict]) 
         reader.advance()
 
 
-def test_going_on_after_a_restart(persistent: Callable[..., DDict]) -> None:
+def test_restart_restores_the_persisted_checkpoint(persistent: Callable[..., DDict]) -> None:
     ddict = persistent()
     ddict["key"] = 1
     ddict.persist()
@@ -388,7 +388,7 @@ def test_going_on_after_a_restart(persistent: Callable[..., DDict]) -> None:
     assert persistent(restart=True)["key"] == 1
 
 
-def test_where_there_is_nothing_to_go_on_from_after_a_restart_it_is_told(persistent: Callable[..., DDict]) -> None:
+def test_a_restart_without_a_checkpoint_gives_a_warning(persistent: Callable[..., DDict]) -> None:
     persistent().persist()
     with pytest.warns(
         RuntimeWarning, match="no checkpoint of a dictionary 'other', which begins empty; there are those"
@@ -397,7 +397,9 @@ def test_where_there_is_nothing_to_go_on_from_after_a_restart_it_is_told(persist
 
 
 @pytest.mark.parametrize(("written", "restored"), [(1, 3), (3, 1), (2, 5), (4, 3)])
-def test_another_number_of_managers(persistent: Callable[..., DDict], written: int, restored: int) -> None:
+def test_a_checkpoint_can_be_restored_with_another_number_of_managers(
+    persistent: Callable[..., DDict], written: int, restored: int
+) -> None:
     ddict = persistent(managers_per_node=written)
     contents = {number: np.full(number * 200, number) for number in range(200)}
     ddict.update(contents)
@@ -416,7 +418,7 @@ def test_another_number_of_managers(persistent: Callable[..., DDict], written: i
     assert len(again) == 202
 
 
-def test_a_key_with_a_chosen_manager_stays_there_if_that_exists(persistent: Callable[..., DDict]) -> None:
+def test_a_key_stays_at_its_chosen_manager_if_that_manager_exists(persistent: Callable[..., DDict]) -> None:
     ddict = persistent(managers_per_node=4)
     count = len(ddict.manager_nodes)
     key = next(number for number in range(100) if ddict.which_manager(number) != 0)
@@ -430,7 +432,7 @@ def test_a_key_with_a_chosen_manager_stays_there_if_that_exists(persistent: Call
     assert again[gone] == "last"
 
 
-def test_two_values_that_would_meet_under_one_key_are_refused(persistent: Callable[..., DDict]) -> None:
+def test_a_restore_that_would_merge_two_values_of_a_key_is_refused(persistent: Callable[..., DDict]) -> None:
     ddict = persistent(managers_per_node=4)
     for number in range(len(ddict.manager_nodes)):
         ddict.manager(number)["key"] = number
@@ -440,7 +442,9 @@ def test_two_values_that_would_meet_under_one_key_are_refused(persistent: Callab
         persistent(managers_per_node=2, restore_from=0)
 
 
-def test_damage_is_found_with_another_number_of_managers_too(persistent: Callable[..., DDict], tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_with_another_number_of_managers(
+    persistent: Callable[..., DDict], tmp_path: Path
+) -> None:
     ddict = persistent(managers_per_node=3)
     ddict.update(dict.fromkeys(range(100), "x" * 100))
     ddict.persist()
@@ -455,7 +459,7 @@ def test_damage_is_found_with_another_number_of_managers_too(persistent: Callabl
         assert dict(other) == {"key": "kept"}
 
 
-def test_without_all_files_another_number_of_managers_reads_none(
+def test_another_number_of_managers_cannot_restore_from_incomplete_files(
     persistent: Callable[..., DDict], tmp_path: Path
 ) -> None:
     ddict = persistent(managers_per_node=3)
@@ -466,7 +470,7 @@ def test_without_all_files_another_number_of_managers_reads_none(
         persistent(managers_per_node=2, restore_from=0)
 
 
-def test_going_back_with_another_number_of_managers_forgets_what_came_after(
+def test_a_restore_with_another_number_of_managers_removes_later_checkpoints(
     persistent: Callable[..., DDict],
 ) -> None:
     ddict = persistent(managers_per_node=3, working_set_size=2)
@@ -505,12 +509,12 @@ def test_a_damaged_file_is_refused(
     assert len(ddict) == 100
 
 
-def test_a_checkpoint_that_is_not_there(persistent: Callable[..., DDict]) -> None:
+def test_restoring_a_missing_checkpoint_raises_an_error(persistent: Callable[..., DDict]) -> None:
     with pytest.raises(DDictPersistCheckpointError, match=r"checkpoint 7 of 'kept' is not in .* none"):
         persistent(restore_from=7)
 
 
-def test_a_folder_that_cannot_be_written(persistent: Callable[..., DDict], tmp_path: Path) -> None:
+def test_persisting_to_an_unwritable_folder_raises_an_error(persistent: Callable[..., DDict], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ddict = persistent(persist_path=str(tmp_path / "file"))
     with pytest.raises(DDictPersistCheckpointError, match=r"^DDict Exception: /.*cannot be written"):
@@ -544,7 +548,7 @@ def count_on_two_managers(ddict: DDict) -> None:
         second["second"] = number
 
 
-def test_all_managers_write_what_they_held_at_one_moment(persistent: Callable[..., DDict]) -> None:
+def test_a_persisted_checkpoint_is_consistent_over_all_managers(persistent: Callable[..., DDict]) -> None:
     ddict = persistent()
     process = Process(count_on_two_managers, (ddict,))
     process.start()
@@ -561,7 +565,9 @@ def test_all_managers_write_what_they_held_at_one_moment(persistent: Callable[..
     process.join()
 
 
-def test_writers_go_on_where_who_paused_them_is_gone(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_continue_if_the_process_that_paused_them_has_ended(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ddict = make(1).manager(0)
     shard = ddict._scope.shards[0]
     assert isinstance(shard, LocalShard)

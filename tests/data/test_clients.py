@@ -1,5 +1,5 @@
-"""Several processes that use one dictionary: which checkpoint each sees and which waits for which; dictionaries that
-are restarted, cloned and synchronized; and the messages of errors.
+"""Several processes that use one dictionary: which checkpoint each one sees, and which ones wait for others; restarted,
+cloned and synchronized dictionaries; and the messages of errors.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_keys_from_an_iteration_can_be_looked_up(make: Make) -> None:
         del ddict[0]
 
 
-def test_parts_of_values_at_chosen_managers(make: Make) -> None:
+def test_parts_of_values_at_chosen_managers_can_be_read(make: Make) -> None:
     ddict = make(1) if System().nnodes > 1 else make()
     other = (ddict.which_manager("key") + 1) % len(ddict.manager_nodes)
     ddict.manager(other)["key"] = bytes(range(256)) * 256
@@ -75,7 +75,7 @@ def test_parts_of_values_at_chosen_managers(make: Make) -> None:
             assert memory[:3] == b"\0\1\2"
 
 
-def test_a_broadcast_key_that_was_deleted_is_gone_where_keys_are_at_chosen_managers(make: Make) -> None:
+def test_a_deleted_broadcast_key_is_missing_although_keys_are_at_chosen_managers(make: Make) -> None:
     ddict = make()
     for number in range(len(ddict.manager_nodes)):
         ddict.manager(number)["own"] = number
@@ -131,7 +131,7 @@ def test_a_node_without_managers_finds_keys_at_chosen_managers(site: Site) -> No
     assert done.stdout == "b'value' True [b'value'] b'value' b'v' b'value' ", done.stderr
 
 
-def test_a_copy_of_keys_at_chosen_managers_has_them(make: Make) -> None:
+def test_copies_and_clones_have_the_keys_at_chosen_managers(make: Make) -> None:
     ddict, cloned = make(), make()
     ddict.manager((ddict.which_manager("key") + 1) % len(ddict.manager_nodes))["key"] = 1
     ddict.clone([cloned.serialize()])
@@ -142,7 +142,7 @@ def test_a_copy_of_keys_at_chosen_managers_has_them(make: Make) -> None:
 # ---- what each checkpoint shows
 
 
-def test_where_keys_are_waited_for_a_checkpoint_has_its_own_and_persistent_ones(waiting: DDict) -> None:
+def test_with_wait_for_keys_a_checkpoint_has_its_own_and_persistent_keys(waiting: DDict) -> None:
     waiting["old"] = 1
     waiting.pput("kept", 2)
     waiting.checkpoint()
@@ -158,7 +158,7 @@ def test_where_keys_are_waited_for_a_checkpoint_has_its_own_and_persistent_ones(
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_a_checkpoint_that_has_retired_is_neither_read_nor_written(make: Make, wait: bool) -> None:
+def test_a_retired_checkpoint_can_be_neither_read_nor_written(make: Make, wait: bool) -> None:
     ddict = make(working_set_size=2, wait_for_keys=wait, timeout=60)
     for number in range(3):
         ddict.update(dict.fromkeys(range(20), number))
@@ -193,7 +193,7 @@ def test_a_checkpoint_that_has_retired_is_neither_read_nor_written(make: Make, w
     assert sum(one.num_keys for one in DDict.attach(ddict.serialize()).stats) == 21
 
 
-def test_a_handle_that_stayed_behind_is_told(make: Make) -> None:
+def test_a_handle_at_a_retired_checkpoint_raises_an_error(make: Make) -> None:
     ddict = make(1)
     late = DDict.attach(ddict.serialize())
     ddict["key"] = 0
@@ -234,7 +234,7 @@ def take_later(ddict: DDict, queue: Queue) -> None:
     queue.put("d" in ddict)
 
 
-def test_reading_and_removing_wait_for_the_key(waiting: DDict) -> None:
+def test_reads_and_deletions_wait_for_the_key(waiting: DDict) -> None:
     queue = Queue()
     waiting["a"] = "old"
     process = Process(take_later, (waiting, queue))
@@ -270,7 +270,7 @@ def get_ahead(ddict: DDict, queue: Queue) -> None:
     queue.put(ddict["fast"])
 
 
-def test_a_put_waits_for_writers_that_are_behind_and_its_readers_for_it(make: Make) -> None:
+def test_a_put_waits_for_slower_writers_and_readers_wait_for_the_put(make: Make) -> None:
     ddict = make(1, working_set_size=2, wait_for_keys=True, wait_for_writers=True).manager(0)
     ready, go_on, puts, gets = Event(), Event(), Queue(), Queue()
     slow = Process(stay_behind, (ddict, ready, go_on))
@@ -299,7 +299,7 @@ def test_a_put_waits_for_writers_that_are_behind_and_its_readers_for_it(make: Ma
     assert ddict["slow"] == 2
 
 
-def test_a_batch_in_the_working_set_needs_nobody(waiting: DDict) -> None:
+def test_a_batch_in_the_working_set_does_not_wait_for_other_clients(waiting: DDict) -> None:
     for checkpoint in range(2):
         waiting.start_batch_put()
         waiting.update(dict.fromkeys(range(20), checkpoint))
@@ -317,7 +317,7 @@ def put_for_ever(ddict: DDict, queue: Queue) -> None:
         ddict["large"] = value
 
 
-def test_a_writer_that_stands_still_costs_no_more_than_the_time_out() -> None:
+def test_a_put_times_out_while_a_stopped_process_is_writing() -> None:
     queue: Queue = Queue()
     with DDict(1, 1, 2**28, timeout=0.5) as ddict:
         here = Policy(placement=Policy.Placement.LOCAL)  # where the dictionary is: it writes into that itself
@@ -342,7 +342,7 @@ def test_a_writer_that_stands_still_costs_no_more_than_the_time_out() -> None:
         assert ddict["small"] == "after"
 
 
-def test_a_put_over_nodes_ends_with_the_time_out(site: Site) -> None:
+def test_operations_over_nodes_time_out_while_a_stopped_process_is_writing(site: Site) -> None:
     program = site.write(
         """
         import os
@@ -392,7 +392,7 @@ def test_a_put_over_nodes_ends_with_the_time_out(site: Site) -> None:
 # ---- restarted, cloned, brought into step
 
 
-def test_a_dictionary_is_restarted_again_and_again(make: Make) -> None:
+def test_a_dictionary_can_be_restarted_repeatedly(make: Make) -> None:
     ddict = make(name="restarted")
     ddict.update({number: bytes([number]) * 50_000 for number in range(20)})
     ddict.manager(0)["there"] = 0
@@ -484,7 +484,7 @@ def test_empty_managers_are_filled_with_all_checkpoints(make: Make) -> None:
         assert dict(other.items()) == dict.fromkeys(range(20), checkpoint)
 
 
-def test_only_the_handle_that_made_a_dictionary_copies_it(make: Make) -> None:
+def test_only_the_handle_that_created_a_dictionary_can_copy_it(make: Make) -> None:
     ddict = make(working_set_size=2)
     for number in range(2):
         ddict["key"] = number
@@ -502,7 +502,7 @@ def test_only_the_handle_that_made_a_dictionary_copies_it(make: Make) -> None:
 # ---- errors, filters
 
 
-def test_errors_carry_codes(make: Make) -> None:
+def test_errors_have_codes(make: Make) -> None:
     ddict = make()
     ddict["text"] = "text"
     cases: list[tuple[str, Callable[[], object]]] = [
@@ -531,7 +531,7 @@ def test_errors_carry_codes(make: Make) -> None:
     assert dict(ddict.items()) == {"text": "text"}
 
 
-def test_a_broadcast_that_does_not_fit_everywhere_is_put_nowhere(make: Make) -> None:
+def test_a_broadcast_that_does_not_fit_on_a_manager_is_stored_on_none(make: Make) -> None:
     ddict = make(total_mem=2 * System().nnodes * 8 * 2**20)
     last = len(ddict.manager_nodes) - 1
     ddict.manager(last)["large"] = bytes(7 * 2**20)
@@ -542,7 +542,7 @@ def test_a_broadcast_that_does_not_fit_everywhere_is_put_nowhere(make: Make) -> 
     assert len(ddict["large"]) == 7 * 2**20
 
 
-def test_without_a_persister_there_is_nothing_to_restore(make: Make) -> None:
+def test_restore_without_a_persister_raises_an_error(make: Make) -> None:
     ddict = make()
     ddict["key"] = 1
     ddict.persist()
@@ -564,7 +564,7 @@ def all_keys(ddict: DDict, queue: SentinelQueue) -> None:
     queue.close()
 
 
-def test_functions_put_what_they_choose_into_a_queue(make: Make) -> None:
+def test_filter_functions_put_keys_into_a_queue(make: Make) -> None:
     ddict = make()
     ddict.update({number: number for number in range(50)})
     with ddict.filter(largest, (40,), lambda x, y: x > y) as found:
@@ -574,7 +574,7 @@ def test_functions_put_what_they_choose_into_a_queue(make: Make) -> None:
             assert sorted(found) == list(range(50))
 
 
-def test_without_gpus_policies_for_them_are_none(make: Make) -> None:
+def test_an_empty_list_of_policies_starts_managers_on_each_node_with_a_warning(make: Make) -> None:
     with pytest.warns(RuntimeWarning, match="each node has 2 managers"):
         ddict = DDict(None, None, 2**24, policy=[], managers_per_policy=2)
     with ddict:

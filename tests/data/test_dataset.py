@@ -21,7 +21,7 @@ Make = Callable[..., DDict]
 
 
 class Squares(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
-    """Does not end when it is iterated over, as most datasets do not."""
+    """A dataset without an end of its iteration, as most datasets are."""
 
     def __len__(self) -> int:
         return 100
@@ -46,7 +46,7 @@ def test_a_dataset_is_put_into_a_dictionary() -> None:
         copy[2]
 
 
-def test_loaders_without_workers_ask_for_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaders_without_workers_read_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = DragonDataset(Squares())
     monkeypatch.setattr(DragonDataset, "__getitem__", None)
     batches = list(torch.utils.data.DataLoader(dataset, batch_size=25, shuffle=True))
@@ -54,7 +54,7 @@ def test_loaders_without_workers_ask_for_batches(monkeypatch: pytest.MonkeyPatch
     dataset.stop()
 
 
-def test_a_dictionary_that_exists(make: Make) -> None:
+def test_a_dataset_can_use_an_existing_dictionary(make: Make) -> None:
     ddict = make()
     ddict.update({number: str(number) for number in range(20)})
     dataset = DragonDataset(ddict)
@@ -74,7 +74,7 @@ class Arguments:
     total_mem: int = 2**25
 
 
-def test_any_iterable_with_keys() -> None:
+def test_a_dataset_can_be_made_from_an_iterable_and_keys() -> None:
     def reused() -> Iterator[np.ndarray]:
         memory = np.empty(50_000)
         for number in range(10):
@@ -88,7 +88,7 @@ def test_any_iterable_with_keys() -> None:
     dataset.stop()
 
 
-def test_arguments_that_exclude_each_other_are_refused() -> None:
+def test_inconsistent_arguments_of_a_dataset_are_refused() -> None:
     memory = {"total_mem": 2**22}
     with pytest.raises(ValueError, match="3 keys for 2 samples"):
         DragonDataset([1, 2], dataset_keys="abc")
@@ -130,11 +130,11 @@ LOADERS = """
 """
 
 
-def test_workers_of_a_loader(site: Site) -> None:
+def test_workers_of_a_loader_read_the_dataset(site: Site) -> None:
     done = site.python(LOADERS.replace("NODES", "1"))
     assert (done.returncode, done.stdout) == (0, "all seen {0}\n"), done.stderr
 
 
-def test_workers_over_two_nodes(site: Site) -> None:
+def test_workers_of_a_loader_read_a_dataset_on_two_nodes(site: Site) -> None:
     done = site.dragon("--nodes", "2", site.write(LOADERS.replace("NODES", "2")))
     assert (done.returncode, done.stdout) == (0, "all seen {0, 1}\n"), done.stderr

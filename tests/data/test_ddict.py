@@ -1,4 +1,4 @@
-"""A distributed dictionary does what a dict does, for every process of the run."""
+"""The distributed dictionary: its methods, values, memory and errors, compared with those of a dict."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_values_of_any_kind(ddict: DDict, value: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (3,), (10_000,), (300, 400), (2, 3, 4)])
-def test_arrays_arrive_writable_and_apart(ddict: DDict, shape: tuple[int, ...]) -> None:
+def test_arrays_that_were_read_are_writable_copies(ddict: DDict, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
     ddict["key"] = array
     found = ddict["key"]
@@ -116,7 +116,7 @@ def test_arrays_of_any_kind(ddict: DDict, array: np.ndarray[Any, Any]) -> None:
     assert np.array_equal(ddict["key"], array)
 
 
-def test_large_values_come_whole_from_every_node(make: Callable[..., DDict]) -> None:
+def test_large_values_are_complete_from_every_node(make: Callable[..., DDict]) -> None:
     ddict = make(1, total_mem=2**28 * System().nnodes)
     chance = np.random.default_rng(1)
     sizes = (PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5)
@@ -143,7 +143,7 @@ def test_large_values_come_whole_from_every_node(make: Callable[..., DDict]) -> 
     assert [each.result() for each in reversed(asked)] == list(reversed(values * 3))
 
 
-def test_values_of_every_size_are_asked_for_together(make: Callable[..., DDict]) -> None:
+def test_get_many_reads_values_of_every_size(make: Callable[..., DDict]) -> None:
     ddict = make(2, total_mem=2**26 * System().nnodes)
     # Small ones, some with memory of their own beside them, a pickle without, and one too large to come with others.
     sizes = [0, 10, BLOB, 10, 3 * BLOB, 7 * BLOB, 2**20, 10, 8 * BLOB, 20]
@@ -161,7 +161,7 @@ def test_values_of_every_size_are_asked_for_together(make: Callable[..., DDict])
         assert shard.get_many(["here", "large", "here"]) == [1, bytes(2**20), 1]
 
 
-def test_large_values_that_are_overwritten_while_they_are_read_are_whole(make: Callable[..., DDict]) -> None:
+def test_large_values_that_are_overwritten_during_a_read_are_consistent(make: Callable[..., DDict]) -> None:
     ddict = make(1, total_mem=2**28 * System().nnodes)
     for number in range(System().nnodes):
         shard = ddict.manager(number)
@@ -186,7 +186,7 @@ def read_all_the_time(shard: DDict, queue: Queue) -> None:
             queue.put("reading")
 
 
-def test_of_a_reader_that_is_killed_nothing_keeps_what_it_read(make: Callable[..., DDict]) -> None:
+def test_memory_read_by_a_killed_reader_is_released(make: Callable[..., DDict]) -> None:
     ddict, queue = make(1, total_mem=2**27 * System().nnodes), Queue()
     for number in range(System().nnodes):
         shard = ddict.manager(number)
@@ -203,7 +203,7 @@ def test_of_a_reader_that_is_killed_nothing_keeps_what_it_read(make: Callable[..
             shard["key"] = bytes(3 * PIECE)
 
 
-def test_tensors(ddict: DDict) -> None:
+def test_tensors_can_be_stored(ddict: DDict) -> None:
     torch = pytest.importorskip("torch")
     tensors = {"small": torch.arange(3), "large": torch.ones(300, 300)}
     ddict["key"] = tensors
@@ -229,7 +229,7 @@ def test_a_model_outlives_the_process_that_put_it(ddict: DDict) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parameter", "shared", "sparse", "conjugated"])
-def test_tensors_of_every_kind_are_read_again_and_again(ddict: DDict, kind: str) -> None:
+def test_tensors_of_every_kind_can_be_read_repeatedly(ddict: DDict, kind: str) -> None:
     torch = pytest.importorskip("torch")
     ones = torch.ones(200, 200)
     tensor = {
@@ -245,7 +245,7 @@ def test_tensors_of_every_kind_are_read_again_and_again(ddict: DDict, kind: str)
         assert torch.equal(found.to_dense(), tensor.to_dense())
 
 
-def test_many_small_values_go_together_into_a_small_dictionary(make: Callable[..., DDict]) -> None:
+def test_many_small_values_fit_into_a_small_dictionary(make: Callable[..., DDict]) -> None:
     ddict = make(1, System().nnodes * 3 * 2**20)
     ddict.update({number: number for number in range(10_000)})
     assert len(ddict) == 10_000
@@ -256,7 +256,7 @@ def test_many_small_values_go_together_into_a_small_dictionary(make: Callable[..
 
 
 class Reversed:
-    """A pickler."""
+    """A pickler that reverses the bytes of a string."""
 
     @staticmethod
     def dumps(value: str) -> bytes:
@@ -283,7 +283,7 @@ class Rows:
         return np.array(rows)
 
 
-def test_a_pickler_may_read_and_write_files(ddict: DDict) -> None:
+def test_a_pickler_can_have_dump_and_load_for_files(ddict: DDict) -> None:
     array = np.arange(6.0).reshape(3, 2)
     with ddict.pickler(value_pickler=Rows) as other:
         other["array"] = array
@@ -292,7 +292,7 @@ def test_a_pickler_may_read_and_write_files(ddict: DDict) -> None:
         pass
 
 
-def test_a_pickler_is_used_everywhere(ddict: DDict) -> None:
+def test_a_pickler_is_used_by_all_operations(ddict: DDict) -> None:
     with ddict.pickler(key_pickler=Reversed, value_pickler=Reversed) as other:
         other["abc"] = "value"
         other.update(more="values")
@@ -374,7 +374,7 @@ EQUAL: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("plain", "other"), EQUAL, ids=lambda key: repr(key)[:30])
-def test_keys_that_a_dict_takes_for_one_are_one(ddict: DDict, plain: Any, other: Any) -> None:
+def test_keys_that_are_equal_in_a_dict_are_equal(ddict: DDict, plain: Any, other: Any) -> None:
     assert {plain: 1}[other] == 1
     ddict[plain] = 1
     assert ddict[other] == 1
@@ -396,26 +396,26 @@ def test_keys_that_a_dict_takes_for_one_are_one(ddict: DDict, plain: Any, other:
     ],
     ids=repr,
 )
-def test_keys_that_a_dict_tells_apart_are_two(ddict: DDict, plain: Any, other: Any) -> None:
+def test_keys_that_differ_in_a_dict_differ(ddict: DDict, plain: Any, other: Any) -> None:
     ddict[plain], ddict[other] = 1, 2
     assert (ddict[plain], ddict[other], len(ddict)) == (1, 2, 2)
 
 
-def test_keys_that_no_dict_takes(ddict: DDict) -> None:
+def test_unhashable_and_unpicklable_keys_are_refused(ddict: DDict) -> None:
     with pytest.raises(TypeError, match="unhashable"):
         ddict[[1]] = 1
     with pytest.raises(TypeError, match="pickle"):
         ddict[threading.Lock()] = 1
 
 
-def test_values_that_cannot_be_pickled_change_nothing(ddict: DDict) -> None:
+def test_a_value_that_cannot_be_pickled_does_not_replace_the_old_one(ddict: DDict) -> None:
     ddict["key"] = 1
     with pytest.raises(TypeError, match="pickle"):
         ddict["key"] = threading.Lock()
     assert ddict["key"] == 1
 
 
-def test_a_missing_key(ddict: DDict) -> None:
+def test_a_missing_key_raises_key_error_or_gives_the_default(ddict: DDict) -> None:
     with pytest.raises(KeyError, match="no key 'missing' in checkpoint 0 of manager"):
         ddict["missing"]
     with pytest.raises(DDictKeyError):
@@ -428,7 +428,7 @@ def test_a_missing_key(ddict: DDict) -> None:
     assert "missing" not in ddict
 
 
-def test_the_methods_of_a_mapping(ddict: DDict) -> None:
+def test_the_methods_of_a_mapping_work(ddict: DDict) -> None:
     ddict.update({"a": 1, "b": 2}, c=3)
     assert sorted(ddict.items()) == [("a", 1), ("b", 2), ("c", 3)]
     assert sorted(ddict.keys()) == ["a", "b", "c"]
@@ -447,7 +447,7 @@ def test_the_methods_of_a_mapping(ddict: DDict) -> None:
 
 
 class Doubled:
-    """Has what update() asks for, and is no mapping."""
+    """An object with the methods that update() requires, which is not a mapping."""
 
     def keys(self) -> Iterator[int]:
         return iter(range(3))
@@ -456,7 +456,7 @@ class Doubled:
         return 2 * key
 
 
-def test_updating_from_whatever_a_dict_takes(ddict: DDict) -> None:
+def test_update_accepts_the_arguments_that_a_dict_accepts(ddict: DDict) -> None:
     ddict.update({"a": 1})
     ddict.update([("b", 2)], c=3)
     ddict.update(Doubled())
@@ -466,7 +466,7 @@ def test_updating_from_whatever_a_dict_takes(ddict: DDict) -> None:
         ddict.update({}, {})  # type: ignore[call-arg]
 
 
-def test_views_are_sets_as_those_of_a_dict(ddict: DDict) -> None:
+def test_views_are_sets_like_those_of_a_dict(ddict: DDict) -> None:
     ddict.update(a=1, b=2)
     keys, items = ddict.keys(), ddict.items()
     assert isinstance(keys, KeysView)
@@ -479,7 +479,7 @@ def test_views_are_sets_as_those_of_a_dict(ddict: DDict) -> None:
     assert ddict.local_keys() & {"a", "b", "c"} == set(ddict.local_keys())
 
 
-def test_many_at_once(ddict: DDict) -> None:
+def test_many_values_can_be_put_and_read_together(ddict: DDict) -> None:
     ddict.put_many((i, np.full(i * 100, i)) for i in range(200))
     assert [len(array) for array in ddict.get_many(range(200))] == [i * 100 for i in range(200)]
     with pytest.raises(KeyError, match="'missing'"):
@@ -490,7 +490,7 @@ def test_many_at_once(ddict: DDict) -> None:
     assert [ddict.begin_get(i).result(30) for i in range(100)] == [-i for i in range(100)]
 
 
-def test_counting_up(ddict: DDict) -> None:
+def test_fetch_add_returns_the_value_before_the_addition(ddict: DDict) -> None:
     assert [ddict.fetch_add("n"), ddict.fetch_add("n", 5), ddict.fetch_add("n", -2)] == [0, 1, 6]
     assert ddict["n"] == 4
     ddict["n"] = "text"
@@ -499,7 +499,7 @@ def test_counting_up(ddict: DDict) -> None:
 
 
 @pytest.mark.parametrize("value", [np.int64(5), np.uint8(5), True])
-def test_anything_that_is_an_integer_can_be_added(ddict: DDict, value: Any) -> None:
+def test_every_type_of_integer_can_be_added(ddict: DDict, value: Any) -> None:
     ddict.fetch_add("n", value)
     assert ddict["n"] == value
 
@@ -516,7 +516,7 @@ def count_up(ddict: DDict, times: int) -> None:
         ddict.fetch_add("n")
 
 
-def test_processes_count_up_together(ddict: DDict) -> None:
+def test_concurrent_additions_of_processes_are_all_counted(ddict: DDict) -> None:
     processes = [Process(count_up, (ddict, 200)) for _ in range(4)]
     for process in processes:
         process.start()
@@ -525,7 +525,7 @@ def test_processes_count_up_together(ddict: DDict) -> None:
 
 
 @pytest.mark.parametrize("value", ["small", b"x" * 100_000], ids=["small", "large"])
-def test_a_key_that_is_there_keeps_its_value(ddict: DDict, value: Any) -> None:
+def test_put_new_and_setdefault_keep_an_existing_value(ddict: DDict, value: Any) -> None:
     assert ddict.put_new("key", value)
     assert not ddict.put_new("key", "other")
     assert ddict["key"] == value
@@ -537,7 +537,7 @@ def claim(ddict: DDict, queue: Queue, name: int) -> None:
     queue.put([ddict.setdefault(number, name) for number in range(300)])
 
 
-def test_processes_agree_on_a_default(ddict: DDict) -> None:
+def test_setdefault_gives_all_processes_the_same_value(ddict: DDict) -> None:
     queue = Queue()
     processes = [Process(claim, (ddict, queue, name)) for name in range(4)]
     for process in processes:
@@ -552,7 +552,7 @@ def look_around(ddict: DDict, queue: Queue) -> None:
     queue.put((sorted(map(str, ddict)), ddict.local_len(), ddict.local_managers))
 
 
-def test_every_node_sees_all_keys_and_knows_its_own(ddict: DDict) -> None:
+def test_every_node_sees_all_keys_and_its_local_ones(ddict: DDict) -> None:
     queue, nodes = Queue(), System().nodes
     ddict.update({i: i for i in range(40)})
     local = 0
@@ -568,7 +568,7 @@ def test_every_node_sees_all_keys_and_knows_its_own(ddict: DDict) -> None:
     assert local >= 40
 
 
-def test_batches(ddict: DDict) -> None:
+def test_a_batch_of_puts_ends_with_end_batch_put_and_forbids_other_operations(ddict: DDict) -> None:
     ddict.start_batch_put()
     for i in range(100):
         ddict[i] = i
@@ -586,7 +586,7 @@ def test_batches(ddict: DDict) -> None:
     ddict.end_batch_put()
 
 
-def test_a_value_in_a_batch_stays_as_it_was_when_it_was_put(ddict: DDict) -> None:
+def test_a_batch_stores_the_value_at_the_time_of_the_put(ddict: DDict) -> None:
     array = np.zeros(10_000)
     ddict.start_batch_put()
     for number in range(5):
@@ -607,7 +607,7 @@ def test_a_broadcast_is_on_every_manager_and_counts_once(ddict: DDict) -> None:
         ddict.bget("missing")
 
 
-def test_a_chosen_manager(ddict: DDict) -> None:
+def test_a_key_can_be_put_at_a_chosen_manager(ddict: DDict) -> None:
     other = (ddict.which_manager("key") + 1) % len(ddict.stats)
     ddict.manager(other)["key"] = "there"
     assert ("key" in ddict, ddict["key"], ddict.get("key")) == (True, "there", "there")
@@ -626,7 +626,7 @@ def fill_each_manager(ddict: DDict) -> dict[str, int]:
     return {f"{number}-{i}": i for number in range(len(ddict.manager_nodes)) for i in range(3)}
 
 
-def test_keys_at_chosen_managers_are_seen_with_their_values(ddict: DDict) -> None:
+def test_items_and_values_include_keys_at_chosen_managers(ddict: DDict) -> None:
     count = len(ddict.manager_nodes)
     expected = [*fill_each_manager(ddict).items(), *(("same", number) for number in range(count))]
     assert sorted(ddict.items()) == sorted(expected)
@@ -639,7 +639,9 @@ def test_keys_at_chosen_managers_are_seen_with_their_values(ddict: DDict) -> Non
 
 
 @pytest.mark.parametrize("working_set_size", [1, 2])
-def test_a_copy_has_everything_where_it_was(make: Callable[..., DDict], working_set_size: int) -> None:
+def test_copies_and_clones_have_all_items_at_the_same_managers(
+    make: Callable[..., DDict], working_set_size: int
+) -> None:
     ddict, cloned = make(working_set_size=working_set_size), make()
     fill_each_manager(ddict)
     ddict.bput("everywhere", [1])
@@ -660,7 +662,7 @@ def test_a_copy_has_everything_where_it_was(make: Callable[..., DDict], working_
         assert copied["kept"] == 2
 
 
-def test_a_clone_with_another_number_of_managers_has_everything(ddict: DDict, make: Callable[..., DDict]) -> None:
+def test_a_clone_with_another_number_of_managers_has_all_items(ddict: DDict, make: Callable[..., DDict]) -> None:
     expected = fill_each_manager(ddict)
     ddict.bput("everywhere", [1])
     more = make(3)
@@ -670,7 +672,7 @@ def test_a_clone_with_another_number_of_managers_has_everything(ddict: DDict, ma
     assert sum(key == "everywhere" for key in more) == 1
 
 
-def test_a_frozen_dictionary_can_be_read(ddict: DDict) -> None:
+def test_a_frozen_dictionary_can_be_read_but_not_changed(ddict: DDict) -> None:
     ddict["a"] = 1
     ddict.freeze()
     assert ddict.is_frozen
@@ -690,7 +692,7 @@ def test_a_frozen_dictionary_can_be_read(ddict: DDict) -> None:
     assert ddict["a"] == 2
 
 
-def test_a_view_is_of_the_memory_itself(make: Callable[..., DDict]) -> None:
+def test_a_view_shows_the_memory_without_a_copy(make: Callable[..., DDict]) -> None:
     ddict = make()
     mine = ddict.manager(ddict.local_manager or 0)
     array = np.arange(100_000)
@@ -707,7 +709,7 @@ def test_a_view_is_of_the_memory_itself(make: Callable[..., DDict]) -> None:
 
 
 @pytest.mark.parametrize("leave", [DDict.detach, DDict.destroy])
-def test_a_view_lasts_until_its_block_ends_whatever_becomes_of_the_handle(
+def test_a_view_is_valid_after_its_handle_was_detached_or_destroyed(
     make: Callable[..., DDict], leave: Callable[[DDict], None]
 ) -> None:
     ddict = make()
@@ -720,7 +722,7 @@ def test_a_view_lasts_until_its_block_ends_whatever_becomes_of_the_handle(
         assert np.frombuffer(memory, int).sum() == 4_999_950_000
 
 
-def test_arrays_of_a_frozen_dictionary_are_its_memory_to_be_read(make: Callable[..., DDict]) -> None:
+def test_arrays_of_a_frozen_dictionary_are_read_only_views_of_its_memory(make: Callable[..., DDict]) -> None:
     ddict = make()
     mine = ddict.manager(ddict.local_manager or 0)
     array = np.arange(100_000)
@@ -752,7 +754,7 @@ def test_values_of_a_frozen_dictionary_outlive_it(make: Callable[..., DDict]) ->
     assert {int(array[-1]) for array in given_at} == {0, 1, 2}
 
 
-def test_tensors_of_a_frozen_dictionary_may_be_written(make: Callable[..., DDict]) -> None:
+def test_tensors_of_a_frozen_dictionary_are_writable_copies(make: Callable[..., DDict]) -> None:
     torch = pytest.importorskip("torch")
     ddict = make()
     mine = ddict.manager(ddict.local_manager or 0)
@@ -768,7 +770,7 @@ _STEPS = st.tuples(st.sampled_from(["view", "put", "pop", "clear", "many"]), st.
 @pytest.mark.parametrize("working_set_size", [1, 2])
 @given(st.lists(_STEPS, max_size=60))
 @settings(max_examples=30)
-def test_a_view_is_always_of_what_the_dictionary_holds(working_set_size: int, steps: list[tuple[str, str]]) -> None:
+def test_a_view_always_shows_the_current_value(working_set_size: int, steps: list[tuple[str, str]]) -> None:
     with DDict(1, 1, 16 * 2**20, working_set_size=working_set_size) as ddict:
         model: dict[str, int] = {}
         for number, (step, key) in enumerate(steps):
@@ -790,7 +792,7 @@ def test_a_view_is_always_of_what_the_dictionary_holds(working_set_size: int, st
                     pass
 
 
-def test_views_of_other_checkpoints_are_of_theirs(make: Callable[..., DDict]) -> None:
+def test_a_view_shows_the_value_of_its_checkpoint(make: Callable[..., DDict]) -> None:
     ddict = make(working_set_size=2)
     mine = ddict.manager(ddict.local_manager or 0)
     for value in (b"a", b"b"):
@@ -802,7 +804,7 @@ def test_views_of_other_checkpoints_are_of_theirs(make: Callable[..., DDict]) ->
             assert bytes(memory[:1]) == value
 
 
-def test_a_value_that_does_not_fit_is_refused_and_others_are_kept(make: Callable[..., DDict]) -> None:
+def test_a_value_that_does_not_fit_is_refused_and_other_values_are_kept(make: Callable[..., DDict]) -> None:
     ddict = make(1, total_mem=4 * 2**20 * System().nnodes)
     ddict["kept"] = 1
     with pytest.raises(DDictFullError, match=r"52428801 bytes do not fit into manager \d+ on node \d+"):
@@ -823,7 +825,7 @@ def set_later(ddict: DDict) -> None:
     ddict["key"] = 2
 
 
-def test_waiting_for_a_value(ddict: DDict) -> None:
+def test_wait_for_waits_until_a_key_has_a_value(ddict: DDict) -> None:
     ddict["key"] = 1
     with pytest.raises(DDictTimeoutError, match=r"waited 0.05 s for key 'key' to be 2"):
         ddict.wait_for("key", 2, timeout=0.05)
@@ -834,7 +836,7 @@ def test_waiting_for_a_value(ddict: DDict) -> None:
     assert ddict["key"] == 2
 
 
-def test_an_array_is_waited_for_until_all_of_it_is_equal(ddict: DDict) -> None:
+def test_wait_for_compares_all_elements_of_an_array(ddict: DDict) -> None:
     ddict["key"] = np.arange(3)
     for other in (np.arange(4), np.zeros(3), 0):
         with pytest.raises(DDictTimeoutError):
@@ -845,7 +847,7 @@ def test_an_array_is_waited_for_until_all_of_it_is_equal(ddict: DDict) -> None:
     assert ("key", np.zeros(3)) not in ddict.items()
 
 
-def test_text_to_attach_from(ddict: DDict) -> None:
+def test_a_dictionary_can_be_attached_from_its_serialized_name(ddict: DDict) -> None:
     ddict["key"] = 1
     other = DDict.attach(ddict.serialize(), timeout=30)
     assert other["key"] == 1
@@ -857,7 +859,7 @@ def test_text_to_attach_from(ddict: DDict) -> None:
         DDict.attach("nonsense")
 
 
-def test_use_after_the_end(make: Callable[..., DDict]) -> None:
+def test_calls_to_a_destroyed_dictionary_raise_destroyed_error(make: Callable[..., DDict]) -> None:
     ddict = make()
     text, other = ddict.serialize(), DDict.attach(ddict.serialize())
     ddict.destroy()
@@ -874,7 +876,7 @@ def test_use_after_the_end(make: Callable[..., DDict]) -> None:
             use()
 
 
-def test_a_dictionary_that_nobody_knows_any_more_is_gone(
+def test_a_dictionary_without_handles_is_destroyed(
     make: Callable[..., DDict], wait_until: Callable[[Callable[[], object]], None]
 ) -> None:
     text = (forgotten := make()).serialize()
@@ -913,7 +915,7 @@ def test_a_dictionary_that_nobody_knows_any_more_is_gone(
         ({"persister_class": int}, NotSupportedError),
     ],
 )
-def test_parameters_that_make_no_sense(options: dict[str, Any], error: type[Exception]) -> None:
+def test_invalid_parameters_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         DDict(**options)
 
@@ -940,24 +942,26 @@ def test_parameters_that_make_no_sense(options: dict[str, Any], error: type[Exce
         ({"policy": [Policy()], "managers_per_policy": 0}, ValueError, "managers_per_policy must be at least 1, not 0"),
     ],
 )
-def test_a_parameter_that_makes_no_sense_is_named(options: dict[str, Any], error: type[Exception], what: str) -> None:
+def test_the_error_about_an_invalid_parameter_names_it(
+    options: dict[str, Any], error: type[Exception], what: str
+) -> None:
     with pytest.raises(error, match=f"^{what}$"):
         DDict(**options)
 
 
-def test_a_time_to_wait_that_is_none_is_refused(ddict: DDict) -> None:
+def test_attach_refuses_a_timeout_that_is_not_a_number(ddict: DDict) -> None:
     with pytest.raises(TypeError, match="timeout must be a number of seconds"):
         DDict.attach(ddict.serialize(), timeout="x")  # type: ignore[arg-type]
 
 
-def test_managers_where_policies_say(make: Callable[..., DDict]) -> None:
+def test_managers_are_on_the_nodes_of_their_policies(make: Callable[..., DDict]) -> None:
     policies = [Policy(placement=Policy.Placement.HOST_ID, host_id=node) for node in reversed(System().nodes)]
     with DDict(policy=policies, managers_per_policy=2, total_mem=64 * 2**20) as ddict:
         names = [node.h_uid for node in ddict.manager_nodes]
         assert names == [node for node in reversed(System().nodes) for _ in range(2)]
 
 
-def test_statistics(ddict: DDict) -> None:
+def test_statistics_have_the_number_of_keys_and_the_used_memory(ddict: DDict) -> None:
     ddict["key"] = bytes(2**20)
     stats = ddict.dstats[ddict.which_manager("key")]
     assert stats.num_keys == 1
@@ -979,7 +983,7 @@ def fail(ddict: DDict) -> Iterator[int]:
     raise ValueError("on purpose")
 
 
-def test_choosing_items_where_they_lie(ddict: DDict) -> None:
+def test_filter_selects_items_on_each_manager(ddict: DDict) -> None:
     ddict.update({str(i): i for i in range(100)})
     with ddict.filter(even, (50,), lambda a, b: a < b) as found:
         assert list(found) == list(range(0, 50, 2))
@@ -994,7 +998,7 @@ def be_killed(ddict: DDict) -> Iterator[int]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_filter_process_is_an_error(ddict: DDict) -> None:
+def test_a_killed_filter_process_raises_an_error(ddict: DDict) -> None:
     with ddict.filter(be_killed) as found:
         assert next(found) == 1
         with pytest.raises(DDictError, match="manager 0 ended with exit code -9"):
@@ -1011,7 +1015,7 @@ def write_and_close(queue: SentinelQueue) -> None:
         queue.put(3)
 
 
-def test_a_queue_that_ends(ddict: DDict) -> None:
+def test_a_sentinel_queue_ends_after_its_last_item(ddict: DDict) -> None:
     queue = SentinelQueue()
     with pytest.raises(RuntimeError, match=r"get\(\) on a SentinelQueue without getter\(\) before"):
         queue.get()
@@ -1027,7 +1031,7 @@ def test_a_queue_that_ends(ddict: DDict) -> None:
     assert writer.join() == 0
 
 
-def test_pickles_without_the_marks_of_every_pickle() -> None:
+def test_strip_pickled_bytes_removes_the_common_bytes_of_pickles() -> None:
     keys = ["hello", 5, (1, "a"), b"x" * 300]
     stripped = [strip_pickled_bytes(pickle.dumps(key, 5)) for key in keys]
     assert stripped[:2] == [b"\t\0\0\0\0\0\0\0\x8c\x05hello", b"\x80\x05K\x05"]
@@ -1035,7 +1039,9 @@ def test_pickles_without_the_marks_of_every_pickle() -> None:
     assert strip_pickled_bytes(b"") == b""
 
 
-def test_copies(ddict: DDict, make: Callable[..., DDict]) -> None:
+def test_copies_clones_and_synchronized_dictionaries_have_the_same_items(
+    ddict: DDict, make: Callable[..., DDict]
+) -> None:
     ddict.update({i: np.full(i * 100, i) for i in range(100)})
     with ddict.copy("other") as copied:
         assert copied.get_name() == "other"
@@ -1054,7 +1060,7 @@ def test_copies(ddict: DDict, make: Callable[..., DDict]) -> None:
         DDict.synchronize_ddicts([other.serialize(), make(3).serialize()])
 
 
-def test_a_function_whose_results_are_kept(ddict: DDict) -> None:
+def test_memoize_keeps_the_results_of_a_function(ddict: DDict) -> None:
     calls = []
 
     @ddict.memoize
@@ -1068,12 +1074,12 @@ def test_a_function_whose_results_are_kept(ddict: DDict) -> None:
 
 
 @pytest.mark.parametrize("function", [lambda x: x, 5])
-def test_results_of_what_has_no_name_are_not_kept(ddict: DDict, function: Any) -> None:
+def test_memoize_refuses_a_function_without_a_name(ddict: DDict, function: Any) -> None:
     with pytest.raises(TypeError, match=r"has none: use def"):
         ddict.memoize(function)
 
 
-def test_filters_and_keys_of_orders_must_be_functions(ddict: DDict) -> None:
+def test_filter_refuses_arguments_that_are_not_functions(ddict: DDict) -> None:
     with pytest.raises(TypeError, match="mgr_code must be a function, not 5"):
         ddict.filter(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="comparator must be a function, not None"):
@@ -1087,7 +1093,7 @@ def write_all_the_time(ddict: DDict, queue: Queue) -> None:
     queue.put("done")
 
 
-def test_a_writer_waits_for_a_reader_that_keeps_old_pages(make: Callable[..., DDict]) -> None:
+def test_a_writer_waits_for_a_view_that_keeps_old_pages(make: Callable[..., DDict]) -> None:
     ddict, queue = make(1, total_mem=2**21 * System().nnodes), Queue()
     mine = ddict.manager(ddict.local_manager or 0)
     mine["view"] = bytes(50_000)
@@ -1101,7 +1107,7 @@ def test_a_writer_waits_for_a_reader_that_keeps_old_pages(make: Callable[..., DD
     process.join()
 
 
-def test_a_view_that_is_held_too_long_is_named(make: Callable[..., DDict]) -> None:
+def test_the_error_of_a_full_dictionary_names_an_open_view(make: Callable[..., DDict]) -> None:
     ddict = make(1, total_mem=2**21 * System().nnodes)
     mine = ddict.manager(ddict.local_manager or 0)
     mine["view"] = bytes(50_000)
@@ -1110,7 +1116,7 @@ def test_a_view_that_is_held_too_long_is_named(make: Callable[..., DDict]) -> No
     mine["key"] = 1
 
 
-def test_with_replicas_what_is_local_is_what_this_node_keeps(make: Callable[..., DDict]) -> None:
+def test_with_replicas_the_replicas_of_this_node_are_local(make: Callable[..., DDict]) -> None:
     if System().nnodes < 2:
         pytest.skip("needs two nodes; tests/cluster runs it over two")
     ddict = make(1, replicas=2)

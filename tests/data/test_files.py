@@ -1,4 +1,4 @@
-"""`ddict://`: a dictionary as a file system of fsspec."""
+"""A dictionary as a file system of fsspec, with the protocol `ddict://`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ fsspec.register_implementation("ddict", DictionaryFileSystem, clobber=True)
 
 @pytest.fixture
 def files(ddict: DDict) -> Iterator[Any]:
-    """Some files, and a value that is none."""
+    """A file system with some files, and values that are not files."""
     ddict.update({"a": b"1", "dir/b": b"22", "dir/sub/c": b"333", "dir/array": np.arange(3), 5: b"hidden", "odd/": b""})
     return DictionaryFileSystem(ddict)
 
@@ -39,7 +39,7 @@ def test_the_entry_point_names_the_class() -> None:
     assert getattr(import_module(module), name) is DictionaryFileSystem
 
 
-def test_open_by_url(ddict: DDict) -> None:
+def test_files_can_be_opened_by_url(ddict: DDict) -> None:
     with fsspec.open("ddict://data/text.txt", "w", dictionary=ddict) as file:
         file.write("one\ntwo\n")
     assert ddict["data/text.txt"] == b"one\ntwo\n"
@@ -53,7 +53,7 @@ def test_open_by_url(ddict: DDict) -> None:
     assert len(ddict["packed.gz"]) < 100
 
 
-def test_the_dictionary_is_an_option(ddict: DDict) -> None:
+def test_the_dictionary_is_a_required_option(ddict: DDict) -> None:
     with pytest.raises(TypeError, match="dictionary="):
         fsspec.open("ddict://data", "wb")
     with fsspec.open("ddict://data", "wb", ddict={"dictionary": ddict}) as file:
@@ -61,7 +61,7 @@ def test_the_dictionary_is_an_option(ddict: DDict) -> None:
     assert ddict["data"] == b"1"
 
 
-def test_listing(files: Any) -> None:
+def test_files_and_folders_are_listed(files: Any) -> None:
     assert files.ls("", detail=False) == ["a", "dir"]
     assert files.ls("ddict://dir/", detail=False) == ["dir/array", "dir/b", "dir/sub"]
     assert {one["name"]: (one["type"], one["size"]) for one in files.ls("dir")} == {
@@ -96,7 +96,7 @@ def test_existing_files_and_folders_are_found(files: Any) -> None:
         files.info("missing")
 
 
-def test_reading_and_writing(files: Any) -> None:
+def test_files_can_be_read_and_written(files: Any) -> None:
     assert files.cat("dir/b") == b"22"
     assert files.cat("dir", recursive=True, on_error="omit") == {"dir/b": b"22", "dir/sub/c": b"333"}
     files.pipe({"new": b"0123456789", "large": bytes(range(256)) * 1000})
@@ -118,7 +118,7 @@ def test_reading_and_writing(files: Any) -> None:
         files.open("new", "r+b")
 
 
-def test_copying_moving_and_removing(files: Any, tmp_path: Path) -> None:
+def test_files_can_be_copied_moved_and_removed(files: Any, tmp_path: Path) -> None:
     files.cp("dir/b", "copy")
     files.mv("a", "moved/a")
     files.cp("dir", "twice", recursive=True)
@@ -137,7 +137,7 @@ def test_copying_moving_and_removing(files: Any, tmp_path: Path) -> None:
     assert 5 in files.ddict
 
 
-def test_a_file_is_whole_or_not_there(ddict: DDict) -> None:
+def test_a_file_is_stored_completely_or_not_at_all(ddict: DDict) -> None:
     files = DictionaryFileSystem(ddict)
     with pytest.raises(TypeError), files.open("broken", "wb") as file:
         file.writelines([b"half", "text"])
@@ -153,7 +153,7 @@ def write_one(files: Any, name: str) -> None:
     files.pipe_file(name, name.encode())
 
 
-def test_other_processes(ddict: DDict) -> None:
+def test_a_file_system_can_be_sent_to_other_processes(ddict: DDict) -> None:
     files = DictionaryFileSystem(dictionary=ddict)
     assert pickle.loads(pickle.dumps(files)) == files
     process = Process(write_one, (files, "theirs"))
@@ -162,14 +162,14 @@ def test_other_processes(ddict: DDict) -> None:
     assert files.cat("theirs") == b"theirs"
 
 
-def test_two_dictionaries_of_one_name(make: Make) -> None:
+def test_file_systems_of_two_dictionaries_with_the_same_name_differ(make: Make) -> None:
     first, second = DictionaryFileSystem(make(name="same")), DictionaryFileSystem(make(name="same"))
     first.pipe_file("only", b"here")
     assert first != second
     assert not fsspec.filesystem("ddict", dictionary=second.ddict).exists("only")
 
 
-def test_parquet(ddict: DDict) -> None:
+def test_parquet_files_can_be_written_and_read(ddict: DDict) -> None:
     pytest.importorskip("pyarrow")
     import pyarrow as pa
     import pyarrow.dataset
@@ -184,7 +184,7 @@ def test_parquet(ddict: DDict) -> None:
     assert sorted(found["part"].to_pylist()) == [0, 0, 1, 1, 2, 2]
 
 
-def test_torch_saves_and_loads(ddict: DDict) -> None:
+def test_torch_can_save_and_load_files(ddict: DDict) -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(300, 40)
     with fsspec.open("ddict://model.pt", "wb", dictionary=ddict) as file:
@@ -196,7 +196,7 @@ def test_torch_saves_and_loads(ddict: DDict) -> None:
     assert torch.equal(ddict["state"]["weight"], model.weight)
 
 
-def test_torch_saves_a_handle(ddict: DDict, tmp_path: Path) -> None:
+def test_torch_can_save_a_handle_of_a_dictionary(ddict: DDict, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     ddict["key"] = 1
     torch.save({"data": ddict}, tmp_path / "handle.pt")
@@ -204,7 +204,7 @@ def test_torch_saves_a_handle(ddict: DDict, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 100_000])
-def test_parts_and_sizes(ddict: DDict, size: int) -> None:
+def test_parts_and_sizes_of_values_can_be_read(ddict: DDict, size: int) -> None:
     data = np.random.default_rng(1).bytes(size)
     ddict.update({"key": data, "text": "words", (1, 2): [3]})
     assert ddict.bytes_size("key") == size
@@ -217,7 +217,7 @@ def test_parts_and_sizes(ddict: DDict, size: int) -> None:
 
 
 @pytest.mark.parametrize("replicas", ["1", "2"])
-def test_over_two_nodes(site: Site, replicas: str) -> None:
+def test_processes_of_two_nodes_use_a_file_system(site: Site, replicas: str) -> None:
     program = site.write(
         """
         import sys

@@ -1,4 +1,4 @@
-"""Objects of a run in processes that a program forks while its threads use them."""
+"""Objects of a run in processes that a program forks while its threads use these objects."""
 
 from __future__ import annotations
 
@@ -119,16 +119,18 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("nodes", [(), ("--nodes", "2")], ids=["one node", "two nodes"])
-def test_children_use_what_threads_of_their_parent_were_using(site: Site, nodes: tuple[str, ...]) -> None:
+def test_forked_children_can_use_objects_that_threads_of_the_parent_were_using(
+    site: Site, nodes: tuple[str, ...]
+) -> None:
     done = site.dragon(*nodes, site.write(FORKING), timeout=120)
     assert (done.stdout, done.stderr) == ("True []\n", "")
 
 
-def test_the_end_of_a_child_takes_nothing_from_its_parent(site: Site) -> None:
+def test_a_parent_can_use_its_objects_after_the_end_of_a_forked_child(site: Site) -> None:
     done = site.run(sys.executable, site.write(ENDING))
     assert (done.stdout, done.stderr) == ("value ['key']\n", "")
 
 
-def test_forked_loading_workers_read_a_dictionary_beside_their_trainer(site: Site) -> None:
+def test_forked_loading_workers_read_a_dictionary_that_the_trainer_also_reads(site: Site) -> None:
     done = site.run(sys.executable, site.write(LOADING), timeout=90)
     assert (done.stdout, done.stderr) == ("all of them\n", "")

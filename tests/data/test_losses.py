@@ -1,4 +1,4 @@
-"""With replicas no acknowledged write is lost and no value is torn, whatever is killed."""
+"""Dictionaries with killed processes, lost nodes and broken connections: no acknowledged write is lost or torn."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ of_root = pytest.mark.skipif(
 
 @settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10_000), killed=st.integers(0, 2))
-def test_no_write_is_lost_and_none_is_torn(site: Site, seed: int, killed: int) -> None:
+def test_no_write_is_lost_or_torn_when_processes_and_nodes_are_killed(site: Site, seed: int, killed: int) -> None:
     done = site.dragon("--nodes", "4", PROGRAMS / "losses.py", str(seed), str(killed), timeout=100)
     assert (done.returncode, done.stdout) == (0, "nothing lost\n"), done.stderr
 
 
-def test_processes_of_two_nodes_see_what_a_model_says_with_checkpoints_copies_and_kills(site: Site) -> None:
+def test_processes_of_two_nodes_agree_with_a_model_of_checkpoints(site: Site) -> None:
     done = site.dragon("--nodes", "2", PROGRAMS / "checkpointed.py", "10", "60", timeout=100)
     assert (done.returncode, done.stdout) == (0, "the model agrees\n"), done.stdout + done.stderr
 
 
 @of_root
 @pytest.mark.parametrize(("nodes", "replicas"), [("2", "2"), ("3", "2"), ("3", "3")])
-def test_each_write_is_done_once_while_connections_break(site: Site, nodes: str, replicas: str) -> None:
+def test_each_write_is_applied_once_while_connections_break(site: Site, nodes: str, replicas: str) -> None:
     done = site.dragon("--nodes", nodes, PROGRAMS / "broken_links.py", nodes, replicas)
     assert (done.returncode, done.stdout) == (0, "all done once\n"), done.stderr
 
 
-def test_without_replicas_a_broken_connection_is_an_error_and_the_next_request_makes_another(site: Site) -> None:
+def test_a_broken_connection_without_replicas_fails_at_most_one_request(site: Site) -> None:
     program = site.write(
         f"""
         import sys, threading, time
@@ -74,7 +74,7 @@ def test_without_replicas_a_broken_connection_is_an_error_and_the_next_request_m
 
 
 @of_root
-def test_a_connection_that_breaks_when_it_is_first_used_is_made_again(site: Site) -> None:
+def test_a_connection_that_breaks_at_its_first_use_is_established_again(site: Site) -> None:
     program = site.write(
         f"""
         import sys, time
@@ -123,7 +123,7 @@ def test_a_connection_that_breaks_when_it_is_first_used_is_made_again(site: Site
     assert sorted(done.stdout.splitlines()) == ["True", "True", "a message", "a value"], done.stderr
 
 
-def test_processes_of_three_nodes_agree_on_a_default(site: Site) -> None:
+def test_setdefault_gives_processes_of_three_nodes_the_same_value(site: Site) -> None:
     program = site.write(
         """
         from dragon.data.ddict import DDict
@@ -149,7 +149,7 @@ def test_processes_of_three_nodes_agree_on_a_default(site: Site) -> None:
     assert done.stdout == "True\nTrue\n", done.stderr
 
 
-def test_a_checkpoint_of_two_nodes_is_restored_on_three(site: Site) -> None:
+def test_a_checkpoint_can_be_restored_on_another_number_of_nodes(site: Site) -> None:
     program = site.write(
         """
         import sys
@@ -175,7 +175,7 @@ def test_a_checkpoint_of_two_nodes_is_restored_on_three(site: Site) -> None:
         assert done.stdout == "True\n", done.stderr
 
 
-def test_when_all_copies_are_gone_the_error_says_so(site: Site) -> None:
+def test_an_error_names_the_lost_node_if_no_replica_remains(site: Site) -> None:
     program = site.write(
         """
         import os, signal, sys, time
@@ -212,7 +212,7 @@ def test_when_all_copies_are_gone_the_error_says_so(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "replicas", "killed"), [("3", "2", "0"), ("3", "3", "0"), ("4", "2", "1")])
-def test_a_linearizable_dictionary_shows_what_was_put_before(
+def test_reads_of_a_linearizable_dictionary_are_never_older_than_completed_puts(
     site: Site, nodes: str, replicas: str, killed: str
 ) -> None:
     program = PROGRAMS / "newest.py"

@@ -1,4 +1,4 @@
-"""A dictionary with checkpoints against a model of it: whatever is done in whatever order, both show the same."""
+"""A dictionary with checkpoints, compared with a model after random operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GONE = object()
 
 
 class Checkpointed(RuleBasedStateMachine):
-    """The model: of each checkpoint, what was written in it."""
+    """The model: the values written in each checkpoint."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The operations that a handle has performed, and its log."""
+"""The profile of a handle's operations, and its log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Make = Callable[..., DDict]
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What goes to the log of dictionaries."""
+    """Capture the log of dictionaries."""
     log = logging.getLogger("dragon.ddict")
     log.addHandler(caplog.handler)
     yield caplog
@@ -44,7 +44,7 @@ def test_operations_are_counted_with_their_bytes_and_times(ddict: DDict) -> None
     assert 0 < seen["get"].longest < seen["get"].seconds
 
 
-def test_an_operation_is_counted_with_its_bytes(ddict: DDict) -> None:
+def test_operations_on_many_keys_are_counted_with_their_bytes(ddict: DDict) -> None:
     ddict.profile_reset()
     ddict.update(dict.fromkeys(range(20), "x" * 100))
     assert len(ddict.get_many(range(20))) == 20
@@ -54,14 +54,14 @@ def test_an_operation_is_counted_with_its_bytes(ddict: DDict) -> None:
     assert seen["get"].bytes == seen["put_many"].bytes == 20 * 101
 
 
-def test_counting_from_zero_again(ddict: DDict) -> None:
+def test_profile_reset_clears_the_counts(ddict: DDict) -> None:
     ddict.profile_reset()
     ddict["key"] = 1
     ddict.profile_reset()
     assert ddict.profile() == {}
 
 
-def test_a_handle_of_one_manager_counts_with_the_one_it_was_made_from(ddict: DDict) -> None:
+def test_operations_on_one_manager_are_counted_in_the_profile_of_the_handle(ddict: DDict) -> None:
     ddict.profile_reset()
     ddict.manager(0)["key"] = 1
     assert ddict.profile()["put"].count == 1
@@ -80,13 +80,13 @@ def test_each_operation_is_logged(ddict: DDict, logged: pytest.LogCaptureFixture
     assert any(f"put 'name', {where}" in message and "6 bytes" in message for message in logged.messages)
 
 
-def test_a_handle_that_is_made_with_trace_logs(make: Make, logged: pytest.LogCaptureFixture) -> None:
+def test_a_handle_with_trace_writes_a_log(make: Make, logged: pytest.LogCaptureFixture) -> None:
     ddict = DDict.attach(make(trace=True).serialize(), trace=True)
     ddict["name"] = 1
     assert any("put 'name'" in message for message in logged.messages)
 
 
-def test_operations_on_another_node_are_counted_apart(site: Site) -> None:
+def test_operations_on_another_node_are_counted_separately(site: Site) -> None:
     program = site.write(
         """
         from dragon.data.ddict import DDict

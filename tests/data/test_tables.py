@@ -1,4 +1,4 @@
-"""Keys and values as tables of Arrow's and as files of a folder: what is written is read again."""
+"""Keys and values in Arrow tables and in files of a folder."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def same(left: Any, right: Any) -> bool:
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 @pytest.mark.parametrize("data", TABLES, ids=range(len(TABLES)))
-def test_tables_give_the_same_again(tmp_path: Path, data: dict[Any, Any], suffix: str) -> None:
+def test_tables_preserve_keys_and_values(tmp_path: Path, data: dict[Any, Any], suffix: str) -> None:
     pytest.importorskip("pyarrow")
     from dragon.data.arrow import read_table, write_table
 
@@ -71,7 +71,7 @@ def test_tables_give_the_same_again(tmp_path: Path, data: dict[Any, Any], suffix
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_columns_say_what_they_hold(tmp_path: Path) -> None:
+def test_columns_have_the_types_of_their_content(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
@@ -90,7 +90,7 @@ def test_columns_say_what_they_hold(tmp_path: Path) -> None:
         read_table(path)
 
 
-def test_tables_from_elsewhere(tmp_path: Path) -> None:
+def test_tables_of_other_programs_can_be_read(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
@@ -111,7 +111,7 @@ def test_tables_from_elsewhere(tmp_path: Path) -> None:
         read_table(tmp_path / "table.arrow")
 
 
-def test_a_table_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_write_of_a_table_keeps_the_old_file(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     from dragon.data.arrow import write_table
 
@@ -127,7 +127,7 @@ def test_a_table_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
 
 
-def test_folders_give_the_same_again(tmp_path: Path) -> None:
+def test_folders_preserve_keys_and_values(tmp_path: Path) -> None:
     data = {key: VALUES[i % len(VALUES)] for i, key in enumerate(KEYS)} | {f"v{i}": v for i, v in enumerate(VALUES)}
     data |= {"A": b"1", "a.npy": b"2", "arrays": np.arange(2), "arrays.npy": b"3", "7": b"4", "keys.jsonl": b"5"}
     assert write_folder(tmp_path / "new" / "folder", data.items()) == len(data)
@@ -144,7 +144,7 @@ def test_folders_give_the_same_again(tmp_path: Path) -> None:
         write_folder(tmp_path / "new" / "folder", [])
 
 
-def test_files_are_plain(tmp_path: Path) -> None:
+def test_files_have_the_plain_content_of_values(tmp_path: Path) -> None:
     write_folder(tmp_path, {"text": "é", "a/b": b"\0", "array": np.arange(3)}.items())
     assert (tmp_path / "text").read_text("utf-8") == "é"
     assert (tmp_path / "a%2Fb").read_bytes() == b"\0"
@@ -158,7 +158,7 @@ def test_pickles_are_refused(tmp_path: Path, data: dict[Any, Any]) -> None:
         read_folder(tmp_path)
 
 
-def test_any_folder_is_read(tmp_path: Path) -> None:
+def test_any_folder_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "data.bin").write_bytes(b"1")
     np.save(tmp_path / "x.npy", np.arange(3))
@@ -169,7 +169,7 @@ def test_any_folder_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [lambda line: "{", lambda line: {**line, "file": "../secret"}, lambda line: {**line, "kind": "program"}]
 )
-def test_a_damaged_index(tmp_path: Path, change: Callable[[Any], Any]) -> None:
+def test_a_damaged_index_is_refused(tmp_path: Path, change: Callable[[Any], Any]) -> None:
     write_folder(tmp_path, [("key", b"1")])
     index = tmp_path / "keys.jsonl"
     changed = change(json.loads(index.read_text()))
@@ -187,7 +187,9 @@ def test_a_damaged_index(tmp_path: Path, change: Callable[[Any], Any]) -> None:
         ("dragon.ai.torch", "torch", "pip install torch"),
     ],
 )
-def test_a_library_that_is_missing_is_named(site: Site, module: str, library: str, install: str) -> None:
+def test_the_error_about_a_missing_library_names_its_installation(
+    site: Site, module: str, library: str, install: str
+) -> None:
     program = f"""
         import sys
         from importlib import import_module

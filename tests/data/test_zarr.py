@@ -1,4 +1,4 @@
-"""A zarr store in a dictionary."""
+"""A store of zarr in a dictionary."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Make = Callable[..., DDict]
 
 
 def _in_a_loop(test: Any) -> Any:
-    """A test that is a coroutine as a function, so that no plugin is needed."""
+    """Make a function of a test that is a coroutine, so that no plugin is needed."""
 
     @functools.wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
@@ -82,7 +82,7 @@ def write_rows(array: Any, first: int, count: int) -> None:
     array[first : first + count] = np.arange(first, first + count)[:, None]
 
 
-def test_processes_write_one_array(ddict: DDict) -> None:
+def test_processes_can_write_to_the_same_array(ddict: DDict) -> None:
     array = zarr.create_array(Store(ddict), name="rows", shape=(40, 3000), chunks=(10, 3000), dtype="i8")
     processes = [Process(write_rows, (array, first, 10)) for first in range(0, 40, 10)]
     for process in processes:
@@ -104,7 +104,7 @@ def claim_and_look(ddict: DDict, queue: Queue, name: bytes) -> None:
     queue.put([ddict[f"key {number}"] for number in range(200)])
 
 
-def test_of_processes_that_set_what_is_not_there_one_does(ddict: DDict) -> None:
+def test_set_if_not_exists_succeeds_in_one_process_only(ddict: DDict) -> None:
     queue = Queue()
     processes = [Process(claim_and_look, (ddict, queue, name)) for name in (b"a", b"b", b"c")]
     for process in processes:
@@ -115,7 +115,7 @@ def test_of_processes_that_set_what_is_not_there_one_does(ddict: DDict) -> None:
         assert process.join() == 0
 
 
-def test_a_group_with_attributes_and_shards(ddict: DDict) -> None:
+def test_a_group_with_attributes_and_shards_can_be_stored(ddict: DDict) -> None:
     root = zarr.open_group(Store(ddict), mode="w")
     data = np.random.default_rng(1).integers(0, 100, (64, 64))
     array = root.create_array("a/b", shape=data.shape, chunks=(8, 8), shards=(32, 32), dtype=data.dtype)
@@ -127,14 +127,14 @@ def test_a_group_with_attributes_and_shards(ddict: DDict) -> None:
     assert [name for name, _ in again.groups()] == ["a"]
 
 
-def test_format_2(ddict: DDict) -> None:
+def test_zarr_format_2_is_supported(ddict: DDict) -> None:
     array = zarr.create_array(Store(ddict), shape=(4,), chunks=(2,), dtype="f4", zarr_format=2)
     array[:] = 1.5
     assert ".zarray" in ddict
     assert zarr.open_array(Store(ddict), mode="r")[:].tolist() == [1.5] * 4
 
 
-def test_other_keys_are_left_alone(ddict: DDict) -> None:
+def test_keys_that_are_not_of_zarr_are_ignored(ddict: DDict) -> None:
     ddict.update({1: "number", (2, "a"): "pair"})
     zarr.open_group(Store(ddict), mode="w").create_group("inner")
     assert sorted(asyncio.run(_listed(Store(ddict)))) == ["inner/zarr.json", "zarr.json"]
@@ -150,7 +150,7 @@ async def _listed(store: Store) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_parts_of_values(ddict: DDict, size: int) -> None:
+def test_parts_of_values_can_be_read(ddict: DDict, size: int) -> None:
     data = np.random.default_rng(1).bytes(size)
     ddict["key"] = data
     store = Store(ddict)
@@ -167,7 +167,7 @@ def test_parts_of_values(ddict: DDict, size: int) -> None:
     assert part(SuffixByteRequest(size + 3)) == data
 
 
-def test_a_store_of_its_own(make: Make) -> None:
+def test_a_store_can_create_its_own_dictionary(make: Make) -> None:
     store = Store(1, 1, 2**22, read_only=False)
     ddict = make()
     assert store != Store(ddict)
@@ -191,7 +191,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("managers", [1, 3])
-def test_a_folder_is_loaded(folder: Path, managers: int) -> None:
+def test_a_folder_is_loaded_into_a_store(folder: Path, managers: int) -> None:
     store = Store(managers, path=folder, nloaders=2)
     expected = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     assert store.wait_on_load(60) == expected
@@ -203,7 +203,7 @@ def test_a_folder_is_loaded(folder: Path, managers: int) -> None:
 
 
 class TestBeforeItIsLoaded:
-    """A store whose loaders have been held up: a named pipe among the files, which nobody writes yet."""
+    """A store whose loaders are blocked: a named pipe without a writer is among the files."""
 
     @pytest.fixture
     def pipe(self, folder: Path) -> Path:
@@ -232,7 +232,7 @@ class TestBeforeItIsLoaded:
         pipe.write_bytes(b"")
         store.wait_on_load(30)
 
-    def test_chunks_written_meanwhile_are_kept(self, store: Store, folder: Path, pipe: Path) -> None:
+    def test_chunks_written_during_loading_are_kept(self, store: Store, folder: Path, pipe: Path) -> None:
         array = zarr.open_array(store, path="x")
         array[:] = 7.0
         asyncio.run(store.set_if_not_exists("y/zarr.json", cpu.Buffer.from_bytes(b"mine")))
@@ -241,7 +241,7 @@ class TestBeforeItIsLoaded:
         assert np.all(array[:] == 7.0)
         assert np.array_equal(zarr.open_array(store, path="y")[:], zarr.open_array(folder, path="y", mode="r")[:])
 
-    def test_to_delete_waits_for_the_loaders(self, store: Store, pipe: Path) -> None:
+    def test_delete_waits_for_the_loaders(self, store: Store, pipe: Path) -> None:
         with pytest.raises(TimeoutError, match="was not loaded within"):
             asyncio.run(store.delete("x/zarr.json"))
         pipe.write_bytes(b"")
@@ -251,7 +251,7 @@ class TestBeforeItIsLoaded:
         assert sorted(store.keys())[:2] == ["a pipe", "x/c/0/0"]
 
 
-def test_the_time_that_reading_takes(ddict: DDict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reads_are_timed_and_printed(ddict: DDict, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(ddict)
     array = zarr.create_array(store, shape=(4,), chunks=(2,), dtype="f4")
     array[:] = 1.0
@@ -263,7 +263,7 @@ def test_the_time_that_reading_takes(ddict: DDict, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "get c/0\n"
 
 
-def test_a_frozen_store(ddict: DDict) -> None:
+def test_a_frozen_store_refuses_deletion_until_it_is_unfrozen(ddict: DDict) -> None:
     store = Store(ddict)
     ddict["key"] = b"value"
     ddict.freeze()
@@ -274,7 +274,7 @@ def test_a_frozen_store(ddict: DDict) -> None:
     assert store.keys() == []
 
 
-def test_folders_that_cannot_be_loaded(folder: Path) -> None:
+def test_folders_that_cannot_be_loaded_raise_errors(folder: Path) -> None:
     with pytest.raises(OSError, match="is not a folder"):
         Store(path=folder / "missing")
     with pytest.raises(RuntimeError, match="nloaders"):
@@ -285,7 +285,7 @@ def test_folders_that_cannot_be_loaded(folder: Path) -> None:
     store.destroy()
 
 
-def test_a_loader_that_fails(folder: Path) -> None:
+def test_an_error_of_a_loader_is_raised_by_wait_on_load(folder: Path) -> None:
     (folder / "large").write_bytes(b"x" * 2**25)
     store = Store(path=folder, total_mem=2**20)
     with pytest.raises(DDictFullError):
@@ -293,7 +293,7 @@ def test_a_loader_that_fails(folder: Path) -> None:
     store.destroy()
 
 
-def test_over_two_nodes(site: Site) -> None:
+def test_processes_of_two_nodes_write_an_array(site: Site) -> None:
     program = site.write(
         """
         import numpy as np, zarr

@@ -1,4 +1,4 @@
-"""Changes a replicated dictionary from all nodes while connections between the nodes break, and counts what was done.
+"""Changes a replicated dictionary from all nodes while connections between nodes break, and counts the changes.
 
 broken_links.py NODES REPLICAS
 """
@@ -31,7 +31,7 @@ def report_agent(queue: Queue) -> None:
 
 
 def break_connections(agents: list[int]) -> int:
-    """Break the connections that agents have with each other; how many."""
+    """Break the connections between the agents, and return their number."""
     ends = {}
     for agent in agents:
         for found in psutil.Process(agent).net_connections("tcp"):
@@ -45,7 +45,7 @@ def break_connections(agents: list[int]) -> int:
 
 
 def break_connection(pid: int, fd: int, peer: tuple[str, int]) -> bool:
-    """Break a process's connection, unless it has closed it meanwhile; whether it was broken."""
+    """Break a process's connection, and return True, or return False if it was already closed."""
     process = os.pidfd_open(pid)
     descriptor = LIBC.syscall(GET_DESCRIPTOR, process, fd, 0)
     os.close(process)
@@ -90,7 +90,7 @@ def work(ddict: DDict, queue: Queue, name: int) -> None:
 
 
 def look(ddict: DDict, queue: Queue) -> None:
-    """Everything as this node's copies have it."""
+    """Send all items, as the replicas of this node hold them."""
     queue.put(dict(ddict.items()))
 
 

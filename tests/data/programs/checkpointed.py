@@ -1,4 +1,4 @@
-"""A dictionary that processes of two nodes use, against a model of it, whatever they do in whatever order.
+"""Compares a dictionary that processes of two nodes use with a model, after random operations.
 
 checkpointed.py EXAMPLES STEPS
 """
@@ -32,7 +32,7 @@ RETIRED = "retired"
 
 
 class Acting:
-    """What a worker does with its handle."""
+    """The operations of a worker with its handle."""
 
     def __init__(self, ddict: DDict) -> None:
         self.ddict = ddict
@@ -72,7 +72,7 @@ class Acting:
 
 
 def number_of(value: Any) -> int | None:
-    """The number that a value shows in all its places."""
+    """Return the number that all elements of a value have."""
     if value is None or isinstance(value, int):
         return value
     assert (value == value[0]).all(), "a torn value was read"
@@ -80,7 +80,7 @@ def number_of(value: Any) -> int | None:
 
 
 def serve(commands: Queue, answers: Queue) -> None:
-    """Do what is asked for."""
+    """Execute commands and put their results into the other queue."""
     acting = Acting(commands.get())
     while True:
         what, *arguments = commands.get()
@@ -103,7 +103,7 @@ def on(node: int) -> Policy:
 
 
 class Worker:
-    """A process that uses the dictionary, and the checkpoint that it is in."""
+    """A process that uses the dictionary, and its current checkpoint."""
 
     def __init__(self, ddict: DDict, node: int) -> None:
         self.commands, self.answers = Queue(), Queue()
@@ -128,7 +128,7 @@ WORKERS = st.integers(0, 3)
 
 
 class Checkpointed(RuleBasedStateMachine):
-    """The model: of each checkpoint what was written in it; of each manager the newest checkpoint."""
+    """The model: the values written in each checkpoint, and the newest checkpoint of each manager."""
 
     @initialize(held=st.integers(1, 3), replicas=st.integers(1, 2))
     def make(self, held: int, replicas: int) -> None:
@@ -167,7 +167,7 @@ class Checkpointed(RuleBasedStateMachine):
         self.written[key][at] = value
 
     def write(self, worker: Worker, key: str, value: Any, *command: Any) -> Any:
-        """Have a worker write, unless its checkpoint is retired, which it must notice."""
+        """Let a worker write; if its checkpoint is retired, it must report that."""
         answer = worker.do(*command)
         if self.is_retired(worker.at, self.place[key]):
             assert answer == RETIRED
@@ -178,7 +178,7 @@ class Checkpointed(RuleBasedStateMachine):
         return answer
 
     def all_see(self, key: str) -> None:
-        """What was acknowledged is what everybody sees from then on, wherever it is."""
+        """Check that all workers read the acknowledged value."""
         seeing = [worker for worker in self.workers if not self.is_retired(worker.at, self.place[key])]
         reading = [worker.begin("read", key) for worker in seeing]
         assert [read() for read in reading] == [self.shown(key, worker.at) for worker in seeing]

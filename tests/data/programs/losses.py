@@ -1,4 +1,4 @@
-"""Changes a dictionary at random while processes and nodes are killed, and compares it with a dict all the time.
+"""Changes a dictionary at random while processes and nodes are killed, and compares it with a dict after each step.
 
 losses.py SEED NODES_TO_KILL
 """

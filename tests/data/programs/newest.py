@@ -1,5 +1,5 @@
-"""Reads on all nodes what one of them writes, and counts the reads that were older than a put or a read that had
-returned before they began.
+"""Reads on all nodes the values that one node writes, and counts reads that are older than a put or read that had
+returned before.
 
 newest.py linearizable|default NODES REPLICAS SECONDS NODES_TO_KILL
 """
@@ -23,8 +23,8 @@ SLOT = struct.Struct("<Q")
 
 
 class Known:
-    """What is known to have returned, by whom: in a file that the processes of all nodes, which are of one machine,
-    have in their memory."""
+    """The newest value that each process has seen, in a file that the processes of all nodes map; the nodes are
+    simulated on one machine."""
 
     def __init__(self, file: Path, slots: int) -> None:
         with open(file, "r+b") as opened:

@@ -1,6 +1,6 @@
 """Runs a command without the system calls that are newer than Linux 5.0: older_kernel.py COMMAND …
 
-They answer as on a kernel that has none, or in a container that lets only known ones through.
+These calls fail as on a kernel that lacks them, or as in a container that permits only known calls.
 """
 
 import ctypes

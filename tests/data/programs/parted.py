@@ -1,4 +1,4 @@
-"""Writes on one node what another one reads from its own copy, while the test has the holders lose each other.
+"""Writes values on one node that another one reads from its replica, while the test separates the two nodes.
 
 parted.py FOLDER
 """
@@ -17,7 +17,7 @@ SLACK = 8.0  # seconds that what is read may be behind; a node that nobody reach
 
 
 def write(ddict: DDict, folder: Path) -> None:
-    """Put growing numbers, and keep in a file which one was acknowledged last."""
+    """Put growing numbers, and keep the last acknowledged one in a file."""
     number = 0
     while not (folder / "stop").exists():
         number += 1
@@ -28,7 +28,7 @@ def write(ddict: DDict, folder: Path) -> None:
 
 
 def read(ddict: DDict, folder: Path, queue: Queue) -> None:
-    """Read until the nodes have found each other again, and the newest number; tell what was too old."""
+    """Read until some time after the nodes are connected again, and send the first and last read that was too old."""
     old, acknowledged = [], []
     whole_since = 0.0
     queue.put("begun")

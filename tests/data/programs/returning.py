@@ -1,5 +1,5 @@
-"""Changes a replicated dictionary from three nodes, of which the test takes one away and gives it back, and compares
-what the dictionary holds with what its writers were told.
+"""Changes a replicated dictionary from three nodes, one of which the test removes and returns, and compares the
+content with the replies that the writers received.
 
 returning.py FOLDER SECONDS
 """
@@ -20,7 +20,7 @@ THREADS = 6
 
 
 def write(ddict: DDict, folder: Path, name: str, seconds: float) -> None:
-    """Put growing numbers and count, and note what was answered: the number, and what fetch_add gave."""
+    """Put growing numbers and count, and record the acknowledged numbers and the results of fetch_add."""
     noted = os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     number, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
@@ -48,7 +48,7 @@ def on(host: str) -> Policy:
 
 
 def check(ddict: DDict, folder: Path) -> list[str]:
-    """What is wrong."""
+    """Return descriptions of all errors in the dictionary's content."""
     faults, befores, asked = [], [], 0
     for file in folder.glob("writer-*"):
         lines = file.read_text().splitlines()

@@ -1,5 +1,5 @@
-"""Puts messages into a queue of another node while the test keeps the two from each other: what does not arrive is
-told.
+"""Puts messages into a queue of another node while the test separates the two nodes: lost messages must raise an
+error.
 
 unreached.py FOLDER
 """
@@ -25,7 +25,7 @@ def receive(answers: Queue) -> None:
 
 
 def send(theirs: Queue, folder: Path, answers: Queue) -> None:
-    """Put numbers, until some time after the nodes have found each other."""
+    """Put numbers, until some time after the nodes are connected again."""
     number = raised = 0
     end = float("inf")
     answers.put("begun")
