@@ -9,13 +9,13 @@ from dragon.runtime.agent_client import close_with
 
 
 class Owner:
-    """What refers to its socket, and to itself."""
+    """An object that refers to its socket and to itself."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection, self.myself = connection, self
 
 
-def test_a_connection_that_the_garbage_collector_finds_is_closed_without_a_warning() -> None:
+def test_a_connection_in_a_reference_cycle_is_closed_without_a_warning() -> None:
     here, there = socket.socketpair()
     close_with(Owner(here), here)
     del here

@@ -136,7 +136,7 @@ def test_changes_of_the_program_reach_running_processes(launch: Launch) -> None:
     assert printed == "(1, {'a': 1}, 1, 1, 'here', 'first')\n(2, {'a': 2}, 2, 3, 'here', 'second')\n"
 
 
-def test_objects_that_share_others_share_them_there(launch: Launch) -> None:
+def test_objects_that_share_others_also_share_them_in_a_worker(launch: Launch) -> None:
     printed = launch("""
         import multiprocessing as mp
         import dragon
@@ -160,7 +160,7 @@ def test_objects_that_share_others_share_them_there(launch: Launch) -> None:
     assert printed == "[1, 2, 3]\n"
 
 
-def test_functions_of_a_program_that_is_imported_share_its_globals_with_those_sent_by_value(site: Site) -> None:
+def test_imported_functions_share_globals_with_functions_sent_by_value(site: Site) -> None:
     printed = site.python("""
         import multiprocessing as mp
         import dragon
@@ -189,7 +189,7 @@ def test_functions_of_a_program_that_is_imported_share_its_globals_with_those_se
     assert text_of(printed) == "('loaded', 'from main', ('loaded', 'from main'))\nloaded\nNone\n"
 
 
-def test_a_queue_that_functions_use_is_let_go_of(site: Site) -> None:
+def test_a_queue_that_sent_functions_use_is_released(site: Site) -> None:
     printed = site.python("""
         import multiprocessing as mp
         import dragon
@@ -212,7 +212,7 @@ def test_a_queue_that_functions_use_is_let_go_of(site: Site) -> None:
     assert text_of(printed) == "False\n"
 
 
-def test_processes_that_run_the_same_program_keep_their_globals_apart(site: Site) -> None:
+def test_processes_that_run_the_same_program_have_separate_globals(site: Site) -> None:
     printed = site.dragon(
         "--no-label",
         site.write("""
@@ -247,7 +247,7 @@ def test_processes_that_run_the_same_program_keep_their_globals_apart(site: Site
     assert text_of(printed) == "1 10\n2 20\n0\n"
 
 
-def test_a_function_that_a_process_makes_takes_its_globals_along(site: Site) -> None:
+def test_a_function_returned_by_a_worker_uses_the_globals_of_the_caller(site: Site) -> None:
     printed = site.python("""
         import multiprocessing as mp
         import dragon

@@ -1,4 +1,4 @@
-"""Claims of several programs on what they share: who is counted, and that nothing is left of those that end."""
+"""Claims of several programs on a shared resource: which ones are counted, and their removal when programs end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 def others(claim: Claim) -> list[bytes]:
-    """What all but this one have claimed."""
+    """Return the values of all other claims."""
     found: list[bytes] = []
 
     def look(claimed: list[bytes]) -> bytes:
@@ -43,7 +43,7 @@ def others(claim: Claim) -> list[bytes]:
 
 @contextmanager
 def program(text: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Another program, which has claimed this, and ends with the end of its input."""
+    """Run another program that has a claim with this value and ends with the end of its input."""
     running = subprocess.Popen([sys.executable, "-c", CLAIMING, text], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with running:
         assert running.stdout is not None
@@ -63,14 +63,14 @@ def test_claims_of_one_process_see_each_other() -> None:
     assert find_runs() == []
 
 
-def test_a_claim_on_something_else_is_not_counted() -> None:
+def test_a_claim_on_another_resource_is_not_counted() -> None:
     cores, memory = Claim("cores"), Claim("memory")
     assert others(cores) == others(memory) == []
     cores.close()
     memory.close()
 
 
-def test_another_programs_claim_counts_until_it_ends() -> None:
+def test_the_claim_of_another_program_counts_until_it_ends() -> None:
     mine = Claim("cores")
     with program("theirs"):
         assert others(mine) == [b"theirs"]
@@ -91,7 +91,7 @@ def test_claims_of_a_killed_program_are_released_and_removed() -> None:
     assert find_runs() == []
 
 
-def test_nobody_waits_for_a_program_that_is_claiming() -> None:
+def test_settle_returns_at_once_while_another_claim_is_being_settled() -> None:
     one, two = Claim("cores"), Claim("cores")
     tried = []
 
@@ -106,7 +106,7 @@ def test_nobody_waits_for_a_program_that_is_claiming() -> None:
     two.close()
 
 
-def test_a_forked_process_gives_nothing_back() -> None:
+def test_a_forked_child_does_not_release_claims_of_its_parent() -> None:
     one, two = Claim("cores"), Claim("cores")
     others(one)
     pid = os.fork()
@@ -127,6 +127,6 @@ def test_a_closed_claim_cannot_be_used() -> None:
     assert not Path(os.environ["TMPDIR"], f"dragon-{os.getuid()}").exists()
 
 
-def test_a_name_that_is_no_file_name_is_refused() -> None:
+def test_a_claim_with_an_invalid_name_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'\.\./cores' cannot be the name of a claim"):
         Claim("../cores")

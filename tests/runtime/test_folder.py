@@ -28,7 +28,7 @@ PROGRAM = """
 
 @pytest.fixture
 def session() -> Iterator[Path]:
-    """The folder of the user's login sessions, which may be there already."""
+    """The folder of the user's login sessions, which is created if it does not exist."""
     folder = Path(f"/run/user/{os.getuid()}")
     made = []
     for each in (folder.parent, folder):
@@ -42,7 +42,7 @@ def session() -> Iterator[Path]:
         each.rmdir()
 
 
-def test_a_run_needs_no_folder_that_goes_with_the_login_session(site: Site, session: Path) -> None:
+def test_a_run_does_not_use_the_folder_of_the_login_session(site: Site, session: Path) -> None:
     done = site.run(
         sys.executable, site.write(PROGRAM), stdin=subprocess.DEVNULL, env={"XDG_RUNTIME_DIR": str(session)}
     )
@@ -50,7 +50,7 @@ def test_a_run_needs_no_folder_that_goes_with_the_login_session(site: Site, sess
     assert not done.stdout.startswith(str(session))
 
 
-def test_cleaners_of_temporary_folders_are_kept_out_of_it(
+def test_the_folder_of_a_run_is_locked_against_cleaners_of_temporary_folders(
     site: Site, wait_until: Callable[[Callable[[], object]], None]
 ) -> None:
     process = site.start(sys.executable, site.write(PROGRAM), stdin=subprocess.PIPE)
@@ -63,7 +63,7 @@ def test_cleaners_of_temporary_folders_are_kept_out_of_it(
 
 
 @pytest.mark.parametrize("nodes", ["", "--nodes 2"], ids=["one node", "two nodes"])
-def test_a_full_disk_is_told_by_the_file_that_cannot_be_written(site: Site, nodes: str) -> None:
+def test_the_error_about_a_full_disk_names_the_file(site: Site, nodes: str) -> None:
     if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
         pytest.skip("mount namespaces are not permitted here")
     full = Path(site.environment["XDG_RUNTIME_DIR"])
@@ -91,7 +91,7 @@ def in_a_read_only_system(site: Site, shared: str, *command: str | Path) -> subp
 
 
 @pytest.mark.parametrize("options", [[], ["--nodes", "2"]])
-def test_where_all_folders_are_read_only_but_shared_memory_a_run_is_there(site: Site, options: list[str]) -> None:
+def test_a_run_uses_shared_memory_if_all_other_folders_are_read_only(site: Site, options: list[str]) -> None:
     program = site.write(PROGRAM)
     done = in_a_read_only_system(site, "rw", sys.executable, "-m", "dragon", *options, program)
     assert done.stdout.startswith("/dev/shm/dragon-"), done.stderr
@@ -99,7 +99,7 @@ def test_where_all_folders_are_read_only_but_shared_memory_a_run_is_there(site: 
 
 
 @pytest.mark.parametrize("options", [[], ["--nodes", "2"]])
-def test_where_all_folders_are_read_only_it_is_said_that_a_run_needs_one(site: Site, options: list[str]) -> None:
+def test_an_error_says_that_a_run_needs_a_writable_folder(site: Site, options: list[str]) -> None:
     program = site.write(PROGRAM)
     done = in_a_read_only_system(site, "ro", sys.executable, "-m", "dragon", *options, program)
     assert done.returncode == 1
@@ -134,7 +134,7 @@ OFFERING = """
 
 @pytest.mark.parametrize(("way", "printed"), [("ends", "0 False"), ("killed", "-9 True")])
 @pytest.mark.parametrize("nodes", [[], ["--nodes", "2"]])
-def test_sockets_of_multiprocessing_are_gone_after_the_run(
+def test_sockets_of_multiprocessing_are_removed_after_the_run(
     site: Site, nodes: list[str], way: str, printed: str
 ) -> None:
     temporary = site.folder / "t"
@@ -144,7 +144,7 @@ def test_sockets_of_multiprocessing_are_gone_after_the_run(
     assert list(temporary.iterdir()) == []
 
 
-def test_a_guest_of_a_run_keeps_its_sockets_when_the_run_ends(site: Site) -> None:
+def test_a_program_that_joined_a_run_has_its_own_folder_for_sockets(site: Site) -> None:
     guest = site.write(
         """
         import os, sys

@@ -42,7 +42,7 @@ def run(user: int, hosts: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("user", [0, 65534])
-def test_a_name_of_its_own(user: int) -> None:
+def test_a_process_can_have_its_own_host_name(user: int) -> None:
     if user and os.getuid():
         pytest.skip("only root can become another user")
     before = socket.gethostname()
@@ -58,7 +58,7 @@ def test_a_name_of_its_own(user: int) -> None:
     assert socket.gethostname() == before
 
 
-def test_where_it_is_not_permitted_the_name_stays(
+def test_a_process_keeps_its_host_name_with_a_warning_if_a_change_is_not_permitted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(host_name, "_rename", lambda *_: 1)

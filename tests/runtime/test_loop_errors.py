@@ -32,17 +32,17 @@ async def write_too_late() -> None:
         transport.write_eof()
 
 
-def test_a_connection_that_is_closed_already_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_a_closed_connection_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(RuntimeError) as closed:
         uvloop.run(write_too_late())
     assert reported(caplog, closed.value) == []
 
 
-def test_other_errors_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_errors_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     assert reported(caplog, ValueError("no such thing")) == ["Fatal error on transport"]
 
 
-def test_an_error_that_comes_again_and_again_is_told_once_and_does_not_keep_the_loop_busy(
+def test_a_repeated_error_is_reported_once_and_does_not_keep_the_loop_busy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     calls = 0

@@ -1,4 +1,4 @@
-"""What can be derived from the source of a main program, by a table of examples."""
+"""The properties that are derived from the source of a main program, with a table of examples."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOT_GUARDED = [
 
 
 @pytest.mark.parametrize("source", GUARDED)
-def test_a_program_that_looks_at_its_name_is_guarded(source: str) -> None:
+def test_a_program_that_tests_its_name_is_guarded(source: str) -> None:
     assert MainSource(source.encode("latin-1")).is_guarded
 
 

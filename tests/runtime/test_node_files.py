@@ -1,4 +1,4 @@
-"""A file that several programs have in common: who has the same one, and that nothing is left of those that end."""
+"""Files that several programs of a node share: which programs share a file, and its removal when they end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("own_folders")
 
 @contextmanager
 def program() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Another program that has the file, and its path there. It ends with the end of its input."""
+    """Run another program that has the file until the end of its input; yield the program and the file's path."""
     running = subprocess.Popen([sys.executable, "-c", HAVING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with running:
         assert running.stdout is not None
@@ -37,7 +37,7 @@ def program() -> Iterator[tuple[subprocess.Popen[str], str]]:
             running.communicate()
 
 
-def test_programs_that_name_the_same_file_have_it_in_common() -> None:
+def test_programs_that_use_the_same_name_share_the_file() -> None:
     file = NodeFile("table", 16)
     with program() as (_, path), open(path, "r+b") as theirs:
         theirs.write(b"seen")
@@ -47,7 +47,7 @@ def test_programs_that_name_the_same_file_have_it_in_common() -> None:
     assert find_runs() == []
 
 
-def test_it_stays_when_the_one_that_made_it_has_closed_it() -> None:
+def test_a_file_remains_when_its_creator_closes_it() -> None:
     first = NodeFile("table", 16)
     first.path.write_bytes(b"kept")
     second = NodeFile("table", 16)
@@ -58,7 +58,7 @@ def test_it_stays_when_the_one_that_made_it_has_closed_it() -> None:
     third.close()
 
 
-def test_another_name_is_another_file() -> None:
+def test_files_with_different_names_are_different() -> None:
     one, other = NodeFile("one", 1), NodeFile("other", 1)
     one.path.write_bytes(b"1")
     assert other.path.read_bytes() == b"\0"
@@ -77,12 +77,12 @@ def test_files_of_a_killed_program_are_removed_at_the_next_search() -> None:
     assert find_runs() == []
 
 
-def test_only_its_user_can_open_it() -> None:
+def test_a_file_can_be_opened_only_by_its_user() -> None:
     file = NodeFile("table", 1)
     assert file.path.stat().st_mode & 0o077 == 0
     file.close()
 
 
-def test_a_name_that_is_no_identifier_is_refused() -> None:
+def test_a_file_name_that_is_not_an_identifier_is_refused() -> None:
     with pytest.raises(ValueError, match="'a/b' cannot be the name of a file: use letters, digits and underscores"):
         NodeFile("a/b", 1)

@@ -14,12 +14,12 @@ from dragon.runtime.nodes import node_at, run_nodes, same_host, write_nodes
 from dragon.runtime.run import this_run
 
 
-def test_without_a_list_the_run_is_this_machine() -> None:
+def test_a_run_without_a_list_of_nodes_is_this_machine() -> None:
     (node,) = run_nodes()
     assert (node.host_name, node.index) == (os.uname().nodename, 0)
 
 
-def test_the_system_is_all_nodes(set_nodes: SetNodes) -> None:
+def test_the_system_has_all_nodes(set_nodes: SetNodes) -> None:
     set_nodes(described(0, cpus=2, gpus=0), described(1, cpus=3, gpus=2), own=1)
     system = System()
     assert (system.nnodes, system.nodes) == (2, [100, 101])
@@ -32,7 +32,7 @@ def test_the_system_is_all_nodes(set_nodes: SetNodes) -> None:
     ]
 
 
-def test_a_node_by_name_id_or_place(set_nodes: SetNodes) -> None:
+def test_a_node_is_found_by_name_id_or_index(set_nodes: SetNodes) -> None:
     set_nodes(described(0), described(1), own=1)
     assert current().hostname == Node("localhost").hostname == Node("node1").hostname == Node(101).hostname
     assert Node("node0").ip == ["10.0.0.0"]
@@ -43,14 +43,14 @@ def test_a_node_by_name_id_or_place(set_nodes: SetNodes) -> None:
         node_at(2)
 
 
-def test_a_changed_list_is_read_again(set_nodes: SetNodes) -> None:
+def test_a_changed_list_of_nodes_is_read_again(set_nodes: SetNodes) -> None:
     set_nodes(described(0), described(1))
     assert run_nodes() is run_nodes()
     write_nodes(this_run().folder, [described(1)])
     assert [node.index for node in run_nodes()] == [1]
 
 
-def test_a_written_list_is_read(set_nodes: SetNodes) -> None:
+def test_a_list_of_nodes_is_read_as_it_was_written(set_nodes: SetNodes) -> None:
     node = described(0, gpus=2, gpu_vendor="intel", real_cpus=[1], gpu_variable="X")
     node.gpus = [0, 0.0, 1.1]
     set_nodes(node)
@@ -77,5 +77,5 @@ def test_a_process_that_is_not_yet_a_member_reads_the_list_of_its_run(
         ("n11.a", "n1.a", False),
     ],
 )
-def test_names_of_the_same_host(one: str, other: str, same: bool) -> None:
+def test_short_and_full_names_of_the_same_host_match(one: str, other: str, same: bool) -> None:
     assert same_host(one, other) is same is same_host(other, one)

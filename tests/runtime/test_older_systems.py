@@ -1,4 +1,4 @@
-"""Kernels and C libraries that lack what newer ones have: those of long-lived clusters, conda, uv and containers."""
+"""Kernels and C libraries without newer functions, as on older clusters, and in conda, uv and containers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ PRINTED = ["[0, 1, 4, 9]", "True", "[]", "1 None -15", "[0, 0, 0, 0]", "15"]
 
 @pytest.fixture
 def without_calls(site: Site) -> list[str | Path]:
-    """What comes before a command that finds neither the kernel's newer system calls nor Python's names for them."""
+    """The command prefix with which a program has neither newer system calls nor Python's functions for them."""
     before: list[str | Path] = [sys.executable, OLDER_KERNEL, "env", f"PYTHONPATH={site.folder}"]
     site.write(OLDER_LIBRARY, "sitecustomize.py")
     tried = subprocess.run(
@@ -97,7 +97,7 @@ def without_calls(site: Site) -> list[str | Path]:
 
 
 @pytest.mark.parametrize("command", [[], ["-m", "dragon"], ["-m", "dragon", "--nodes", "2"]], ids=" ".join)
-def test_programs_run_where_ends_of_processes_have_to_be_watched(
+def test_programs_run_without_the_system_calls_for_process_descriptors(
     site: Site, without_calls: list[str | Path], command: list[str]
 ) -> None:
     done = site.run(*without_calls, sys.executable, *command, site.write(PROGRAM))
@@ -105,7 +105,7 @@ def test_programs_run_where_ends_of_processes_have_to_be_watched(
     assert (done.stdout.splitlines(), done.stderr) == (PRINTED, "")
 
 
-def test_the_run_ends_with_its_killed_program(site: Site, without_calls: list[str | Path]) -> None:
+def test_a_run_ends_when_its_program_is_killed(site: Site, without_calls: list[str | Path]) -> None:
     program = "import time, dragon.native as n; n.Queue().put(1); print('there', flush=True); time.sleep(1000)"
     process = site.start(*without_calls, sys.executable, site.write(program))
     assert process.stdout is not None

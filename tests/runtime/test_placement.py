@@ -1,4 +1,4 @@
-"""From a policy to a node, its CPUs and devices, on nodes that are described here."""
+"""The choice of a node, CPUs and devices by a policy, with described nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def on(name: str, **fields: object) -> Policy:
 
 
 def group(*policies: Policy | None, policy: Policy | None = None) -> list[Placed]:
-    """The places of a group with a member per policy."""
+    """Return the places of a group with one member for each policy."""
     members = placement.members("g", [Policy.merge(policy, p) for p in policies])
     return [place(p, policy, member=member) for p, member in zip(policies, members, strict=True)]
 
@@ -42,19 +42,19 @@ def one_node(set_nodes: SetNodes) -> None:
 
 
 @pytest.mark.usefixtures("one_node")
-def test_gpus_are_given_through_the_vendors_variable() -> None:
+def test_gpus_are_assigned_with_the_variable_of_the_vendor() -> None:
     placed = place(Policy(gpu_affinity=[3, 1], cpu_affinity=[2]))
     assert placed.cpus == [2]
     assert placed.environment == {"CUDA_VISIBLE_DEVICES": "3,1"}
 
 
 @pytest.mark.usefixtures("one_node")
-def test_another_variable_can_be_asked_for() -> None:
+def test_a_policy_can_name_another_variable_for_gpus() -> None:
     assert place(Policy(gpu_affinity=[0], gpu_env_str="MY_DEVICES")).environment == {"MY_DEVICES": "0"}
 
 
 @pytest.mark.usefixtures("one_node")
-def test_nothing_is_set_where_nothing_is_asked_for() -> None:
+def test_nothing_is_set_without_a_policy() -> None:
     placed = place(None)
     assert (placed.cpus, placed.mask, placed.environment) == ([], [], {})
 
@@ -73,7 +73,7 @@ def test_a_tile_is_a_fraction_of_a_device(set_nodes: SetNodes) -> None:
 
 
 @pytest.mark.usefixtures("one_node")
-def test_missing_devices_are_left_out_and_named_once() -> None:
+def test_missing_devices_are_left_out_with_one_warning() -> None:
     with pytest.warns(RuntimeWarning, match=r"no CPUs 4-7 \(there are 0-3\) and no GPUs 9 \(there are 0-3\)"):
         placed = place(Policy(cpu_affinity=list(range(2, 8)), gpu_affinity=[0, 9]))
     assert placed.cpus == [2, 3]
@@ -82,7 +82,7 @@ def test_missing_devices_are_left_out_and_named_once() -> None:
 
 
 @pytest.mark.usefixtures("one_node")
-def test_several_placements_can_be_warned_of_together() -> None:
+def test_several_placements_can_have_a_common_warning() -> None:
     with pytest.warns(RuntimeWarning, match="no CPUs 4, 5 ") as caught:
         place_together(Policy(cpu_affinity=[4]), Policy(cpu_affinity=[5]))
     assert len(caught) == 1
@@ -93,7 +93,7 @@ def place_together(*policies: Policy) -> None:
         group(*policies)
 
 
-def test_nodes_that_lack_the_same_are_told_of_together(set_nodes: SetNodes) -> None:
+def test_nodes_without_the_same_devices_have_a_common_warning(set_nodes: SetNodes) -> None:
     set_nodes(*(described(i) for i in range(3)))
     with pytest.warns(RuntimeWarning, match=r"node0\S+, node1\S+, node2\S+ have no CPUs 9 ") as caught:
         place_together(*[Policy(cpu_affinity=[9])] * 3)
@@ -101,7 +101,7 @@ def test_nodes_that_lack_the_same_are_told_of_together(set_nodes: SetNodes) -> N
 
 
 @pytest.mark.usefixtures("one_node")
-def test_with_strict_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_devices_raise_an_error_with_dragon_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGON_STRICT", "1")
     with pytest.raises(PolicyError, match="no GPUs 9"):
         place(Policy(gpu_affinity=[9]))
@@ -112,7 +112,7 @@ def test_affinities_are_checked_against_the_chosen_node(set_nodes: SetNodes) -> 
     assert place(on("node1", cpu_affinity=[7], gpu_affinity=[7])).cpus == [7]
 
 
-def test_cpus_of_a_rehearsed_node_are_mapped_onto_what_exists(set_nodes: SetNodes) -> None:
+def test_cpus_of_a_simulated_node_are_mapped_onto_existing_cpus(set_nodes: SetNodes) -> None:
     set_nodes(described(0, cpus=32, real_cpus=[2, 5]))
     placed = place(Policy(cpu_affinity=[8, 9, 10]))
     assert (placed.cpus, placed.mask) == ([8, 9, 10], [2, 5])
@@ -129,7 +129,7 @@ def test_short_and_full_names_mean_the_same_host(set_nodes: SetNodes, name: str)
     assert place(Policy(host_name=name)).node.index == 1
 
 
-def test_localhost_is_the_callers_node(set_nodes: SetNodes) -> None:
+def test_localhost_is_the_node_of_the_caller(set_nodes: SetNodes) -> None:
     set_nodes(described(0), described(1), own=1)
     assert place(on("localhost")).node.index == 1
     assert place(Policy(placement=Policy.Placement.LOCAL)).node.index == 1
@@ -162,7 +162,7 @@ def test_a_lost_node_is_not_used(set_nodes: SetNodes) -> None:
 # ---- over several nodes
 
 
-def test_processes_of_their_own_go_round_from_the_callers_node(
+def test_single_processes_are_placed_round_robin_from_the_node_of_the_caller(
     set_nodes: SetNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_nodes(described(0), described(1), described(2), own=1)
@@ -170,18 +170,18 @@ def test_processes_of_their_own_go_round_from_the_callers_node(
     assert indices([place(None) for _ in range(5)]) == [1, 2, 0, 1, 2]
 
 
-def test_members_without_a_node_are_spread_among_themselves(set_nodes: SetNodes) -> None:
+def test_members_without_a_chosen_node_are_spread_independently_of_the_others(set_nodes: SetNodes) -> None:
     set_nodes(described(0), described(1))
     placed = group(None, on("node1"), None, on("node1"), None, on("node0"), None)
     assert indices(placed) == [0, 1, 1, 1, 0, 0, 1]
 
 
-def test_a_block_fills_one_node_after_the_other(set_nodes: SetNodes) -> None:
+def test_block_distribution_fills_one_node_after_the_other(set_nodes: SetNodes) -> None:
     set_nodes(described(0, cpus=2), described(1, cpus=3))
     assert indices(group(*[None] * 8, policy=Policy(distribution=BLOCK))) == [0, 0, 1, 1, 1, 0, 1, 0]
 
 
-def test_the_levels_of_a_policy(set_nodes: SetNodes) -> None:
+def test_policies_of_templates_groups_and_threads_are_merged_in_this_order(set_nodes: SetNodes) -> None:
     set_nodes(described(0), described(1))
     below = Policy(gpu_affinity=[1], cpu_affinity=[1], gpu_env_str="BELOW")
     with below:
@@ -194,7 +194,9 @@ def test_the_levels_of_a_policy(set_nodes: SetNodes) -> None:
     assert place(None).source == "global"
 
 
-def test_a_blocks_policy_reaches_the_children_of_children(set_nodes: SetNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_policy_of_a_with_block_applies_to_children_of_children(
+    set_nodes: SetNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_nodes(described(0), described(1))
     with on("node1", cpu_affinity=[1]):
         inherited = place(None).environment
@@ -205,7 +207,7 @@ def test_a_blocks_policy_reaches_the_children_of_children(set_nodes: SetNodes, m
         assert (place(None).node.index, place(None).cpus) == (1, [2])
 
 
-def test_a_member_keeps_the_policy_of_the_thread_that_made_the_group(set_nodes: SetNodes) -> None:
+def test_a_member_keeps_the_policy_of_the_thread_that_created_the_group(set_nodes: SetNodes) -> None:
     set_nodes(described(0), described(1))
     with on("node1"):
         (member,) = placement.members("pool", [None])
@@ -229,7 +231,7 @@ clusters = st.lists(st.integers(1, 6), min_size=1, max_size=6).map(
 
 
 @given(clusters, st.integers(0, 60), st.integers(0, 5))
-def test_round_robin_differs_by_at_most_one_per_node(nodes: list, count: int, start: int) -> None:  # type: ignore[type-arg]
+def test_round_robin_counts_differ_by_at_most_one_between_nodes(nodes: list, count: int, start: int) -> None:  # type: ignore[type-arg]
     chosen = [choose(nodes, i, ROUNDROBIN, start % len(nodes)).index for i in range(count)]
     counts = [chosen.count(node.index) for node in nodes]
     assert sum(counts) == count
@@ -238,7 +240,7 @@ def test_round_robin_differs_by_at_most_one_per_node(nodes: list, count: int, st
 
 
 @given(clusters, st.integers(0, 60))
-def test_a_block_leaves_no_cpu_of_an_earlier_node_free(nodes: list, count: int) -> None:  # type: ignore[type-arg]
+def test_block_distribution_uses_all_cpus_of_a_node_before_the_next(nodes: list, count: int) -> None:  # type: ignore[type-arg]
     chosen = [choose(nodes, i, BLOCK).index for i in range(count)]
     total = sum(node.num_cpus for node in nodes)
     assert chosen[:total] == sorted(chosen[:total])

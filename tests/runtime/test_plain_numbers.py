@@ -1,4 +1,4 @@
-"""Numbers that programs give: NumPy's are numbers, and what is none is said to be none."""
+"""Numbers as arguments: those of NumPy are accepted, and an error names an argument that is not a number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ mp = multiprocessing.get_context("dragon")
 
 
 @pytest.mark.parametrize("walltime", [np.int64(20), np.float32(20), np.float64(20)])
-def test_a_group_takes_numpys_numbers(walltime: Any) -> None:
+def test_a_group_accepts_numpys_numbers(walltime: Any) -> None:
     group = ProcessGroup(walltime=walltime, policy=Policy(cpu_affinity=[np.int64(0)]), ignore_error_on_exit=True)
     group.add_process(np.int64(2), ProcessTemplate("sleep", [60]))
     group.init()
@@ -35,14 +35,14 @@ def test_a_group_takes_numpys_numbers(walltime: Any) -> None:
     group.close(np.float32(1))
 
 
-def test_a_process_takes_numpys_numbers() -> None:
+def test_a_process_accepts_numpys_numbers() -> None:
     process = Process("sleep", [60])
     process.start()
     process.send_signal(np.int64(signal.SIGKILL))
     assert process.join(np.float32(10)) == -9
 
 
-def test_pools_take_numpys_numbers() -> None:
+def test_pools_accept_numpys_numbers() -> None:
     with mp.Pool(np.int64(1), maxtasksperchild=np.int64(9)) as pool:
         assert pool.map_async(abs, [-1, -2], np.int64(1)).get(np.float32(10)) == [1, 2]
     native = Pool(policy=[Policy()], processes_per_policy=np.int64(1))
@@ -50,7 +50,7 @@ def test_pools_take_numpys_numbers() -> None:
     native.join(np.float32(10))
 
 
-def test_queues_and_what_synchronises_take_numpys_numbers() -> None:
+def test_queues_and_synchronization_objects_accept_numpys_numbers() -> None:
     for queue in (Queue(np.int64(1)), mp.Queue(np.int64(1))):
         queue.put(1, True, np.float32(1))
         assert queue.full()
@@ -59,14 +59,14 @@ def test_queues_and_what_synchronises_take_numpys_numbers() -> None:
     assert len(Array("i", np.int64(3))) == len(mp.Array("i", np.int64(3))) == 3
 
 
-def test_a_dictionary_takes_numpys_numbers() -> None:
+def test_a_dictionary_accepts_numpys_numbers() -> None:
     one = np.int64(1)
     with DDict(one, one, np.int64(2**24), timeout=np.float32(9), working_set_size=np.int64(2)) as d:
         d["key"] = 1
         assert DDict.attach(d.serialize(), timeout=np.float32(2))["key"] == 1
 
 
-def test_a_batch_takes_numpys_numbers() -> None:
+def test_a_batch_accepts_numpys_numbers() -> None:
     with Batch(num_nodes=np.int64(1), workers_per_node=np.int64(1)) as batch:
         task = batch.options(timeout=np.float32(30)).function(abs, -1)
         job = batch.job([(np.int64(1), ProcessTemplate("true"))])
@@ -95,21 +95,21 @@ def task() -> Any:
         (lambda: lookup("localhost", "run", timeout_in="now"), "timeout_in"),  # type: ignore[arg-type]
     ],
 )
-def test_a_time_that_is_none_is_named(ask: Callable[[], Any], name: str) -> None:
+def test_the_error_about_an_invalid_time_names_the_argument(ask: Callable[[], Any], name: str) -> None:
     with pytest.raises(TypeError, match=f"{name} must be a number of seconds, or None, not 'now'"):
         ask()
 
 
-def test_a_tasks_time_that_is_none_is_named(task: Any) -> None:
+def test_the_error_about_an_invalid_timeout_of_a_task_names_it(task: Any) -> None:
     with pytest.raises(TypeError, match="timeout must be a number of seconds, or None, not 'now'"):
         task.get(timeout="now")
 
 
-def test_a_name_of_a_run_that_is_none_is_named() -> None:
+def test_the_name_of_a_run_must_be_a_string() -> None:
     with pytest.raises(TypeError, match="the name of a run is a string, not 5"):
         lookup("localhost", 5)  # type: ignore[arg-type]
 
 
-def test_an_array_that_no_memory_can_hold_is_refused() -> None:
+def test_an_array_larger_than_any_memory_is_refused() -> None:
     with pytest.raises(MemoryError, match="8000000000000000 bytes are more than"):
         Array("d", 10**15)

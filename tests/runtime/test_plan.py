@@ -1,4 +1,4 @@
-"""The plan of placements, and how it is shown."""
+"""The plan of placements, and its output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def work() -> None:
 
 
 class Unstarted:
-    """Stands for a process that was asked for; it ends when it is sent a signal."""
+    """A substitute for a requested process; it ends when it gets a signal."""
 
     def __init__(self, request: Spawn, descriptors: Any = ()) -> None:
         self.request, self.puid, self.name, self.pid = request, request.puid, request.name, 1
@@ -53,7 +53,7 @@ class Unstarted:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Unstarted]]:
-    """The processes that would have been started."""
+    """The processes that were requested but not started."""
     result: list[Unstarted] = []
 
     def start(request: Spawn, descriptors: Any = ()) -> Unstarted:
@@ -69,7 +69,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Unstarted]]:
 
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, set_nodes: SetNodes) -> Callable[[], list[PlanRecord]]:
-    """Two nodes, and the record of what was placed on them."""
+    """A function that returns the recorded placements on two nodes."""
     set_nodes(described(0), described(1, cpus=32, real_cpus=[0, 1]))
     monkeypatch.setenv("DRAGON_PLAN", str(tmp_path / "plan"))
     return lambda: read_plan(tmp_path / "plan")
@@ -91,7 +91,7 @@ def test_a_group_is_planned_in_the_order_of_its_ranks(plan: Callable[[], list[Pl
 
 
 @pytest.mark.usefixtures("plan")
-def test_members_in_the_same_place_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_with_the_same_placement_are_requested_together(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[CreateGroup] = []
 
     def ask(request: CreateGroup, _: list[int]) -> None:
@@ -107,7 +107,9 @@ def test_members_in_the_same_place_are_asked_for_together(monkeypatch: pytest.Mo
     assert len(asked[0].templates) == 1
 
 
-def test_settings_of_the_user_are_kept(plan: Callable[[], list[PlanRecord]], started: list[Unstarted]) -> None:
+def test_environment_variables_of_the_user_are_kept(
+    plan: Callable[[], list[PlanRecord]], started: list[Unstarted]
+) -> None:
     policy = Policy(placement=HOST_NAME, host_name="node1", gpu_affinity=[1, 2], cpu_affinity=[30, 31])
     Process(work, env={"CUDA_VISIBLE_DEVICES": "mine"}, policy=policy).start()
     one = Process(work, policy=policy)
@@ -119,14 +121,14 @@ def test_settings_of_the_user_are_kept(plan: Callable[[], list[PlanRecord]], sta
 
 
 @pytest.mark.usefixtures("plan")
-def test_an_executable_goes_where_it_is_asked_to(started: list[Unstarted]) -> None:
+def test_an_executable_is_placed_on_the_node_of_its_policy(started: list[Unstarted]) -> None:
     with Policy(host_name="node1"), pytest.raises(process_service.ProcessError):
         process_service.create("/bin/true", ".", [], None)  # nobody can find what was not started
     assert started[0].request.node == 1
 
 
 @pytest.mark.parametrize("kind", ["native", "multiprocessing"])
-def test_the_workers_of_a_pool_go_round_the_nodes(
+def test_the_workers_of_a_pool_are_placed_round_robin(
     plan: Callable[[], list[PlanRecord]], started: list[Unstarted], kind: str
 ) -> None:
     made = pool.Pool(5) if kind == "native" else DragonContext().Pool(5)
@@ -142,7 +144,9 @@ def test_the_workers_of_a_pool_go_round_the_nodes(
     assert len({record.group for record in plan()}) == 1
 
 
-def test_a_pool_with_a_policy_for_each_gpu(plan: Callable[[], list[PlanRecord]], started: list[Unstarted]) -> None:
+def test_a_pool_with_a_policy_for_each_gpu_has_a_worker_on_each(
+    plan: Callable[[], list[PlanRecord]], started: list[Unstarted]
+) -> None:
     made = pool.Pool(policy=dragon.System().gpu_policies(), processes_per_policy=1)
     made.terminate()
     made.join()
@@ -152,7 +156,7 @@ def test_a_pool_with_a_policy_for_each_gpu(plan: Callable[[], list[PlanRecord]],
 
 
 @pytest.mark.usefixtures("plan", "started")
-def test_a_pool_warns_once_of_all_that_is_not_there() -> None:
+def test_a_pool_gives_one_warning_about_all_missing_devices() -> None:
     policies = [Policy(host_name=f"node{node}", gpu_affinity=[gpu]) for node in (0, 1) for gpu in (4, 5)]
     with pytest.warns(RuntimeWarning, match=r"node0\S+, node1\S+ have no GPUs 4, 5 ") as caught:
         made = pool.Pool(policy=policies, processes_per_policy=1)
@@ -162,7 +166,9 @@ def test_a_pool_warns_once_of_all_that_is_not_there() -> None:
 
 
 @pytest.mark.usefixtures("plan")
-def test_a_process_that_inherits_an_open_file_stays(started: list[Unstarted], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_inherits_an_open_file_stays_on_its_node(
+    started: list[Unstarted], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from multiprocessing import reduction
 
     monkeypatch.setattr("dragon.runtime.placement._singles", iter([1, 1]))
@@ -182,7 +188,7 @@ def test_a_process_that_inherits_an_open_file_stays(started: list[Unstarted], mo
     assert [s.request.node for s in started] == [1, 0]
 
 
-def test_names_of_targets() -> None:
+def test_targets_have_the_names_of_functions_and_executables() -> None:
     assert name_of(functools.partial(functools.partial(work))) == "work"
     assert name_of("/opt/bin/solve") == "solve"
     assert name_of(Unstarted.wait) == "Unstarted.wait"
@@ -194,7 +200,7 @@ RECORDS = [
 ]
 
 
-def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_is_printed_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     print_plan(RECORDS, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "host  process  target  CPUs    GPUs                    chosen by",
@@ -203,14 +209,14 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     print_plan(RECORDS, as_json=True)
     first, second = json.loads(capsys.readouterr().out)
     assert (first["host_name"], first["cpus"], first["rank"]) == ("n1", [0, 1, 2, 5], 0)
     assert (second["gpus"], second["rank"]) == ({"CUDA_VISIBLE_DEVICES": "3"}, None)
 
 
-def test_nothing_is_recorded_unasked(set_nodes: SetNodes, started: list[Unstarted], tmp_path: Path) -> None:
+def test_placements_are_recorded_only_on_request(set_nodes: SetNodes, started: list[Unstarted], tmp_path: Path) -> None:
     set_nodes(described(0))
     Process(work).start()
     assert len(started) == 1

@@ -1,4 +1,4 @@
-"""A lock of a process's threads, and what a child that is forked has of it."""
+"""A lock between the threads of a process, and its state in a forked child."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def take() -> None:
         pass
 
 
-def test_a_child_has_it_free_whichever_thread_of_its_parent_held_it() -> None:
+def test_the_lock_is_free_in_a_child_although_a_thread_of_the_parent_holds_it() -> None:
     taken, end = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -34,7 +34,7 @@ def test_a_child_has_it_free_whichever_thread_of_its_parent_held_it() -> None:
     assert child.exitcode == 0
 
 
-def test_in_one_process_a_thread_waits_for_another() -> None:
+def test_a_thread_waits_for_another_thread_that_holds_the_lock() -> None:
     order = []
 
     def second() -> None:

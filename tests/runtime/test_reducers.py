@@ -1,4 +1,4 @@
-"""How types are pickled is what their users said last, by copyreg or by multiprocessing's pickler."""
+"""Reducers that programs register with copyreg or with the pickler of multiprocessing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_reducer_that_was_registered_last_is_used(register: Callable[..., No
         assert loads(dumps(Wrapped(0))).value == value
 
 
-def test_multiprocessings_reducers_come_before_those_of_copyreg() -> None:
+def test_reducers_of_multiprocessing_have_precedence_over_those_of_copyreg() -> None:
     ForkingPickler.register(Wrapped, reduce_to(1))
     copyreg.pickle(Wrapped, reduce_to(2))  # type: ignore[arg-type]
     assert loads(dumps(Wrapped(0))).value == 1

@@ -1,4 +1,4 @@
-"""What a process keeps of its run may be asked for by several threads at once."""
+"""The objects that a process keeps for its run, used by several threads at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragon.runtime.run import this_run
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Switch between threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -21,7 +21,7 @@ def restless() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restless")
-def test_threads_that_start_the_first_processes_at_once_have_one_way_to_the_zygote() -> None:
+def test_threads_that_use_the_zygote_at_once_share_one_socket() -> None:
     run = this_run()
     with ThreadPoolExecutor(8) as threads:
         for _ in range(500):

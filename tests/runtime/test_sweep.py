@@ -1,4 +1,4 @@
-"""What an earlier run left behind is removed by the next one, and never keeps it from starting."""
+"""Leftovers of an earlier run: the next run removes them, and starts in every case."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELLO = """
 
 
 def make_run(site: Site, pid: int, description: bytes | None) -> Path:
-    """The folder of a run of which the process that it is named after has ended, or has another start time."""
+    """Make the folder of a run whose process has ended or has another start time."""
     base = Path(site.environment["XDG_RUNTIME_DIR"]) / f"dragon-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     namespace = f"{os.stat('/proc/self/ns/pid').st_ino:x}"
@@ -48,7 +48,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("description", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("options", [[], ["-m", "dragon"]], ids=["python", "dragon"])
-def test_a_run_that_cannot_be_read_keeps_no_other_from_starting(
+def test_a_run_with_an_unreadable_description_is_removed_by_the_next_run(
     site: Site, description: bytes | None, options: list[str]
 ) -> None:
     folder = make_run(site, 2**22 - 1, description)
@@ -57,7 +57,7 @@ def test_a_run_that_cannot_be_read_keeps_no_other_from_starting(
     assert not folder.exists()
 
 
-def test_a_run_of_another_version_whose_agent_lives_is_left_and_named(site: Site) -> None:
+def test_a_live_run_of_another_version_is_kept_and_reported(site: Site) -> None:
     start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     described = {"agent": {"pid": os.getpid(), "start_time": start}, "owner": "of a later version"}
     folder = make_run(site, 2**22 - 1, json.dumps(described).encode())
@@ -69,7 +69,7 @@ def test_a_run_of_another_version_whose_agent_lives_is_left_and_named(site: Site
     shutil.rmtree(folder.parent)
 
 
-def test_a_run_that_cannot_be_read_is_left_while_its_agent_listens(site: Site) -> None:
+def test_a_run_with_an_unreadable_description_is_kept_while_its_agent_listens(site: Site) -> None:
     folder = make_run(site, 2**22 - 1, b"{}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
         agent.bind(str(folder / "agent"))

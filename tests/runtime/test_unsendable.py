@@ -1,4 +1,4 @@
-"""An object that cannot be sent to another process is an error that names it and says what to do."""
+"""Objects that cannot be sent to another process: the error names the object and says what to do."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_named_wherever_it_is_sent(way: str, kind: str, file: Any) -> None:
+def test_the_error_names_an_object_that_cannot_be_sent(way: str, kind: str, file: Any) -> None:
     with pytest.raises(TypeError) as caught:
         WAYS[way](KINDS[kind](file))
     text = str(caught.value)
@@ -67,7 +67,7 @@ def test_it_is_named_wherever_it_is_sent(way: str, kind: str, file: Any) -> None
     assert caught.value.__suppress_context__
 
 
-def test_arguments_of_a_pools_tasks_are_named(file: Any) -> None:
+def test_the_error_of_a_pool_names_an_argument_that_cannot_be_sent(file: Any) -> None:
     for make in (CONTEXT.Pool, Pool):
         with make(1) as pool:
             with pytest.raises(TypeError, match=r"^args\[0\]\.log cannot be sent"):
@@ -81,7 +81,7 @@ def test_arguments_of_a_pools_tasks_are_named(file: Any) -> None:
             assert pool.apply(abs, (-1,)) == 1
 
 
-def test_arguments_of_an_executors_tasks_are_errors_of_those_tasks(file: Any) -> None:
+def test_an_argument_that_cannot_be_sent_is_an_error_of_its_task_in_an_executor(file: Any) -> None:
     with ProcessPoolExecutor(1, mp_context=CONTEXT) as executor:
         with pytest.raises(TypeError, match="cannot pickle"):
             executor.submit(nothing, Job(file)).result(30)
