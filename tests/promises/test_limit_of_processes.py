@@ -1,4 +1,4 @@
-"""If no process can be started, an error says so, and the run continues when the limit allows it again."""
+"""A limit of processes: an error names it, and the run continues when the limit allows processes again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NOBODY = 60000 + os.getpid() % 5000  # whom nobody else is at the same time
 
 @pytest.fixture
 def somebody() -> Iterator[list[str]]:
-    """How to run a program as somebody whose processes can be limited, which those of root cannot."""
+    """The command prefix that runs a program as a user other than root, whose processes can be limited."""
     if os.getuid() != 0:
         yield []
         return
@@ -62,7 +62,7 @@ def somebody() -> Iterator[list[str]]:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """A place outside of root's own folders, which must be left as it was found."""
+    """A site outside root's folders; nothing may be left in it."""
     place = Site(Path(tempfile.mkdtemp()))
     place.shared = set(os.listdir("/dev/shm"))
     if os.getuid() == 0:
@@ -74,7 +74,7 @@ def site() -> Iterator[Site]:
     shutil.rmtree(place.folder)
 
 
-def test_a_process_that_cannot_be_made_is_an_error_that_names_the_limit(site: Site, somebody: list[str]) -> None:
+def test_the_error_about_a_process_that_cannot_be_created_names_the_limit(site: Site, somebody: list[str]) -> None:
     program = """
     def group():
         group = ProcessGroup()
@@ -105,7 +105,7 @@ def test_a_process_that_cannot_be_made_is_an_error_that_names_the_limit(site: Si
     assert (done.stdout, done.stderr) == ("True\nTrue\nTrue\n0\n", "")
 
 
-def test_a_member_that_cannot_be_started_again_for_now_is_started_later(site: Site, somebody: list[str]) -> None:
+def test_a_member_that_cannot_be_restarted_at_once_is_restarted_later(site: Site, somebody: list[str]) -> None:
     program = """
     if __name__ == "__main__":
         zygote, queue = the_zygote(), Queue()
@@ -129,7 +129,7 @@ def test_a_member_that_cannot_be_started_again_for_now_is_started_later(site: Si
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_a_worker_that_cannot_be_replaced_for_now_is_replaced_later(site: Site, somebody: list[str]) -> None:
+def test_a_worker_that_cannot_be_replaced_at_once_is_replaced_later(site: Site, somebody: list[str]) -> None:
     program = """
     from dragon.native.pool import Pool
 
@@ -157,7 +157,9 @@ def test_a_worker_that_cannot_be_replaced_for_now_is_replaced_later(site: Site, 
 
 
 @pytest.mark.parametrize("room", [1, 2, 3])
-def test_a_run_for_which_there_is_no_room_ends_with_a_word_of_why(site: Site, somebody: list[str], room: int) -> None:
+def test_a_run_that_exceeds_the_limit_ends_with_an_error_that_names_it(
+    site: Site, somebody: list[str], room: int
+) -> None:
     program = """
     if __name__ == "__main__":
         allow(os.getpid(), int(sys.argv[1]))  # the agent has it too
@@ -174,7 +176,9 @@ def test_a_run_for_which_there_is_no_room_ends_with_a_word_of_why(site: Site, so
 
 
 @pytest.mark.parametrize("options", [[], ["--nodes", "2"]])
-def test_a_command_for_which_there_is_no_room_says_so(site: Site, somebody: list[str], options: list[str]) -> None:
+def test_the_error_of_a_command_that_exceeds_the_limit_names_it(
+    site: Site, somebody: list[str], options: list[str]
+) -> None:
     program = site.write("print('not reached')")
     limited = [*somebody, "prlimit", "--nproc=1", sys.executable, "-m", "dragon"]
     done = site.run(*limited, *options, program)
@@ -184,7 +188,7 @@ def test_a_command_for_which_there_is_no_room_says_so(site: Site, somebody: list
     assert done.stderr.count("\n") == 1
 
 
-def test_a_run_ends_in_order_where_its_agent_may_start_no_thread(site: Site, somebody: list[str]) -> None:
+def test_a_run_ends_without_errors_if_its_agent_cannot_start_threads(site: Site, somebody: list[str]) -> None:
     program = """
     if __name__ == "__main__":
         the_zygote()
@@ -194,7 +198,7 @@ def test_a_run_ends_in_order_where_its_agent_may_start_no_thread(site: Site, som
     assert done.stderr == ""
 
 
-def test_every_start_after_the_end_of_the_run_says_that_it_has_ended(site: Site, somebody: list[str]) -> None:
+def test_every_start_after_the_end_of_the_run_raises_run_ended_error(site: Site, somebody: list[str]) -> None:
     program = """
     if __name__ == "__main__":
         zygote = os.pidfd_open(the_zygote())

@@ -1,4 +1,4 @@
-"""A lack of memory is an error that says so, never a crash."""
+"""A lack of memory: an error says so, and nothing crashes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILL = """
 """
 
 
-def test_a_full_arena_is_a_memory_error_that_says_how_much_there_is(site: Site) -> None:
+def test_the_memory_error_of_a_full_arena_names_its_size_and_setting(site: Site) -> None:
     done = site.python(FILL, env={"DRAGON_ARENA_SIZE": "64M"})
     assert done.returncode == 0, done.stderr
     error, last = done.stdout.splitlines()
@@ -40,7 +40,7 @@ def test_a_full_arena_is_a_memory_error_that_says_how_much_there_is(site: Site) 
 
 
 @pytest.mark.parametrize("size", [4000, 60_000, 500_000])
-def test_memory_that_was_full_of_objects_of_one_size_is_there_for_others(site: Site, size: int) -> None:
+def test_freed_memory_of_one_size_can_be_used_for_other_sizes(site: Site, size: int) -> None:
     program = """
         import sys
         import dragon.native as native
@@ -75,7 +75,7 @@ def test_one_object_larger_than_the_arena_is_refused(site: Site) -> None:
     assert "209715" in done.stdout, done.stderr
 
 
-def test_memory_of_received_arrays_comes_back(site: Site) -> None:
+def test_memory_of_received_arrays_is_released(site: Site) -> None:
     done = site.python(
         """
         import numpy
@@ -95,7 +95,7 @@ def test_memory_of_received_arrays_comes_back(site: Site) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="a /dev/shm of its own takes root")
-def test_a_small_dev_shm_is_no_limit(site: Site) -> None:
+def test_a_small_dev_shm_does_not_limit_messages(site: Site) -> None:
     program = site.write(
         """
         import multiprocessing as mp
@@ -123,9 +123,7 @@ def test_a_small_dev_shm_is_no_limit(site: Site) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--nodes", "2"]])
-def test_a_group_that_cannot_be_started_for_want_of_memory_can_be_once_there_is_some(
-    site: Site, options: list[str]
-) -> None:
+def test_a_group_that_failed_for_lack_of_memory_can_be_started_later(site: Site, options: list[str]) -> None:
     program = site.write(
         """
         from dragon import _core
@@ -169,7 +167,7 @@ def test_a_group_that_cannot_be_started_for_want_of_memory_can_be_once_there_is_
 
 
 @pytest.mark.parametrize(("size", "count"), [(1 << 20, 250), (200, 700_000)])
-def test_messages_to_a_node_whose_memory_is_full_wait_for_room(site: Site, size: int, count: int) -> None:
+def test_messages_to_a_node_with_full_memory_wait_for_space(site: Site, size: int, count: int) -> None:
     program = site.write(
         """
         import sys, time
@@ -203,7 +201,7 @@ def test_messages_to_a_node_whose_memory_is_full_wait_for_room(site: Site, size:
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_messages_of_a_process_that_has_ended_wait_for_room_as_long_as_it_takes(site: Site) -> None:
+def test_messages_of_an_ended_process_wait_for_space_without_a_time_limit(site: Site) -> None:
     program = site.write(
         """
         import time

@@ -1,4 +1,4 @@
-"""A program's processes, sockets, memory and files are removed, in whatever way it ends."""
+"""The processes, sockets, memory and files of a program are removed, whichever way it ends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def start(site: Site, how: str, launcher: bool) -> tuple[subprocess.Popen[str], 
 
 @pytest.mark.parametrize("launcher", [False, True], ids=["python", "dragon"])
 @pytest.mark.parametrize(("how", "code"), [("return", 0), ("exception", 1), ("exit", 3), ("os._exit", 4)])
-def test_after_an_end_of_its_own(site: Site, how: str, code: int, launcher: bool) -> None:
+def test_nothing_is_left_after_the_program_ends(site: Site, how: str, code: int, launcher: bool) -> None:
     process, _ = start(site, how, launcher)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
@@ -74,7 +74,7 @@ def test_after_an_end_of_its_own(site: Site, how: str, code: int, launcher: bool
 
 @pytest.mark.parametrize("launcher", [False, True], ids=["python", "dragon"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_after_a_signal(site: Site, number: signal.Signals, launcher: bool) -> None:
+def test_nothing_is_left_after_a_signal(site: Site, number: signal.Signals, launcher: bool) -> None:
     process, _ = start(site, "wait", launcher)
     process.send_signal(number)
     process.communicate(timeout=60)
@@ -84,7 +84,7 @@ def test_after_a_signal(site: Site, number: signal.Signals, launcher: bool) -> N
 
 @pytest.mark.parametrize("launcher", [False, True], ids=["python", "dragon"])
 @pytest.mark.parametrize("victim", ["head", "agent", "zygote", "worker", "launcher"])
-def test_after_a_kill_of_any_one(site: Site, victim: str, launcher: bool) -> None:
+def test_nothing_is_left_after_any_one_process_is_killed(site: Site, victim: str, launcher: bool) -> None:
     if victim == "launcher" and not launcher:
         pytest.skip("plain python has no launcher")
     process, pids = start(site, "wait", launcher)
@@ -111,7 +111,7 @@ def test_leftovers_of_a_killed_run_are_removed_at_the_next_start(site: Site) -> 
     site.assert_nothing_left()
 
 
-def test_a_live_run_of_the_same_user_is_not_touched(site: Site) -> None:
+def test_a_live_run_of_the_same_user_is_not_removed(site: Site) -> None:
     process, _ = start(site, "wait", False)
     for _ in range(3):
         done = site.python("import dragon.native as n; q = n.Queue(); q.put(1); print(q.get())")
@@ -121,8 +121,8 @@ def test_a_live_run_of_the_same_user_is_not_touched(site: Site) -> None:
     process.communicate(timeout=60)
 
 
-def test_a_live_run_in_another_container_is_not_touched(site: Site) -> None:
-    """Containers may share /tmp and /dev/shm, and each has processes that the other cannot see."""
+def test_a_live_run_in_another_container_is_not_removed(site: Site) -> None:
+    """Run a second program in another PID namespace, as containers that share /tmp and /dev/shm do."""
     inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
     if site.run(*inside, "true").returncode != 0:
         pytest.skip("this machine does not let its users make PID namespaces")
@@ -144,7 +144,7 @@ def test_a_live_run_in_another_container_is_not_touched(site: Site) -> None:
     assert live.communicate("\n", timeout=60)[0] == "1\n"
 
 
-def test_signals_while_the_run_ends_do_not_disturb_it(site: Site) -> None:
+def test_signals_during_the_end_of_a_run_do_not_disturb_it(site: Site) -> None:
     launcher = site.start(
         sys.executable, "-m", "dragon", site.write("print('here', flush=True); input()"), stdin=subprocess.PIPE
     )
@@ -175,7 +175,7 @@ def test_a_run_that_cannot_be_started_leaves_nothing(site: Site) -> None:
 
 
 @pytest.mark.parametrize("launcher", [True, False])
-def test_no_descriptor_is_left_to_the_garbage_collector(site: Site, launcher: bool) -> None:
+def test_all_descriptors_are_closed_before_the_garbage_collector_finds_them(site: Site, launcher: bool) -> None:
     source = """
         import multiprocessing as mp
         import dragon

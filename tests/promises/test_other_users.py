@@ -1,4 +1,4 @@
-"""Another user of the machine who knows a run's name cannot replace its data with theirs."""
+"""Another user of the machine who knows the name of a run cannot replace its data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ PROGRAM = """
 @takes_root
 @pytest.mark.parametrize("kind", ["folder", "link", "file"])
 @pytest.mark.parametrize("places", [1, 2])
-def test_a_folder_that_another_user_made_first_is_not_used(site: Site, kind: str, places: int, tmp_path: Path) -> None:
+def test_a_folder_that_another_user_created_first_is_not_used(
+    site: Site, kind: str, places: int, tmp_path: Path
+) -> None:
     temporary = site.folder / "t"
     temporary.mkdir()
     program = site.start(
@@ -83,7 +85,7 @@ AS_ANOTHER = """
 
 
 @takes_root
-def test_the_sockets_of_a_run_cannot_be_reached(site: Site) -> None:
+def test_another_user_cannot_connect_to_the_sockets_of_a_run(site: Site) -> None:
     program = site.start(
         sys.executable,
         site.write("""
@@ -102,8 +104,8 @@ def test_the_sockets_of_a_run_cannot_be_reached(site: Site) -> None:
 
 
 @takes_root
-def test_a_caller_of_another_user_is_hung_up_on() -> None:
-    """Should the folder be open to others all the same."""
+def test_the_agent_closes_connections_of_other_users() -> None:
+    """Connect to a socket outside a private folder, where only the check of the user protects the agent."""
     handled: list[object] = []
 
     async def serve(listener: socket.socket, caller: socket.socket) -> bytes:

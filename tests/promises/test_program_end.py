@@ -1,5 +1,5 @@
-"""A program ends as it does with multiprocessing alone: children are joined, exit handlers and __del__ methods can use
-everything, and threads that still wait end with the program.
+"""The end of a program is the same as with multiprocessing alone: children are joined, exit handlers and __del__
+methods can use all objects, and waiting threads end with the program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def launch(request: pytest.FixtureRequest, site: Site) -> Launch:
     return lambda source: site.run(sys.executable, *WAYS[request.param], site.write(source))
 
 
-def test_children_of_the_main_program_are_awaited(launch: Launch) -> None:
+def test_children_of_the_main_program_are_joined(launch: Launch) -> None:
     done = launch("""
         import multiprocessing as mp, time
         import dragon
@@ -38,7 +38,7 @@ def test_children_of_the_main_program_are_awaited(launch: Launch) -> None:
     assert (done.stdout, done.returncode) == ("main\nchild\n", 0)
 
 
-def test_children_of_a_program_that_a_process_of_the_run_starts_are_awaited(launch: Launch) -> None:
+def test_children_of_a_program_that_a_process_of_the_run_starts_are_joined(launch: Launch) -> None:
     done = launch("""
         import multiprocessing as mp, subprocess, sys, time
         import dragon
@@ -61,7 +61,7 @@ def test_children_of_a_program_that_a_process_of_the_run_starts_are_awaited(laun
     assert (done.stdout, done.returncode) == ("child\nexit code 0\n", 0)
 
 
-def test_exit_handlers_from_before_the_first_use_can_use_everything(launch: Launch) -> None:
+def test_exit_handlers_registered_before_the_first_use_can_use_all_objects(launch: Launch) -> None:
     done = launch("""
         import atexit
 
@@ -89,7 +89,7 @@ def test_exit_handlers_from_before_the_first_use_can_use_everything(launch: Laun
     assert (done.stdout, done.stderr, done.returncode) == ("1\n[1, 2]\nfrom a child\n", "", 0)
 
 
-def test_objects_of_the_main_program_are_deleted_while_its_names_are_there(launch: Launch) -> None:
+def test_del_methods_of_objects_of_the_main_program_can_use_its_names(launch: Launch) -> None:
     done = launch("""
         import multiprocessing as mp, os, tempfile
         import dragon
@@ -147,7 +147,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("wait", WAITS)
-def test_a_daemon_thread_that_still_waits_ends_with_the_program(wait: str, site: Site) -> None:
+def test_a_waiting_daemon_thread_ends_with_the_program(wait: str, site: Site) -> None:
     done = site.python(f"""
         import builtins, multiprocessing as mp, multiprocessing.connection, pickle, queue, threading, time
         import dragon
@@ -215,7 +215,7 @@ def test_a_daemon_thread_that_still_waits_ends_with_the_program(wait: str, site:
     assert "terminate called" not in done.stderr
 
 
-def test_nothing_is_left_open_at_the_end(site: Site) -> None:
+def test_no_resource_is_left_open_at_the_end(site: Site) -> None:
     program = site.write("""
         import multiprocessing as mp
         import dragon
@@ -237,7 +237,7 @@ def test_nothing_is_left_open_at_the_end(site: Site) -> None:
         assert (done.stdout, done.stderr, done.returncode) == ("native\n1\n", "", 0)
 
 
-def test_a_program_that_starts_no_process_leaves_no_connection_open(site: Site) -> None:
+def test_a_program_without_processes_leaves_no_connection_open(site: Site) -> None:
     program = site.write("""
         from dragon.data.ddict import DDict
 
@@ -248,7 +248,7 @@ def test_a_program_that_starts_no_process_leaves_no_connection_open(site: Site) 
     assert (done.stderr, done.returncode) == ("", 0)
 
 
-def test_an_exit_handler_that_waits_for_a_result_is_told_that_its_pool_has_ended(site: Site) -> None:
+def test_a_wait_of_an_exit_handler_for_a_result_ends_with_an_error(site: Site) -> None:
     done = site.python("""
         import atexit
 

@@ -1,4 +1,4 @@
-"""A process without free descriptors cannot check whether another one is alive, and does not assume it dead."""
+"""Processes and agents without free descriptors: they do not take a live process for dead, and continue later."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ PROGRAM = """
 """
 
 
-def test_a_lock_whose_holder_lives_is_not_taken_and_the_run_has_not_ended(site: Site) -> None:
+def test_a_process_without_descriptors_does_not_take_a_lock_from_a_live_holder(site: Site) -> None:
     done = site.python(PROGRAM)
     assert (done.stdout, done.stderr, done.returncode) == ("False\nempty\nTrue released\n", "", 0)
 
 
-def test_an_agent_without_descriptors_lets_processes_wait_and_says_so_once(site: Site) -> None:
+def test_an_agent_without_descriptors_lets_processes_wait_with_one_warning(site: Site) -> None:
     done = site.dragon(
         site.write("""
         import os, resource, socket, time
