@@ -1,4 +1,4 @@
-"""Run a command over the nodes of a launcher, with agents that run plain subprocesses.
+"""Run a command on the nodes of a launcher, with agents that run plain subprocesses.
 
 Arguments: the request (Wanted, as JSON), options (Options, as JSON), and the command.
 """

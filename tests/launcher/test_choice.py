@@ -45,7 +45,9 @@ def name(launcher: Launcher | None) -> str:
         (Wanted(several=True), {**SLURM, "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "nid001"}, "slurm"),
     ],
 )
-def test_the_launcher_that_is_taken(wanted: Wanted, environment: dict[str, str], chosen: str) -> None:
+def test_the_launcher_is_chosen_by_options_and_environment(
+    wanted: Wanted, environment: dict[str, str], chosen: str
+) -> None:
     assert name(choose(wanted, environment)) == chosen
 
 
@@ -83,23 +85,23 @@ def test_a_pbs_job_is_used(pbs: dict[str, str], tmp_path: Path, monkeypatch: pyt
         (Wanted(several=True), "and there are none"),
     ],
 )
-def test_impossible_requests_for_nodes_are_errors(wanted: Wanted, told: str) -> None:
+def test_impossible_requests_for_nodes_raise_errors(wanted: Wanted, told: str) -> None:
     with pytest.raises(LaunchError, match=told):
         choose(wanted, {})
 
 
-def test_more_nodes_than_the_allocation_has() -> None:
+def test_more_nodes_than_the_allocation_has_are_refused() -> None:
     with pytest.raises(LaunchError, match=r"4 nodes were requested; the allocation has 3: nid\[001-003\]"):
         choose(Wanted(nodes=4), SLURM)
 
 
-def test_a_number_of_nodes_that_is_none_is_named() -> None:
+def test_the_error_about_an_invalid_number_of_nodes_names_its_variable() -> None:
     with pytest.raises(LaunchError, match=r"SLURM_JOB_NUM_NODES is 'x', which is not a number of nodes"):
         choose(Wanted(), {**SLURM, "SLURM_JOB_NUM_NODES": "x"})
 
 
 @pytest.mark.parametrize("listed", ["nid001", "nid[001-003]"])
-def test_a_heterogeneous_job_of_slurm_says_which_of_its_nodes_are_used(
+def test_a_message_names_the_nodes_used_of_a_heterogeneous_slurm_job(
     listed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count = "1" if listed == "nid001" else "3"
@@ -113,7 +115,7 @@ def test_a_heterogeneous_job_of_slurm_says_which_of_its_nodes_are_used(
     assert capsys.readouterr().err == ""
 
 
-def test_idle_nodes_are_on_top() -> None:
+def test_idle_nodes_are_additional_to_the_requested_ones() -> None:
     launcher = choose(Wanted(nodes=2, idle=1), SLURM)
     assert launcher is not None
     assert launcher.nodes == ["nid001", "nid002", "nid003"]
@@ -127,14 +129,14 @@ def test_one_srun_starts_all_agents() -> None:
     assert launcher.command[-6:] == ["--join", "-", "--index-from", "SLURM_NODEID", "--name-from", "SLURMD_NODENAME"]
 
 
-def test_ssh_takes_the_users_options() -> None:
+def test_the_ssh_launcher_uses_the_options_of_the_user() -> None:
     launcher = choose(Wanted(hosts=["a"], ssh_options=["-F", "config"]), {})
     assert isinstance(launcher, Ssh)
     assert launcher.options[-2:] == ["-F", "config"]
     assert "BatchMode=yes" in launcher.options
 
 
-def test_variables_of_one_node_stay_there() -> None:
+def test_variables_of_one_node_are_not_passed_to_others() -> None:
     given = {
         "PATH": "/bin",
         "A": "1",

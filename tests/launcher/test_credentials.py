@@ -26,7 +26,7 @@ def authority() -> Authority:
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both ends of a connection in memory, after a message in each direction. Raises SSLError."""
+    """Return both ends of a connection in memory, after a message in each direction. Raises SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [server.wrap_bio(to_server, to_client, server_side=True), client.wrap_bio(to_client, to_server)]
     for _ in range(3):
@@ -45,7 +45,7 @@ def of(authority: Authority, index: int) -> tuple[bytes, bytes, bytes]:
     return (authority.certificate, *authority.issue(node_name(index)))
 
 
-def test_nodes_of_a_run_know_each_other_by_index(authority: Authority) -> None:
+def test_nodes_of_a_run_authenticate_each_other_by_index(authority: Authority) -> None:
     server, client = shake_hands(server_context(*of(authority, 3)), client_context(*of(authority, 12)))
     assert (peer_index(client), peer_index(server)) == (3, 12)
     assert server.version() == client.version() == "TLSv1.3"
@@ -65,7 +65,7 @@ def test_a_caller_without_a_certificate_is_refused(authority: Authority) -> None
         shake_hands(server_context(*of(authority, 0)), pinned_context())
 
 
-def test_a_certificate_holds_as_long_as_its_run_whatever_the_clocks_say(authority: Authority) -> None:
+def test_a_certificate_is_valid_independently_of_the_clocks_of_nodes(authority: Authority) -> None:
     from cryptography import x509
 
     for certificate in of(authority, 0)[:2]:
@@ -87,7 +87,7 @@ def test_older_tls_is_refused(authority: Authority) -> None:
         shake_hands(server_context(*of(authority, 0)), old)
 
 
-def test_a_greeting_needs_no_certificate_and_shows_the_fingerprint(authority: Authority) -> None:
+def test_a_connection_for_the_greeting_needs_no_client_certificate(authority: Authority) -> None:
     certificate, key = authority.issue("front end")
     _, client = shake_hands(greeting_context(certificate, key), pinned_context())
     shown = client.getpeercert(binary_form=True)
@@ -97,7 +97,7 @@ def test_a_greeting_needs_no_certificate_and_shows_the_fingerprint(authority: Au
 
 
 @pytest.mark.parametrize("name", ["front end", "node-", "node--1", "node-x", "x"])
-def test_a_certificate_that_is_no_nodes(authority: Authority, name: str) -> None:
+def test_a_certificate_that_is_not_of_a_node_is_refused(authority: Authority, name: str) -> None:
     caller = client_context(authority.certificate, *authority.issue(name))
     server, _ = shake_hands(server_context(*of(authority, 0)), caller)
     with pytest.raises(ValueError, match="no node of the run"):

@@ -36,13 +36,13 @@ def agents(site: Site) -> list[int]:
     return sorted(pid for pid, command in site.processes() if STAND_IN.name in command)
 
 
-def test_the_head_runs_on_the_first_node_and_its_code_is_the_runs(site: Site) -> None:
+def test_the_head_runs_on_the_first_node_and_its_exit_code_is_that_of_the_run(site: Site) -> None:
     done = run(site, "sh", "-c", "echo $INDEX: $NODES; echo bad >&2; exit 7")
     assert done.stdout == "0: node-0 node-1 node-2\ncode 7\n"
     assert done.stderr == "bad\n"
 
 
-def test_a_killed_head_gives_its_signal(site: Site) -> None:
+def test_the_exit_code_of_a_killed_head_is_its_signal(site: Site) -> None:
     assert run(site, "sh", "-c", "kill -9 $$").stdout == "code -9\n"
 
 
@@ -52,7 +52,7 @@ def test_all_output_arrives_in_order(site: Site) -> None:
     assert lines == [*map(str, range(200_000)), "code 0"]
 
 
-def test_a_slow_reader_gets_everything(site: Site) -> None:
+def test_a_slow_reader_receives_all_output(site: Site) -> None:
     program = site.write("for i in range(50_000): print(i)", "head.py")
     process = start(site, sys.executable, str(program))
     assert process.stdout is not None
@@ -65,7 +65,7 @@ def test_a_slow_reader_gets_everything(site: Site) -> None:
     process.communicate(timeout=30)
 
 
-def test_standard_input_is_the_heads(site: Site) -> None:
+def test_the_head_reads_standard_input(site: Site) -> None:
     lines = "".join(f"line {number}\n" for number in range(50_000))
     process = site.start(*front_end("sh", "-c", "sort -r; echo done"), stdin=subprocess.PIPE)
     out, err = process.communicate(lines, timeout=60)
@@ -73,7 +73,7 @@ def test_standard_input_is_the_heads(site: Site) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_the_heads(site: Site, number: int) -> None:
+def test_a_signal_is_sent_to_the_head(site: Site, number: int) -> None:
     program = site.write(
         f"""
         import signal, sys, time
@@ -92,7 +92,7 @@ def test_a_signal_is_the_heads(site: Site, number: int) -> None:
     assert out == "code 5\n", err
 
 
-def test_a_reader_that_leaves_ends_the_run(site: Site) -> None:
+def test_a_reader_that_closes_the_output_ends_the_run(site: Site) -> None:
     program = site.write("import time\nwhile True: print('x' * 1000, flush=True); time.sleep(0.001)", "head.py")
     process = start(site, sys.executable, str(program))
     assert process.stdout is not None
@@ -102,13 +102,13 @@ def test_a_reader_that_leaves_ends_the_run(site: Site) -> None:
     process.stderr.close()  # type: ignore[union-attr]
 
 
-def test_a_node_that_does_not_join_is_named(site: Site) -> None:
+def test_the_error_names_a_node_that_does_not_join(site: Site) -> None:
     done = run(site, "true", options='{"join_timeout": 10}', env={"STAND_IN_SILENT": "1"})
     assert done.returncode == 1
     assert "1 of 3 nodes did not join within 10 s: node-1. Check" in done.stderr
 
 
-def test_an_agent_that_answers_no_more_does_not_hide_why_the_launch_failed(site: Site) -> None:
+def test_the_reason_of_a_failed_launch_is_reported_although_an_agent_hangs(site: Site) -> None:
     done = site.run(
         *(sys.executable, "-W", "error"),
         site.write("""
@@ -150,7 +150,7 @@ def test_an_agent_that_answers_no_more_does_not_hide_why_the_launch_failed(site:
     assert done.stderr == "launch failed: the command ended with code 1, and wrote nothing\n"
 
 
-def test_a_signal_while_nodes_are_waited_for_ends_the_run(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
+def test_a_signal_while_nodes_join_ends_the_run(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
     process = site.start(*front_end("true"), env={"STAND_IN_SILENT": "1"})
     wait_until(lambda: len(agents(site)) == 3)
     time.sleep(0.5)
@@ -159,7 +159,7 @@ def test_a_signal_while_nodes_are_waited_for_ends_the_run(site: Site, wait_until
     assert out == "code -2\n", err
 
 
-def test_nohup_is_respected(site: Site) -> None:
+def test_a_run_under_nohup_ignores_sighup(site: Site) -> None:
     process = site.start("nohup", *front_end("sh", "-c", "echo ready; sleep 0.5; echo done"))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -168,7 +168,7 @@ def test_nohup_is_respected(site: Site) -> None:
     assert out == "done\ncode 0\n", err
 
 
-def test_a_reader_that_reads_nothing_does_not_keep_the_run_from_ending(site: Site) -> None:
+def test_a_run_ends_although_its_output_is_not_read(site: Site) -> None:
     program = site.write("while True: print('x' * 1000, flush=True)", "head.py")
     process = site.start(*front_end(sys.executable, str(program)), env={"QUIET": "1"})
     assert process.stdout is not None
@@ -180,7 +180,7 @@ def test_a_reader_that_reads_nothing_does_not_keep_the_run_from_ending(site: Sit
     process.stderr.close()  # type: ignore[union-attr]
 
 
-def test_an_agent_that_cannot_start_is_told_at_once(site: Site) -> None:
+def test_an_agent_that_cannot_start_is_reported(site: Site) -> None:
     done = run(site, "true", env={"STAND_IN": "/nonexistent.py"})
     assert done.returncode == 1
     assert "launch failed: the agent of node-" in done.stderr
@@ -199,9 +199,7 @@ TOLD = "echo $INDEX of $NODES"
         ("STAND_IN_SILENT", "1 of 3 nodes did not join within 10 s: node-0. Check"),
     ],
 )
-def test_a_resilient_run_begins_without_a_node_that_it_can_do_without(
-    site: Site, options: str, how: str, why: str
-) -> None:
+def test_a_resilient_run_begins_without_a_node_that_fails_to_join(site: Site, options: str, how: str, why: str) -> None:
     options = options.replace("}", ', "join_timeout": 10}')
     done = run(site, "sh", "-c", TOLD, options=options, env={how: "0"})
     assert done.stdout == "0 of node-1 node-2\ncode 0\n", done.stderr
@@ -215,7 +213,7 @@ def test_a_resilient_run_with_too_few_nodes_does_not_begin(site: Site) -> None:
     assert "no memory left" in done.stderr
 
 
-def test_the_others_hear_of_a_lost_node(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
+def test_the_other_nodes_are_notified_of_a_lost_node(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
     process = start(site, "sh", "-c", "echo ready; exec sleep 60")
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -229,7 +227,7 @@ def test_the_others_hear_of_a_lost_node(site: Site, wait_until) -> None:  # type
     assert out == "code -15\n"
 
 
-def test_the_run_ends_with_the_heads_node(site: Site) -> None:
+def test_the_run_ends_if_the_node_of_the_head_is_lost(site: Site) -> None:
     process = start(site, "sh", "-c", "echo $PPID; exec sleep 60")
     assert process.stdout is not None
     os.kill(int(process.stdout.readline()), signal.SIGKILL)
@@ -254,7 +252,9 @@ HEAD = "echo $INDEX $PPID $DRAGON_RESILIENT_RESTART; test $INDEX = {last} || exe
         ("{}", 1, "code 1"),
     ],
 )
-def test_a_resilient_run_starts_again_on_what_is_left(site: Site, options: str, losses: int, told: str) -> None:
+def test_a_resilient_run_restarts_on_the_remaining_nodes_while_there_are_enough(
+    site: Site, options: str, losses: int, told: str
+) -> None:
     process = start(site, "sh", "-c", HEAD.format(last=losses), options=options)
     assert process.stdout is not None
     for loss in range(losses):
@@ -268,7 +268,7 @@ def test_a_resilient_run_starts_again_on_what_is_left(site: Site, options: str, 
             os.kill(other, signal.SIGKILL)
 
 
-def test_a_resilient_run_ends_when_more_nodes_are_lost_than_were_spare(site: Site) -> None:
+def test_a_resilient_run_ends_if_more_nodes_are_lost_than_were_idle(site: Site) -> None:
     process = start(site, "sh", "-c", "echo $PPID; exec sleep 2", options='{"resilient": true, "idle": 1}')
     assert process.stdout is not None
     of_the_program = int(process.stdout.readline())
@@ -290,7 +290,7 @@ def test_killing_the_front_end_ends_the_agents(site: Site, wait_until) -> None: 
     wait_until(lambda: not agents(site))
 
 
-def test_the_secret_is_nowhere_to_be_read(site: Site) -> None:
+def test_the_secret_is_not_in_command_lines_or_environments(site: Site) -> None:
     process = start(site, "sh", "-c", "echo ready; exec sleep 60", nodes=2)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

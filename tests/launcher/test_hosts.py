@@ -1,4 +1,4 @@
-"""Lists of hosts, as people and workload managers write them."""
+"""Lists of hosts in the formats of users and workload managers."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ from dragon.launcher.hosts import expand, read_host_file, read_network_config
         ("", []),
     ],
 )
-def test_lists_are_expanded(text: str, hosts: list[str]) -> None:
+def test_lists_of_hosts_are_expanded(text: str, hosts: list[str]) -> None:
     assert expand(text) == hosts
 
 
 @pytest.mark.parametrize("text", ["a[1", "a]1", "a[1-]", "a[3-1]", "a[x-y]", "a[[1]]", "a[]"])
-def test_an_invalid_list_of_hosts_is_an_error(text: str) -> None:
+def test_an_invalid_list_of_hosts_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         expand(text)
 
 
 @given(st.text(alphabet="a1[]-,", max_size=12))
-def test_any_text_is_a_list_or_an_error(text: str) -> None:
+def test_any_text_is_a_valid_list_or_raises_value_error(text: str) -> None:
     try:
         assert all(host and "," not in host for host in expand(text))
     except ValueError:
         assert set(text) & set("[]")
 
 
-def test_a_host_file(tmp_path: Path) -> None:
+def test_a_host_file_can_have_comments_and_options(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("# the machine\nfirst slots=4\n\nsecond:  # spare\nsecond:\nthird[1-2]\n".replace(":", ""))
     assert read_host_file(str(file)) == ["first", "second", "third1", "third2"]
 
 
-def test_a_host_file_without_hosts(tmp_path: Path) -> None:
+def test_a_host_file_without_hosts_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("# nobody\n")
     with pytest.raises(ValueError, match="names no hosts"):
         read_host_file(str(file))
 
 
-def test_a_host_file_written_on_windows(tmp_path: Path) -> None:
+def test_a_host_file_written_on_windows_is_read_if_it_is_utf_8(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\r\n")
     assert read_host_file(str(file)) == ["first", "second"]
@@ -75,13 +75,13 @@ NODES = {
 }
 
 
-def test_a_network_configuration_in_json(tmp_path: Path) -> None:
+def test_a_network_configuration_can_be_json(tmp_path: Path) -> None:
     file = tmp_path / "slurm.json"
     file.write_text(json.dumps(NODES))
     assert read_network_config(str(file)) == ["a", "b", "c", "d"]
 
 
-def test_a_network_configuration_in_yaml(tmp_path: Path) -> None:
+def test_a_network_configuration_can_be_yaml(tmp_path: Path) -> None:
     file = tmp_path / "slurm.yaml"
     file.write_text("'0':\n  host_name: b\n  is_primary: false\n  ip_addrs: ['10.0.0.2:6565']\n'1':\n  host_name: a\n")
     assert read_network_config(str(file)) == ["b", "a"]
@@ -93,7 +93,7 @@ def test_a_network_configuration_in_yaml(tmp_path: Path) -> None:
     ids=lambda text: text[:10],
 )
 @pytest.mark.parametrize("name", ["nodes.json", "nodes.yaml"])
-def test_an_invalid_network_configuration_is_an_error(tmp_path: Path, text: str, name: str) -> None:
+def test_an_invalid_network_configuration_raises_value_error(tmp_path: Path, text: str, name: str) -> None:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(ValueError, match="nodes"):

@@ -46,14 +46,14 @@ def test_the_manifest_is_an_indexed_job_with_its_service_and_secret(capsys: pyte
     assert {reference["name"] for reference in references} == {found["Secret"]["metadata"]["name"]}
 
 
-def test_arguments_are_given_to_the_program_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_reach_the_program_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["prog.py", "$(DRAGON_JOIN)", "$HOME", "$$(x)", "a$", "$$$", "$()", "costs 3$ (or 4)"]
     (container,) = documents(capsys, *words)["Job"]["spec"]["template"]["spec"]["containers"]
     variables = {"DRAGON_JOIN": "secret"}
     assert [expanded(word, variables) for word in container["command"][-len(words) :]] == words
 
 
-def test_the_secret_is_one_runs_and_only_in_the_secret(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_manifest_has_a_different_secret_in_its_secret_object_only(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = (documents(capsys, "prog.py") for _ in range(2))
     given = first["Secret"]["stringData"]
     assert given != second["Secret"]["stringData"]
@@ -75,12 +75,12 @@ def test_the_secret_is_one_runs_and_only_in_the_secret(capsys: pytest.CaptureFix
         ["--memory", "64GB", "x"],
     ],
 )
-def test_a_manifest_that_would_not_work(words: list[str]) -> None:
+def test_invalid_options_of_a_manifest_are_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit):
         k8s.main(["--image", "i", "--nodes", "1", *words])
 
 
-def test_outside_of_a_pod() -> None:
+def test_the_launcher_refuses_to_run_outside_a_pod() -> None:
     with pytest.raises(LaunchError, match="this is not a pod of a Job that `dragon k8s manifest` wrote"):
         choose(Wanted(wlm="k8s"), {})
 

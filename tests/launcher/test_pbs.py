@@ -1,4 +1,4 @@
-"""The PBS launchers with scripts in place of `mpiexec` and `pbsdsh` that give an agent what the real ones give it."""
+"""The PBS launchers, with scripts in place of `mpiexec` and `pbsdsh` that start agents as the real commands do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def job(site: Site) -> dict[str, str]:
 
 
 def command_in(site: Site, name: str, folder: str, text: str) -> str:
-    """A PATH that begins with a folder in which that command is."""
+    """Write the command into a folder, and return a PATH that begins with this folder."""
     place = site.folder / folder
     place.mkdir(parents=True)
     (place / name).write_text(text)
@@ -50,19 +50,19 @@ def over(*command: str) -> list[str | Path]:
     return [sys.executable, "-W", "error", OVER, "{}", "{}", *command]
 
 
-def test_pals_is_recognised_and_starts_all_agents(site: Site, job: dict[str, str]) -> None:
+def test_pals_is_detected_and_starts_all_agents(site: Site, job: dict[str, str]) -> None:
     path = command_in(site, "mpiexec", "opt/pals/bin", MPIEXEC)
     done = site.run(*over("sh", "-c", 'echo $INDEX $NODES | wc -w; echo "$DRAGON_JOIN"'), env={**job, "PATH": path})
     assert done.stdout == "4\n\ncode 0\n", done.stderr
 
 
-def test_pals_that_fails(site: Site, job: dict[str, str]) -> None:
+def test_a_failure_of_pals_is_reported(site: Site, job: dict[str, str]) -> None:
     path = command_in(site, "mpiexec", "opt/pals/bin", "#!/bin/sh\necho no such host >&2; exit 3\n")
     done = site.run(*over("true"), env={**job, "PATH": path})
     assert done.stderr == "launch failed: mpiexec ended with code 3:\nno such host\n"
 
 
-def test_plain_pbs_leaves_no_token_behind(site: Site, job: dict[str, str]) -> None:
+def test_plain_pbs_leaves_no_token_in_a_file(site: Site, job: dict[str, str]) -> None:
     path = command_in(site, "pbsdsh", "bin", PBSDSH)
     listing = "echo $INDEX $NODES | wc -w; find $HOME -type f"
     done = site.run(*over("sh", "-c", listing), env={**job, "PATH": path})
@@ -71,7 +71,7 @@ def test_plain_pbs_leaves_no_token_behind(site: Site, job: dict[str, str]) -> No
     assert list((site.folder / "home").iterdir()) == []
 
 
-def test_nor_does_a_front_end_that_is_killed(site: Site, job: dict[str, str]) -> None:
+def test_a_killed_front_end_leaves_no_token_in_a_file(site: Site, job: dict[str, str]) -> None:
     path = command_in(site, "pbsdsh", "bin", PBSDSH)
     process = site.start(*over("sh", "-c", "echo ready; exec sleep 1"), env={**job, "PATH": path})
     assert process.stdout is not None

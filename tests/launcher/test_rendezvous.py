@@ -1,4 +1,4 @@
-"""Which agents may join a run, and the errors for those that may not or do not."""
+"""The rendezvous: which agents may join a run, and the errors about those that may not or do not."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from dragon.runtime.protocol.front_end import Challenge, Join, Refused
 
 @pytest.fixture
 def refusals(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    """What the front end logs."""
+    """Capture the log of the front end."""
     runtime_log("frontend")  # sets the runtime's log up, which does not propagate
     monkeypatch.setattr(logging.getLogger("dragon"), "propagate", True)
     return caplog
 
 
 async def greeting(meeting: Meeting, control: Control, **changed: Any) -> dict[str, Any]:
-    """What an agent answers to the challenge."""
+    """Return the reply of an agent to the challenge."""
     challenge = await control.receive()
     assert isinstance(challenge, Challenge)
     nonce = os.urandom(NONCE_SIZE)
@@ -48,7 +48,7 @@ async def greeting(meeting: Meeting, control: Control, **changed: Any) -> dict[s
 
 
 async def complete(meeting: Meeting, *names: str) -> None:
-    """The expected nodes join, whatever else goes on."""
+    """Let the expected nodes join, and end the rendezvous."""
     joining = [asyncio.ensure_future(meeting.join(name)) for name in names]
     await meeting.gather(20)
     meeting.announce({})
@@ -57,7 +57,7 @@ async def complete(meeting: Meeting, *names: str) -> None:
     await meeting.end()
 
 
-def test_all_join_and_the_first_is_told_of_all_the_others_of_it() -> None:
+def test_the_first_node_receives_all_members_and_the_others_the_first_one() -> None:
     async def run() -> None:
         meeting = Meeting("a", "b", "c")
         joining = [asyncio.ensure_future(meeting.join(name, index)) for index, name in enumerate("abc")]
@@ -80,7 +80,7 @@ def test_all_join_and_the_first_is_told_of_all_the_others_of_it() -> None:
     asynchronously(run())
 
 
-def test_nodes_are_known_by_name_where_the_launcher_gives_no_index() -> None:
+def test_nodes_are_identified_by_name_if_the_launcher_gives_no_index() -> None:
     async def run() -> None:
         meeting = Meeting("a", "b.cluster.example", "c")
         joining = [asyncio.ensure_future(meeting.join(name)) for name in ("c.cluster.example", "b", "a")]
@@ -95,7 +95,7 @@ def test_nodes_are_known_by_name_where_the_launcher_gives_no_index() -> None:
     asynchronously(run())
 
 
-def test_nodes_that_are_missing_are_named() -> None:
+def test_the_error_names_missing_nodes() -> None:
     async def run() -> None:
         meeting = Meeting("alpha", "beta", "gamma")
         joining = asyncio.ensure_future(meeting.join("beta", timeout=5))
@@ -113,7 +113,7 @@ def test_nodes_that_are_missing_are_named() -> None:
     [(("alpha", "beta"), "2 of 2 nodes: alpha, beta"), (("", ""), "2 of 2 nodes")],
     ids=["by name", "names that are not known"],
 )
-def test_a_long_wait_names_the_missing_nodes(
+def test_a_message_during_a_long_wait_names_the_missing_nodes(
     nodes: tuple[str, ...], told: str, refusals: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragon.launcher.rendezvous._PROGRESS_AFTER_S", 0.1)
@@ -128,7 +128,7 @@ def test_a_long_wait_names_the_missing_nodes(
     assert refusals.messages == [f"waiting up to 0.5 s for {told}"]
 
 
-def test_a_node_that_joins_and_dies_is_named() -> None:
+def test_the_error_names_a_node_that_is_lost_after_it_joined() -> None:
     async def run() -> None:
         meeting = Meeting("a", "b")
         control = await meeting.call()
@@ -143,7 +143,7 @@ def test_a_node_that_joins_and_dies_is_named() -> None:
     asynchronously(run())
 
 
-def test_a_run_that_can_do_without_a_node_that_dies_goes_on_with_the_others() -> None:
+def test_a_run_with_a_spare_node_begins_without_a_node_that_is_lost() -> None:
     async def run() -> None:
         meeting = Meeting("a", "b", "c")
         meeting.spare = 1
@@ -198,7 +198,7 @@ def test_a_recorded_greeting_is_refused(refusals: pytest.LogCaptureFixture) -> N
     assert "did not know the secret" in refusals.text
 
 
-def test_nothing_is_sent_to_a_listener_with_another_certificate() -> None:
+def test_an_agent_does_not_authenticate_to_a_listener_with_another_certificate() -> None:
     async def run() -> None:
         meeting, other = Meeting("a"), Meeting("a")
         token = msgspec.structs.replace(meeting.token, addresses=other.token.addresses)
@@ -217,7 +217,7 @@ def test_nothing_is_sent_to_a_listener_with_another_certificate() -> None:
     asynchronously(run())
 
 
-def test_no_front_end_at_all() -> None:
+def test_joining_without_a_front_end_raises_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     token = Token(addresses=[f"127.0.0.1:{port}"], fingerprint="0" * 64, secret=b"")
@@ -225,7 +225,7 @@ def test_no_front_end_at_all() -> None:
         asynchronously(join(token, node("a"), [], 1, 1))
 
 
-def test_a_front_end_that_listened_and_has_ended_is_not_waited_for() -> None:
+def test_joining_does_not_wait_for_a_front_end_that_has_ended() -> None:
     async def run() -> None:
         meeting = Meeting("a")
         await meeting.end()
@@ -246,7 +246,7 @@ def test_a_front_end_that_listened_and_has_ended_is_not_waited_for() -> None:
         ({"member": Member(node=node("stranger"), addresses=[], port=1)}, "'stranger' is not an expected node"),
     ],
 )
-def test_an_agent_that_does_not_fit_is_told_why(changed: dict[str, Any], told: str) -> None:
+def test_an_unsuitable_agent_is_refused_with_a_reason(changed: dict[str, Any], told: str) -> None:
     async def run() -> None:
         meeting = Meeting("a")
         control = await meeting.call()
@@ -260,7 +260,7 @@ def test_an_agent_that_does_not_fit_is_told_why(changed: dict[str, Any], told: s
     asynchronously(run())
 
 
-def test_silent_callers_are_dropped_and_disturb_nobody(
+def test_silent_connections_are_closed_and_do_not_disturb_others(
     refusals: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rendezvous, "_GREETING_TIMEOUT", 0.5)
@@ -297,7 +297,7 @@ def test_silent_callers_are_dropped_and_disturb_nobody(
         b"\x03\x00\x00\x00\x92\xa1\xff",
     ],
 )
-def test_frames_that_are_malformed_or_too_large(frame: bytes, refusals: pytest.LogCaptureFixture) -> None:
+def test_malformed_or_too_large_frames_are_refused(frame: bytes, refusals: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         meeting = Meeting("a")
         for _ in range(2):
@@ -322,7 +322,7 @@ def test_frames_that_are_malformed_or_too_large(frame: bytes, refusals: pytest.L
     st.booleans(),
 )
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-def test_a_run_starts_with_any_data_from_strangers(sent: list[bytes], by_tls: bool) -> None:
+def test_a_run_starts_although_a_stranger_sends_any_data(sent: list[bytes], by_tls: bool) -> None:
     async def run() -> None:
         meeting = Meeting("a")
         if by_tls:
@@ -350,7 +350,7 @@ values = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["nonce", "proof", "version", "index", "member"]), values, max_size=5))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-def test_a_run_starts_with_any_greeting_from_strangers(changed: dict[str, Any]) -> None:
+def test_a_run_starts_although_a_stranger_sends_any_greeting(changed: dict[str, Any]) -> None:
     async def run() -> None:
         meeting = Meeting("a")
         control = await meeting.call()
@@ -363,7 +363,7 @@ def test_a_run_starts_with_any_greeting_from_strangers(changed: dict[str, Any]) 
     asynchronously(run())
 
 
-def test_nodes_join_though_hundreds_of_strangers_are_connected_and_say_nothing() -> None:
+def test_nodes_can_join_although_hundreds_of_silent_connections_are_open() -> None:
     async def run() -> None:
         meeting = Meeting("a", "b")
         strangers = [socket.socket() for _ in range(700)]

@@ -1,4 +1,4 @@
-"""A network that goes silent, between two hosts."""
+"""A network between two hosts that stops delivering packets."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ uvloop.run(main())
 
 @pytest.fixture
 def lan(tmp_path: Path) -> Iterator[Lan]:
-    """Two hosts."""
+    """Two hosts on one network."""
     permitted()
     with Lan(tmp_path, ["a", "b"]) as hosts:
         yield hosts
 
 
 @pytest.mark.parametrize("manner", ["silent", "talking"])
-def test_a_network_without_answer_is_noticed_at_both_ends(site: Site, lan: Lan, manner: str) -> None:
+def test_a_silent_network_is_noticed_at_both_ends(site: Site, lan: Lan, manner: str) -> None:
     program: Path = site.write(ENDS)
     ends = []
     for name, role in (("a", "listen"), ("b", "call")):

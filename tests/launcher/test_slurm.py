@@ -1,4 +1,4 @@
-"""The Slurm launcher in allocations of a real Slurm: one controller and three daemons on this machine."""
+"""The Slurm launcher in allocations of a real Slurm, with one controller and three daemons on this machine."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def over(*command: str, wanted: str = "{}") -> list[str]:
     return [sys.executable, "-W", "error", str(OVER), wanted, '{"join_timeout": 30}', *command]
 
 
-def test_salloc_gives_all_its_nodes_in_order(site: Site, slurm: Slurm) -> None:
+def test_a_run_under_salloc_uses_all_nodes_in_order(site: Site, slurm: Slurm) -> None:
     done = site.run("salloc", "-N3", *over("sh", "-c", "echo $INDEX: $NODES; exit 5"), env=slurm.environment)
     assert done.stdout == "0: n1 n2 n3\ncode 5\n", done.stderr
 
 
-def test_a_part_of_an_allocation(site: Site, slurm: Slurm) -> None:
+def test_a_run_can_use_a_part_of_an_allocation(site: Site, slurm: Slurm) -> None:
     done = site.run("salloc", "-N3", *over("sh", "-c", "echo $NODES", wanted='{"nodes": 2}'), env=slurm.environment)
     assert done.stdout == "n1 n2\ncode 0\n", done.stderr
 
 
-def test_sbatch(site: Site, slurm: Slurm) -> None:
+def test_a_run_under_sbatch_uses_all_nodes(site: Site, slurm: Slurm) -> None:
     script = site.folder / "job.sh"
     words = " ".join(f"'{word}'" for word in over("sh", "-c", "echo $INDEX: $NODES"))
     script.write_text(f"#!/bin/sh\n{words}\n")
@@ -35,7 +35,7 @@ def test_sbatch(site: Site, slurm: Slurm) -> None:
     assert "0: n1 n2\ncode 0\n" in (site.folder / "job.out").read_text()
 
 
-def test_beside_another_step_of_the_job(site: Site, slurm: Slurm) -> None:
+def test_a_run_can_start_beside_another_step_of_the_job(site: Site, slurm: Slurm) -> None:
     script = site.folder / "job.sh"
     words = " ".join(f"'{word}'" for word in over("sh", "-c", "echo $NODES"))
     script.write_text(f"#!/bin/sh\nsrun --overlap sleep 60 & other=$!\n{words}\nkill $other; wait\n")
@@ -44,7 +44,7 @@ def test_beside_another_step_of_the_job(site: Site, slurm: Slurm) -> None:
     assert "n1 n2\ncode 0\n" in done.stdout, done.stderr
 
 
-def test_an_agent_that_fails_is_told_with_what_it_wrote(site: Site, slurm: Slurm) -> None:
+def test_the_error_about_a_failed_agent_has_its_output(site: Site, slurm: Slurm) -> None:
     done = site.run("salloc", "-N2", *over("true"), env={**slurm.environment, "STAND_IN": "/nonexistent.py"})
     assert "launch failed: srun ended with code 2" in done.stderr
     assert "can't open file" in done.stderr

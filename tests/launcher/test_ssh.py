@@ -71,35 +71,35 @@ def over(site: Site, config: Path, hosts: str, *command: str) -> list[str | Path
     return [sys.executable, "-W", "error", OVER, msgspec.json.encode(wanted).decode(), "{}", *command]
 
 
-def test_agents_start_on_hosts_in_their_order(site: Site, ssh_config: Path) -> None:
+def test_agents_start_on_the_hosts_in_the_given_order(site: Site, ssh_config: Path) -> None:
     done = site.run(*over(site, ssh_config, "first,second,third", "sh", "-c", "echo $INDEX: $NODES; echo $A; exit 3"))
     name = socket.gethostname()
     assert done.stdout.splitlines()[:1] == [f"0: {name} {name} {name}"], done.stderr
     assert done.stdout.endswith("code 3\n")
 
 
-def test_the_users_environment_gets_there(site: Site, ssh_config: Path) -> None:
+def test_the_head_has_the_environment_of_the_user(site: Site, ssh_config: Path) -> None:
     done = site.run(
         *over(site, ssh_config, "first,second", "sh", "-c", "echo $OF_THE_USER"), env={"OF_THE_USER": "yes"}
     )
     assert done.stdout == "yes\ncode 0\n", done.stderr
 
 
-def test_a_host_that_does_not_exist_is_named_with_what_ssh_says(site: Site, ssh_config: Path) -> None:
+def test_the_error_about_an_unknown_host_has_its_name_and_the_message_of_ssh(site: Site, ssh_config: Path) -> None:
     done = site.run(*over(site, ssh_config, "first,host.invalid", "true"))
     assert done.returncode == 1
     assert "launch failed: ssh to host.invalid ended with code 255" in done.stderr
     assert "host.invalid: " in done.stderr
 
 
-def test_all_hosts_that_do_not_exist_are_named(site: Site, ssh_config: Path) -> None:
+def test_the_error_names_all_unknown_hosts(site: Site, ssh_config: Path) -> None:
     done = site.run(*over(site, ssh_config, "host.invalid,first,other.invalid", "true"))
     assert done.returncode == 1
     assert "ssh to host.invalid ended with code 255" in done.stderr
     assert "ssh to other.invalid ended with code 255" in done.stderr
 
 
-def test_a_host_that_wants_a_password_is_refused_and_not_waited_for(site: Site, ssh_config: Path) -> None:
+def test_a_host_that_requires_a_password_is_an_error(site: Site, ssh_config: Path) -> None:
     text = ssh_config.read_text().replace("user_key", "nothing")
     ssh_config.write_text(text)
     done = site.run(*over(site, ssh_config, "first,second", "true"))
@@ -107,7 +107,7 @@ def test_a_host_that_wants_a_password_is_refused_and_not_waited_for(site: Site, 
     assert "Permission denied" in done.stderr
 
 
-def test_the_token_is_on_no_command_line(site: Site, ssh_config: Path) -> None:
+def test_the_token_is_not_on_a_command_line(site: Site, ssh_config: Path) -> None:
     process = site.start(*over(site, ssh_config, "first,second", "sh", "-c", "echo ready; exec sleep 60"))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -13,7 +13,7 @@ from meeting import asynchronously
 from dragon.launcher.base import Starter
 
 
-def test_a_command_that_ended_a_moment_ago_is_stopped_without_a_word() -> None:
+def test_stopping_a_command_that_has_just_ended_raises_no_error() -> None:
     async def run() -> int | None:
         starter = await Starter.run("ssh to a host", ["sh", "-c", "exit 3"], "")
         # It has ended, and the loop has had no turn to hear of it.
@@ -25,7 +25,7 @@ def test_a_command_that_ended_a_moment_ago_is_stopped_without_a_word() -> None:
     assert asynchronously(run()) == 3
 
 
-def test_a_command_that_ends_before_it_is_given_anything_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_about_a_command_that_ends_before_its_input_has_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
     start = asyncio.create_subprocess_exec
 
     async def start_late(*words: str, **options: Any) -> asyncio.subprocess.Process:

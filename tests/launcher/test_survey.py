@@ -1,4 +1,4 @@
-"""How nodes describe themselves for a network configuration file."""
+"""The descriptions of nodes for a network configuration file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def launcher(program: Path = STAND_IN) -> Simulated:
     return result
 
 
-def test_nodes_describe_themselves_and_the_file_is_read_again(tmp_path: Path) -> None:
+def test_a_file_with_the_descriptions_of_nodes_can_be_read(tmp_path: Path) -> None:
     members = asynchronously(survey(launcher(), "", 0, 30))
     names = ["node-0", "node-1"]
     nodes = as_configuration(members, names)
@@ -38,7 +38,7 @@ def test_nodes_describe_themselves_and_the_file_is_read_again(tmp_path: Path) ->
         as_configuration(members, names, "node-2")
 
 
-def test_hosts_are_found_again_by_the_names_under_which_they_were_reached(tmp_path: Path) -> None:
+def test_the_file_has_the_names_with_which_the_hosts_were_reached(tmp_path: Path) -> None:
     members = asynchronously(survey(launcher(), "", 0, 30))
     file = tmp_path / "ssh.json"
     for primary in ("gpu-b", "node-1"):
@@ -47,13 +47,13 @@ def test_hosts_are_found_again_by_the_names_under_which_they_were_reached(tmp_pa
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"\xff": 1}'])
-def test_a_damaged_file_of_hosts_is_told_by_its_path(tmp_path: Path, data: bytes) -> None:
+def test_the_error_about_a_damaged_file_of_hosts_names_its_path(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "ssh.json"
     file.write_bytes(data)
     with pytest.raises(ValueError, match=r"ssh\.json is neither YAML nor JSON"):
         read_network_config(str(file))
 
 
-def test_nodes_that_do_not_answer() -> None:
+def test_an_agent_that_fails_during_the_survey_is_reported() -> None:
     with pytest.raises(LaunchError, match=r"the agent of node-\d ended with code 2"):
         asynchronously(survey(launcher(Path("/nonexistent.py")), "", 0, 30))

@@ -1,11 +1,11 @@
-"""The process that tells a signal to the whole process group from one to the launcher alone."""
+"""The process that distinguishes a signal to the whole process group from a signal to the launcher alone."""
 
 from __future__ import annotations
 
 from conftest import Site
 
 
-def test_a_signal_to_the_group_is_known_although_the_machine_is_busy(site: Site) -> None:
+def test_a_signal_to_the_group_is_detected_on_a_busy_machine(site: Site) -> None:
     done = site.python(
         """
         import os, signal, subprocess, time
