@@ -34,7 +34,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """The name of the program's run."""
+        """The name of the run of the program."""
         return str(self.ask("ps")["run"]["run"])
 
     def folder(self, node: int = 0) -> Path:

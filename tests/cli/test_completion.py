@@ -38,7 +38,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def completed(scripts: Path, folder: Path, *words: str) -> set[str]:
-    """What bash offers for the last word."""
+    """Return the completions of bash for the last word."""
     program = COMPLETE.format(script=scripts / f"{words[0]}.bash")
     done = subprocess.run(
         ["bash", "--norc", "-c", program, "bash", *words], capture_output=True, text=True, cwd=folder, check=True
@@ -49,7 +49,7 @@ def completed(scripts: Path, folder: Path, *words: str) -> set[str]:
 
 @pytest.mark.parametrize("command", ["dragon", "torchloader"])
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_a_script_is_correct(scripts: Path, command: str, shell: str) -> None:
+def test_the_script_has_no_syntax_errors(scripts: Path, command: str, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = scripts / f"{command}.{shell}"
@@ -77,14 +77,16 @@ def test_a_script_is_correct(scripts: Path, command: str, shell: str) -> None:
         ("torchloader submit inp", {"input.dat"}),
     ],
 )
-def test_bash_completes(scripts: Path, tmp_path: Path, line: str, expected: set[str]) -> None:
+def test_bash_completes_commands_options_and_files(
+    scripts: Path, tmp_path: Path, line: str, expected: set[str]
+) -> None:
     for name in ("input.dat", "train.py"):
         (tmp_path / name).touch()
     (tmp_path / "recorded").mkdir()
     assert completed(scripts, tmp_path, *line.split(" ")) == expected
 
 
-def test_all_commands_of_the_help_are_offered(scripts: Path, tmp_path: Path) -> None:
+def test_bash_completes_all_commands_of_the_help(scripts: Path, tmp_path: Path) -> None:
     for parser in (dragon_command.parser(), torchloader_command.parser()):
         told = set(re.findall(rf"^  {parser.prog} ([a-z0-9]+) ", parser.epilog or "", re.MULTILINE))
         assert told, parser.prog
@@ -92,7 +94,7 @@ def test_all_commands_of_the_help_are_offered(scripts: Path, tmp_path: Path) -> 
 
 
 def test_bash_falls_back_to_files_for_a_program(scripts: Path) -> None:
-    """A program is a file, and so it is no choice of the parser's."""
+    """Check the default completion: a program is a file, which the parser does not list."""
     done = subprocess.run(
         ["bash", "--norc", "-c", f"source {scripts / 'dragon.bash'}; complete -p dragon"],
         capture_output=True,
@@ -109,7 +111,7 @@ def test_an_error_names_the_missing_package(site: Site) -> None:
     assert done.stderr == "dragon completion: needs shtab: pip install 'dragon-runtime[completion]'\n"
 
 
-def test_shells_that_are_not_known_are_refused(site: Site) -> None:
+def test_unknown_shells_are_refused(site: Site) -> None:
     done = site.dragon("completion", "cmd")
     assert done.returncode == 2
     assert "invalid choice: 'cmd'" in done.stderr

@@ -1,4 +1,4 @@
-"""dragon-config, dragon-network-config and dragon-network-ifaddrs."""
+"""The commands dragon-config, dragon-network-config and dragon-network-ifaddrs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
-def test_settings_are_kept_shown_and_forgotten(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_settings_are_stored_shown_and_removed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     command = "mpiexec -n {nnodes} --hosts {nodelist}"
     assert config.main(["add", "--backend-mpiexec-override", command, "--tcp-runtime"]) == 0
     assert config.main(["-g", "backend-mpiexec-override"]) == 0
@@ -31,7 +31,7 @@ def test_settings_are_kept_shown_and_forgotten(capsys: pytest.CaptureFixture[str
     assert "not set; set are: none" in capsys.readouterr().err
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_settings_can_be_in_another_file(tmp_path: Path) -> None:
     assert config.main(["--config-file", str(tmp_path / "mine"), "add", "--tcp-runtime"]) == 0
     assert configuration.read(tmp_path / "mine") == {"tcp_runtime": "1"}
     assert configuration.read() == {}
@@ -49,9 +49,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         (["test", "--open-mpi", "/opt"], "test: the tests of MPI take the one in PATH"),
     ],
 )
-def test_options_without_effect_are_answered_with_one_line(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_without_effect_give_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert config.main(words) == 0
     out, err = capsys.readouterr()
     assert out == ""
@@ -60,18 +58,18 @@ def test_options_without_effect_are_answered_with_one_line(
     assert configuration.read() == {}
 
 
-def test_the_base_directory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_base_directory_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert config.main(["-b"]) == 0
     assert capsys.readouterr().out.strip() == str(Path(dragon.__file__).parent)
 
 
-def test_a_damaged_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_error_about_a_damaged_file_names_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("{")
     assert config.main(["--config-file", str(tmp_path / "bad"), "-s"]) == 1
     assert f"`dragon-config --config-file {tmp_path / 'bad'} --clean` removes it" in capsys.readouterr().err
 
 
-def test_a_command_with_unknown_places_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_command_with_unknown_placeholders_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["--config-file", str(tmp_path / "file"), "add", "--backend-mpiexec-override", "mpiexec {nnodes} {foo}"]
     assert config.main(words) == 1
     assert "{foo} is neither {nnodes} nor {nodelist}" in capsys.readouterr().err
@@ -98,20 +96,20 @@ def test_interfaces_are_chosen_by_name_family_and_flags(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("words", [["-f", "FOO"], ["-r", "UP", "FOO"], ["-a", "FOO"], ["-x", "FOO"]])
-def test_families_and_flags_that_there_are_not(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+def test_unknown_families_and_flags_are_refused(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     with pytest.raises(SystemExit):
         ifaddrs.main(words)
     assert "_FOO is none of" in capsys.readouterr().err
 
 
-def test_a_network_configuration_of_no_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_network_configuration_requires_several_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     assert network_config.main(["--nodes", "1"]) == 1
     assert "one node needs no configuration" in capsys.readouterr().err
     assert network_config.main([]) == 1
     assert "several nodes were requested" in capsys.readouterr().err
 
 
-def test_a_network_configuration_that_cannot_be_written(
+def test_the_error_about_an_unwritable_network_configuration_names_its_path(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -121,7 +119,7 @@ def test_a_network_configuration_that_cannot_be_written(
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "0", "soon"])
-def test_a_time_that_is_none(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+def test_an_invalid_time_is_refused(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
     with pytest.raises(SystemExit):
         network_config.main(["--nodes", "2", "--join-timeout", seconds])
     assert f"{seconds!r} is not a number of seconds above 0" in capsys.readouterr().err

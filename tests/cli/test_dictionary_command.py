@@ -1,4 +1,4 @@
-"""`dragon ddict`: dictionaries of runs and of folders, and exports of their content."""
+"""`dragon ddict`: lists and exports dictionaries of runs and of folders."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ddict(site: Site, *words: str, fails: bool = False) -> str:
     return done.stderr if fails else done.stdout
 
 
-def test_ls_and_stat(site: Site, program: Program) -> None:
+def test_ls_and_stat_show_the_dictionaries_of_a_run(site: Site, program: Program) -> None:
     name = program.name
     lines = site.dragon("ddict", "ls").stdout.splitlines()  # of all runs on this machine, not only of these tests
     assert lines[0].split() == ["RUN", "NAME", "MANAGERS", "NODES", "KEYS", "USED", "TOTAL"]
@@ -79,7 +79,7 @@ def test_ls_and_stat(site: Site, program: Program) -> None:
     assert len(text.splitlines()) == 6
 
 
-def test_dump_and_load_tables(site: Site, program: Program) -> None:
+def test_tables_can_be_dumped_and_loaded(site: Site, program: Program) -> None:
     pytest.importorskip("pyarrow")
     from dragon.data.arrow import read_table, write_table
 
@@ -100,7 +100,7 @@ def test_dump_and_load_tables(site: Site, program: Program) -> None:
     ddict(site, "load", "mixed", "mixed.parquet", "--allow-pickle", *run)
 
 
-def test_dump_and_load_folders(site: Site, program: Program) -> None:
+def test_folders_can_be_dumped_and_loaded(site: Site, program: Program) -> None:
     run = ("--run", program.name)
     assert ddict(site, "dump", "mixed", "out/", *run) == "3 keys are in out\n"
     assert dict(read_folder(site.folder / "out", allow_pickle=True)[1]) == {1: None, "raw": b"bytes", (2, "x"): [1]}
@@ -114,7 +114,7 @@ def test_dump_and_load_folders(site: Site, program: Program) -> None:
     assert json.loads(program.process.stdout.readline()) == {"raw": "b'other'"}  # the program sees it
 
 
-def test_persisted(site: Site, program: Program) -> None:
+def test_persisted_dictionaries_are_shown_and_dumped(site: Site, program: Program) -> None:
     files = ("--persisted", "files")
     assert [line.split()[:3] for line in ddict(site, "ls", *files).splitlines()] == [
         ["NAME", "CHECKPOINT", "MANAGERS"],
@@ -139,7 +139,7 @@ def test_persisted(site: Site, program: Program) -> None:
     assert "lacks the files of manager 2" in ddict(site, "dump", "weights", "x", "--allow-pickle", *files, fails=True)
 
 
-def test_errors_say_what_there_is(site: Site, program: Program) -> None:
+def test_errors_name_the_existing_dictionaries_and_checkpoints(site: Site, program: Program) -> None:
     run = ("--run", program.name)
     assert "there is no dictionary 'x'; there is mixed of run" in ddict(site, "stat", "x", *run, fails=True)
     assert "'w' may be any of these: weights of run" in ddict(site, "stat", "w", *run, fails=True)
@@ -155,13 +155,13 @@ def test_errors_say_what_there_is(site: Site, program: Program) -> None:
     assert "you have no run" in ddict(site, "ls", "nonsense", fails=True)
 
 
-def test_help_teaches(site: Site) -> None:
+def test_the_help_has_examples(site: Site) -> None:
     text = ddict(site, "--help")
     assert "dragon ddict dump weights weights.parquet" in text
     assert "dragon ddict" in site.dragon("--help").stdout
 
 
-def test_a_run_that_hangs_is_named(site: Site, program: Program) -> None:
+def test_the_error_names_a_run_that_hangs(site: Site, program: Program) -> None:
     import os
     import signal
 

@@ -1,4 +1,4 @@
-"""`dragon doctor`: reports what a run waits for."""
+"""`dragon doctor`: reports the waits of a run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HANGING = """
 
 
 def findings(program: Program, node: int = 0) -> dict[str, Any]:
-    """By name, once everything waits."""
+    """Return the findings of a node by the names of processes."""
     told = program.ask("doctor")["nodes"][node]["findings"]
     return {finding["row"]["name"]: finding for finding in told}
 
@@ -61,7 +61,7 @@ def texts(finding: Any) -> list[str]:
     return [wait["text"] for wait in finding["waits"]]
 
 
-def test_it_says_what_every_thread_waits_for_and_who_could_end_that(site: Site) -> None:
+def test_every_wait_is_reported_with_its_object_and_the_holder(site: Site) -> None:
     with running(site, HANGING) as program:
         found = findings(program)
         assert texts(found["waiter"])[0].endswith(f"held by holder (pid {program.pids['holder']})")
@@ -86,7 +86,7 @@ def test_processes_that_wait_in_the_runtime_send_their_stacks(site: Site) -> Non
         assert {wait["thread"] for wait in found["head"]["waits"]} == {ident for ident, _ in threads.values()}
 
 
-def test_the_text_shows_the_users_calls_and_their_source(site: Site) -> None:
+def test_the_text_shows_the_calls_of_the_program_with_their_source(site: Site) -> None:
     with running(site, HANGING) as program:
         text = site.dragon("doctor", str(program.process.pid)).stdout
         part = text[text.index("\nholder (puid ") :]
@@ -98,14 +98,14 @@ def test_the_text_shows_the_users_calls_and_their_source(site: Site) -> None:
         assert "it answers; live processes: 5, being started: 0" in text
 
 
-def test_where_nobody_sends_stacks_the_kernel_says_what_is_waited_for(site: Site) -> None:
+def test_processes_without_stacks_are_reported_with_their_state_in_the_kernel(site: Site) -> None:
     with running(site, HANGING) as program:
         found = findings(program)
         assert found["sleeper"]["kernel"].startswith("it waits")
         assert found["program"]["no_stacks"] == "it is not a Python process"
 
 
-def test_without_py_spy_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_says_how_to_install_missing_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
     row = diagnosis.Row(None, os.getpid(), "me", "process", 0, "running", 0.0, 0)
     threads, reason = diagnosis.spied(None, row)
     assert threads == []
@@ -120,7 +120,7 @@ def test_py_spy_reads_the_stacks_of_others(site: Site) -> None:
         assert frames[-1][0] == "sleep"
 
 
-def test_a_stopped_agent_does_not_keep_it_from_the_rest(site: Site) -> None:
+def test_other_processes_are_reported_although_the_agent_is_stopped(site: Site) -> None:
     with running(site, HANGING) as program:
         agent = program.ask("ps")["run"]["nodes"][0]["agent"]
         os.kill(agent, signal.SIGSTOP)
@@ -135,7 +135,7 @@ def test_a_stopped_agent_does_not_keep_it_from_the_rest(site: Site) -> None:
         assert by_pid[program.pids["holder"]]["threads"]
 
 
-def test_a_stopped_process_is_named(site: Site) -> None:
+def test_a_stopped_process_is_reported(site: Site) -> None:
     with running(site, HANGING) as program:
         holder = program.pids["holder"]
         os.kill(holder, signal.SIGSTOP)
@@ -146,7 +146,7 @@ def test_a_stopped_process_is_named(site: Site) -> None:
         assert f"the stacks of {holder}: these processes wait in the runtime and did not answer" in told["troubles"][0]
 
 
-def test_a_process_that_waits_for_another_node_says_so(site: Site) -> None:
+def test_a_wait_for_an_object_of_another_node_is_reported(site: Site) -> None:
     source = """
         import json, os
         from dragon.infrastructure.policy import Policy
@@ -175,7 +175,7 @@ def test_a_process_that_waits_for_another_node_says_so(site: Site) -> None:
         assert (who, what) == (f"node 1 process {program.pids['far']}", "Channel.get")
 
 
-def test_groups_and_their_failures_are_told(site: Site) -> None:
+def test_groups_and_their_failures_are_reported(site: Site) -> None:
     source = """
         import json, os
         from dragon.native.process import ProcessTemplate
@@ -200,14 +200,14 @@ def test_groups_and_their_failures_are_told(site: Site) -> None:
         assert "for group talk (2 of 3 members running)" in text
 
 
-def test_two_may_look_one_after_the_other_and_leave_nothing(site: Site) -> None:
+def test_repeated_reports_leave_no_socket(site: Site) -> None:
     with running(site, HANGING) as program:
         for _ in range(2):
             assert findings(program)["holder"]["threads"]
         assert not (program.folder() / "doctor").exists()
 
 
-def test_a_socket_that_a_killed_doctor_left_is_no_obstacle(site: Site) -> None:
+def test_a_socket_that_a_killed_doctor_left_is_replaced(site: Site) -> None:
     with running(site, HANGING) as program:
         leave = "import socket, sys; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).bind(sys.argv[1])"
         site.run(sys.executable, "-c", leave, program.folder() / "doctor")

@@ -1,4 +1,4 @@
-"""The dragon command."""
+"""The command `dragon`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import dragon
 from conftest import Site
 
 
-def test_the_exit_code_is_the_programs(site: Site) -> None:
+def test_the_exit_code_is_that_of_the_program(site: Site) -> None:
     assert site.dragon(site.write("import sys; sys.exit(7)")).returncode == 7
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_a_killed_program_gives_128_and_the_signal(site: Site, nodes: str) -> None:
+def test_the_exit_code_for_a_killed_program_is_128_plus_the_signal(site: Site, nodes: str) -> None:
     program = site.write("import os; os.kill(os.getpid(), 9)")
     done = site.dragon("--nodes", nodes, program, "an argument")
     assert done.returncode == 128 + signal.SIGKILL
     assert done.stderr == f"dragon: {program} was ended by SIGKILL\n"
 
 
-def test_the_end_of_the_agent_is_told(site: Site) -> None:
+def test_the_end_of_the_agent_is_reported(site: Site) -> None:
     program = site.write(
         "import os, time; from dragon.runtime.run import this_run; os.kill(this_run().agent.pid, 9); time.sleep(60)"
     )
@@ -37,7 +37,7 @@ def test_the_end_of_the_agent_is_told(site: Site) -> None:
     assert "the agent (pid " in done.stderr
 
 
-def test_arguments_and_standard_streams_are_the_programs(site: Site) -> None:
+def test_the_program_has_its_arguments_and_the_standard_streams(site: Site) -> None:
     program = site.write("import sys; print(sys.argv[1:], sys.stdin.read()); print('bad', file=sys.stderr)")
     process = site.start(sys.executable, "-m", "dragon", program, "-l", "--epochs", "3", stdin=-1)
     out, err = process.communicate("hello", timeout=60)
@@ -46,25 +46,25 @@ def test_arguments_and_standard_streams_are_the_programs(site: Site) -> None:
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_a_program_comes_from_standard_input(site: Site, nodes: str) -> None:
+def test_a_program_can_be_read_from_standard_input(site: Site, nodes: str) -> None:
     process = site.start(sys.executable, "-m", "dragon", "--nodes", nodes, "-", "word", stdin=subprocess.PIPE)
     out, err = process.communicate("import sys, dragon; print(sys.argv, dragon.in_dragon())", timeout=60)
     assert (out, err) == ("['-', 'word'] True\n", "")
 
 
-def test_run_is_the_command_itself(site: Site) -> None:
+def test_the_word_run_can_precede_the_program(site: Site) -> None:
     done = site.dragon("run", "--basic-label", site.write("print('here')"))
     assert done.stdout == "[head] here\n"
     assert site.dragon("run", "run", "x").stderr.endswith("there is no file 'run' here, and no such program in PATH\n")
 
 
-def test_a_module_runs_with_m(site: Site) -> None:
+def test_a_module_can_be_run_with_m(site: Site) -> None:
     site.write("import sys; print(__name__, sys.argv[1:])", "module_of_mine.py")
     done = site.dragon("-m", "module_of_mine", "-x", "1")
     assert done.stdout == "__main__ ['-x', '1']\n", done.stderr
 
 
-def test_an_executable_runs(site: Site) -> None:
+def test_an_executable_can_be_run(site: Site) -> None:
     done = site.dragon("sh", "-c", "echo $0 $1; exit 3", "a", "b")
     assert (done.returncode, done.stdout) == (3, "a b\n")
 
@@ -73,7 +73,7 @@ def test_the_program_is_in_a_run(site: Site) -> None:
     assert site.dragon(site.write("import dragon; print(dragon.in_dragon())")).stdout == "True\n"
 
 
-def test_a_container_in_a_run_learns_that_it_has_no_part_in_it(site: Site) -> None:
+def test_a_program_in_a_container_in_a_run_gets_an_error_with_a_remedy(site: Site) -> None:
     contained = ("unshare", "--user", "--map-root-user")
     if site.run(*contained, "true").returncode:
         pytest.skip("this machine permits no user namespaces")
@@ -84,7 +84,7 @@ def test_a_container_in_a_run_learns_that_it_has_no_part_in_it(site: Site) -> No
 
 
 @pytest.mark.parametrize("nodes", [[], ["--nodes", "2"]])
-def test_the_program_is_its_head_process_and_nobodys_child(site: Site, nodes: list[str]) -> None:
+def test_the_program_is_the_head_process_and_has_no_parent(site: Site, nodes: list[str]) -> None:
     program = site.write("""
         from dragon.globalservices.process import ProcessError
         from dragon.native.process import current
@@ -102,7 +102,7 @@ def test_the_program_is_its_head_process_and_nobodys_child(site: Site, nodes: li
 @pytest.mark.parametrize(
     ("option", "start"), [("--basic-label", "[head] "), ("--verbose-label", "["), ("--no-label", "one")]
 )
-def test_labels(site: Site, option: str, start: str) -> None:
+def test_options_choose_the_labels_of_lines(site: Site, option: str, start: str) -> None:
     done = site.dragon(option, site.write("print('one'); print('two')"))
     lines = done.stdout.splitlines()
     assert [line[-3:] for line in lines] == ["one", "two"]
@@ -131,18 +131,18 @@ def test_labels_name_every_process_of_a_group(site: Site) -> None:
         assert [line.split()[-1] for line in mine] == [str(n) for n in range(200)]
 
 
-def test_version(site: Site) -> None:
+def test_the_version_is_printed(site: Site) -> None:
     assert site.dragon("--version").stdout == f"dragon {dragon.__version__}\n"
 
 
 @pytest.mark.parametrize("options", [["--nodes", "2"], ["--basic-label"]])
-def test_a_full_disk_under_the_output_is_told(site: Site, options: list[str]) -> None:
+def test_a_full_disk_under_the_output_is_reported(site: Site, options: list[str]) -> None:
     words = " ".join(options)
     done = site.run("sh", "-c", f'exec {sys.executable} -m dragon {words} "$0" > /dev/full', site.write("print(1)"))
     assert "(No space left on device)" in done.stderr
 
 
-def test_help_teaches(site: Site) -> None:
+def test_the_help_has_examples(site: Site) -> None:
     text = site.dragon("--help").stdout
     assert "examples:" in text
     assert "dragon train.py" in text
@@ -158,19 +158,19 @@ def test_help_teaches(site: Site) -> None:
         (["--nonsense", "x.py"], "--nonsense"),
     ],
 )
-def test_bad_use_is_told(site: Site, arguments: list[str], message: str) -> None:
+def test_invalid_arguments_are_reported(site: Site, arguments: list[str], message: str) -> None:
     done = site.dragon(*arguments)
     assert done.returncode == 2
     assert message in done.stderr
 
 
-def test_the_log_level_reaches_the_runtime(site: Site) -> None:
+def test_the_log_level_is_passed_to_the_runtime(site: Site) -> None:
     program = site.write("import os; print(os.environ['DRAGON_LOG_LEVEL'])")
     assert site.dragon("-l", "stderr=DEBUG", program).stdout.endswith("DEBUG\n")
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_variables_need_not_be_utf_8(site: Site, nodes: str) -> None:
+def test_variables_that_are_not_utf_8_reach_the_program(site: Site, nodes: str) -> None:
     script = site.write("import os, sys; sys.exit(os.environb[b'NOT_UTF_8'] != b'\\xff')\n")
     environment = {"NOT_UTF_8": os.fsdecode(b"\xff")}
     assert site.dragon("--nodes", nodes, script, env=environment).returncode == 0
@@ -284,28 +284,28 @@ QUEUE = """
 
 
 def limited(site: Site, before: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The command, run by a shell that does something before."""
+    """Run the command in the shell command `before`."""
     command = shlex.join([sys.executable, "-m", "dragon", *map(str, arguments)])
     return site.run("sh", "-c", before.format(command))
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
-def test_closed_standard_streams_do_no_harm(site: Site, closed: str, nodes: str) -> None:
+def test_a_program_runs_with_closed_standard_streams(site: Site, closed: str, nodes: str) -> None:
     done = limited(site, "{} " + closed, "--nodes", nodes, site.write(QUEUE))
     assert done.returncode == 0, done.stderr
     assert (site.folder / "told").read_text() == "all is well"
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_few_open_files_are_enough(site: Site, nodes: str) -> None:
+def test_a_small_limit_of_open_files_is_sufficient(site: Site, nodes: str) -> None:
     done = limited(site, "ulimit -n 60 && {}", "--nodes", nodes, site.write(QUEUE))
     assert done.returncode == 0, done.stderr
     assert (site.folder / "told").read_text() == "all is well"
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_too_few_open_files_are_refused_in_one_line(site: Site, nodes: str) -> None:
+def test_a_limit_of_open_files_that_is_too_small_is_reported_in_one_line(site: Site, nodes: str) -> None:
     done = limited(site, "ulimit -n 18 && {}", "--nodes", nodes, site.write(QUEUE))
     assert done.returncode != 0
     what = "a run" if nodes == "1" else "a run of 2 nodes"
@@ -339,12 +339,12 @@ CROWD = """
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_a_crowd_needs_no_more_open_files_than_a_shell_allows(site: Site, nodes: str) -> None:
+def test_a_large_group_runs_with_a_small_soft_limit_of_open_files(site: Site, nodes: str) -> None:
     done = limited(site, "ulimit -Sn 100 && {}", "--nodes", nodes, site.write(CROWD), "120")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_crowd_that_the_system_has_too_few_open_files_for_is_refused(site: Site) -> None:
+def test_a_large_group_is_refused_if_the_hard_limit_of_open_files_is_too_small(site: Site) -> None:
     done = limited(site, "ulimit -n 100 && {}", site.write(CROWD), "60")
     assert done.returncode == 1
     message = r"60 processes need 120 open files of \S+'s agent, which may open \d+ more: raise the hard limit"
@@ -358,7 +358,7 @@ def test_a_crowd_that_the_system_has_too_few_open_files_for_is_refused(site: Sit
         *((nodes, "ulimit -f 100 && {}", "the shared memory cannot be sized (ulimit -f)") for nodes in ("1", "2")),
     ],
 )
-def test_where_it_cannot_run_it_says_why(site: Site, nodes: str, before: str, message: str) -> None:
+def test_the_error_says_why_a_run_cannot_start(site: Site, nodes: str, before: str, message: str) -> None:
     done = limited(site, before, "--nodes", nodes, site.write(QUEUE))
     assert done.returncode == 1
     assert message in done.stderr

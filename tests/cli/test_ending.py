@@ -1,4 +1,4 @@
-"""The output of commands, also if it cannot be written."""
+"""The output of commands, including output that cannot be written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(entry: str, words: str, stdout: int, unbuffered: str = "") -> subprocess
 
 
 @COMMANDS
-def test_a_full_disk_is_told_in_a_line(entry: str, words: str) -> None:
+def test_a_full_disk_is_reported_in_one_line(entry: str, words: str) -> None:
     with open("/dev/full", "w") as full:
         done = run(entry, words, full.fileno())
     assert done.returncode == 1
@@ -39,7 +39,7 @@ def test_a_full_disk_is_told_in_a_line(entry: str, words: str) -> None:
 
 
 @COMMANDS
-def test_a_reader_that_has_seen_enough_is_no_mistake(entry: str, words: str) -> None:
+def test_a_reader_that_closes_the_pipe_gives_no_error_message(entry: str, words: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     for unbuffered in ["", "1"][: 1 if words == "--help" else 2]:  # argparse itself ignores an error of its own print

@@ -1,4 +1,4 @@
-"""Which file is executed, and the error if a file cannot be executed: the same on one node and on several."""
+"""The file that is executed, and the error if that is not possible: the same on one node and on several."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WAYS = ([], ["--nodes", "2"])
     ],
     ids=["no shebang", "no interpreter", "CRLF"],
 )
-def test_a_script_that_cannot_be_executed_is_told_by_what_is_wrong_with_it(
+def test_the_error_about_a_script_that_cannot_be_executed_has_the_reason(
     site: Site, text: str, code: int, said: str, options: list[str]
 ) -> None:
     script = site.folder / "script"
@@ -33,7 +33,7 @@ def test_a_script_that_cannot_be_executed_is_told_by_what_is_wrong_with_it(
     assert line.startswith(f"dragon: {script}: {said}")
 
 
-def test_a_process_that_cannot_be_executed_is_told_by_that_too(site: Site) -> None:
+def test_the_error_about_a_process_that_cannot_be_executed_has_the_reason(site: Site) -> None:
     script = site.folder / "script"
     script.write_bytes(b"#!/bin/sh\r\ntrue\r\n")
     script.chmod(0o755)
@@ -89,7 +89,7 @@ if __name__ == "__main__":
         '"$PYTHON" -m dragon <(cat program.py; yes "# a long line of the program" | head -10000)',
     ],
 )
-def test_a_program_may_come_from_a_pipe(site: Site, command: str) -> None:
+def test_a_program_can_be_read_from_a_pipe(site: Site, command: str) -> None:
     site.write(_PROGRAM)
     done = site.run("bash", "-c", command, env={"PYTHON": sys.executable})
     assert done.stdout.splitlines() == ["[0, 1, 4, 9]" + (" a b c" if "b c" in command else "")], done.stderr

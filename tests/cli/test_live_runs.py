@@ -75,7 +75,7 @@ def test_runs_are_listed(site: Site, plain: bool) -> None:
         assert line.split()[3] == str(owner)
 
 
-def test_a_run_is_listed_from_its_first_moment(site: Site) -> None:
+def test_a_run_is_listed_immediately_after_its_start(site: Site) -> None:
     program = """
         import os
         from dragon import runs
@@ -99,7 +99,7 @@ def test_the_processes_of_a_run_are_listed(site: Site) -> None:
         assert by_name["worker"]["cpu_seconds"] < 10
 
 
-def test_a_programs_own_forks_are_listed_and_end_with_it(site: Site) -> None:
+def test_forked_children_of_the_program_are_listed_and_end_with_it(site: Site) -> None:
     source = """
         import json, os
         from dragon.native.queue import Queue
@@ -117,14 +117,14 @@ def test_a_programs_own_forks_are_listed_and_end_with_it(site: Site) -> None:
         site.assert_nothing_left(within=10)
 
 
-def test_a_run_is_found_whatever_the_environment_leads_to(site: Site, tmp_path: Path) -> None:
+def test_a_run_is_found_with_another_environment(site: Site, tmp_path: Path) -> None:
     with running(site, WAITING) as program:
         done = site.dragon("ps", program.name, env={"XDG_RUNTIME_DIR": str(tmp_path)})
         assert done.returncode == 0, done.stderr
         assert "worker" in done.stdout
 
 
-def test_rehearsed_nodes_are_one_run(site: Site) -> None:
+def test_simulated_nodes_are_listed_as_one_run(site: Site) -> None:
     with running(site, OVER_NODES, "--nodes", "2") as program:
         told = program.ask("ps")
         assert [node["node"] for node in told["run"]["nodes"]] == [0, 1]
@@ -132,7 +132,7 @@ def test_rehearsed_nodes_are_one_run(site: Site) -> None:
         assert next(row["node"] for row in told["processes"] if row["pid"] == program.pids["worker"]) == 1
 
 
-def test_looking_leaves_nothing(site: Site) -> None:
+def test_ps_and_doctor_leave_no_files(site: Site) -> None:
     for command in ("ps", "doctor"):
         assert site.dragon(command).returncode == 0
     site.assert_nothing_left()
@@ -150,17 +150,17 @@ def made_up(name: str, pid: int) -> runs.Run:
 
 
 @pytest.mark.parametrize("word", ["abc123", "ab", "100", "101", "100-1-abc123", "100-", "/tmp/dragon-0/100-1-abc123/"])
-def test_a_run_is_called_by_its_name_its_processes_or_its_folder(word: str) -> None:
+def test_a_run_is_selected_by_its_name_its_processes_or_its_folder(word: str) -> None:
     there = [made_up("abc123", 100), made_up("acc123", 1000)]
     assert runs.choose(word, there).name == "abc123"
 
 
-def test_a_word_for_several_runs_is_an_error_that_lists_them() -> None:
+def test_an_error_lists_the_runs_if_a_word_selects_several() -> None:
     with pytest.raises(runs.NoSuchRunError, match=r"abc123 \(prog-abc123.py\), acc123 \(prog-acc123.py\)"):
         runs.choose("a", [made_up("abc123", 100), made_up("acc123", 1000)])
 
 
-def test_a_word_for_none_is_an_error_that_lists_them() -> None:
+def test_an_error_lists_the_runs_if_a_word_selects_none() -> None:
     with pytest.raises(runs.NoSuchRunError, match=r"no run 'x'.*there are: abc123 \(prog-abc123.py\)"):
         runs.choose("x", [made_up("abc123", 100)])
 
@@ -183,7 +183,7 @@ def test_a_killed_run_leaves_nothing(site: Site, how: str) -> None:
 
 
 @pytest.mark.parametrize("stopped", ["dragon", "agent", "zygote", "worker", "head"])
-def test_a_run_with_a_stopped_process_ends_too(site: Site, stopped: str) -> None:
+def test_a_run_with_a_stopped_process_is_ended(site: Site, stopped: str) -> None:
     with running(site, WAITING) as program:
         os.kill(next(row["pid"] for row in program.ask("ps")["processes"] if row["name"] == stopped), signal.SIGSTOP)
         done = site.dragon("kill", str(program.process.pid))
@@ -210,15 +210,17 @@ def test_a_process_that_ignores_sigterm_is_killed(site: Site) -> None:
         site.assert_nothing_left(within=10)
 
 
-def test_any_agent_has_the_run_ended_on_all_nodes(site: Site) -> None:
-    """Which is what `dragon kill` asks of one on a machine where the front end is not."""
+def test_a_request_to_any_agent_ends_the_run_on_all_nodes(site: Site) -> None:
+    """Send the request that `dragon kill` sends on a machine without the front end."""
     with running(site, OVER_NODES, "--nodes", "2") as program:
         ask_agent(program.folder(1), EndRun(), 5)
         assert program.process.wait(30) == 128 + signal.SIGTERM
         site.assert_nothing_left()
 
 
-def test_all_runs_are_ended(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kill_all_ends_all_runs(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with running(site, WAITING, name="one.py") as one, running(site, WAITING, name="two.py") as two:
         # This user's other runs are none of a test's business.
         mine = [
@@ -233,14 +235,14 @@ def test_all_runs_are_ended(site: Site, monkeypatch: pytest.MonkeyPatch, capsys:
         assert capsys.readouterr().out.count("ended ") == 2
 
 
-def test_a_run_that_is_not_there_is_an_error(site: Site) -> None:
+def test_an_unknown_run_is_an_error(site: Site) -> None:
     done = site.dragon("kill", "no-such")
     assert done.returncode == 1
     assert "you have no run 'no-such' on this machine" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["kill"], ["kill", "--all", "x"]])
-def test_kill_wants_to_be_told_what(site: Site, words: list[str]) -> None:
+def test_kill_requires_a_run_or_all(site: Site, words: list[str]) -> None:
     done = site.dragon(*words)
     assert done.returncode == 2
     assert "name a run (`dragon ps` lists them), or give --all" in done.stderr
@@ -250,7 +252,7 @@ def test_kill_wants_to_be_told_what(site: Site, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["ps", "kill", "doctor"])
-def test_help_teaches(site: Site, command: str) -> None:
+def test_the_help_has_examples(site: Site, command: str) -> None:
     done = site.dragon(command, "--help")
     assert done.returncode == 0
     assert "examples:" in done.stdout
@@ -258,6 +260,6 @@ def test_help_teaches(site: Site, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["ps", "kill", "doctor"])
-def test_a_program_of_that_name_runs_by_its_path(site: Site, command: str) -> None:
+def test_a_program_with_the_name_of_a_command_runs_by_its_path(site: Site, command: str) -> None:
     site.write("print('my own', flush=True)", command)
     assert site.dragon(f"./{command}").stdout == "my own\n"

@@ -1,4 +1,4 @@
-"""Options that select a run's nodes, if they have no meaning or cannot be satisfied."""
+"""Options that select the nodes of a run, but have no effect or cannot be satisfied."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROGRAM = "import os, sys; print('ran', sys.argv[1:])"
         (["-e"], "--exhaust-resources: without --resilient"),
     ],
 )
-def test_an_option_without_meaning_is_answered_with_one_line(site: Site, options: list[str], told: str) -> None:
+def test_an_option_without_effect_gives_one_line(site: Site, options: list[str], told: str) -> None:
     done = site.dragon(*options, site.write(PROGRAM), "-N", "3")
     assert done.stdout == "ran ['-N', '3']\n"
     assert done.stderr.startswith(f"dragon: {told}")
@@ -40,12 +40,12 @@ def test_an_option_without_meaning_is_answered_with_one_line(site: Site, options
     "options",
     [["-s"], ["-N", "1"], ["-p", "7575"], ["--frontend-port", "6566"], ["--network-prefix", "eth"], ["-r", "-i", "1"]],
 )
-def test_on_one_node_the_others_change_nothing(site: Site, options: list[str]) -> None:
+def test_options_for_several_nodes_have_no_effect_on_one_node(site: Site, options: list[str]) -> None:
     done = site.dragon(*options, site.write(PROGRAM))
     assert (done.stdout, done.stderr, done.returncode) == ("ran []\n", "", 0)
 
 
-def test_a_module_after_options_with_values(site: Site) -> None:
+def test_a_module_can_follow_options_with_values(site: Site) -> None:
     site.write("import sys; print(sys.argv[1:])", "mine.py")
     done = site.dragon("-N", "1", "--port", "0", "-m", "mine", "-N", "7")
     assert done.stdout == "['-N', '7']\n", done.stderr
@@ -73,7 +73,7 @@ def test_a_module_after_options_with_values(site: Site) -> None:
         (["--multi-node-override"], 1, "several nodes were requested"),
     ],
 )
-def test_impossible_options_are_errors(site: Site, options: list[str], code: int, told: str) -> None:
+def test_invalid_options_are_errors(site: Site, options: list[str], code: int, told: str) -> None:
     done = site.dragon(*options, site.write(PROGRAM))
     assert done.returncode == code
     assert told in done.stderr
@@ -81,7 +81,7 @@ def test_impossible_options_are_errors(site: Site, options: list[str], code: int
     assert done.stdout == ""
 
 
-def test_an_argument_that_no_message_can_hold(site: Site) -> None:
+def test_an_argument_that_is_not_utf_8_is_refused_with_several_nodes(site: Site) -> None:
     done = site.dragon("--nodes", "2", site.write(PROGRAM), os.fsdecode(b"\xff"))
     assert done.returncode == 1
     assert "'\\udcff' is not UTF-8" in done.stderr
@@ -89,14 +89,14 @@ def test_an_argument_that_no_message_can_hold(site: Site) -> None:
 
 
 @pytest.mark.parametrize("words", [["-"], ["environment"], ["/nonexistent"]])
-def test_an_agent_without_a_token_says_so(site: Site, words: list[str]) -> None:
+def test_an_agent_without_a_token_reports_an_error(site: Site, words: list[str]) -> None:
     process = site.start(sys.executable, "-m", "dragon", "node", "--join", *words, stdin=-1)
     _, err = process.communicate("nonsense\n", timeout=60)
     assert process.returncode == 2
     assert "the token of a run, or the node's index in it, is missing" in err
 
 
-def test_a_port_of_the_front_end_that_is_in_use_is_an_error_that_names_the_option(site: Site) -> None:
+def test_the_error_about_a_used_port_of_the_front_end_names_the_option(site: Site) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         done = site.dragon("--nodes", "2", "--frontend-port", str(port), site.write("print('runs')"))

@@ -35,7 +35,7 @@ INTERRUPTED = """
 
 
 def at_terminal(site: Site, command: str) -> tuple[int, int]:
-    """Start a command of the shell at a terminal of its own; its process id and the other end of the terminal."""
+    """Start a shell command at a new terminal; return its process id and the other end of the terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -88,7 +88,7 @@ HEEDED = """
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
 @pytest.mark.parametrize("options", ["", "--nodes 2"])
-def test_a_program_that_heeds_a_notice_goes_on(
+def test_a_program_that_handles_a_signal_continues(
     site: Site, wait_until: WaitUntil, tmp_path: Path, options: str, name: str
 ) -> None:
     begun, done = tmp_path / "begun", tmp_path / "done"
@@ -141,7 +141,7 @@ POOLS = {
 
 
 @pytest.mark.parametrize("kind", POOLS)
-def test_an_interrupt_of_a_program_with_workers_is_told_once(
+def test_an_interrupt_of_a_program_with_workers_is_reported_once(
     site: Site, wait_until: WaitUntil, tmp_path: Path, kind: str
 ) -> None:
     begun, told = tmp_path / "begun", tmp_path / "told"
@@ -167,7 +167,7 @@ def test_an_interrupt_of_a_program_with_workers_is_told_once(
 
 
 @pytest.mark.parametrize("command", ["-m dragon {}", "-m dragon --nodes 2 {}", "{}"])
-def test_a_program_under_nohup_outlives_its_terminal(
+def test_a_program_under_nohup_continues_after_its_terminal_is_closed(
     site: Site, wait_until: WaitUntil, tmp_path: Path, command: str
 ) -> None:
     said, go_on = tmp_path / "said", tmp_path / "go on"
@@ -204,7 +204,7 @@ def test_a_program_under_nohup_outlives_its_terminal(
 
 
 @pytest.mark.parametrize("command", ["-m dragon {}", "-m dragon --nodes 2 {}", "{}"])
-def test_a_program_is_told_that_its_terminal_was_closed(
+def test_a_program_gets_sighup_when_its_terminal_is_closed(
     site: Site, wait_until: WaitUntil, tmp_path: Path, command: str
 ) -> None:
     said = tmp_path / "said"
@@ -238,7 +238,7 @@ def test_a_program_is_told_that_its_terminal_was_closed(
 
 @pytest.mark.parametrize("options", [[], ["--nodes", "2"]], ids=["one", "two"])
 @pytest.mark.parametrize("whole_group", [True, False], ids=["group", "alone"])
-def test_without_a_terminal_an_interrupt_reaches_the_program_once_too(
+def test_an_interrupt_reaches_the_program_once_without_a_terminal(
     site: Site, wait_until: WaitUntil, options: list[str], whole_group: bool
 ) -> None:
     said = site.folder / "said"
@@ -266,7 +266,7 @@ def test_without_a_terminal_an_interrupt_reaches_the_program_once_too(
     assert (out, err, process.returncode) == ("1\n", "", 0)
 
 
-def test_an_interrupt_of_the_group_at_any_moment_ends_the_run_in_order(site: Site) -> None:
+def test_an_interrupt_of_the_group_at_any_moment_ends_the_run_without_errors(site: Site) -> None:
     program = site.write("""
         import time
         import dragon
