@@ -20,20 +20,20 @@ DOCUMENTED = Path(__file__).parents[1] / "seeds" / "programs"
 
 
 def run_job(site: Site, mpi: Mpi, count: int, deed: str, *options: str, pmi: str = "auto") -> tuple[str, str]:
-    """What a job of rank.py printed, and what was said of it."""
+    """Run a job of rank.py; return its output and the messages about it."""
     rank = [str(mpi.python), str(PROGRAMS / "rank.py"), deed]
     done = site.dragon(*options, PROGRAMS / "job.py", "--pmi", pmi, str(count), *rank)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
 
-def test_ranks_find_each_other(site: Site, mpi: Mpi) -> None:
+def test_ranks_communicate_with_each_other(site: Site, mpi: Mpi) -> None:
     host = socket.gethostname()
     said, _ = run_job(site, mpi, 4, "work")
     assert said == f"4 ranks, sum 6, on {' '.join([host] * 4)}, [4, 4, 4, 4] of a node\n"
 
 
-def test_ranks_of_several_nodes_know_who_is_near(site: Site, mpi: Mpi) -> None:
+def test_ranks_of_several_nodes_know_the_ranks_of_their_node(site: Site, mpi: Mpi) -> None:
     said, _ = run_job(site, mpi, 5, "work", "--nodes", "3", "--no-label")
     assert said == "5 ranks, sum 10, on node-0 node-1 node-2 node-0 node-1, [2, 2, 1, 2, 2] of a node\n"
 
@@ -57,7 +57,7 @@ def test_a_job_ends_with_the_rank_that_fails(site: Site, mpi: Mpi, deed: str, to
     assert re.search(rf"first, rank 1 \(puid \d+\) on {host} {re.escape(told)}", said), said
 
 
-def test_a_job_ends_with_the_node_of_a_rank(site: Site, mpi: Mpi) -> None:
+def test_a_job_ends_if_the_node_of_a_rank_is_lost(site: Site, mpi: Mpi) -> None:
     program = site.write(
         """
         import os, sys
@@ -85,7 +85,7 @@ def test_a_job_ends_with_the_node_of_a_rank(site: Site, mpi: Mpi) -> None:
     assert re.search(r"first, rank 1 \(puid \d+\) on node-1 is lost", done.stdout), done.stderr
 
 
-def test_nothing_is_left_of_a_job_whose_agent_is_killed(site: Site, mpi: Mpi) -> None:
+def test_no_process_of_a_job_is_left_if_its_agent_is_killed(site: Site, mpi: Mpi) -> None:
     program = site.write(
         """
         import os, sys
@@ -108,7 +108,7 @@ def test_nothing_is_left_of_a_job_whose_agent_is_killed(site: Site, mpi: Mpi) ->
     site.assert_nothing_left()
 
 
-def test_jobs_end_with_their_pmix_server_and_the_next_has_another_one(site: Site, openmpi: Mpi) -> None:
+def test_jobs_end_with_their_pmix_server_and_the_next_job_starts_a_new_one(site: Site, openmpi: Mpi) -> None:
     program = site.write(
         """
         import os, sys
@@ -151,20 +151,20 @@ def test_jobs_end_with_their_pmix_server_and_the_next_has_another_one(site: Site
     assert "dragon/agent" not in done.stderr
 
 
-def test_a_rank_that_floods_its_output_does_not_hold_the_job_up(site: Site, mpi: Mpi) -> None:
+def test_a_rank_with_large_output_does_not_block_the_job(site: Site, mpi: Mpi) -> None:
     said, _ = run_job(site, mpi, 2, "flood")
     assert said.count("x" * 80) == 200_000
     assert said.splitlines()[-1].startswith("2 ranks")
 
 
-def test_waiting_ranks_of_open_mpi_give_way_only_where_they_are_more_than_the_cpus(site: Site, openmpi: Mpi) -> None:
+def test_waiting_ranks_of_open_mpi_yield_only_if_there_are_more_ranks_than_cpus(site: Site, openmpi: Mpi) -> None:
     cpus = len(os.sched_getaffinity(0))
     for ranks, told in ((1, "spins"), (cpus + 1, "yields")):
         said, _ = run_job(site, openmpi, ranks, "tell-yield")
         assert said.splitlines()[0] == told
 
 
-def test_several_jobs_run_at_once(site: Site, mpi: Mpi) -> None:
+def test_several_jobs_can_run_at_once(site: Site, mpi: Mpi) -> None:
     program = site.write(
         """
         import sys
@@ -186,7 +186,7 @@ def test_several_jobs_run_at_once(site: Site, mpi: Mpi) -> None:
     assert [line[:14] for line in done.stdout.splitlines()] == ["2 ranks, sum 1"] * 4, done.stderr
 
 
-def test_a_job_of_a_batch_is_one_of_mpi(site: Site, mpi: Mpi) -> None:
+def test_a_batch_can_run_mpi_jobs(site: Site, mpi: Mpi) -> None:
     program = site.write(
         """
         import sys
@@ -205,7 +205,7 @@ def test_a_job_of_a_batch_is_one_of_mpi(site: Site, mpi: Mpi) -> None:
     assert done.stdout.endswith("[[0, 0, 0], [0, 0, 0]]\n")
 
 
-def test_a_python_function_is_told_its_rank(site: Site) -> None:
+def test_a_python_function_has_its_rank_in_the_environment(site: Site) -> None:
     program = site.write(
         """
         import os
@@ -260,19 +260,19 @@ def test_a_job_ends_with_a_python_function_that_fails(site: Site, deed: str, cod
     assert re.search(rf"first, rank 1 \(puid \d+\) on .* ended with exit code {code}", site.dragon(program).stdout)
 
 
-def test_a_job_starts_another_one(site: Site, mpich: Mpi) -> None:
+def test_a_job_can_spawn_another_one(site: Site, mpich: Mpi) -> None:
     done = site.dragon(PROGRAMS / "job.py", "2", str(mpich.python), str(PROGRAMS / "spawn.py"))
     assert done.stdout == "2 2 ['child 0 of 2', 'child 1 of 2']\n", done.stderr
 
 
 @pytest.mark.parametrize(("command", "told"), [("true", "without MPI_Init"), ("false", "with exit code 1")])
-def test_a_job_ends_where_what_it_starts_is_no_program_of_mpi(site: Site, mpich: Mpi, command: str, told: str) -> None:
+def test_a_job_ends_if_it_spawns_a_program_without_mpi(site: Site, mpich: Mpi, command: str, told: str) -> None:
     program = site.write("import sys; from mpi4py import MPI; MPI.COMM_WORLD.Spawn(sys.argv[1])")
     done = site.dragon(PROGRAMS / "job.py", "2", str(mpich.python), str(program), command)
     assert re.search(rf"first, rank 2 \(puid \d+\) on \S+ ended {told}", done.stdout), done.stderr
 
 
-def test_jobs_meet_under_a_published_name(site: Site, mpich: Mpi) -> None:
+def test_jobs_can_connect_with_a_published_name(site: Site, mpich: Mpi) -> None:
     program = site.write(
         """
         import sys
@@ -296,14 +296,14 @@ def test_jobs_meet_under_a_published_name(site: Site, mpich: Mpi) -> None:
     assert done.stdout == "heard waves\n", done.stderr
 
 
-def test_a_library_that_does_not_speak_what_it_is_offered_is_named(site: Site, openmpi: Mpi) -> None:
+def test_a_message_names_a_library_that_does_not_support_the_pmi(site: Site, openmpi: Mpi) -> None:
     _, told = run_job(site, openmpi, 2, "work", pmi="pmi1")
     assert "none of the 2 ranks" in told
     assert "Open MPI" in told
 
 
 @pytest.mark.parametrize("end", ["", "; import os; os.kill(os.getpid(), 9)"], ids=["ended", "killed"])
-def test_nothing_is_left_of_ranks_that_did_not_speak_to_the_agent(site: Site, openmpi: Mpi, end: str) -> None:
+def test_ranks_that_do_not_use_the_pmi_can_end_or_be_killed(site: Site, openmpi: Mpi, end: str) -> None:
     program = site.write(
         """
         import sys
@@ -328,7 +328,7 @@ def test_nothing_is_left_of_ranks_that_did_not_speak_to_the_agent(site: Site, op
     assert ("SIGKILL" in done.stdout) == bool(end), done.stderr
 
 
-def test_nothing_is_said_of_the_library_of_ranks_that_were_killed(site: Site, mpich: Mpi) -> None:
+def test_there_is_no_message_about_the_library_of_killed_ranks(site: Site, mpich: Mpi) -> None:
     program = site.write(
         """
         import sys
@@ -350,7 +350,7 @@ def test_nothing_is_said_of_the_library_of_ranks_that_were_killed(site: Site, mp
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_library_without_libpmix_is_told_so(site: Site, mpich: Mpi, nodes: int) -> None:
+def test_an_error_says_that_libpmix_is_missing(site: Site, mpich: Mpi, nodes: int) -> None:
     said, _ = run_job(site, mpich, 2, "work", "--nodes", str(nodes), "--no-label", pmi="pmix")
     assert "could not be started: no libpmix.so.2 was found" in said
 
@@ -362,7 +362,7 @@ def test_restart_is_refused_for_a_job() -> None:
         ProcessGroup(restart=True, pmi_enabled=True)
 
 
-def test_the_example(site: Site, mpi: Mpi) -> None:
+def test_the_example_runs_on_two_nodes(site: Site, mpi: Mpi) -> None:
     pytest.importorskip("matplotlib", reason="examples/mpi_workflow/requirements.txt is not installed")
     pytest.importorskip("tqdm", reason="examples/mpi_workflow/requirements.txt is not installed")
     settings = ["--mpi", str(mpi.folder), "--ranks", "2", "--producers", "3", "--largest", "64"]
@@ -381,7 +381,7 @@ def test_the_benchmark_over_mpi4py_prints_the_same_table(site: Site, mpi: Mpi) -
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
-def test_the_documented_workflow(site: Site, mpi: Mpi, nodes: int) -> None:
+def test_the_documented_workflow_runs(site: Site, mpi: Mpi, nodes: int) -> None:
     mpi.compile_alltoall(site.folder / "osu_alltoall")
     shape = ["--nodes", str(nodes), "--cpus", str({1: 12, 4: 6}[nodes]), "--no-label"]
     done = site.dragon(*shape, DOCUMENTED / "hpc_workflow_demo_highlevel.py", timeout=100)

@@ -1,4 +1,4 @@
-"""MPI jobs that the launcher of the site starts: a real srun, with MPICH in the place of Cray's."""
+"""MPI jobs that the launcher of the site starts: a real srun, with MPICH in place of Cray MPICH."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ wait
 
 @pytest.fixture
 def of_cray(site: Site, mpich: Mpi) -> Path:
-    """Our benchmark, linked to a libmpi_cray that is MPICH."""
+    """Compile our benchmark with a libmpi_cray that is MPICH."""
     library = site.folder / "libmpi_cray.so.12"
     mpi = mpich.folder.parent / "lib"
     linked = ["-Wl,--no-as-needed", f"-L{mpi}", "-lmpi", f"-Wl,-rpath,{mpi}"]
@@ -45,7 +45,7 @@ def of_cray(site: Site, mpich: Mpi) -> Path:
 
 
 def plugin(slurm: Slurm, name: str) -> dict[str, str]:
-    """The environment in which srun speaks with ranks by that plugin."""
+    """Return the environment with which srun uses that plugin."""
     environment = {**os.environ, **slurm.environment}
     told = subprocess.run(["srun", "--mpi=list"], env=environment, capture_output=True, text=True, check=False)
     if name not in told.stdout + told.stderr:
@@ -58,7 +58,7 @@ def run_over(site: Site, environment: dict[str, str], *words: str | Path) -> sub
     return site.run(*IN_SALLOC, *dragon(*words), env=environment)
 
 
-def test_ranks_of_crays_library_are_started_by_srun(site: Site, slurm: Slurm, of_cray: Path) -> None:
+def test_ranks_with_the_library_of_cray_are_started_by_srun(site: Site, slurm: Slurm, of_cray: Path) -> None:
     job = [PROGRAMS / "job.py", "4", of_cray, "-m", "4", "-i", "3", "-x", "1"]
     done = run_over(site, plugin(slurm, "pmi2"), *job)
     lines = done.stdout.splitlines()
@@ -66,7 +66,7 @@ def test_ranks_of_crays_library_are_started_by_srun(site: Site, slurm: Slurm, of
     assert [line.split()[0] for line in lines[2:]] == ["1", "2", "4"]
 
 
-def test_they_are_where_policies_say_and_srun_knows_that(site: Site, slurm: Slurm) -> None:
+def test_ranks_are_on_the_nodes_of_policies_and_srun_has_their_placement(site: Site, slurm: Slurm) -> None:
     report = [sys.executable, str(PROGRAMS / "report.py")]
     done = run_over(site, plugin(slurm, "cray_shasta"), PROGRAMS / "placed.py", *report, "n3,n1,n2,n1")
     assert done.stdout.splitlines() == [
@@ -78,7 +78,7 @@ def test_they_are_where_policies_say_and_srun_knows_that(site: Site, slurm: Slur
     ], done.stderr
 
 
-def test_a_python_function_inherits_what_srun_gave_its_rank(site: Site, slurm: Slurm) -> None:
+def test_a_python_function_inherits_the_variables_and_descriptor_of_its_rank(site: Site, slurm: Slurm) -> None:
     program = site.write(
         """
         import os, socket
@@ -121,7 +121,7 @@ def test_a_job_ends_with_the_rank_that_fails(site: Site, slurm: Slurm, mpich: Mp
     assert re.search(rf"first, rank 1 \(puid \d+\) on n2 {told}", done.stdout), done.stderr
 
 
-def test_a_job_ends_that_a_rank_aborts(site: Site, slurm: Slurm, mpich: Mpi) -> None:
+def test_a_job_ends_if_a_rank_aborts_it(site: Site, slurm: Slurm, mpich: Mpi) -> None:
     job = ["--pmi", "launcher", "3", str(mpich.python), str(PROGRAMS / "rank.py"), "abort"]
     done = run_over(site, plugin(slurm, "pmi2"), PROGRAMS / "job.py", *job)
     assert "Error(s) in user-provided code" in done.stdout
@@ -134,7 +134,7 @@ def test_a_job_ends_with_its_launcher(site: Site, slurm: Slurm) -> None:
     assert done.stdout.endswith("{-9}\n")
 
 
-def test_a_job_ends_with_what_its_launcher_started(site: Site, slurm: Slurm) -> None:
+def test_a_job_ends_if_a_process_that_its_launcher_started_is_killed(site: Site, slurm: Slurm) -> None:
     done = run_over(site, slurm.environment, PROGRAMS / "lost.py", Path(sys.executable).name)
     assert re.search(r"first, rank \d .* was ended by its launcher, srun", done.stdout), done
     assert done.stdout.endswith("{-9}\n")
@@ -170,7 +170,7 @@ def test_a_job_ends_with_the_run(site: Site, slurm: Slurm) -> None:
     site.assert_nothing_left()
 
 
-def test_a_launcher_that_starts_nothing_is_told_with_what_it_wrote(site: Site, slurm: Slurm) -> None:
+def test_the_error_about_a_failed_launcher_has_its_output(site: Site, slurm: Slurm) -> None:
     rehearsal = ["--nodes", "2", "--cpus", "1"]  # of which Slurm does not know the nodes
     done = run_over(site, slurm.environment, *rehearsal, PROGRAMS / "job.py", "--pmi", "launcher", "2", "true")
     assert "could not be started: srun ended with exit code 1; it last wrote:\nsrun: error: " in done.stdout, (
@@ -178,7 +178,7 @@ def test_a_launcher_that_starts_nothing_is_told_with_what_it_wrote(site: Site, s
     )
 
 
-def test_without_a_launcher_they_are_refused(site: Site, of_cray: Path) -> None:
+def test_a_job_without_a_launcher_is_refused(site: Site, of_cray: Path) -> None:
     (site.folder / "bin").mkdir()
     (site.folder / "bin" / "ldd").symlink_to(str(shutil.which("ldd")))
     done = site.dragon(PROGRAMS / "job.py", "2", of_cray, env={"PATH": str(site.folder / "bin")})
@@ -189,13 +189,13 @@ def test_without_a_launcher_they_are_refused(site: Site, of_cray: Path) -> None:
     )
 
 
-def test_outside_of_an_allocation_they_are_refused(site: Site, slurm: Slurm) -> None:
+def test_a_job_outside_an_allocation_is_refused(site: Site, slurm: Slurm) -> None:
     done = site.dragon(PROGRAMS / "job.py", "--pmi", "launcher", "2", "true", env=slurm.environment)
     assert re.search(r"NotSupportedError: .*/srun starts nothing outside of an allocation", done.stderr), done.stderr
 
 
 def in_place_of_pals(site: Site, script: str) -> dict[str, str]:
-    """The environment in which a script is the `mpiexec` of PALS, for a rehearsal of two nodes."""
+    """Return the environment in which a script is the `mpiexec` of PALS, for two simulated nodes."""
     mpiexec = site.folder / "opt" / "pals" / "bin" / "mpiexec"
     mpiexec.parent.mkdir(parents=True)
     mpiexec.write_text(script)
@@ -204,7 +204,7 @@ def in_place_of_pals(site: Site, script: str) -> dict[str, str]:
     return {"PBS_NODEFILE": str(site.folder / "nodes"), "PATH": f"{mpiexec.parent}:{os.environ['PATH']}"}
 
 
-def test_pals_starts_ranks(site: Site) -> None:
+def test_pals_starts_the_ranks(site: Site) -> None:
     report = ["sh", "-c", "echo rank $PALS_RANKID of $PALS_APID on $(hostname)"]
     hosts = "node-0,node-0,node-1,node-1"
     program = [PROGRAMS / "placed.py", *report, hosts]
@@ -213,7 +213,7 @@ def test_pals_starts_ranks(site: Site) -> None:
     assert done.stdout.splitlines() == [*said, "True"], done.stderr
 
 
-def test_a_job_whose_launcher_starts_nothing_can_be_ended(site: Site) -> None:
+def test_a_job_whose_launcher_hangs_can_be_ended(site: Site) -> None:
     program = site.write(
         """
         from dragon.native.process import ProcessTemplate
@@ -234,7 +234,7 @@ def test_a_job_whose_launcher_starts_nothing_can_be_ended(site: Site) -> None:
     assert done.stdout == "{127}\n", done.stderr
 
 
-def test_where_ranks_alternate_pals_gets_a_part_for_each_run_of_ranks(
+def test_the_command_for_pals_has_a_part_for_each_sequence_of_ranks_of_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nodes").write_text("one.site\ntwo.site\n")
@@ -247,7 +247,7 @@ def test_where_ranks_alternate_pals_gets_a_part_for_each_run_of_ranks(
     )
 
 
-def test_a_rank_that_is_started_elsewhere_says_so(site: Site) -> None:
+def test_a_rank_that_is_started_on_an_unexpected_node_reports_an_error(site: Site) -> None:
     environment = {relay.JOB: "dragon-of-another-node", "SLURM_PROCID": "3"}
     done = site.run(sys.executable, "-I", "-S", relay.__file__, env=environment)
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""What ranks say over PMI-1: as MPICH was heard to say it, and what nobody should."""
+"""Requests of ranks over PMI-1: as recorded from MPICH, and invalid ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDED = Path(__file__).parent / "recorded_mpich.txt"
 
 
 class Home:
-    """The nodes of one job, at the end of their ways."""
+    """The nodes of one job, and the sockets of its ranks."""
 
     def __init__(self, placement: list[int], name: str = "dragon-job") -> None:
         self.not_found: Exception = LookupError()
@@ -75,7 +75,7 @@ class Home:
 
 
 class To:
-    """The way of one node to the others."""
+    """The connection of one node to the others."""
 
     def __init__(self, home: Home, node: int) -> None:
         self.home, self.node = home, node
@@ -100,7 +100,7 @@ class To:
         self.home.failures.append((rank, what))
 
     def begun(self) -> None:
-        """Of interest to the node that follows the job only."""
+        """Do nothing: only the node that monitors the job uses this."""
 
     def missing(self, rank: int, code: int) -> None:
         self.home.missed.append((rank, code))
@@ -117,7 +117,7 @@ def run(work: Callable[[Home], Coroutine[Any, Any, None]], placement: list[int],
     asyncio.run(whole())
 
 
-def test_mpich_gets_the_answers_that_it_was_recorded_to_get() -> None:
+def test_mpich_gets_the_recorded_replies() -> None:
     conversations = [talk.splitlines() for talk in RECORDED.read_text().split("\n\n")]
     name = next(line for line in conversations[0] if "my_kvsname" in line and line[0] == "<").rpartition("=")[2]
     # The ranks were recorded as they ended; each puts under keys that end in its number.
@@ -142,7 +142,7 @@ def test_mpich_gets_the_answers_that_it_was_recorded_to_get() -> None:
     run(replay, [0, 1], name)
 
 
-def test_values_are_known_everywhere_after_the_barrier() -> None:
+def test_all_ranks_can_get_values_after_the_barrier() -> None:
     async def work(home: Home) -> None:
         for rank in range(3):
             await home.ask(rank, "cmd=init pmi_version=1 pmi_subversion=1")
@@ -162,7 +162,7 @@ def test_values_are_known_everywhere_after_the_barrier() -> None:
     run(work, [0, 0, 1])
 
 
-def test_a_rank_that_leaves_early_is_told_from_one_that_never_came() -> None:
+def test_a_rank_without_finalize_and_a_rank_without_init_are_reported_differently() -> None:
     async def work(home: Home) -> None:
         await home.ask(0, "cmd=init pmi_version=1 pmi_subversion=1")
         home.nodes[0].ended(0, 0)
@@ -173,7 +173,7 @@ def test_a_rank_that_leaves_early_is_told_from_one_that_never_came() -> None:
     run(work, [0, 0])
 
 
-def test_an_abort_is_told_with_its_message() -> None:
+def test_an_abort_is_reported_with_its_message() -> None:
     async def work(home: Home) -> None:
         await home.say(0, "cmd=abort exitcode=7 message=out of coffee\n")
         while not home.failures:
@@ -184,7 +184,7 @@ def test_an_abort_is_told_with_its_message() -> None:
 
 
 @pytest.mark.parametrize("told_by", [LookupError, partial(RemoteError, "LookupError")])
-def test_a_name_that_nobody_published_is_not_found(told_by: Callable[[str], Exception]) -> None:
+def test_looking_up_an_unpublished_name_returns_an_error(told_by: Callable[[str], Exception]) -> None:
     async def work(home: Home) -> None:
         home.not_found = told_by("no process has published it")
         answer = await home.ask(0, "cmd=lookup_name service=ocean")
@@ -205,7 +205,7 @@ spawnssofar=1|cmd=barrier_in|cmd=abort exitcode=x|cmd=|cmd=__init__|mcmd=dance|c
         st.one_of(st.binary(max_size=60), st.sampled_from([f"{line}\n".encode() for line in NONSENSE])), max_size=12
     )
 )
-def test_other_ranks_are_served_after_any_data_from_one(pieces: list[bytes]) -> None:
+def test_other_ranks_are_served_after_invalid_data_from_one(pieces: list[bytes]) -> None:
     async def work(home: Home) -> None:
         for piece in pieces:
             try:
@@ -230,12 +230,12 @@ def test_other_ranks_are_served_after_any_data_from_one(pieces: list[bytes]) -> 
         ([0, 1, 0, 0, 1], "(vector,(0,2,1),(0,1,2),(1,1,1))"),
     ],
 )
-def test_the_mapping_of_ranks_to_nodes(placement: list[int], text: str) -> None:
+def test_the_mapping_of_ranks_to_nodes_is_compact(placement: list[int], text: str) -> None:
     assert process_mapping(placement) == text
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
-def test_the_mapping_is_true_to_the_placement(placement: list[int]) -> None:
+def test_the_mapping_agrees_with_the_placement(placement: list[int]) -> None:
     blocks = [tuple(map(int, block.split(","))) for block in process_mapping(placement, 10**6)[9:-2].split("),(")]
     nodes = []
     while len(nodes) < len(placement):

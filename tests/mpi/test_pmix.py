@@ -25,7 +25,7 @@ PART = Part(
 
 
 class _Told:
-    """Stands for the way to the node that follows the job, and keeps what it is told."""
+    """A substitute for the connection to the node that monitors the job; it keeps the notifications."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []
@@ -38,7 +38,7 @@ class _Told:
 
 
 class _SlowServer:
-    """Stands for a PMIx server that gets no processor for a while."""
+    """A substitute for a PMIx server that is delayed."""
 
     folder = Path()
 
@@ -51,7 +51,7 @@ class _SlowServer:
 
 
 async def _said_at_the_end(last: list[str]) -> list[Any]:
-    """Return what is told of a rank that has ended, where the server reports these events late."""
+    """Return the notifications about a rank that has ended, if the server reports these events late."""
     told, server = _Told(), _SlowServer()
     job = Pmix(PART, cast(Way, told), cast(PmixServer, server))
     job.on_event("initialised", 0)
@@ -65,9 +65,9 @@ async def _said_at_the_end(last: list[str]) -> list[Any]:
     return told.said
 
 
-def test_a_rank_does_not_fail_where_the_server_is_slow_to_report_its_mpi_finalize() -> None:
+def test_a_rank_does_not_fail_if_the_server_reports_its_mpi_finalize_late() -> None:
     assert asyncio.run(_said_at_the_end(["finalised"])) == ["begun"]
 
 
-def test_a_rank_fails_that_has_ended_without_mpi_finalize() -> None:
+def test_a_rank_that_ends_without_mpi_finalize_fails() -> None:
     assert asyncio.run(_said_at_the_end([])) == ["begun", (0, "ended without MPI_Finalize", 1)]

@@ -1,4 +1,4 @@
-"""A group of ranks: `job.py [--pmi BACKEND] COUNT PROGRAM ARGUMENT...`; prints how it ended."""
+"""Runs a group of ranks and prints how it ended: `job.py [--pmi BACKEND] COUNT PROGRAM ARGUMENT...`"""
 
 import argparse
 

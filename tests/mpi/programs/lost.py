@@ -1,4 +1,4 @@
-"""A job that loses its launcher, or one of what that started: `lost.py srun|python`; prints how the job ended."""
+"""A job whose launcher, or a process that this started, is killed: `lost.py srun|python`; prints how the job ended."""
 
 import sys
 
@@ -9,7 +9,7 @@ from dragon.native.process_group import DragonUserCodeError, ProcessGroup
 
 
 def of_the_job(name: str) -> list[psutil.Process]:
-    """The launcher first, and the process that it starts for itself; or what it has started for ranks."""
+    """Return the launcher and its own child process, or the processes that it has started for ranks."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,4 +1,4 @@
-"""Ranks on nodes that policies name, each with its output as a connection: `placed.py PROGRAM ARGUMENT... HOST,...`"""
+"""Runs ranks on the nodes of policies, with connections for their output: `placed.py PROGRAM ARGUMENT... HOST,...`"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""One rank of a job, which does what it is told."""
+"""One rank of a job, which performs the action that its argument names."""
 
 import ctypes
 import os

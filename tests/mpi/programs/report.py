@@ -1,4 +1,4 @@
-"""What a rank was given by Slurm's plugin for Cray systems, of which Cray's PMI makes its job."""
+"""Prints the information that a rank has from Slurm's plugin for Cray systems, which Cray's PMI reads."""
 
 import os
 import struct
