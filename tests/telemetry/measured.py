@@ -1,4 +1,4 @@
-"""Telemetry of the run at its highest level and its log, for tests that run in the head process."""
+"""Telemetry of the run at a high level and its log, for tests that run in the head process."""
 
 from __future__ import annotations
 

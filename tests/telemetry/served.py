@@ -1,4 +1,4 @@
-"""Runs that serve a page while they run."""
+"""Runs that serve a page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def serving(site: Site, word: str, *words: str | Path, env: dict[str, str] | Non
 
 
 def get(address: str, token: str) -> str:
-    """Return what the server answers who has the token."""
+    """Return the reply of the server to a request with the token."""
     request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=30) as answer:
         return str(answer.read().decode())

@@ -1,4 +1,4 @@
-"""Collectors on every node, and the metrics that they find."""
+"""Collectors on every node, and the metrics that they measure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if __name__ == "__main__":
 """
 
 
-def test_the_slow_one_of_three_nodes_is_found(site: Site) -> None:
+def test_the_slow_node_of_three_is_found(site: Site) -> None:
     done = site.dragon("--nodes", "3", site.write(ONE_NODE_IS_SLOW))
     assert (done.returncode, done.stdout) == (0, "['node-1']\n[]\n['node-0', 'node-1', 'node-2']\n"), done.stderr
     assert done.stderr.count("\n") <= 1  # the detector may have said it as well
@@ -88,7 +88,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_collector_that_fails_is_told_and_the_others_go_on(site: Site) -> None:
+def test_a_failed_collector_is_reported_and_the_others_continue(site: Site) -> None:
     done = site.dragon("--nodes", "2", site.write(ONE_NODE_FAILS))
     assert done.stdout.startswith("collectors of 'disk' failed on node-1, with exit codes [1]")
     assert done.stderr.count("OSError: the disk is broken") == 1
@@ -120,7 +120,7 @@ if __name__ == "__main__":
 """
 
 
-def test_the_slow_one_of_four_gpus_is_found(site: Site) -> None:
+def test_the_slow_gpu_of_four_is_found(site: Site) -> None:
     done = site.dragon("--nodes", "2", "--gpus", "2", site.write(ONE_GPU_IS_SLOW))
     assert (done.returncode, done.stdout) == (0, "node-1 1\n4\n"), done.stderr
 
@@ -152,13 +152,13 @@ if __name__ == "__main__":
 """
 
 
-def test_the_node_of_a_collector_may_be_lost(site: Site) -> None:
+def test_the_lost_node_of_a_collector_is_reported(site: Site) -> None:
     done = site.dragon("--nodes", "2", site.write(ONE_NODE_IS_LOST))
     assert done.stdout.startswith("collectors of 'ends' failed on node-1, with exit codes [-9]"), done.stderr
     site.kill()
 
 
-def test_by_default_they_measure_what_a_cpu_takes(telemetry: Telemetry, wait_until: WaitUntil) -> None:
+def test_collectors_measure_the_time_of_a_cpu_by_default(telemetry: Telemetry, wait_until: WaitUntil) -> None:
     with CollectorGroup("cpu_test", collection_rate=0.05):
         wait_until(lambda: AnalysisClient().get_data("cpu_test"))
     (record,) = AnalysisClient().get_data("cpu_test", interval=0)
@@ -174,7 +174,7 @@ class Slow(CollectorGroup):
         return args
 
 
-def test_one_that_is_at_a_long_measurement_is_ended(telemetry: Telemetry) -> None:
+def test_a_collector_within_a_long_measurement_can_be_stopped(telemetry: Telemetry) -> None:
     group = Slow("slow", collector_args=1000.0)
     group.start()
     with pytest.raises(RuntimeError, match="run already"):
@@ -184,20 +184,20 @@ def test_one_that_is_at_a_long_measurement_is_ended(telemetry: Telemetry) -> Non
     group.stop()
 
 
-def test_they_may_be_started_again(telemetry: Telemetry, wait_until: WaitUntil) -> None:
+def test_collectors_can_be_started_again(telemetry: Telemetry, wait_until: WaitUntil) -> None:
     group = CollectorGroup("again", collection_rate=0.05)
     for count in 1, 2:
         with group:
             wait_until(lambda expected=count: len(AnalysisClient().get_data("again")) == expected)
 
 
-def test_where_nothing_is_measured_they_do_not_start() -> None:
+def test_collectors_do_not_start_without_telemetry() -> None:
     with pytest.raises(RuntimeError, match="the run has no telemetry"):
         CollectorGroup().start()
 
 
 @pytest.mark.usefixtures("without_gpus")
-def test_without_a_gpu_there_is_nothing_to_measure_one_with(telemetry: Telemetry) -> None:
+def test_collectors_for_gpus_are_refused_without_a_gpu(telemetry: Telemetry) -> None:
     with pytest.raises(PolicyError, match="SlowGPUDetector measures GPUs, and no node of the run has one"):
         SlowGPUDetector().start()
     with pytest.raises(PolicyError, match="CollectorGroup measures GPUs"):
@@ -210,7 +210,7 @@ def test_the_work_of_a_gpu_is_timed() -> None:
     assert 0 < seconds < 60
 
 
-def test_a_name_of_the_runtimes_own_is_refused() -> None:
+def test_a_metric_name_of_the_runtime_is_refused() -> None:
     with pytest.raises(ValueError, match="one that the runtime measures"):
         CollectorGroup("cpu_percent")
     with pytest.raises(ValueError, match="the shortest is"):

@@ -1,4 +1,4 @@
-"""The page that shows a run, in a browser and to whoever asks without one."""
+"""The dashboard of a run, in a browser and with requests of a program."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ Start = Callable[..., str]
 
 @pytest.fixture
 def start(site: Site) -> Iterator[Start]:
-    """Start a run of the program with the dashboard; where that is."""
+    """Return a function that starts a run of the program with the dashboard and returns the link to it."""
     with ExitStack() as runs:
 
         def begin(*options: str, hosts: tuple[str, ...] = ()) -> str:
@@ -100,7 +100,7 @@ def start(site: Site) -> Iterator[Start]:
 
 
 @pytest.mark.parametrize("options", [(), ("--nodes", "2")], ids=["one node", "two nodes"])
-def test_the_page_shows_the_nodes_the_programs_metrics_and_the_processes(
+def test_the_page_shows_nodes_processes_and_the_metrics_of_the_program(
     start: Start, browser: Any, options: tuple[str, ...]
 ) -> None:
     browser.goto(start(*options, hosts=("node-0", "node-1") if options else ()))
@@ -112,13 +112,13 @@ def test_the_page_shows_the_nodes_the_programs_metrics_and_the_processes(
     assert ("2 nodes" if options else "1 node") in browser.locator("#facts").inner_text()
 
 
-def test_the_page_shows_what_a_process_last_wrote(start: Start, browser: Any) -> None:
+def test_the_page_shows_the_last_output_of_a_process(start: Start, browser: Any) -> None:
     browser.goto(start("--nodes", "2", hosts=("node-1",)))
     browser.locator("#processes tr", has_text="failing <b>").click()
     browser.locator("#processes pre", has_text="this went wrong").wait_for()
 
 
-def test_the_page_shows_one_node_alone_and_finds_processes(start: Start, browser: Any) -> None:
+def test_the_page_can_show_a_single_node_and_filter_processes(start: Start, browser: Any) -> None:
     browser.goto(start("--nodes", "2", hosts=("node-1",)))
     rows = browser.locator("#processes tbody tr")
     browser.locator("#processes tr", has_text="failing <b>").wait_for()
@@ -130,7 +130,7 @@ def test_the_page_shows_one_node_alone_and_finds_processes(start: Start, browser
     assert rows.count() == 1
 
 
-def test_the_page_says_when_the_run_is_over(site: Site, browser: Any) -> None:
+def test_the_page_says_that_the_run_is_over(site: Site, browser: Any) -> None:
     process = site.start(*dragon("--dashboard", site.write("import sys; sys.stdin.read()")), stdin=subprocess.PIPE)
     assert process.stderr is not None
     browser.goto(process.stderr.readline().split()[-1])
@@ -139,7 +139,7 @@ def test_the_page_says_when_the_run_is_over(site: Site, browser: Any) -> None:
     browser.locator("#trouble", has_text="The run is over").wait_for()
 
 
-def test_the_page_asks_nobody_else(start: Start, browser: Any) -> None:
+def test_the_page_sends_no_requests_to_other_servers(start: Start, browser: Any) -> None:
     asked: list[str] = []
     browser.on("request", lambda request: asked.append(request.url))
     link = start()
@@ -148,7 +148,7 @@ def test_the_page_asks_nobody_else(start: Start, browser: Any) -> None:
     assert {url.rsplit("/", 1)[0] for url in asked} == {link.rsplit("/", 1)[0]}
 
 
-def test_data_needs_the_token_of_the_link(start: Start) -> None:
+def test_requests_for_data_require_the_token_of_the_link(start: Start) -> None:
     address, token = start().split("#")
     with pytest.raises(urllib.error.HTTPError, match="401") as refused:
         urllib.request.urlopen(f"{address}run", timeout=30)
@@ -160,14 +160,14 @@ def test_data_needs_the_token_of_the_link(start: Start) -> None:
 
 
 @pytest.mark.parametrize("question", ["query?since=soon", "query?interval=-1", "lifetimes?since=inf", "output?puid=x"])
-def test_a_question_that_makes_no_sense_is_refused(start: Start, question: str) -> None:
+def test_an_invalid_query_is_refused(start: Start, question: str) -> None:
     address, token = start().split("#")
     with pytest.raises(urllib.error.HTTPError, match="400") as refused:
         get(address + question, token)
     refused.value.close()
 
 
-def test_a_question_about_intervals_of_any_length_is_answered(start: Start, wait_until: WaitUntil) -> None:
+def test_a_query_with_any_interval_is_answered(start: Start, wait_until: WaitUntil) -> None:
     address, token = start().split("#")
 
     def records(interval: str) -> list[dict[str, Any]]:
@@ -194,14 +194,14 @@ def test_a_request_is_answered_despite_many_silent_connections(start: Start) -> 
         stranger.close()
 
 
-def test_an_address_that_is_none_is_refused(start: Start) -> None:
+def test_an_invalid_address_is_refused(start: Start) -> None:
     port = int(start().split("/")[2].rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(b"GET //[ HTTP/1.1\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_run_that_measures_nothing_does_while_somebody_looks(site: Site, wait_until: WaitUntil) -> None:
+def test_a_run_without_telemetry_is_measured_while_the_dashboard_is_open(site: Site, wait_until: WaitUntil) -> None:
     program = site.start(
         *dragon(
             site.write(
@@ -234,7 +234,7 @@ def test_a_run_that_measures_nothing_does_while_somebody_looks(site: Site, wait_
     program.communicate(timeout=60)
 
 
-def test_a_run_that_there_is_not_is_told(site: Site) -> None:
+def test_an_unknown_run_is_an_error(site: Site) -> None:
     done = site.dragon("dashboard", "none")
     assert done.returncode == 1
     assert done.stderr.startswith("dragon dashboard: you have no run 'none' on this machine")
@@ -242,7 +242,7 @@ def test_a_run_that_there_is_not_is_told(site: Site) -> None:
 
 @pytest.fixture(scope="module")
 def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The page of a run over two nodes in which a process has failed and two wait for the lock of the program."""
+    """The link to the page of a run over two nodes; one process has failed, and two wait for a lock of the program."""
     site = Site(tmp_path_factory.mktemp("s"))
     site.shared = set(os.listdir("/dev/shm"))
     with serving(site, "told", "--nodes", "2", "--dashboard", site.write(STILL)) as link:
@@ -250,7 +250,7 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     site.assert_nothing_left()
 
 
-def test_the_top_shows_what_failed_and_what_it_wrote_last(still: str, browser: Any) -> None:
+def test_the_overview_shows_failed_processes_and_their_last_output(still: str, browser: Any) -> None:
     browser.goto(still)
     failure = browser.locator("#overview .failures li")
     failure.locator("pre").wait_for()
@@ -264,7 +264,7 @@ def test_the_top_shows_what_failed_and_what_it_wrote_last(still: str, browser: A
     assert "terminated by SIGTERM" in stopped.inner_text()
 
 
-def test_the_top_shows_who_waits_for_what_and_who_holds_it(still: str, browser: Any) -> None:
+def test_the_overview_shows_waiting_processes_and_the_holder_of_the_lock(still: str, browser: Any) -> None:
     browser.goto(still)
     waits = browser.locator("#overview .waiting li", has_text="near <img src=x>")
     waits.get_by_text("have waited").wait_for()
@@ -273,7 +273,7 @@ def test_the_top_shows_who_waits_for_what_and_who_holds_it(still: str, browser: 
     assert re.search(r"\d s to acquire lock 0x[0-9a-f]+, held by head \(pid \d+\) on node-0$", text)
 
 
-def test_names_and_output_are_text_wherever_they_are_shown(still: str, browser: Any) -> None:
+def test_names_and_output_are_shown_as_text_and_not_as_html(still: str, browser: Any) -> None:
     browser.goto(still)
     browser.locator("#overview .failures pre").wait_for()
     browser.locator("#overview .waiting li").first.wait_for()
@@ -284,7 +284,7 @@ def test_names_and_output_are_text_wherever_they_are_shown(still: str, browser: 
     assert browser.locator("#overview pre b").count() == 0
 
 
-def test_a_wait_is_told_once_by_the_node_of_its_object(still: str, wait_until: WaitUntil) -> None:
+def test_a_wait_is_reported_only_by_the_node_of_its_object(still: str, wait_until: WaitUntil) -> None:
     address, token = still.split("#")
     told: list[list[tuple[int, int]]] = []
 
@@ -316,7 +316,7 @@ def test_the_timeline_has_a_bar_for_each_process(still: str, browser: Any) -> No
     assert drawn == [red]
 
 
-def test_the_wheel_and_dragging_zoom_and_a_double_click_shows_all(
+def test_the_wheel_and_dragging_zoom_and_a_double_click_shows_the_whole_run(
     still: str, browser: Any, wait_until: WaitUntil
 ) -> None:
     browser.goto(still)
@@ -351,7 +351,7 @@ def test_the_wheel_and_dragging_zoom_and_a_double_click_shows_all(
         (150, 1, "Computing", "Its processes use 150 % of a CPU;"),
     ],
 )
-def test_the_top_says_whether_a_run_that_is_silent_computes_or_waits(
+def test_the_overview_says_whether_a_run_without_progress_computes_or_waits(
     still: str, browser: Any, cpu: int, waiting: int, title: str, text: str
 ) -> None:
     browser.goto(still)
@@ -367,7 +367,7 @@ def test_the_top_says_whether_a_run_that_is_silent_computes_or_waits(
     assert told["text"].startswith(text)
 
 
-def test_messages_and_tasks_of_the_last_seconds_are_progress(still: str, browser: Any) -> None:
+def test_messages_and_tasks_of_the_last_seconds_count_as_progress(still: str, browser: Any) -> None:
     browser.goto(still)
     counted = [
         ["queue_gets", {"host": "a"}, [980, 991, 1000], [5, 7, 9]],
@@ -381,7 +381,7 @@ def test_messages_and_tasks_of_the_last_seconds_are_progress(still: str, browser
     assert told["text"] == "In the last 10 s: 4 messages taken from queues, 1,000 tasks of pools done."
 
 
-def test_a_node_is_behind_for_a_reason_that_is_told(still: str, browser: Any) -> None:
+def test_the_reasons_why_a_node_is_behind_are_shown(still: str, browser: Any) -> None:
     browser.goto(still)
     hosts = ["well", "idle", "busy", "full", "silent", "gone"]
     values = {
@@ -428,13 +428,13 @@ _COLOURS_OF_BARS = """() => {
 
 
 def _interval(browser: Any) -> tuple[float, float]:
-    """What the timeline shows, in seconds since 1970."""
+    """Return the interval of the timeline, in seconds since 1970."""
     data = browser.evaluate("({ ...document.getElementById('timeline').dataset })")
     return float(data["from"]), float(data["to"])
 
 
 def _tip(browser: Any, lane: int) -> str | None:
-    """What the timeline says of a lane, if anything."""
+    """Return the tooltip of a lane of the timeline, or None."""
     canvas = browser.locator("#timeline canvas")
     canvas.scroll_into_view_if_needed()
     width = canvas.bounding_box()["width"]
@@ -444,6 +444,6 @@ def _tip(browser: Any, lane: int) -> str | None:
 
 
 def _hover(browser: Any, name: str) -> None:
-    """Have the timeline tell of a process."""
+    """Move the mouse over the lane of a process."""
     browser.locator("#timeline[data-lanes='7']").wait_for()
     assert any(name in (_tip(browser, lane) or "") for lane in range(7))

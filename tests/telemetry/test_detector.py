@@ -1,4 +1,4 @@
-"""Detectors of what stands out in the recent values of a metric."""
+"""Detectors of series that stand out in the recent values of a metric."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WaitUntil = Callable[[Callable[[], object]], None]
 
 @pytest.fixture
 def slow_rank(telemetry: Telemetry) -> Telemetry:
-    """Of three ranks, which have told their times, rank 2 is slow."""
+    """The telemetry with the times of three ranks, of which rank 2 is slow."""
     for rank, seconds in enumerate((0.5, 0.5, 2.0)):
         for _ in range(3):
             telemetry.add_data("step", seconds, tags={"rank": rank})
@@ -28,19 +28,19 @@ def ranks(found: list[dict[str, Any]]) -> list[str]:
     return [record["tags"]["rank"] for record in found]
 
 
-def test_it_finds_what_stands_out_now(slow_rank: Telemetry) -> None:
+def test_a_detector_finds_the_series_that_stands_out(slow_rank: Telemetry) -> None:
     (found,) = Detector("step").detect()
     assert found["tags"]["rank"] == "2"
     assert set(found["dps"].values()) == {2.0}
     assert Detector("step").slow_hosts() == [found["tags"]["host"]]
 
 
-def test_it_looks_at_the_series_that_it_is_told(slow_rank: Telemetry) -> None:
+def test_a_detector_only_examines_series_with_the_given_tags(slow_rank: Telemetry) -> None:
     assert ranks(Detector("step", tags={"rank": ["0", "1"]}).detect()) == []
     assert ranks(Detector("step", tags={"rank": ["0", "2"]}).detect()) == ["2"]
 
 
-def test_old_values_do_not_count(telemetry: Telemetry) -> None:
+def test_a_detector_ignores_old_values(telemetry: Telemetry) -> None:
     for rank, seconds in enumerate((0.5, 0.5, 2.0)):
         for ago in range(40, 50):
             telemetry.add_data("step", seconds, timestamp=time.time() - ago, tags={"rank": rank})
@@ -48,14 +48,14 @@ def test_old_values_do_not_count(telemetry: Telemetry) -> None:
     assert ranks(Detector("step", collection_rate=6).detect()) == ["2"]
 
 
-def test_sacred_nodes_are_never_named(slow_rank: Telemetry) -> None:
+def test_a_detector_never_reports_sacred_nodes(slow_rank: Telemetry) -> None:
     (host,) = Detector("step").slow_hosts()
     assert Detector("step", sacred_nodes=[host]).detect() == []
     with pytest.raises(TypeError, match="a list of host names"):
         Detector("step", sacred_nodes=host)
 
 
-def test_a_subclass_decides_by_a_rule_of_its_own(slow_rank: Telemetry) -> None:
+def test_a_subclass_can_have_its_own_rule(slow_rank: Telemetry) -> None:
     class Fast(Detector):
         @staticmethod
         def analyze_data(data: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def test_a_subclass_decides_by_a_rule_of_its_own(slow_rank: Telemetry) -> None:
     assert ranks(Fast("step", analysis_args=1.0).detect()) == ["0", "1"]
 
 
-def test_while_it_runs_the_log_says_once_what_stands_out(slow_rank: Telemetry, wait_until: WaitUntil) -> None:
+def test_a_running_detector_logs_each_series_that_stands_out_once(slow_rank: Telemetry, wait_until: WaitUntil) -> None:
     with logged() as lines, Detector("step", collection_rate=0.05, analysis_args={"least_values": 1}):
         for _ in range(10):
             for rank, seconds in enumerate((0.5, 0.5, 2.0)):
@@ -76,7 +76,7 @@ def test_while_it_runs_the_log_says_once_what_stands_out(slow_rank: Telemetry, w
     assert "rank 2: it is 2" in line
 
 
-def test_a_subclass_may_act_and_stop(slow_rank: Telemetry, wait_until: WaitUntil) -> None:
+def test_a_subclass_can_act_and_stop_the_detector(slow_rank: Telemetry, wait_until: WaitUntil) -> None:
     acted: list[str] = []
 
     class Acts(Detector):
@@ -108,18 +108,18 @@ def test_an_exception_of_the_rule_ends_the_detector_and_is_raised_by_stop(
     detector.stop()
 
 
-def test_where_nothing_is_measured_there_is_nothing_to_detect() -> None:
+def test_a_detector_does_not_start_without_telemetry() -> None:
     with pytest.raises(RuntimeError, match="the run has no telemetry"):
         Detector("step").start()
 
 
-def test_a_run_is_not_restarted(telemetry: Telemetry) -> None:
+def test_a_detector_does_not_support_restarts(telemetry: Telemetry) -> None:
     with pytest.raises(NotSupportedError, match="place processes on the others"):
         Detector("step").trigger_restart()
     with pytest.raises(NotSupportedError, match="PosixCheckpointPersister"):
         Detector("step", restartable_ddicts=[{}])
 
 
-def test_a_rate_is_long_enough() -> None:
+def test_a_collection_rate_that_is_too_short_is_refused() -> None:
     with pytest.raises(ValueError, match="the shortest is"):
         Detector("step", collection_rate=0)

@@ -1,4 +1,4 @@
-"""The data that a run has in memory, written to files."""
+"""Dumps: the telemetry that a run has in memory, written to files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def kinds(folder: Path) -> dict[str, str]:
     return {row["metric"]: row["kind"] for row in rows}
 
 
-def test_a_dump_answers_as_the_run_did(telemetry: Telemetry, tmp_path: Path) -> None:
+def test_queries_of_a_dump_return_the_same_as_those_of_the_run(telemetry: Telemetry, tmp_path: Path) -> None:
     for number in range(3):
         telemetry.add_data("loss", number, timestamp=LONG_AGO + number, tags={"model": "small"})
     telemetry.add_data("loss", 7, timestamp=LONG_AGO, tags={"model": "large"})
@@ -68,7 +68,7 @@ def test_all_nodes_are_dumped(site: Site) -> None:
     assert hosts == {"node-0", "node-1"}
 
 
-def test_the_newest_of_several_dumps_is_taken(telemetry: Telemetry, tmp_path: Path) -> None:
+def test_the_newest_of_several_dumps_is_read(telemetry: Telemetry, tmp_path: Path) -> None:
     folders = []
     for loss in 0.25, 0.5:
         telemetry.add_data("loss", loss)
@@ -78,15 +78,13 @@ def test_the_newest_of_several_dumps_is_taken(telemetry: Telemetry, tmp_path: Pa
     assert list(record["dps"].values()) == [0.25, 0.5]
 
 
-def test_nobody_else_can_look_into_a_dump(telemetry: Telemetry, tmp_path: Path) -> None:
+def test_only_the_user_can_access_a_dump(telemetry: Telemetry, tmp_path: Path) -> None:
     folder = AnalysisClient().db_dump(tmp_path / "dumps")
     for path in folder, folder.parent:
         assert path.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_dump_that_fails_leaves_nothing(
-    telemetry: Telemetry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_dump_leaves_no_files(telemetry: Telemetry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
         raise OSError("no space is left")
 
@@ -96,7 +94,7 @@ def test_a_dump_that_fails_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_impossible_dump_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dump_without_telemetry_or_pyarrow_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="the run has no telemetry"):
         AnalysisClient().db_dump(tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -104,7 +102,7 @@ def test_an_impossible_dump_is_an_error(tmp_path: Path, monkeypatch: pytest.Monk
         AnalysisClient().db_dump(tmp_path)
 
 
-def test_a_recording_is_not_dumped_again(telemetry: Telemetry, tmp_path: Path) -> None:
+def test_dumping_a_recording_is_refused(telemetry: Telemetry, tmp_path: Path) -> None:
     folder = AnalysisClient().db_dump(tmp_path)
     with pytest.raises(ValueError, match="in files already"):
         AnalysisClient(folder).db_dump(tmp_path)

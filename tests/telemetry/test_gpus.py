@@ -1,4 +1,4 @@
-"""GPUs by drivers that are none, as no machine for tests has them all."""
+"""GPUs with substitutes for drivers, as no machine for tests has all GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def told() -> Iterator[list[str]]:
 
 
 class FakeDriver(ModuleType):
-    """A driver of two GPUs, of which the first one is divided and does not tell its utilization."""
+    """A driver of two GPUs, of which the first one is divided and does not report its utilization."""
 
     NVML_TEMPERATURE_GPU = 0
     NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
@@ -107,7 +107,7 @@ OF_EACH = {
 
 
 @pytest.mark.usefixtures("driver")
-def test_each_gpu_tells_what_it_can(told: list[str]) -> None:
+def test_the_available_values_of_each_gpu_are_read(told: list[str]) -> None:
     source = GpuSource(Gpus("nvidia", [0, 1]), NvidiaDriver("fake_driver"))
     expected = {(metric, gpu): value for metric, value in OF_EACH.items() for gpu in "01"}
     for _ in range(2):
@@ -116,7 +116,7 @@ def test_each_gpu_tells_what_it_can(told: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("driver")
-def test_the_runs_processes_tell_what_they_have_of_a_gpu() -> None:
+def test_the_gpu_memory_of_the_processes_of_the_run_is_read() -> None:
     source = GpuSource(Gpus("nvidia", [0, 1]), NvidiaDriver("fake_driver"), with_processes=True)
     processes = [Known(puid, pid, "trainer", parent=0, group=0, record=(0, 0, 0)) for puid, pid in ((1, 16), (2, 17))]
     samples = source.read(Seen(processes=processes))
@@ -126,12 +126,14 @@ def test_the_runs_processes_tell_what_they_have_of_a_gpu() -> None:
 
 
 @pytest.mark.usefixtures("driver")
-def test_only_the_jobs_gpus_are_measured() -> None:
+def test_only_the_gpus_of_the_job_are_measured() -> None:
     source = GpuSource(Gpus("nvidia", [1], ["GPU-b"]), NvidiaDriver("fake_driver"))
     assert {gpu for _, gpu in gpu_readings(source)} == {"1"}
 
 
-def test_a_gpu_that_vanishes_is_told_once_and_the_other_measured_on(driver: FakeDriver, told: list[str]) -> None:
+def test_a_gpu_that_is_lost_is_reported_once_and_the_other_one_still_measured(
+    driver: FakeDriver, told: list[str]
+) -> None:
     source = GpuSource(Gpus("nvidia", [0, 1]), NvidiaDriver("fake_driver"))
     gpu_readings(source)
     told.clear()
@@ -144,20 +146,20 @@ def test_a_gpu_that_vanishes_is_told_once_and_the_other_measured_on(driver: Fake
 
 
 @pytest.mark.usefixtures("driver")
-def test_a_gpu_that_is_not_there_is_told_and_the_others_measured(told: list[str]) -> None:
+def test_a_missing_gpu_is_reported_and_the_others_are_measured(told: list[str]) -> None:
     source = GpuSource(Gpus("nvidia", [1, 2]), NvidiaDriver("fake_driver"))
     assert {gpu for _, gpu in gpu_readings(source)} == {"1"}
     assert told == ["GPU 2 does not tell anything: Invalid Argument"]
 
 
-def test_a_driver_that_does_not_work_is_told_once(driver: FakeDriver, told: list[str]) -> None:
+def test_a_driver_that_does_not_work_is_reported_once(driver: FakeDriver, told: list[str]) -> None:
     driver.works = False
     source = GpuSource(Gpus("nvidia", [0]), NvidiaDriver("fake_driver"))
     assert [source.read(Seen()) for _ in range(3)] == [[]] * 3
     assert told == ["the GPUs are not measured: the driver says Driver Not Loaded"]
 
 
-def test_a_library_that_is_not_installed_is_told_once_with_the_remedy(told: list[str]) -> None:
+def test_a_missing_library_is_reported_once_with_the_command_that_installs_it(told: list[str]) -> None:
     source = GpuSource(Gpus("nvidia", [0]), NvidiaDriver("no_such_driver"))
     assert [source.read(Seen()) for _ in range(3)] == [[]] * 3
     assert len(told) == 1
@@ -165,7 +167,7 @@ def test_a_library_that_is_not_installed_is_told_once_with_the_remedy(told: list
 
 
 class FakeSmi(ModuleType):
-    """AMD's library with two GPUs, which it lists the other way round than programs number them."""
+    """AMD's library with two GPUs, which it lists in the reverse order of the numbers that programs use."""
 
     class AmdSmiException(Exception):
         pass
@@ -236,7 +238,7 @@ def smi(monkeypatch: pytest.MonkeyPatch) -> FakeSmi:
 
 
 @pytest.mark.usefixtures("smi")
-def test_amds_gpus_have_the_numbers_that_programs_know(told: list[str]) -> None:
+def test_amds_gpus_have_the_numbers_that_programs_use(told: list[str]) -> None:
     found = gpu_readings(GpuSource(Gpus("amd", [0, 1]), AmdDriver("fake_smi")))
     of_both = {
         "DeviceMemoryUtilization": 25,
@@ -263,7 +265,7 @@ def test_amds_gpus_are_found_by_their_names(told: list[str]) -> None:
     assert "GPU 1 does not tell anything: the driver has no device GPU-7" in told
 
 
-def test_one_of_amds_gpus_that_vanishes_disturbs_nothing(smi: FakeSmi, told: list[str]) -> None:
+def test_a_gpu_of_amd_that_is_lost_does_not_affect_the_others(smi: FakeSmi, told: list[str]) -> None:
     source = GpuSource(Gpus("amd", [0, 1]), AmdDriver("fake_smi"), with_processes=True)
     smi.gone.add(0)
     processes = [Known(1, 17, "trainer", parent=0, group=0, record=(0, 0, 0))]

@@ -1,4 +1,4 @@
-"""Metrics of process groups and of dictionaries."""
+"""The metrics of process groups and of dictionaries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def times_of(dictionary: str) -> list[str]:
     return list(record["dps"])
 
 
-def test_usage_of_the_members_of_a_group_is_added_up() -> None:
+def test_the_usage_of_a_group_is_the_sum_over_its_members() -> None:
     group = ProcessGroup(name="busy-ones")
     group.add_process(2, ProcessTemplate(spin))
     group.init()
@@ -54,7 +54,7 @@ def test_usage_of_the_members_of_a_group_is_added_up() -> None:
     assert newest("group_memory", group="busy-ones") == before
 
 
-def test_each_manager_of_a_dictionary_tells_its_memory_and_keys(make: MakeDDict) -> None:
+def test_the_memory_and_keys_of_each_manager_are_measured(make: MakeDDict) -> None:
     ddict = make(managers_per_node=2, total_mem=64 * 2**20, name="measured")
     for number in range(100):
         ddict[number] = bytes(10_000)
@@ -68,7 +68,7 @@ def test_each_manager_of_a_dictionary_tells_its_memory_and_keys(make: MakeDDict)
     wait_until(lambda now: now["dictionary_keys"] == 0, *OF_DICTIONARIES, dictionary="measured")
 
 
-def test_large_values_are_one_key_each(make: MakeDDict) -> None:
+def test_large_values_count_as_one_key_each(make: MakeDDict) -> None:
     numpy = pytest.importorskip("numpy")
     ddict = make(managers_per_node=1, name="large")
     for number in range(3):
@@ -76,7 +76,7 @@ def test_large_values_are_one_key_each(make: MakeDDict) -> None:
     wait_until(lambda now: now["dictionary_keys"] == 3, "dictionary_keys", dictionary="large")
 
 
-def test_a_dictionary_that_is_gone_is_measured_no_more(make: MakeDDict) -> None:
+def test_a_destroyed_dictionary_is_not_measured_any_more(make: MakeDDict) -> None:
     other = make(name="other")
     ddict = make(name="short-lived")
     wait_until(bool, "dictionary_keys", dictionary="short-lived")

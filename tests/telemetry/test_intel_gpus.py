@@ -1,4 +1,4 @@
-"""Intel's GPUs by the real bindings, over a library of our own that has two cards of two tiles and one without."""
+"""Intel's GPUs with the real bindings and a substitute for the library: two cards with two tiles, one without tiles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECOND = 1_000_000
 
 @pytest.fixture(scope="session")
 def loader_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the library is, as one would name it in LD_LIBRARY_PATH."""
+    """The folder of the library, for LD_LIBRARY_PATH."""
     folder = tmp_path_factory.mktemp("level_zero")
     source, soname = Path(__file__).with_name("level_zero.c"), "libze_loader.so.1"
     options = ["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{soname}"]
@@ -35,7 +35,7 @@ def loader_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def level_zero(loader_folder: Path) -> Iterator[ctypes.CDLL]:
-    """The library, loaded: by its name the linker gives everybody this one. Its fake_ functions are the tests'."""
+    """The loaded library, which the linker then finds by its name. Its fake_ functions are for the tests."""
     library = ctypes.CDLL(str(loader_folder / "libze_loader.so.1"))
     library.fake_pass.argtypes = [ctypes.c_uint64]
     library.fake_reset()
@@ -61,13 +61,13 @@ def of_gpu(number: str, found: dict[tuple[str, str], float]) -> dict[str, float]
 
 
 def after_a_second(source: GpuSource, library: ctypes.CDLL) -> dict[tuple[str, str], float]:
-    """What it tells when it is read twice, as a share of the time between is only known then."""
+    """Return the second of two readings, since shares of time require two."""
     gpu_readings(source)
     library.fake_pass(SECOND)
     return gpu_readings(source)
 
 
-def test_a_tile_tells_what_is_on_it(level_zero: ctypes.CDLL, told: list[str]) -> None:
+def test_the_values_of_a_tile_are_read(level_zero: ctypes.CDLL, told: list[str]) -> None:
     found = after_a_second(GpuSource(Gpus("intel", [0, 1]), IntelDriver()), level_zero)
     assert of_gpu("0", found) == {
         "DeviceUtilization": 10,
@@ -82,7 +82,7 @@ def test_a_tile_tells_what_is_on_it(level_zero: ctypes.CDLL, told: list[str]) ->
     assert told == []
 
 
-def test_a_card_that_is_one_device_tells_of_all_its_tiles(
+def test_a_card_that_is_one_device_has_the_values_of_all_its_tiles(
     level_zero: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZE_FLAT_DEVICE_HIERARCHY", "COMPOSITE")
@@ -123,7 +123,7 @@ def test_values_that_a_card_does_not_report_are_left_out_or_derived(level_zero: 
     ],
 )
 @pytest.mark.usefixtures("level_zero")
-def test_the_numbers_are_those_that_programs_know(
+def test_gpus_have_the_numbers_that_programs_use(
     monkeypatch: pytest.MonkeyPatch, hierarchy: str, mask: str | None, temperatures: dict[str, float]
 ) -> None:
     monkeypatch.setattr(gpus, "_nvidia", lambda: [])
@@ -138,7 +138,7 @@ def test_the_numbers_are_those_that_programs_know(
     assert {gpu: value for (metric, gpu), value in found.items() if metric == "DeviceTemperature"} == temperatures
 
 
-def test_shares_of_time_are_told_from_the_second_reading_on(level_zero: ctypes.CDLL, told: list[str]) -> None:
+def test_shares_of_time_are_available_from_the_second_reading_on(level_zero: ctypes.CDLL, told: list[str]) -> None:
     source = GpuSource(Gpus("intel", [2]), IntelDriver())
     assert not {"DeviceUtilization", "DevicePowerUsage"} & of_gpu("2", gpu_readings(source)).keys()
     for _ in range(2):
@@ -151,7 +151,7 @@ def test_shares_of_time_are_told_from_the_second_reading_on(level_zero: ctypes.C
     assert told == []
 
 
-def test_a_user_to_whom_no_engines_are_shown_is_told_once(level_zero: ctypes.CDLL, told: list[str]) -> None:
+def test_engines_that_the_user_cannot_see_are_reported_once(level_zero: ctypes.CDLL, told: list[str]) -> None:
     level_zero.fake_hide_engines()
     source = GpuSource(Gpus("intel", [0]), IntelDriver())
     for _ in range(2):
@@ -161,7 +161,7 @@ def test_a_user_to_whom_no_engines_are_shown_is_told_once(level_zero: ctypes.CDL
     assert told == ["GPU 0 does not tell DeviceUtilization: the driver shows this user nothing that would tell"]
 
 
-def test_the_runs_processes_tell_what_they_have_of_a_card(level_zero: ctypes.CDLL, told: list[str]) -> None:
+def test_the_memory_on_a_card_of_the_processes_of_the_run_is_read(level_zero: ctypes.CDLL, told: list[str]) -> None:
     level_zero.fake_run(16, 17)
     source = GpuSource(Gpus("intel", [3, 4]), IntelDriver(), with_processes=True)
     processes = [Known(puid, pid, "trainer", parent=0, group=0, record=(0, 0, 0)) for puid, pid in ((1, 17), (2, 18))]
@@ -172,7 +172,9 @@ def test_the_runs_processes_tell_what_they_have_of_a_card(level_zero: ctypes.CDL
     assert "GPU 3 does not tell its processes: the driver tells them of whole cards only" in told
 
 
-def test_a_gpu_that_vanishes_is_told_once_and_the_others_measured_on(level_zero: ctypes.CDLL, told: list[str]) -> None:
+def test_a_gpu_that_is_lost_is_reported_once_and_the_others_still_measured(
+    level_zero: ctypes.CDLL, told: list[str]
+) -> None:
     source = GpuSource(Gpus("intel", [0, 4]), IntelDriver(), with_processes=True)
     gpu_readings(source)
     told.clear()
@@ -187,20 +189,20 @@ def test_a_gpu_that_vanishes_is_told_once_and_the_others_measured_on(level_zero:
 
 @pytest.mark.usefixtures("level_zero")
 @pytest.mark.parametrize(("number", "there"), [(5, 5), (3.0, 3), (1.2, 2)])
-def test_a_gpu_that_is_not_there_is_told_and_the_others_measured(told: list[str], number: float, there: int) -> None:
+def test_a_missing_gpu_is_reported_and_the_others_are_measured(told: list[str], number: float, there: int) -> None:
     source = GpuSource(Gpus("intel", [0, number]), IntelDriver())
     assert {gpu for _, gpu in gpu_readings(source)} == {"0"}
     assert told == [f"GPU {number} does not tell anything: the driver has {there} devices"]
 
 
-def test_a_driver_that_does_not_work_is_told_once(level_zero: ctypes.CDLL, told: list[str]) -> None:
+def test_a_driver_that_does_not_work_is_reported_once(level_zero: ctypes.CDLL, told: list[str]) -> None:
     level_zero.fake_unload()
     source = GpuSource(Gpus("intel", [0]), IntelDriver())
     assert [source.read(Seen()) for _ in range(3)] == [[]] * 3
     assert told == ["the GPUs are not measured: the driver says ZE_RESULT_ERROR_UNINITIALIZED"]
 
 
-def test_bindings_that_are_not_installed_are_told_once_with_the_remedy(told: list[str]) -> None:
+def test_missing_bindings_are_reported_once_with_the_command_that_installs_them(told: list[str]) -> None:
     source = GpuSource(Gpus("intel", [0]), IntelDriver("no_such_bindings"))
     assert [source.read(Seen()) for _ in range(3)] == [[]] * 3
     assert len(told) == 1
@@ -227,11 +229,11 @@ def with_loader_in(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_library_is_found_where_the_linker_looks(loader_folder: Path) -> None:
+def test_the_library_is_found_in_the_path_of_the_linker(loader_folder: Path) -> None:
     assert with_loader_in(loader_folder).stdout == "41.0\n"
 
 
-def test_a_library_that_cannot_be_loaded_is_told_once_with_the_remedy(tmp_path: Path) -> None:
+def test_a_library_that_cannot_be_loaded_is_reported_once_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "libze_loader.so.1").write_bytes(b"")
     ended = with_loader_in(tmp_path)
     assert ended.stdout == "None\n"

@@ -1,4 +1,4 @@
-"""Metrics that the runtime measures by itself, on one node and on several."""
+"""The metrics that the runtime measures, on one node and on several."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ QUICK = {"DRAGON_TELEMETRY_PERIOD": "0.1"}
 @pytest.mark.parametrize(
     ("level", "awaited", "absent"), [(2, OF_NODES, OF_PROCESSES), (4, OF_NODES | OF_PROCESSES, set())]
 )
-def test_the_level_says_what_is_measured(site: Site, level: int, awaited: set[str], absent: set[str]) -> None:
+def test_the_level_determines_the_metrics(site: Site, level: int, awaited: set[str], absent: set[str]) -> None:
     done = site.dragon("-T", str(level), site.write(WAITS_FOR), "1", *awaited, env=QUICK)
     assert done.returncode == 0, done.stderr
     assert not set(json.loads(done.stdout)) & absent
 
 
-def test_a_plain_program_is_measured_where_the_environment_says_so(site: Site) -> None:
+def test_a_variable_starts_the_telemetry_of_a_program_without_the_command(site: Site) -> None:
     done = site.python(WAITS_FOR, "1", *OF_NODES, "process_memory", env={**QUICK, "DRAGON_TELEMETRY_LEVEL": "4"})
     assert done.returncode == 0, done.stderr
 
 
-def test_all_nodes_are_measured_and_asked(site: Site) -> None:
+def test_queries_return_the_metrics_of_all_nodes(site: Site) -> None:
     done = site.dragon("--nodes", "2", "-T", "2", site.write(WAITS_FOR), "2", *OF_NODES, env=QUICK)
     found = json.loads(done.stdout)
     assert all(found[metric] == ["node-0", "node-1"] for metric in OF_NODES), done.stderr
 
 
-def test_a_program_starts_and_ends_the_telemetry_of_all_nodes(site: Site) -> None:
+def test_a_program_can_start_and_end_the_telemetry_of_all_nodes(site: Site) -> None:
     done = site.dragon(
         "--nodes",
         "2",
@@ -75,7 +75,7 @@ def test_a_program_starts_and_ends_the_telemetry_of_all_nodes(site: Site) -> Non
     assert done.stdout.splitlines() == ["0 set()", "2 2", "set()"], done.stderr
 
 
-def test_when_a_node_is_lost_the_others_answer(site: Site) -> None:
+def test_queries_return_the_metrics_of_the_other_nodes_after_a_node_is_lost(site: Site) -> None:
     done = site.dragon(
         "--nodes",
         "2",
@@ -170,7 +170,7 @@ def test_processes_and_groups_are_measured(site: Site) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_program_without_telemetry_gets_no_run_for_asking(site: Site) -> None:
+def test_calls_without_telemetry_do_not_start_a_run(site: Site) -> None:
     done = site.python(
         """
         from dragon.runtime.run import in_run
@@ -186,7 +186,7 @@ def test_a_program_without_telemetry_gets_no_run_for_asking(site: Site) -> None:
     assert done.stdout == "0 False\n", done.stderr
 
 
-def test_without_telemetry_the_agent_has_none_of_its_parts(site: Site) -> None:
+def test_the_agent_has_no_thread_and_module_of_telemetry_without_it(site: Site) -> None:
     program = """
         import os, sys
         from pathlib import Path
@@ -210,9 +210,7 @@ def test_without_telemetry_the_agent_has_none_of_its_parts(site: Site) -> None:
         ("DRAGON_TELEMETRY_PORT", "x", "DRAGON_TELEMETRY_PORT=x is not a TCP port"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_told_and_disturbs_nobody(
-    site: Site, variable: str, value: str, told: str
-) -> None:
+def test_an_invalid_setting_is_reported_and_the_program_runs(site: Site, variable: str, value: str, told: str) -> None:
     program = site.write("from dragon.native.queue import Queue; q = Queue(); q.put('ran'); print(q.get())")
     environment = {"DRAGON_TELEMETRY_LEVEL": "2", variable: value}
     done = site.run(sys.executable, Path(program), env=environment)
@@ -222,7 +220,7 @@ def test_a_setting_that_makes_no_sense_is_told_and_disturbs_nobody(
 
 
 @pytest.mark.parametrize("words", [["-T", "6"], ["-T", "x"], ["--telemetry-port", "65536"]])
-def test_an_option_that_makes_no_sense_is_refused(site: Site, words: list[str]) -> None:
+def test_an_invalid_option_is_refused(site: Site, words: list[str]) -> None:
     done = site.dragon(*words, site.write("print('ran')"))
     assert (done.returncode, done.stdout) == (2, "")
 
@@ -232,7 +230,7 @@ def test_the_guide_lists_every_metric() -> None:
     assert [metric.name for metric in METRICS.values() if f"`{metric.name}`" not in guide] == []
 
 
-def test_lifetimes_tell_of_every_process_and_of_its_end(site: Site) -> None:
+def test_lifetimes_have_every_process_and_its_end(site: Site) -> None:
     done = site.dragon(
         "--nodes",
         "2",
@@ -264,7 +262,7 @@ def test_lifetimes_tell_of_every_process_and_of_its_end(site: Site) -> None:
     assert done.stdout == "well\n", done.stderr
 
 
-def test_lifetimes_tell_what_the_program_terminated_from_what_something_else_killed(site: Site) -> None:
+def test_lifetimes_distinguish_processes_that_the_program_ended_from_others(site: Site) -> None:
     done = site.dragon(
         "--nodes",
         "2",
@@ -310,7 +308,7 @@ def test_lifetimes_tell_what_the_program_terminated_from_what_something_else_kil
     ], done.stderr
 
 
-def test_a_program_that_started_its_run_itself_has_a_lifetime(site: Site) -> None:
+def test_a_program_without_the_command_has_a_lifetime(site: Site) -> None:
     done = site.python(
         """
         import os

@@ -1,4 +1,4 @@
-"""A program's own metrics, and queries for them."""
+"""The metrics that a program adds, and queries for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def values(client: AnalysisClient, metric: str, **options: object) -> list[list[
     return [list(record["dps"].values()) for record in client.get_data(metric, **options)]  # type: ignore[arg-type]
 
 
-def test_a_value_is_kept_with_its_time_host_and_process(telemetry: Telemetry, client: AnalysisClient) -> None:
+def test_a_value_is_stored_with_its_time_host_and_process(telemetry: Telemetry, client: AnalysisClient) -> None:
     telemetry.add_data("loss", 0.5, timestamp=LONG_AGO, tagk="model", tagv="small")
     (record,) = client.get_data("loss", start_time=LONG_AGO)
     assert record["metric"] == "loss"
@@ -34,12 +34,12 @@ def test_a_value_is_kept_with_its_time_host_and_process(telemetry: Telemetry, cl
 
 
 @pytest.mark.parametrize("half", [{"tagk": "model"}, {"tagv": "small"}])
-def test_half_a_tag_is_refused(telemetry: Telemetry, half: dict[str, str]) -> None:
+def test_a_tag_without_name_or_value_is_refused(telemetry: Telemetry, half: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="a tag is a name and a value"):
         telemetry.add_data("loss", 0.5, **half)  # type: ignore[arg-type]
 
 
-def test_settings_come_from_a_mapping_or_a_yaml_file(tmp_path: Path) -> None:
+def test_settings_are_read_from_a_mapping_or_a_yaml_file(tmp_path: Path) -> None:
     file = tmp_path / "telemetry.yaml"
     file.write_text("collector_rate: 0.01\n")
     for settings in ({"collector_rate": 0.01}, file, str(file), {"collector_rate": "often"}):
@@ -54,9 +54,7 @@ def test_settings_come_from_a_mapping_or_a_yaml_file(tmp_path: Path) -> None:
         Telemetry(telem_cfg="absent.yaml")
 
 
-def test_the_last_five_minutes_are_told_unless_others_are_asked_for(
-    telemetry: Telemetry, client: AnalysisClient
-) -> None:
+def test_a_query_without_times_returns_the_last_five_minutes(telemetry: Telemetry, client: AnalysisClient) -> None:
     now = time.time()
     for ago in (400, 200, 100):
         telemetry.add_data("loss", ago, timestamp=now - ago)
@@ -65,7 +63,7 @@ def test_the_last_five_minutes_are_told_unless_others_are_asked_for(
     assert values(client, "loss", start_time=now - 500, end_time=now - 150) == [[400, 200]]
 
 
-def test_each_set_of_tags_has_a_record_of_its_own(telemetry: Telemetry, client: AnalysisClient) -> None:
+def test_each_set_of_tags_has_a_separate_record(telemetry: Telemetry, client: AnalysisClient) -> None:
     for model, rank in (("small", 0), ("small", 1), ("large", 0)):
         telemetry.add_data("loss", rank, tags={"model": model, "rank": rank})
     telemetry.add_data("loss", 7)
@@ -78,7 +76,7 @@ def test_each_set_of_tags_has_a_record_of_its_own(telemetry: Telemetry, client: 
     assert values(client, "loss", tags={"model": "other"}) == []
 
 
-def test_several_metrics_are_asked_for_at_once(telemetry: Telemetry, client: AnalysisClient) -> None:
+def test_a_query_can_name_several_metrics(telemetry: Telemetry, client: AnalysisClient) -> None:
     telemetry.add_data("loss", 1)
     telemetry.add_data("accuracy", 2)
     assert {record["metric"] for record in client.get_data(["loss", "accuracy", "unknown"])} == {"loss", "accuracy"}
@@ -96,7 +94,7 @@ def test_several_metrics_are_asked_for_at_once(telemetry: Telemetry, client: Ana
         ("dev", [pytest.approx((2 / 3) ** 0.5), 0]),
     ],
 )
-def test_values_close_to_each_other_become_one(
+def test_values_within_an_interval_are_aggregated(
     telemetry: Telemetry, client: AnalysisClient, aggregate: str, expected: list[float]
 ) -> None:
     for second, value in ((0, 1), (5, 2), (9, 3), (10, 5)):
@@ -106,7 +104,7 @@ def test_values_close_to_each_other_become_one(
     assert record["dps"] == dict(zip((str(LONG_AGO), str(LONG_AGO + 10)), expected, strict=True))
 
 
-def test_without_an_interval_values_are_told_as_they_are_in_order_of_time(
+def test_a_query_without_an_interval_returns_all_values_in_order_of_time(
     telemetry: Telemetry, client: AnalysisClient
 ) -> None:
     for part in (0.75, 0.25, 0.5):
@@ -115,14 +113,14 @@ def test_without_an_interval_values_are_told_as_they_are_in_order_of_time(
     assert record["dps"] == {f"{LONG_AGO + part}": part for part in (0.25, 0.5, 0.75)}
 
 
-def test_values_may_be_infinite(telemetry: Telemetry, client: AnalysisClient) -> None:
+def test_values_can_be_infinite(telemetry: Telemetry, client: AnalysisClient) -> None:
     for value in (math.inf, 1, -math.inf):
         telemetry.add_data("loss", value, timestamp=LONG_AGO)
     assert values(client, "loss", start_time=LONG_AGO, aggregate="max") == [[math.inf]]
     assert math.isnan(values(client, "loss", start_time=LONG_AGO, aggregate="sum")[0][0])
 
 
-def test_a_counter_grows(telemetry: Telemetry, client: AnalysisClient) -> None:
+def test_a_counter_can_only_grow(telemetry: Telemetry, client: AnalysisClient) -> None:
     images = telemetry.counter("images", kind="cat")
     images.add()
     images.add(4)
@@ -135,7 +133,7 @@ def test_a_counter_grows(telemetry: Telemetry, client: AnalysisClient) -> None:
             images.add(count)
 
 
-def test_a_timer_measures_its_block_and_those_within(telemetry: Telemetry, client: AnalysisClient) -> None:
+def test_a_timer_measures_its_block_and_nested_blocks(telemetry: Telemetry, client: AnalysisClient) -> None:
     timer = telemetry.timer("step")
     with timer:
         time.sleep(0.02)
@@ -152,7 +150,7 @@ def test_the_newest_values_are_kept(telemetry: Telemetry, client: AnalysisClient
     assert values(client, "loss", start_time=LONG_AGO) == [[*range(50, 650)]]
 
 
-def test_of_too_many_series_the_one_is_forgotten_that_was_not_written_to_for_longest(
+def test_the_series_without_new_values_for_longest_is_removed_if_there_are_too_many(
     telemetry: Telemetry, client: AnalysisClient
 ) -> None:
     for number in range(8192):
@@ -163,17 +161,19 @@ def test_of_too_many_series_the_one_is_forgotten_that_was_not_written_to_for_lon
     assert {record["tags"]["number"] for record in records} == {"0", "2"}
 
 
-def test_values_of_a_higher_level_than_the_runs_are_dropped(telemetry: Telemetry, client: AnalysisClient) -> None:
+def test_values_of_a_higher_level_than_that_of_the_run_are_dropped(
+    telemetry: Telemetry, client: AnalysisClient
+) -> None:
     telemetry.add_data("loss", 1, telemetry_level=2)
     assert client.get_metrics() == set()
 
 
-def test_telemetry_goes_to_other_processes(telemetry: Telemetry, client: AnalysisClient) -> None:
+def test_a_telemetry_object_can_be_sent_to_other_processes(telemetry: Telemetry, client: AnalysisClient) -> None:
     pickle.loads(pickle.dumps(telemetry)).add_data("loss", 3)
     assert values(client, "loss") == [[3]]
 
 
-def test_after_the_shutdown_nothing_is_known(telemetry: Telemetry, client: AnalysisClient) -> None:
+def test_all_metrics_are_removed_by_the_shutdown(telemetry: Telemetry, client: AnalysisClient) -> None:
     telemetry.add_data("loss", 1)
     telemetry.shutdown()
     telemetry.add_data("loss", 2)
@@ -206,19 +206,19 @@ def test_an_invalid_query_is_refused(client: AnalysisClient) -> None:
             client.get_data("loss", interval=interval)
 
 
-def test_nodes_are_not_rebooted(client: AnalysisClient) -> None:
+def test_a_reboot_of_nodes_is_not_supported(client: AnalysisClient) -> None:
     with pytest.raises(NotSupportedError, match="--resilient"):
         client.reboot(exclude_hostnames=["a"])
 
 
 @pytest.mark.parametrize("level", [-1, 0, 6])
-def test_there_are_five_levels(level: int) -> None:
+def test_levels_other_than_1_to_5_are_refused(level: int) -> None:
     with pytest.raises(ValueError, match="the levels are 1 to 5"):
         Telemetry().start(level)
 
 
 @pytest.mark.parametrize("level", ["2", 2.5, None])
-def test_a_level_is_a_whole_number(telemetry: Telemetry, level: object) -> None:
+def test_a_level_must_be_an_integer(telemetry: Telemetry, level: object) -> None:
     with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
         telemetry.start(level)  # type: ignore[arg-type]
     assert telemetry.level == 1

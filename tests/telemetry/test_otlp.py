@@ -1,4 +1,4 @@
-"""The metrics of a run as an OpenTelemetry collector gets them."""
+"""The metrics of a run that an OpenTelemetry collector receives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sys.stdin.read()
 
 
 class Collector:
-    """Takes what is sent, at `address`, and keeps it by the path that it was sent to."""
+    """A collector at `address` that keeps all requests with their paths."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, Any]] = []
@@ -64,14 +64,16 @@ class Collector:
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    """A collector, until the end of the test."""
+    """A collector that runs until the end of the test."""
     made = Collector()
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("options", [(), ("--nodes", "2")], ids=["one node", "two nodes"])
-def test_a_collector_gets_the_metrics_of_all_nodes(site: Site, collector: Collector, options: tuple[str, ...]) -> None:
+def test_a_collector_receives_the_metrics_of_all_nodes(
+    site: Site, collector: Collector, options: tuple[str, ...]
+) -> None:
     process = site.start(*dragon("--otlp", collector.address, *options, site.write(PROGRAM)), stdin=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == "2\n"
@@ -90,7 +92,7 @@ def test_a_collector_gets_the_metrics_of_all_nodes(site: Site, collector: Collec
     assert len(metrics["dragon_node_memory_used_bytes"].gauge.data_points) == (2 if options else 1)
 
 
-def test_a_collector_that_is_not_there_disturbs_nothing(site: Site) -> None:
+def test_a_missing_collector_does_not_affect_the_program(site: Site) -> None:
     done = site.dragon("--otlp", "http://127.0.0.1:9", site.write("print('well')"))
     assert (done.returncode, done.stdout) == (0, "well\n")
 

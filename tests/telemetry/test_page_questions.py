@@ -1,4 +1,4 @@
-"""What the page of a run asks for if the reader chooses something else before it was answered."""
+"""The requests of the page of a run if the reader selects something else before a reply arrives."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def page(site: Site, browser: Any) -> Iterator[Any]:
 
 
 def questions_while(page: Any, question: str, choose: str) -> list[list[Any]]:
-    """Return the parameters of each question of that kind, of which something is chosen while the first is open."""
+    """Return the parameters of all requests of this kind; `choose` is executed while the first one is pending."""
     asked: list[list[Any]] = page.evaluate(CHOOSE_WHILE.replace("CHOOSE", choose), question)
     return asked
 
 
-def test_an_interval_chosen_while_tasks_are_asked_for_is_asked_for_next(page: Any) -> None:
+def test_an_interval_selected_during_a_request_for_tasks_is_requested_next(page: Any) -> None:
     choose = "page.timeline.zoom({ from: page.run.now - 0.01, to: page.run.now })"
     whole, chosen = questions_while(page, "tasks", choose)
     assert whole[0] < chosen[0] == page.evaluate("page.timeline.shown.from")
     assert page.locator("#timeline").get_attribute("data-tasks") == "0"
 
 
-def test_a_window_chosen_while_measurements_are_asked_for_is_asked_for_whole(page: Any) -> None:
+def test_a_window_selected_during_a_request_for_metrics_is_requested_completely(page: Any) -> None:
     questions = questions_while(page, "query", "byId('window').value = '600'; byId('window').onchange()")
     first, *_, last = [since for metrics, since, _ in questions if "cpu_percent" in metrics]
     assert last == pytest.approx(page.evaluate("page.run.now") - 600, abs=60)

@@ -1,4 +1,4 @@
-"""The pictures of the dashboard in the documents are ones of a run. With UPDATE_PICTURES=1 they are made anew."""
+"""The pictures of the dashboard in the documents, compared with a run. UPDATE_PICTURES=1 makes new pictures."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The page of a run over two nodes with a failure, waits, and tasks of a pool and a batch."""
+    """The link to the page of a run over two nodes with a failure, waits, and tasks of a pool and a batch."""
     site = Site(tmp_path_factory.mktemp("s"))
     site.shared = set(os.listdir("/dev/shm"))
     site.write(PROGRAM, "train.py")
@@ -126,7 +126,7 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(link: str, browser: Any, wait_until: WaitUntil) -> Any:
-    """The dashboard once it has asked for everything, in light colours."""
+    """The dashboard with all its data, in light colours."""
     browser.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     browser.emulate_media(color_scheme="light")
     browser.goto(link)
@@ -138,7 +138,7 @@ def page(link: str, browser: Any, wait_until: WaitUntil) -> Any:
     return browser
 
 
-def test_the_dashboards_picture_is_one_of_a_run(page: Any) -> None:
+def test_the_picture_of_the_dashboard_has_the_size_and_content_of_the_page(page: Any) -> None:
     assert page.locator("#command").inner_text() == "python train.py"
     text = page.locator("body").inner_text()
     for words in ("2 nodes", "publish-0", "load-3", "shard-3.tar: no such file", "none behind"):
@@ -148,7 +148,7 @@ def test_the_dashboards_picture_is_one_of_a_run(page: Any) -> None:
     keep(page.screenshot(), "dashboard.png", (WIDTH, HEIGHT))
 
 
-def test_the_timelines_picture_is_one_of_a_run_with_tasks(page: Any) -> None:
+def test_the_picture_of_the_timeline_has_the_size_and_content_of_the_page(page: Any) -> None:
     page.set_viewport_size({"width": WIDTH, "height": 1000})
     section = page.locator("section", has=page.locator("#timeline"))
     section.scroll_into_view_if_needed()
@@ -165,7 +165,7 @@ def test_the_timelines_picture_is_one_of_a_run_with_tasks(page: Any) -> None:
 
 
 def keep(picture: bytes, name: str, size: tuple[int, int]) -> None:
-    """Compare a picture with what the documents have; write it there if that is wanted."""
+    """Compare the size of a picture with that in the documents; write it there with UPDATE_PICTURES=1."""
     assert size_of(picture) == size
     if UPDATES:
         (DOCS / name).write_bytes(picture)

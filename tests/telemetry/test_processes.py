@@ -1,4 +1,4 @@
-"""How processes are read: a few at a time, each in its turn."""
+"""The reading of processes: a few at a time, round-robin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WaitUntil = Callable[[Callable[[], object]], None]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start as many processes as are asked for."""
+    """Return a function that starts a number of processes."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start_some(count: int, *command: str) -> list[Known]:
@@ -43,7 +43,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is never time for more than the least number."""
+    """Set the time limits so that only the minimum number of processes is read."""
     monkeypatch.setattr(process_source, "_SHARE", 0)
     monkeypatch.setattr(process_source, "_FIRST_CPU_S", 0)
 
@@ -53,7 +53,7 @@ def of(samples: list[Sample], name: str, tag: str = "puid") -> dict[str, float]:
 
 
 @pytest.mark.usefixtures("no_time")
-def test_many_processes_are_read_a_few_at_a_time_and_each_in_its_turn(start: Start) -> None:
+def test_many_processes_are_read_a_few_at_a_time_and_round_robin(start: Start) -> None:
     source, seen = ProcessSource(), Seen(processes=start(20))
     read = [set(of(source.read(seen), "process_memory")) for _ in range(5)]
     assert [len(puids) for puids in read] == [8] * 5
@@ -62,7 +62,7 @@ def test_many_processes_are_read_a_few_at_a_time_and_each_in_its_turn(start: Sta
 
 
 @pytest.mark.usefixtures("no_time")
-def test_a_group_is_the_sum_of_what_was_last_read_of_its_members(start: Start) -> None:
+def test_the_memory_of_a_group_is_the_sum_of_the_last_values_of_its_members(start: Start) -> None:
     source, seen = ProcessSource(), Seen(processes=start(20))
     memory: dict[str, float] = {}
     for _ in range(4):
@@ -72,7 +72,7 @@ def test_a_group_is_the_sum_of_what_was_last_read_of_its_members(start: Start) -
     assert len(memory) == 20
 
 
-def test_prometheus_is_told_of_processes_whose_turn_was_a_while_ago() -> None:
+def test_prometheus_gets_processes_that_were_read_a_while_ago() -> None:
     history = History()
     for name, ago in (("process_memory", 20), ("process_memory", 40), ("load_average", 20), ("load_average", 2)):
         history.add(name, tags_of(ago=ago), Kind.GAUGE, 1000 - ago, 1)
@@ -83,14 +83,14 @@ def test_prometheus_is_told_of_processes_whose_turn_was_a_while_ago() -> None:
     }
 
 
-def test_processes_that_have_ended_are_passed_over(start: Start) -> None:
+def test_ended_processes_are_skipped(start: Start) -> None:
     source, processes = ProcessSource(), start(3)
     gone = Known(9, 2**22 + 1, "gone", parent=0, group=0, record=(0, 0, 0))
     assert set(of(source.read(Seen(processes=[gone, *processes])), "process_memory")) == {"1", "2", "3"}
     assert set(of(source.read(Seen(processes=processes[:2])), "process_memory")) == {"1", "2"}
 
 
-def test_the_load_is_that_since_the_process_was_last_read(start: Start) -> None:
+def test_the_load_of_a_process_is_that_since_its_last_reading(start: Start) -> None:
     source = ProcessSource()
     seen = Seen(processes=[*start(1, "sh", "-c", "while :; do :; done"), *start(1)])
     assert of(source.read(seen), "process_cpu_percent") == {}
@@ -102,7 +102,7 @@ def test_the_load_is_that_since_the_process_was_last_read(start: Start) -> None:
     assert of(samples, "process_state")["2"] == PROCESS_STATES.index("sleeping")
 
 
-def test_a_program_may_have_any_name(start: Start, tmp_path: Path, wait_until: WaitUntil) -> None:
+def test_a_program_with_any_name_can_be_read(start: Start, tmp_path: Path, wait_until: WaitUntil) -> None:
     sleep = shutil.which("sleep")
     assert sleep is not None
     program = tmp_path / "a) R 1 (b"

@@ -1,4 +1,4 @@
-"""Where Prometheus gets the metrics of a run."""
+"""The page with the metrics of a run for Prometheus."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Page = dict[str, list[tuple[dict[str, str], float]]]
 
 @pytest.fixture(params=[[], ["--nodes", "2"]], ids=["one node", "two nodes"])
 def address(request: pytest.FixtureRequest, site: Site) -> Iterator[str]:
-    """The address at which a run tells its metrics."""
+    """The address at which a run serves its metrics."""
     words = [*request.param, "-T", "4", "--telemetry-port", "0", site.write(PROGRAM)]
     with serving(site, "told", *words, env={"DRAGON_TELEMETRY_PERIOD": "0.1"}) as link:
         yield link.removesuffix("/metrics")
@@ -46,7 +46,7 @@ def get(address: str) -> str:
 
 
 def parse(page: str) -> tuple[Page, dict[str, str]]:
-    """The samples of a page, and the types of its metrics, as Prometheus's own library reads them."""
+    """Return the samples of a page and the types of its metrics, as Prometheus's library reads them."""
     parser = pytest.importorskip("prometheus_client.parser")
     samples: Page = {}
     types = {}
@@ -58,7 +58,7 @@ def parse(page: str) -> tuple[Page, dict[str, str]]:
     return samples, types
 
 
-def test_prometheus_reads_the_runs_metrics(address: str, wait_until: WaitUntil) -> None:
+def test_prometheus_reads_the_metrics_of_the_run(address: str, wait_until: WaitUntil) -> None:
     wait_until(lambda: "dragon_process_cpu_ratio" in get(address))
     samples, types = parse(get(address))
     assert types["dragon_node_load1"] == "gauge"
@@ -69,7 +69,7 @@ def test_prometheus_reads_the_runs_metrics(address: str, wait_until: WaitUntil) 
     assert memory > 2**20
 
 
-def test_prometheus_reads_the_programs_metrics(address: str) -> None:
+def test_prometheus_reads_the_metrics_of_the_program(address: str) -> None:
     samples, types = parse(get(address))
     assert {(labels["model"], value) for labels, value in samples["loss"]} == {
         ('a "large"\\ one', 0.25),
@@ -81,7 +81,7 @@ def test_prometheus_reads_the_programs_metrics(address: str) -> None:
     assert samples["step_seconds_sum"][0][1] > 0
 
 
-def test_every_node_is_on_the_page_and_each_metric_once(address: str, wait_until: WaitUntil, site: Site) -> None:
+def test_the_page_has_every_node_and_each_metric_once(address: str, wait_until: WaitUntil, site: Site) -> None:
     nodes = 2 if "--nodes" in " ".join(line for _, line in site.processes()) else 1
     wait_until(lambda: get(address).count("\ndragon_node_load1{") == nodes)
     page = get(address)
@@ -89,7 +89,7 @@ def test_every_node_is_on_the_page_and_each_metric_once(address: str, wait_until
     assert len(set(re.findall(r'dragon_node_load1{host="([^"]+)"}', page))) == nodes
 
 
-def test_nothing_else_is_answered(address: str) -> None:
+def test_other_requests_are_refused(address: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404") as refused:
         urllib.request.urlopen(f"{address}/etc/passwd", timeout=30)
     refused.value.close()
@@ -105,7 +105,7 @@ def test_nothing_else_is_answered(address: str) -> None:
             return  # it closed with some of that unread
 
 
-def test_a_page_of_another_name_that_points_here_reads_nothing(address: str) -> None:
+def test_requests_with_another_host_name_are_refused(address: str) -> None:
     port = address.rpartition(":")[2]
     for host in (f"localhost:{port}", "LOCALHOST", f"[::1]:{port}", "127.0.0.1"):
         assert status(address, host) == 200
@@ -114,7 +114,7 @@ def test_a_page_of_another_name_that_points_here_reads_nothing(address: str) -> 
 
 
 def status(address: str, host: str) -> int:
-    """What a browser gets that has found the server under the name of a host."""
+    """Return the status of a request with this host name."""
     try:
         with urllib.request.urlopen(urllib.request.Request(f"{address}/metrics", headers={"Host": host}), timeout=30):
             return 200
@@ -124,7 +124,7 @@ def status(address: str, host: str) -> int:
 
 
 @pytest.mark.parametrize("nodes", [[], ["--nodes", "2"]], ids=["one node", "two nodes"])
-def test_a_port_that_is_taken_is_told_and_the_program_runs(site: Site, nodes: list[str]) -> None:
+def test_a_port_in_use_is_reported_and_the_program_runs(site: Site, nodes: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         program = site.write("from dragon.telemetry import Telemetry; print(Telemetry().level)")

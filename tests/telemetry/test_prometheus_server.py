@@ -1,4 +1,4 @@
-"""Prometheus itself, and its promtool, with a run of three nodes."""
+"""A Prometheus server, and its promtool, with a run of three nodes."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ WaitUntil = Callable[[Callable[[], object]], None]
 
 @pytest.fixture
 def address(site: Site) -> Iterator[str]:
-    """Host and port at which a run of three nodes tells its metrics."""
+    """The host and port at which a run of three nodes serves its metrics."""
     with serving(site, "4", "--nodes", "3", "-T", "4", "--telemetry-port", "0", site.write(PROGRAM)) as link:
         yield link.removeprefix("http://").removesuffix("/metrics")
 
 
-def test_prometheus_has_what_the_kernel_and_the_runtime_say(
+def test_prometheus_has_the_values_of_the_kernel_and_of_the_runtime(
     address: str, prometheus_server: Callable[[str], PrometheusServer], wait_until: WaitUntil
 ) -> None:
     server = prometheus_server(address)
@@ -59,7 +59,7 @@ def test_prometheus_has_what_the_kernel_and_the_runtime_say(
     assert server.query("up") == {"": 1}
 
 
-def test_prometheus_knows_the_types(
+def test_prometheus_has_the_types_of_the_metrics(
     address: str, prometheus_server: Callable[[str], PrometheusServer], wait_until: WaitUntil
 ) -> None:
     server = prometheus_server(address)
@@ -70,7 +70,7 @@ def test_prometheus_knows_the_types(
     assert told == {name: kind for name, kind in types.items() if name.startswith("dragon_")}
 
 
-def test_promtool_finds_nothing_to_complain_of(address: str, wait_until: WaitUntil) -> None:
+def test_promtool_reports_no_errors(address: str, wait_until: WaitUntil) -> None:
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")
 
@@ -83,13 +83,13 @@ def test_promtool_finds_nothing_to_complain_of(address: str, wait_until: WaitUnt
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
-def test_the_dashboard_for_grafana_has_every_metric_and_no_other() -> None:
+def test_the_dashboard_for_grafana_has_exactly_the_metrics_of_the_runtime() -> None:
     expressions = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
     named = [name for expression in expressions for name in re.findall(r"dragon_\w+", expression)]
     assert sorted(named) == sorted(metric.exported for metric in METRICS.values())
 
 
-def test_prometheus_understands_every_expression_of_the_dashboard(
+def test_prometheus_accepts_every_expression_of_the_dashboard(
     address: str, prometheus_server: Callable[[str], PrometheusServer], wait_until: WaitUntil
 ) -> None:
     server = prometheus_server(address)

@@ -1,4 +1,4 @@
-"""Metrics of queues and pools."""
+"""The metrics of queues and pools."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(function: object, *args: object) -> Process:
     return process
 
 
-def test_a_queue_tells_what_is_in_it_and_went_through_it() -> None:
+def test_the_content_and_the_operations_of_a_queue_are_measured() -> None:
     queue = Queue()
     for number in range(5):
         queue.put(number)
@@ -84,7 +84,7 @@ def depths() -> list[float]:
     return [list(record["dps"].values())[-1] for record in records]
 
 
-def test_queues_have_numbers_and_what_made_them() -> None:
+def test_queues_have_numbers_and_the_process_that_created_them() -> None:
     first, second = Queue(), Queue()
     first.put(1)
     wait_until(lambda now: now["queue_puts"] == 1, "queue_puts")
@@ -110,7 +110,7 @@ def test_waiting_processes_are_counted() -> None:
     putter.join()
 
 
-def test_processes_that_are_killed_in_the_middle_do_not_break_it() -> None:
+def test_processes_killed_during_an_operation_do_not_break_the_counts() -> None:
     queue = Queue()
     for _ in range(10):
         several = [run(get_for_ever, queue), run(put_for_ever, queue)]
@@ -128,7 +128,7 @@ def test_processes_that_are_killed_in_the_middle_do_not_break_it() -> None:
     assert values == sorted(values)
 
 
-def test_a_queue_that_is_gone_is_measured_no_more() -> None:
+def test_a_destroyed_queue_is_not_measured_any_more() -> None:
     queue = Queue()
     wait_until(bool, "queue_depth")
     queue.destroy()
@@ -140,7 +140,7 @@ def test_a_queue_that_is_gone_is_measured_no_more() -> None:
     assert len(record["dps"]) == count
 
 
-def test_of_many_queues_a_hundred_are_measured() -> None:
+def test_at_most_a_hundred_queues_are_measured() -> None:
     queues = [Queue() for _ in range(130)]
     try:
         wait_until(bool, "queue_depth")
@@ -153,7 +153,7 @@ def test_of_many_queues_a_hundred_are_measured() -> None:
 
 
 @pytest.mark.parametrize("kind", ["native", "multiprocessing"])
-def test_a_pool_tells_its_tasks_and_workers(kind: str) -> None:
+def test_the_tasks_and_workers_of_a_pool_are_measured(kind: str) -> None:
     with Pool(3) if kind == "native" else mp.get_context("dragon").Pool(3) as pool:
         number = _number_of_the_newest_pool()
         pool.map(abs, range(20), chunksize=1)
@@ -168,7 +168,7 @@ def test_a_pool_tells_its_tasks_and_workers(kind: str) -> None:
 
 
 def _number_of_the_newest_pool() -> int:
-    """That of a pool that was just made; the run may have others yet."""
+    """Return the number of the pool that was just created; the run may have others."""
     begun = time.time() + 0.2  # what is told after that was looked for after the pool was made
     while True:
         found = AnalysisClient().get_data("pool_workers", start_time=begun, interval=0)
@@ -177,7 +177,7 @@ def _number_of_the_newest_pool() -> int:
         time.sleep(0.02)
 
 
-def test_the_runtimes_own_channels_are_not_measured() -> None:
+def test_channels_of_the_runtime_are_not_measured() -> None:
     ends = mp.get_context("dragon").Pipe()
     manager = mp.get_context("dragon").Manager()
     queue = Queue()

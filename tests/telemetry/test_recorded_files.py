@@ -1,4 +1,4 @@
-"""The files of a recording: whole or not, and what is read of them."""
+"""The files of a recording, complete or incomplete, and the data that is read from them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lifetime(puid: int, ended: float | None = None, code: int | None = None) -> 
 
 
 def written(folder: Path, *parcels: Parcel, node: int = 0, host: str = "here", ended: bool = True) -> Recording:
-    """The recording of a node; where its run has not ended the files are as they are meanwhile."""
+    """Return the recording of a node; without `ended`, its files are those of a run that has not ended."""
     description = RunDescription("3fa9c1", "train.py", NOON, [host] * (node + 1), "1.0")
     writer = Writer(folder, node_prefix(host, node), None if node else description)
     for parcel in [*parcels, Parcel(parcels[-1].time if parcels else NOON, [], [], last=ended)]:
@@ -51,7 +51,7 @@ def values(recording: Recording, metric: str = "loss") -> list[float]:
 
 
 def sampled(size: int) -> list[int]:
-    """Every length from 0 to that where a file begins and ends, and some in between."""
+    """Return all lengths near the beginning and the end of a file, and some in between."""
     return sorted({*range(0, size, 13), *range(min(size, 32)), *range(max(size - 32, 0), size + 1)})
 
 
@@ -72,7 +72,7 @@ rows = st.builds(row, moments, numbers, st.sampled_from(["loss", "speed"]), mode
     aggregate=st.sampled_from(AGGREGATES),
     ended=st.booleans(),
 )
-def test_a_recording_answers_like_the_memory_of_a_node(
+def test_queries_of_a_recording_return_the_same_as_those_of_a_node(
     tmp_path: Path,
     batches: list[tuple[float, list[Row]]],
     metrics: list[str],
@@ -94,7 +94,7 @@ def test_a_recording_answers_like_the_memory_of_a_node(
     assert recording.names() == history.names()
 
 
-def test_a_stream_is_read_up_to_its_last_whole_batch_wherever_it_ends(tmp_path: Path) -> None:
+def test_a_truncated_stream_is_read_up_to_its_last_complete_batch(tmp_path: Path) -> None:
     written(tmp_path / "run", *(Parcel(NOON, [row(NOON, value)], []) for value in (1, 2, 3)), ended=False)
     (stream,) = (tmp_path / "run").glob("*.arrows")
     data = stream.read_bytes()
@@ -107,7 +107,7 @@ def test_a_stream_is_read_up_to_its_last_whole_batch_wherever_it_ends(tmp_path: 
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_recording_without_a_column_that_was_added_later_is_read(
+def test_a_recording_without_a_column_of_later_versions_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
     schema = recordings.lifetime_schema()
@@ -119,7 +119,7 @@ def test_a_recording_without_a_column_that_was_added_later_is_read(
     assert (process.code, process.terminated, process.has_failed) == (-9, None, True)
 
 
-def test_a_parquet_file_that_is_not_whole_does_not_hide_its_stream(tmp_path: Path) -> None:
+def test_the_stream_is_read_if_its_parquet_file_is_incomplete(tmp_path: Path) -> None:
     recording = written(tmp_path / "run", Parcel(NOON, [row(NOON, 1)], []), ended=False)
     (stream,) = recording.folder.glob("*.arrows")
     written(tmp_path / "other", Parcel(NOON, [row(NOON, 1)], []))
@@ -133,13 +133,13 @@ def test_a_parquet_file_that_is_not_whole_does_not_hide_its_stream(tmp_path: Pat
     assert values(recording) == []
 
 
-def test_a_clock_that_jumps_loses_nothing(tmp_path: Path) -> None:
+def test_no_values_are_lost_if_the_clock_jumps(tmp_path: Path) -> None:
     jumps = (0, 2 * HOUR, -5 * HOUR, HOUR / 2, -100 * 365 * 24 * HOUR, 1)
     parcels = [Parcel(NOON + jump, [row(NOON + jump, jump)], []) for jump in jumps]
     assert values(written(tmp_path / "run", *parcels)) == sorted(jumps)
 
 
-def test_hours_are_named_by_their_time_in_utc(tmp_path: Path) -> None:
+def test_the_files_of_hours_are_named_by_their_time_in_utc(tmp_path: Path) -> None:
     parcels = [Parcel(NOON + ahead, [row(NOON + ahead)], []) for ahead in (0, 3599.9, HOUR, 1)]
     names = {path.name for path in written(tmp_path / "run", *parcels).folder.glob("*.parquet")}
     assert names == {
@@ -149,7 +149,7 @@ def test_hours_are_named_by_their_time_in_utc(tmp_path: Path) -> None:
     }
 
 
-def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
+def test_the_row_groups_allow_reading_a_single_metric(tmp_path: Path) -> None:
     dataset = pytest.importorskip("pyarrow.dataset")
     metrics = [f"metric {number}" for number in range(100)]
     parcel = Parcel(NOON, [row(NOON + second, 0, metric) for second in range(1000) for metric in metrics], [])
@@ -159,7 +159,7 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
     assert (len(read), len(fragment.split_by_row_group())) == (1, 4)
 
 
-def test_of_a_process_what_was_told_last_counts(tmp_path: Path) -> None:
+def test_the_last_record_of_a_process_is_used(tmp_path: Path) -> None:
     first, second = lifetime(1), lifetime(2)
     ended = lifetime(1, NOON + 5, 0)
     parcels = [Parcel(NOON, [], [first, second]), Parcel(NOON + 5, [], [ended])]
@@ -167,18 +167,18 @@ def test_of_a_process_what_was_told_last_counts(tmp_path: Path) -> None:
         assert written(tmp_path / str(has_ended), *parcels, ended=has_ended).lifetimes() == [ended, second]
 
 
-def test_series_of_two_nodes_of_one_name_are_two(tmp_path: Path) -> None:
+def test_series_of_two_nodes_with_the_same_name_are_separate(tmp_path: Path) -> None:
     for node in (0, 1):
         recording = written(tmp_path / "run", Parcel(NOON, [row(NOON, node)], []), node=node)
     assert sorted(found for _, _, _, found in everything(recording)) == [[0], [1]]
 
 
-def test_without_a_description_times_are_those_of_the_values(tmp_path: Path) -> None:
+def test_the_times_of_a_recording_without_a_description_are_those_of_its_values(tmp_path: Path) -> None:
     recording = written(tmp_path / "run", Parcel(NOON, [row(NOON + 1), row(NOON + 3)], []), node=1)
     assert (recording.description, recording.start, recording.end) == (None, NOON + 1, NOON + 3)
 
 
-def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_ignored(tmp_path: Path) -> None:
     recording = written(tmp_path / "run", Parcel(NOON, [row(NOON, 1)], []))
     for name in ("mine.parquet", "mine.arrows", "notes.txt", "here-0-20270115T12Z.parquet.unfinished"):
         (recording.folder / name).write_text("mine")

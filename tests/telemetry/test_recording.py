@@ -1,4 +1,4 @@
-"""Telemetry that a run writes to files, and what can be read of it afterwards."""
+"""Recordings: the telemetry that a run writes to files, and the data that can be read afterwards."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_node_is_recorded_at_level_four(site: Site, directory: Path) -> No
     assert recording.description.nodes == ["node-0", "node-1"]
 
 
-def test_a_recording_is_asked_like_a_run(site: Site, directory: Path) -> None:
+def test_a_recording_can_be_queried_like_a_run(site: Site, directory: Path) -> None:
     site.dragon("--telemetry", directory, site.write(ADDS), "0.5", "2", env=QUICK)
     client = AnalysisClient(directory)
     client.connect()
@@ -81,18 +81,18 @@ def test_a_recording_is_asked_like_a_run(site: Site, directory: Path) -> None:
     assert client.get_data("loss", start_time=Recording(directory).end + 1) == []
 
 
-def test_the_level_may_be_another(site: Site, directory: Path) -> None:
+def test_a_recording_can_have_another_level(site: Site, directory: Path) -> None:
     site.dragon("--telemetry", directory, "--telemetry-level", "1", site.write(ADDS), "0.5", "0.3", env=QUICK)
     assert Recording(directory).names() == {"loss"}
 
 
-def test_a_plain_program_is_recorded_where_the_environment_says_so(site: Site, directory: Path) -> None:
+def test_a_variable_starts_the_recording_of_a_program_without_the_command(site: Site, directory: Path) -> None:
     done = site.python(ADDS, "0.5", "2", env={**QUICK, "DRAGON_TELEMETRY_DIRECTORY": "recordings"})
     assert (done.returncode, done.stderr) == (0, "")
     assert Recording(directory).names() >= OF_NODES | OF_PROCESSES | {"loss"}
 
 
-def test_a_run_that_ended_in_order_leaves_parquet_and_what_it_was(site: Site, directory: Path) -> None:
+def test_a_run_that_ended_normally_leaves_parquet_files_and_a_description(site: Site, directory: Path) -> None:
     site.dragon("--telemetry", directory, site.write(ADDS), "0.5", "0", env=QUICK)
     recording = Recording(directory)
     assert {path.suffix for path in recording.folder.iterdir()} == {".json", ".parquet"}
@@ -101,13 +101,13 @@ def test_a_run_that_ended_in_order_leaves_parquet_and_what_it_was(site: Site, di
     assert description["started"] <= recording.end == description["ended"]
 
 
-def test_nobody_else_can_look_into_the_directory(site: Site, directory: Path) -> None:
+def test_only_the_user_can_access_the_directory(site: Site, directory: Path) -> None:
     site.dragon("--telemetry", directory / "deeper", site.write(ADDS), "0.5", "0")
     for folder in (directory, directory / "deeper", Recording(directory / "deeper").folder):
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_runs_in_one_directory_do_not_mix(site: Site, directory: Path) -> None:
+def test_runs_in_the_same_directory_have_separate_recordings(site: Site, directory: Path) -> None:
     for loss in "0.25", "0.5":
         site.dragon("--telemetry", directory, site.write(ADDS), loss, "1")
     older, newer = sorted(directory.iterdir())
@@ -178,7 +178,7 @@ if __name__ == "__main__":
 FULL = "resource.prlimit(this_run().agent.pid, resource.RLIMIT_FSIZE, (size() + 500,) * 2)"
 
 
-def test_a_full_disk_is_told_once_and_disturbs_nobody(site: Site, directory: Path) -> None:
+def test_a_full_disk_is_reported_once_and_the_program_runs(site: Site, directory: Path) -> None:
     done = site.dragon(
         "--telemetry", directory, site.write(WRITES_ON.replace("{disturbance}", FULL)), directory, env=QUICK
     )
@@ -188,7 +188,7 @@ def test_a_full_disk_is_told_once_and_disturbs_nobody(site: Site, directory: Pat
     assert Recording(directory).names() >= OF_NODES
 
 
-def test_a_directory_that_vanishes_is_told_once_and_disturbs_nobody(site: Site, directory: Path) -> None:
+def test_a_removed_directory_is_reported_once_and_the_program_runs(site: Site, directory: Path) -> None:
     program = site.write(WRITES_ON.replace("{disturbance}", "shutil.rmtree(folder)"))
     done = site.dragon("--telemetry", directory, program, directory, env=QUICK)
     assert (done.returncode, done.stdout) == (0, "ran\n")
@@ -197,7 +197,7 @@ def test_a_directory_that_vanishes_is_told_once_and_disturbs_nobody(site: Site, 
     assert list(directory.iterdir()) == []
 
 
-def test_a_directory_that_cannot_be_made_is_told_once_and_disturbs_nobody(site: Site, directory: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported_once_and_the_program_runs(site: Site, directory: Path) -> None:
     directory.write_text("a file")
     done = site.dragon("--telemetry", directory / "x", site.write(ADDS), "0.5", "2.5", env=QUICK)
     assert done.returncode == 0
@@ -205,7 +205,7 @@ def test_a_directory_that_cannot_be_made_is_told_once_and_disturbs_nobody(site: 
     assert done.stderr.count("\n") == 1
 
 
-def test_without_pyarrow_the_command_says_what_to_install(site: Site, directory: Path) -> None:
+def test_the_error_about_missing_pyarrow_says_how_to_install_it(site: Site, directory: Path) -> None:
     program = site.write("print('ran')")
     words = ["--telemetry", str(directory), str(program)]
     command = f"import sys; sys.modules['pyarrow'] = None; from dragon.cli.main import main; main({words})"
@@ -214,7 +214,7 @@ def test_without_pyarrow_the_command_says_what_to_install(site: Site, directory:
     assert done.stderr.endswith("dragon: error: --telemetry needs pyarrow: pip install 'dragon-runtime[telemetry]'\n")
 
 
-def test_a_run_that_is_not_recorded_has_nothing_of_it(site: Site) -> None:
+def test_the_agent_does_not_load_arrow_without_a_recording(site: Site) -> None:
     done = site.python(
         """
         from pathlib import Path
@@ -231,7 +231,7 @@ def test_a_run_that_is_not_recorded_has_nothing_of_it(site: Site) -> None:
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_where_there_is_no_recording_one_is_told_how_to_make_it(tmp_path: Path, made: bool) -> None:
+def test_the_error_about_a_missing_recording_says_how_to_make_one(tmp_path: Path, made: bool) -> None:
     place = tmp_path if made else tmp_path / "absent"
     with pytest.raises(NoRecordingError, match="dragon --telemetry" if made else "there is no folder"):
         AnalysisClient(place)

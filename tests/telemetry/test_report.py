@@ -1,4 +1,4 @@
-"""The page of a recording."""
+"""The report: the page of a recording."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def data_of(page: str) -> dict[str, Any]:
     return json.loads(found[1])  # type: ignore[no-any-return]
 
 
-def test_a_run_is_one_page_in_its_folder(site: Site, directory: Path) -> None:
+def test_the_report_of_a_run_is_a_page_in_its_folder(site: Site, directory: Path) -> None:
     done = site.dragon("report", directory)
     assert (done.returncode, done.stderr) == (0, "")
     path = Path(done.stdout.strip())
@@ -79,7 +79,7 @@ def small(site: Site) -> Path:
     return directory
 
 
-def test_the_page_goes_where_it_is_wanted(site: Site, small: Path) -> None:
+def test_an_option_chooses_the_file_of_the_page(site: Site, small: Path) -> None:
     done = site.dragon("report", small, "-o", site.folder / "page.html")
     assert done.stdout == f"{site.folder / 'page.html'}\n"
     page = (site.folder / "page.html").read_text()
@@ -87,13 +87,13 @@ def test_the_page_goes_where_it_is_wanted(site: Site, small: Path) -> None:
     assert not (small / "run" / "report.html").exists()
 
 
-def test_the_page_needs_nothing_else(site: Site, small: Path) -> None:
+def test_the_page_uses_no_other_files(site: Site, small: Path) -> None:
     page = site.dragon("report", small, "-o", "-").stdout
     assert "default-src 'none'" in page
     assert re.findall(r"<(?:script|img|link|iframe)[^>]*(?:src|href)=|@import|url\(", page) == []
 
 
-def test_a_browser_shows_charts_processes_and_timeline(site: Site, directory: Path, browser: Any) -> None:
+def test_the_page_shows_charts_processes_and_the_timeline(site: Site, directory: Path, browser: Any) -> None:
     asked: list[str] = []
     browser.on("request", lambda request: asked.append(request.url))
     path = Path(site.dragon("report", directory).stdout.strip()).resolve()
@@ -125,7 +125,7 @@ def test_a_browser_shows_charts_processes_and_timeline(site: Site, directory: Pa
         (["recordings", "-o", "absent/page.html"], "No such file or directory"),
     ],
 )
-def test_a_report_that_cannot_be_made_is_an_error(site: Site, small: Path, words: list[str], told: str) -> None:
+def test_a_report_that_is_not_possible_is_an_error(site: Site, small: Path, words: list[str], told: str) -> None:
     (site.folder / "empty").mkdir()
     done = site.dragon("report", *words)
     assert (done.returncode, done.stdout) == (1, "")
@@ -134,18 +134,18 @@ def test_a_report_that_cannot_be_made_is_an_error(site: Site, small: Path, words
     assert done.stderr.count("\n") == 1
 
 
-def test_the_command_explains_itself_with_examples(site: Site) -> None:
+def test_the_help_has_examples(site: Site) -> None:
     text = site.dragon("report", "--help").stdout
     assert "examples:" in text
     assert "dragon report runs" in text
 
 
-def test_a_run_that_measured_nothing_has_no_page(tmp_path: Path) -> None:
+def test_a_report_of_a_run_without_values_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoRecordingError, match="no measurements of the run"):
         report(written(tmp_path / "run"))
 
 
-def test_a_run_whose_files_are_all_damaged_is_called_so(tmp_path: Path) -> None:
+def test_the_error_about_a_run_with_only_damaged_files_says_so(tmp_path: Path) -> None:
     recording = written(tmp_path / "run", Parcel(NOON, [row(NOON, 1)], []))
     (file,) = recording.folder.glob("*.parquet")
     file.write_bytes(file.read_bytes()[:100])
@@ -155,7 +155,7 @@ def test_a_run_whose_files_are_all_damaged_is_called_so(tmp_path: Path) -> None:
         report(recording)
 
 
-def test_of_very_many_processes_those_that_failed_are_there(tmp_path: Path) -> None:
+def test_a_report_with_too_many_processes_has_the_failed_ones(tmp_path: Path) -> None:
     fine = [lifetime(puid, NOON + puid + 10, 0) for puid in range(1, 21_000)]
     failed = [lifetime(puid, NOON + puid, 1) for puid in range(50_000, 50_100)]
     data = data_of(report(written(tmp_path / "run", Parcel(NOON, [], [*fine, *failed]))))
@@ -164,7 +164,7 @@ def test_of_very_many_processes_those_that_failed_are_there(tmp_path: Path) -> N
     assert "20,000 of 21,099 processes are here, those that failed and the longest" in data["run"]["notes"]
 
 
-def test_of_very_many_nodes_some_have_charts(tmp_path: Path) -> None:
+def test_a_report_with_too_many_nodes_has_charts_of_some(tmp_path: Path) -> None:
     for node in range(40):
         sample = (NOON, "cpu_percent", (("host", f"node-{node}"),), Kind.GAUGE, 1.0)
         process = Lifetime(node, f"node-{node}", node, 1, "worker", 0, 0, NOON)
@@ -180,7 +180,7 @@ def of_task(end: float, length: float, failed: bool = False, what: str = "task")
     return Span(end - length, end, 101, 7, what, "square", failed=failed)
 
 
-def test_the_page_has_the_tasks_of_pools_and_batches(tmp_path: Path) -> None:
+def test_the_report_has_the_tasks_of_pools_and_batches(tmp_path: Path) -> None:
     spans = [of_task(NOON + 2, 0.5), of_task(NOON + 3, 0.5, failed=True), of_task(NOON + 4, 1.0, what="get")]
     recording = written(tmp_path, Parcel(NOON + 1, [row(NOON, 1)], [lifetime(1)], spans))
     data = data_of(report(recording))
@@ -191,7 +191,7 @@ def test_the_page_has_the_tasks_of_pools_and_batches(tmp_path: Path) -> None:
     assert told == [(2.0, "square", False), (3.0, "square", True)]
 
 
-def test_of_very_many_tasks_those_that_failed_and_the_longest_are_there(
+def test_a_report_with_too_many_tasks_has_the_failed_and_the_longest_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragon.telemetry.report._MOST_TASKS", 2)
@@ -202,7 +202,7 @@ def test_of_very_many_tasks_those_that_failed_and_the_longest_are_there(
     assert "2 of 3 tasks are here, those that failed and the longest" in data["run"]["notes"]
 
 
-def test_a_browser_shows_tasks_in_the_timeline(site: Site, tmp_path: Path, browser: Any) -> None:
+def test_the_page_shows_tasks_in_the_timeline(site: Site, tmp_path: Path, browser: Any) -> None:
     spans = [of_task(NOON + 2, 0.5), of_task(NOON + 3, 0.5, failed=True)]
     page = tmp_path / "page.html"
     lives = [lifetime(1, NOON + 5, 0)]
@@ -212,7 +212,7 @@ def test_a_browser_shows_tasks_in_the_timeline(site: Site, tmp_path: Path, brows
     assert browser.locator("#tasks").inner_text() == "2 tasks."
 
 
-def test_a_long_time_is_drawn_with_few_values(tmp_path: Path) -> None:
+def test_the_chart_of_a_long_time_has_few_values(tmp_path: Path) -> None:
     rows = [row(NOON + second, second) for second in range(3600)]
     data = data_of(report(written(tmp_path / "run", Parcel(NOON + 3600, rows, [lifetime(1)]))))
     ((_, _, times, values),) = data["records"]
@@ -220,20 +220,20 @@ def test_a_long_time_is_drawn_with_few_values(tmp_path: Path) -> None:
     assert times[0] == NOON
 
 
-def test_numbers_that_are_none_are_gaps(tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_gaps(tmp_path: Path) -> None:
     rows = [row(NOON + second, value) for second, value in enumerate((1.0, float("nan"), float("inf"), 2.0))]
     data = data_of(report(written(tmp_path / "run", Parcel(NOON + 3, rows, [lifetime(1)]))))
     assert data["records"][0][3] == [1.0, None, None, 2.0]
 
 
-def test_a_run_that_did_not_end_in_order_is_called_so(tmp_path: Path) -> None:
+def test_a_note_says_that_a_run_did_not_end_normally(tmp_path: Path) -> None:
     parcel = Parcel(NOON + 3, [row(NOON + 1)], [lifetime(1)])
     for ended in (True, False):
         notes = data_of(report(written(tmp_path / str(ended), parcel, ended=ended)))["run"]["notes"]
         assert ("it was killed, or has not ended" in notes) is not ended
 
 
-def test_texts_of_a_program_cannot_end_the_page(tmp_path: Path) -> None:
+def test_texts_of_a_program_are_escaped(tmp_path: Path) -> None:
     nasty = "</script><!--<script>"
     page = report(
         written(tmp_path / "run", Parcel(NOON + 3, [row(NOON + 1, 1, nasty, **{nasty: nasty})], [lifetime(1)]))

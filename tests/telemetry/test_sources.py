@@ -1,4 +1,4 @@
-"""Sources that fail, hang or vanish."""
+"""Sources that fail or hang."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Hanging:
 
 
 def sample_until(sources: list[Source], holds: Callable[[list[Sample]], bool]) -> None:
-    """Sample every few milliseconds until what came satisfies a condition."""
+    """Sample every few milliseconds until the samples satisfy a condition."""
 
     async def run() -> None:
         stored: list[Sample] = []
@@ -67,12 +67,12 @@ def sample_until(sources: list[Source], holds: Callable[[list[Sample]], bool]) -
     asyncio.run(run())
 
 
-def test_a_source_that_fails_is_told_once_and_others_go_on(told: list[str]) -> None:
+def test_a_failing_source_is_reported_once_and_others_continue(told: list[str]) -> None:
     sample_until([Failing(), Well()], lambda stored: len(stored) > 10)
     assert told == ["one that fails cannot be measured: OSError('no such device')"]
 
 
-def test_a_source_that_hangs_is_told_once_and_not_asked_again(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_source_is_reported_once_and_not_read_again(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "_SAMPLE_TIMEOUT_S", 0.02)
     hanging = Hanging()
     # Where processors are busy, the other one may be late, too.

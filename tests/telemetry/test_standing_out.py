@@ -1,4 +1,4 @@
-"""Which series of a metric stand out from the others."""
+"""The rule that decides which series of a metric stand out from the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def steady(*levels: float) -> dict[str, list[float]]:
     return {str(place): [level] * 3 for place, level in enumerate(levels)}
 
 
-def test_a_slow_gpu_is_found_and_a_cold_start_is_none() -> None:
+def test_a_slow_gpu_stands_out_and_a_cold_start_does_not() -> None:
     (found,) = SlowGPUDetector.analyze_data(records(GPUS), None)
     assert found["tags"] == {"place": "node-1 2"}
 
@@ -50,28 +50,28 @@ def test_gpus_that_are_alike_do_not_stand_out() -> None:
     assert SlowGPUDetector.analyze_data(records(alike), None) == []
 
 
-def test_how_much_is_slow_can_be_said() -> None:
+def test_the_ratio_determines_which_series_are_slow() -> None:
     assert outliers(steady(1.0, 1.0, 1.2)) == []
     assert outliers(steady(1.0, 1.0, 1.2), ratio=1.1) == ["2"]
 
 
-def test_of_two_one_may_stand_out_and_one_alone_never_does() -> None:
+def test_one_of_two_series_can_stand_out_and_a_single_one_cannot() -> None:
     assert outliers(steady(1, 2)) == ["1"]
     assert outliers(steady(2)) == []
     assert outliers({}) == []
 
 
-def test_values_that_are_spread_anyway_do_not_stand_out() -> None:
+def test_values_with_a_large_spread_do_not_stand_out() -> None:
     assert outliers(steady(10, 30, 50, 70, 90)) == []
 
 
-def test_the_lowest_may_be_looked_for() -> None:
+def test_the_lowest_series_can_be_selected() -> None:
     assert outliers(steady(95, 96, 97, 20), lowest=True) == ["3"]
     assert outliers(steady(95, 96, 97, 20)) == []
     assert outliers(steady(20, 95), lowest=True) == ["0"]
 
 
-def test_few_values_and_what_is_no_number_do_not_count() -> None:
+def test_series_with_few_values_and_nan_are_ignored() -> None:
     slow = {"slow": [9.0, 9.0]}
     assert outliers({**steady(1, 1, 1), **slow}) == []
     assert outliers({**steady(1, 1, 1), **slow}, least_values=2) == ["slow"]
@@ -95,13 +95,13 @@ def test_units_and_order_do_not_matter(levels: list[float], factor: float, seed:
     assert sorted(outliers(changed)) == sorted(outliers(series))
 
 
-def test_at_most_half_of_all_stand_out() -> None:
+def test_at_most_half_of_the_series_stand_out() -> None:
     for seed in range(20):
         levels = [random.Random(seed).choice([1.0, 5.0]) for _ in range(9)]
         assert len(outliers(steady(*levels))) <= len(levels) // 2
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(ValueError, match="must be above 1"):
         outliers(steady(1, 2), ratio=1.0)
     with pytest.raises(TypeError, match="ration"):

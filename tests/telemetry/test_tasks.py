@@ -1,4 +1,4 @@
-"""The tasks of pools and batches on the page of a run, and as its server tells them."""
+"""The tasks of pools and batches on the page of a run and in the replies of its server."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def run(site: Site, *options: str, words: tuple[str, ...] = ()) -> Any:
 
 @pytest.fixture
 def link(site: Site) -> Iterator[str]:
-    """The page of a run at level 5 that has done tasks."""
+    """The link to the page of a run at level 5 that has executed tasks."""
     with run(site, "-T", "5") as link:
         yield link
 
 
 def show(browser: Any, link: str) -> None:
-    """Open the page, with all of it on the screen: tasks are asked for only while the timeline is there."""
+    """Open the page in a large window: tasks are only requested while the timeline is visible."""
     browser.set_viewport_size({"width": 1280, "height": 5000})
     browser.goto(link)
 
@@ -108,7 +108,7 @@ def counted(nodes: list[dict[str, Any]]) -> dict[tuple[str, bool], int]:
     return found
 
 
-def test_the_server_tells_the_tasks_of_an_interval(link: str, wait_until: WaitUntil) -> None:
+def test_the_server_returns_the_tasks_of_an_interval(link: str, wait_until: WaitUntil) -> None:
     wait_until(lambda: counted(nodes_of(link)) == DONE)
     (node,) = nodes_of(link)
     assert (node["node"], node["count"], node["known_since"], node["lost"]) == (0, 6, 0, 0)
@@ -124,7 +124,7 @@ def test_the_server_tells_the_tasks_of_an_interval(link: str, wait_until: WaitUn
     assert (after["tasks"], after["count"]) == ([], 0)
 
 
-def test_a_task_is_told_while_it_runs_and_as_failed_if_its_worker_is_killed(
+def test_a_task_is_returned_while_it_runs_and_as_failed_if_its_worker_is_killed(
     site: Site, wait_until: WaitUntil, tmp_path: Path
 ) -> None:
     def told() -> list[tuple[str, bool, bool]]:
@@ -159,7 +159,7 @@ def test_the_timeline_shows_a_task_that_still_runs(site: Site, browser: Any, tmp
                 end.touch()
 
 
-def test_each_node_tells_the_tasks_of_its_own_processes(site: Site, wait_until: WaitUntil) -> None:
+def test_each_node_returns_the_tasks_of_its_processes(site: Site, wait_until: WaitUntil) -> None:
     with run(site, "-T", "5", "--nodes", "2", words=("node-1",)) as link:
         wait_until(lambda: counted(nodes_of(link)) == DONE)
         (there,) = [node for node in nodes_of(link) if node["node"] == 1]
@@ -185,7 +185,7 @@ def test_the_timeline_shows_tasks_in_the_rows_of_their_workers(link: str, browse
     assert where.startswith(("in pool_worker_", "in batch_worker_"))
 
 
-def test_the_page_asks_for_the_tasks_of_the_interval_that_it_shows(link: str, browser: Any) -> None:
+def test_the_page_requests_the_tasks_of_the_shown_interval(link: str, browser: Any) -> None:
     show(browser, link)
     browser.locator("#timeline[data-tasks='6']").wait_for()
     asked: list[str] = []
@@ -197,7 +197,7 @@ def test_the_page_asks_for_the_tasks_of_the_interval_that_it_shows(link: str, br
     assert any(f"tasks?start={start!r}&" in url for url in asked)
 
 
-def test_below_level_5_nothing_is_asked_and_the_page_says_how_to_have_tasks(site: Site, browser: Any) -> None:
+def test_the_page_says_how_to_record_tasks_below_level_5(site: Site, browser: Any) -> None:
     with run(site, "-T", "4") as link:
         assert nodes_of(link) == []
         asked: list[str] = []
@@ -219,7 +219,7 @@ def span(start: float, length: float, failed: bool = False) -> Span:
     return Span(start, start + length, 7, 7, "task", "f", failed=failed)
 
 
-def test_of_very_many_tasks_those_that_failed_and_the_longest_are_told() -> None:
+def test_the_failed_and_the_longest_of_too_many_tasks_are_returned() -> None:
     tasks = RecentTasks(0)
     for number in range(1000):
         tasks.add(span(number, 0.001 * (number + 1), failed=number == 3))
@@ -229,7 +229,7 @@ def test_of_very_many_tasks_those_that_failed_and_the_longest_are_told() -> None
     assert {task.start for task in told.tasks} == {3, *range(901, 1000)}
 
 
-def test_of_still_more_the_oldest_are_forgotten() -> None:
+def test_the_oldest_tasks_are_removed_if_there_are_too_many() -> None:
     tasks = RecentTasks(0)
     for number in range(16_384 + 10):
         tasks.add(span(number, 0.5))
@@ -237,7 +237,7 @@ def test_of_still_more_the_oldest_are_forgotten() -> None:
     assert (told.count, told.known_since) == (16_384, 9.5)
 
 
-def test_a_task_is_one_number_for_the_core() -> None:
+def test_a_task_is_encoded_as_one_number_for_the_core() -> None:
     for number, failed in (0, False), (0, True), (12, True):
         assert task_of(task_word(number, failed)) == (number, failed)
 

@@ -1,4 +1,4 @@
-"""`dragon top`: a run in a terminal."""
+"""`dragon top`: shows a run in a terminal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Pope
 
 
 def show(process: subprocess.Popen[str], act: Callable[[Any], Awaitable[None]]) -> None:
-    """Look at a run without a terminal, and do something there."""
+    """Run `dragon top` without a terminal, and perform actions in it."""
     pytest.importorskip("textual", reason="Textual is not installed")
     from dragon.top.app import Top
 
@@ -66,7 +66,7 @@ def show(process: subprocess.Popen[str], act: Callable[[Any], Awaitable[None]]) 
 
 
 def lines(pilot: Any, table: str) -> list[str]:
-    """The rows that are shown."""
+    """Return the rows of a table."""
     widget = pilot.app.query_one(f"#table-{table}")
     return [" ".join(str(cell) for cell in widget.get_row_at(row)) for row in range(widget.row_count)]
 
@@ -86,7 +86,7 @@ def test_all_nodes_are_shown(run: subprocess.Popen[str]) -> None:
     show(run, act)
 
 
-def test_processes_are_shown_with_how_they_ended_and_found_by_any_cell(run: subprocess.Popen[str]) -> None:
+def test_processes_are_shown_with_their_end_and_can_be_searched_by_any_cell(run: subprocess.Popen[str]) -> None:
     async def act(pilot: Any) -> None:
         await pilot.press("3")
         await until(pilot, lambda: len(lines(pilot, "Processes")) == 2)
@@ -109,7 +109,7 @@ def test_rows_are_sorted_by_any_column_both_ways(run: subprocess.Popen[str]) -> 
     show(run, act)
 
 
-def test_the_end_of_the_run_is_said(run: subprocess.Popen[str]) -> None:
+def test_the_end_of_the_run_is_shown(run: subprocess.Popen[str]) -> None:
     async def act(pilot: Any) -> None:
         await until(pilot, lambda: len(lines(pilot, "Nodes")) == 2)
         await asyncio.to_thread(run.communicate, timeout=60)
@@ -119,7 +119,7 @@ def test_the_end_of_the_run_is_said(run: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("how", ["q", "SIGTERM"])
-def test_a_terminal_shows_it_until_q_or_a_signal(run: subprocess.Popen[str], site: Site, how: str) -> None:
+def test_a_terminal_shows_the_run_until_q_or_a_signal(run: subprocess.Popen[str], site: Site, how: str) -> None:
     pytest.importorskip("textual", reason="Textual is not installed")
     pid, terminal = pty.fork()
     if pid == 0:
@@ -150,7 +150,7 @@ def _read_to_the_end(terminal: int) -> bytes:
     return seen
 
 
-def test_a_recorded_run_is_shown_at_any_time_of_it(site: Site) -> None:
+def test_a_recorded_run_can_be_shown_at_any_time(site: Site) -> None:
     pytest.importorskip("textual", reason="Textual is not installed")
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     from dragon.top.app import TopOfRecording
@@ -176,7 +176,7 @@ def test_a_recorded_run_is_shown_at_any_time_of_it(site: Site) -> None:
     asyncio.run(look_and_move())
 
 
-def test_a_lost_node_and_a_counters_rate_are_told() -> None:
+def test_a_lost_node_and_the_rate_of_a_counter_are_shown() -> None:
     series = [
         Series("network_sent", {"host": "a"}, [10.0, 12.0], [100.0, 4196.0]),
         Series("cpu_percent", {"host": "a"}, [12.0], [50.0]),
@@ -187,7 +187,7 @@ def test_a_lost_node_and_a_counters_rate_are_told() -> None:
     assert (gone.cells[1].text, gone.state) == ("is lost: the host does not answer", "failed")
 
 
-def test_processes_that_wait_for_a_queue_are_one_number() -> None:
+def test_processes_that_wait_for_a_queue_are_counted_together() -> None:
     tags = {"host": "a", "queue": "1"}
     series = [
         Series("queue_waiting", {**tags, "operation": operation}, [12.0], [count])
@@ -197,7 +197,7 @@ def test_processes_that_wait_for_a_queue_are_one_number() -> None:
     assert row.cells[-1].text == "3"
 
 
-def test_of_many_processes_that_have_ended_the_newest_are_shown() -> None:
+def test_the_newest_of_many_ended_processes_are_shown() -> None:
     ended = [Lifetime(0, "a", i, i, f"p{i}", 0, 0, started=1000.0, ended=1000.0 + i, code=0) for i in range(1, 999)]
     rows = TABLES[2].rows(Snapshot(3000.0, RUN, [], ended))
     assert len(rows) == 200

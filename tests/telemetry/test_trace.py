@@ -1,4 +1,4 @@
-"""`dragon trace`: a recorded run for Perfetto."""
+"""`dragon trace`: converts a recorded run for Perfetto."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_trace_has_processes_waits_and_tasks(site: Site) -> None:
     assert producer["ts"] <= acquired["ts"] < acquired["ts"] + acquired["dur"] < producer["ts"] + producer["dur"]
 
 
-def test_a_trace_of_several_nodes_has_their_messages_with_arrows(site: Site) -> None:
+def test_a_trace_of_several_nodes_has_arrows_for_their_messages(site: Site) -> None:
     events = traced(site, "node-1", options=["--nodes", "2"])
     sent = {event["id"] for event in events if event["ph"] == "s"}
     received = {event["id"] for event in events if event["ph"] == "f"}
@@ -86,7 +86,7 @@ def test_a_trace_of_several_nodes_has_their_messages_with_arrows(site: Site) -> 
     assert "waits for Lock.acquire on node-0" in names(events, "wait")
 
 
-def test_a_recording_without_waits_says_how_to_have_them(site: Site) -> None:
+def test_a_message_says_how_to_record_waits_if_there_are_none(site: Site) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     assert site.dragon("--telemetry", "runs", site.write("pass")).returncode == 0
     done = site.dragon("trace", "runs", "-o", "t.json")
@@ -95,13 +95,13 @@ def test_a_recording_without_waits_says_how_to_have_them(site: Site) -> None:
     assert names(json.loads((site.folder / "t.json").read_text())["traceEvents"], "process") == ["head"]
 
 
-def test_a_folder_without_a_run_is_told(site: Site) -> None:
+def test_a_missing_folder_is_an_error(site: Site) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     done = site.dragon("trace", "nowhere")
     assert (done.returncode, done.stderr) == (1, "dragon trace: there is no folder nowhere\n")
 
 
-def test_a_process_id_that_comes_again_is_another_process() -> None:
+def test_a_reused_process_id_is_another_process() -> None:
     lives = [
         Lifetime(0, "a", 1, 77, "first", 0, 0, 10.0, 11.0, 0),
         Lifetime(0, "a", 2, 77, "second", 0, 0, 12.0, 13.0, 0),
@@ -112,7 +112,7 @@ def test_a_process_id_that_comes_again_is_another_process() -> None:
     assert [event["pid"] for event in events if event.get("cat") == "get"] == [first, second]
 
 
-def test_a_process_begins_before_what_it_did_even_where_its_start_is_told_later() -> None:
+def test_a_process_begins_before_its_first_event_even_if_its_start_is_recorded_later() -> None:
     lives = [
         Lifetime(0, "a", 1, 77, "first", 0, 0, 10.0, 11.0, 0),
         Lifetime(0, "a", 2, 77, "second", 0, 0, 12.5, 14.0, 0),
@@ -133,6 +133,6 @@ def test_a_task_that_failed_is_marked() -> None:
     assert wrong["args"] == {"failed": True}
 
 
-def test_an_unknown_process_has_a_track_of_its_own() -> None:
+def test_an_unknown_process_has_a_separate_track() -> None:
     events = trace_events([], [("a", Span(10.0, 10.5, 99, 1, "task", "f"))], 10.0, 11.0)
     assert events[0]["args"] == {"name": "a: pid 99"}

@@ -20,7 +20,7 @@ def _loss(telemetry: Telemetry) -> None:
     telemetry.add_data("loss", 0.25)
 
 
-def test_it_answers_as_the_client_does(telemetry: Telemetry) -> None:
+def test_the_widget_returns_the_same_as_the_client(telemetry: Telemetry) -> None:
     widget = DragonTelemetryWidget()
     widget.connect()
     assert widget.get_metrics() == ["loss"]
@@ -28,7 +28,7 @@ def test_it_answers_as_the_client_does(telemetry: Telemetry) -> None:
     assert 0 < widget.get_start_time() < time.time()
 
 
-def test_the_charts_are_a_page_in_a_frame(telemetry: Telemetry, tmp_path: Path, browser: Any) -> None:
+def test_the_charts_are_shown_in_a_frame(telemetry: Telemetry, tmp_path: Path, browser: Any) -> None:
     notebook = tmp_path / "notebook.html"
     notebook.write_text(DragonTelemetryWidget().render()._repr_html_())
     browser.goto(f"file://{notebook}")
@@ -36,21 +36,21 @@ def test_the_charts_are_a_page_in_a_frame(telemetry: Telemetry, tmp_path: Path, 
     frame.get_by_text("loss", exact=True).first.wait_for()
 
 
-def test_a_recording_is_shown_as_a_run_is(telemetry: Telemetry, tmp_path: Path) -> None:
+def test_a_recording_is_shown_like_a_run(telemetry: Telemetry, tmp_path: Path) -> None:
     widget = DragonTelemetryWidget(AnalysisClient().db_dump(tmp_path))
     assert widget.get_metrics() == ["loss"]
     assert widget.get_start_time() == DragonTelemetryWidget().get_start_time()
     assert '"loss"' in widget.render().text
 
 
-def test_the_charts_may_begin_later_than_the_run(telemetry: Telemetry) -> None:
+def test_the_charts_can_begin_later_than_the_run(telemetry: Telemetry) -> None:
     start = DragonTelemetryWidget().get_start_time()
     # Without one they begin with the run, or ten minutes ago.
     assert f'"started":{start}' in DragonTelemetryWidget().render(start_time=start).text
     assert f'"started":{start + 0.001}' in DragonTelemetryWidget().render(start_time=start + 0.001).text
 
 
-def test_a_view_that_cannot_be_shown_is_an_error(telemetry: Telemetry) -> None:
+def test_an_unsupported_view_is_an_error(telemetry: Telemetry) -> None:
     with pytest.raises(NoRecordingError, match="no node 'elsewhere'"):
         DragonTelemetryWidget().render(["elsewhere"])
     with pytest.raises(NotSupportedError, match="dragging over a time"):
