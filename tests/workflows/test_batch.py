@@ -36,14 +36,14 @@ from dragon.workflows.batch import (
 
 @pytest.fixture(scope="module")
 def batch() -> Iterator[Batch]:
-    """One for all tests that leave it as it was."""
+    """A batch that all tests share which do not end it."""
     with Batch(workers_per_node=2) as shared:
         yield shared
 
 
 @pytest.fixture
 def alone() -> Iterator[Batch]:
-    """One with a single worker."""
+    """A batch with a single worker."""
     with Batch(workers_per_node=1) as own:
         yield own
 
@@ -101,17 +101,17 @@ def put_classes(queue: Any, tasks: list[Any]) -> None:
     queue.put([type(task) for task in tasks])
 
 
-def test_a_function_runs_and_its_result_comes_back(batch: Batch) -> None:
+def test_a_function_runs_and_returns_its_result(batch: Batch) -> None:
     task = batch.function(add, 1, 2)
     assert task.get() == 3
     assert task.get() == 3  # as often as it is asked for
 
 
-def test_dragon_offers_it_by_its_own_name() -> None:
+def test_the_package_dragon_exports_batch() -> None:
     assert dragon.Batch is Batch
 
 
-def test_the_first_result_comes_in_well_under_a_second(site: Site) -> None:
+def test_the_first_result_arrives_quickly(site: Site) -> None:
     done = site.python("""
         import time
         start = time.perf_counter()
@@ -135,7 +135,7 @@ def test_lambdas_and_large_arrays_are_sent(batch: Batch) -> None:
     assert ones.get().shape == (1_000_000,)
 
 
-def test_a_result_may_hold_queues_for_everybody_who_takes_it(batch: Batch) -> None:
+def test_several_tasks_can_use_a_queue_in_a_result(batch: Batch) -> None:
     made = batch.function(lambda: {"queue": Queue()})
     puts = [batch.function(lambda found, i: found["queue"].put(i), made, i) for i in range(3)]
     for put in puts:
@@ -150,7 +150,7 @@ def test_an_exception_of_a_function_is_raised_with_its_remote_traceback(batch: B
     assert "in fail" in str(caught.value.__cause__)
 
 
-def test_an_exception_that_cannot_be_sent_is_told_in_words(batch: Batch) -> None:
+def test_an_exception_that_cannot_be_sent_becomes_a_batch_error_with_its_text(batch: Batch) -> None:
     class Odd(Exception):
         def __init__(self, one: int, two: int) -> None:
             super().__init__("only one argument")
@@ -167,19 +167,19 @@ def test_a_result_that_cannot_be_sent_is_an_error(batch: Batch) -> None:
         batch.function(threading.Lock).get()
 
 
-def test_sys_exit_in_a_function_is_an_error_and_not_the_end_of_the_worker(batch: Batch) -> None:
+def test_sys_exit_in_a_function_raises_an_error(batch: Batch) -> None:
     with pytest.raises(RuntimeError, match=r"sys\.exit\(7\)"):
         batch.function(leave).get()
 
 
-def test_a_worker_that_dies_costs_its_task_and_is_replaced(alone: Batch) -> None:
+def test_a_killed_worker_loses_its_task_and_is_replaced(alone: Batch) -> None:
     lost, next_one = alone.function(kill_myself), alone.function(add, 1)
     with pytest.raises(WorkerLostError, match="signal SIGKILL"):
         lost.get(timeout=60)
     assert next_one.get(timeout=60) == 1
 
 
-def test_killed_workers_cost_no_task_but_those_they_had(batch: Batch) -> None:
+def test_a_killed_worker_loses_at_most_one_task(batch: Batch) -> None:
     for _ in range(10):
         pid = batch.function(os.getpid).get(timeout=60)
         tasks = [batch.function(add, i) for i in range(200)]
@@ -193,7 +193,7 @@ def test_killed_workers_cost_no_task_but_those_they_had(batch: Batch) -> None:
         assert lost <= 1
 
 
-def test_a_time_out_of_get_is_honoured(batch: Batch) -> None:
+def test_get_raises_an_error_after_its_timeout(batch: Batch) -> None:
     released = Event()
     task = batch.function(wait_for, released)
     with pytest.raises(TaskNotReadyError):
@@ -204,7 +204,7 @@ def test_a_time_out_of_get_is_honoured(batch: Batch) -> None:
     assert task.get(timeout=60) == "waited"
 
 
-def test_a_task_that_runs_for_longer_than_it_may_is_ended(batch: Batch) -> None:
+def test_a_task_that_exceeds_its_timeout_is_ended(batch: Batch) -> None:
     for task in (
         batch.function(time.sleep, 1000, timeout=0.1),
         batch.process(shell("sleep 1000"), timeout=0.1),
@@ -214,7 +214,7 @@ def test_a_task_that_runs_for_longer_than_it_may_is_ended(batch: Batch) -> None:
             task.get(timeout=60)
 
 
-def test_an_argument_of_another_kind_is_named(batch: Batch) -> None:
+def test_the_error_about_an_argument_of_the_wrong_type_names_it(batch: Batch) -> None:
     template = ProcessTemplate("true")
     for given in (5, template):
         with pytest.raises(TypeError, match=r"a job is described by a list of \(number of processes, template\), not"):
@@ -253,23 +253,23 @@ def test_invalid_arguments_are_refused_at_once(batch: Batch) -> None:
 # ---- processes and jobs
 
 
-def test_a_process_gives_its_exit_code(batch: Batch) -> None:
+def test_the_result_of_a_process_is_its_exit_code(batch: Batch) -> None:
     assert batch.process(shell("exit 3")).get() == 3
     assert batch.process(ProcessTemplate("true", args=None)).get() == 0
     assert batch.process(ProcessTemplate(sys.exit, args=(5,))).get() == 5
 
 
-def test_a_job_of_more_ranks_than_workers_runs(alone: Batch) -> None:
+def test_a_job_can_have_more_ranks_than_there_are_workers(alone: Batch) -> None:
     assert alone.job([(2, shell("true")), (1, ProcessTemplate("true", args=None))]).get(timeout=60) == [0, 0, 0]
 
 
-def test_a_job_gives_the_exit_code_of_each_rank(batch: Batch) -> None:
+def test_the_result_of_a_job_has_the_exit_code_of_each_rank(batch: Batch) -> None:
     codes = batch.job([(2, shell("sleep 1000")), (1, shell("exit 4"))]).get(timeout=60)
     assert codes[2] == 4
     assert all(code < 0 for code in codes[:2])
 
 
-def test_results_are_arguments_of_processes_and_jobs(batch: Batch, tmp_path: Path) -> None:
+def test_results_can_be_arguments_of_processes_and_jobs(batch: Batch, tmp_path: Path) -> None:
     code = batch.function(add, 1, 2)
     assert batch.process(ProcessTemplate("sh", ["-c", "exit $0", code])).get() == 3
     codes = batch.job([(2, ProcessTemplate("sh", ["-c", "exit $0", code]))]).get()
@@ -278,7 +278,7 @@ def test_results_are_arguments_of_processes_and_jobs(batch: Batch, tmp_path: Pat
     assert set(codes) <= {3, -15, -9, -2}  # the other one may have been ended
 
 
-def test_the_policy_of_a_process_is_kept(batch: Batch) -> None:
+def test_the_policy_of_a_process_is_applied(batch: Batch) -> None:
     cpu = min(os.sched_getaffinity(0))
     assert cpu < 256, "an exit code can say no more"
     pinned = ProcessTemplate(exit_with_only_cpu, policy=Policy(cpu_affinity=[cpu]))
@@ -294,19 +294,19 @@ def exit_with_only_cpu() -> None:
 # ---- the order of tasks
 
 
-def test_results_of_tasks_stand_for_them_among_arguments_also_in_lists_and_dicts(batch: Batch) -> None:
+def test_tasks_in_arguments_lists_and_dicts_are_replaced_by_their_results(batch: Batch) -> None:
     one, two = batch.function(add, 1), batch.function(add, 2)
     assert batch.function(add, one, two).get() == 3
     assert batch.function(lambda numbers, more: sum(numbers) + more["b"], [one, two], more={"b": two}).get() == 5
 
 
-def test_a_task_of_another_batch_is_no_argument(batch: Batch, alone: Batch) -> None:
+def test_a_task_of_another_batch_is_refused_as_argument(batch: Batch, alone: Batch) -> None:
     with pytest.raises(BatchError, match=r"of another batch: give its result, task\.get\(\)"):
         alone.function(add, 1, batch.function(add, 2))
     assert alone.function(add, 1, batch.function(add, 2).get()).get() == 3
 
 
-def test_tasks_that_need_the_result_of_one_that_failed_say_so(batch: Batch) -> None:
+def test_the_error_of_a_task_that_depends_on_a_failed_one_names_it(batch: Batch) -> None:
     first = batch.function(fail, "the cause")
     middle = batch.function(add, first, 1)
     last = batch.function(add, middle, 1)
@@ -334,14 +334,14 @@ def test_the_traceback_of_a_task_can_be_read(batch: Batch) -> None:
     assert waits.traceback is waits.exception is None
 
 
-def test_ten_thousand_tasks_that_each_need_the_one_before(batch: Batch) -> None:
+def test_a_chain_of_ten_thousand_dependent_tasks_completes(batch: Batch) -> None:
     last = batch.function(add, 0)
     for _ in range(10_000):
         last = batch.function(add, last, 1)
     assert last.get(timeout=100) == 10_000
 
 
-def test_a_long_chain_that_fails_at_its_beginning_fails_to_its_end(batch: Batch) -> None:
+def test_a_failure_at_the_beginning_of_a_long_chain_reaches_its_end(batch: Batch) -> None:
     released = Event()
     last = batch.function(lambda event: event.wait(60) and fail("first"), released)
     for _ in range(3000):
@@ -351,7 +351,7 @@ def test_a_long_chain_that_fails_at_its_beginning_fails_to_its_end(batch: Batch)
         last.get(timeout=60)
 
 
-def test_results_that_nobody_holds_take_no_memory(batch: Batch) -> None:
+def test_results_without_references_use_no_memory(batch: Batch) -> None:
     np = pytest.importorskip("numpy")
     psutil = pytest.importorskip("psutil")
     before = psutil.Process().memory_info().rss
@@ -371,7 +371,7 @@ def test_a_reader_waits_for_the_writer_of_the_same_file(batch: Batch, tmp_path: 
     assert read.get(timeout=60).split() == [str(i) for i in range(10)]
 
 
-def test_accesses_to_other_parts_do_not_wait(batch: Batch) -> None:
+def test_accesses_to_different_parts_do_not_wait_for_each_other(batch: Batch) -> None:
     released = Event()
     waits = batch.options(writes=[batch.write("/data", "a")]).function(wait_for, released)
     batch.options(reads=[batch.read("/data", "b")]).function(add).get(timeout=60)
@@ -393,13 +393,13 @@ def test_a_reader_of_a_whole_object_waits_for_the_writer_of_a_part(batch: Batch)
     whole.get(timeout=60)
 
 
-def test_keys_of_a_dictionary_order_tasks(batch: Batch, make: Callable[..., Any]) -> None:
+def test_accesses_to_keys_of_a_dictionary_order_tasks(batch: Batch, make: Callable[..., Any]) -> None:
     ddict = make(1)
     batch.function(ddict.__setitem__, "a", 1, writes=[batch.write(ddict, "a")])
     assert batch.function(ddict.__getitem__, "a", reads=[batch.read(ddict, "a")]).get(timeout=60) == 1
 
 
-def test_a_reader_of_an_unwritten_object_fails(batch: Batch) -> None:
+def test_a_reader_fails_if_its_writer_failed(batch: Batch) -> None:
     broken = [batch.write("/data/broken")]
     batch.options(writes=broken, name="writer").function(fail, "no disk")
     reader = batch.options(reads=[batch.read("/data/broken")]).function(add)
@@ -425,7 +425,7 @@ def test_a_cancelled_task_that_was_not_started_never_runs(alone: Batch, tmp_path
     assert not marks[0].cancel()
 
 
-def test_a_function_that_runs_is_ended(alone: Batch) -> None:
+def test_a_running_function_can_be_cancelled(alone: Batch) -> None:
     queue = Queue()
     task = alone.function(announce_and_sleep, queue)
     pid = queue.get(timeout=60)
@@ -434,7 +434,7 @@ def test_a_function_that_runs_is_ended(alone: Batch) -> None:
     assert alone.function(add, 1).get(timeout=60) == 1
 
 
-def test_a_process_and_a_job_that_run_are_ended(batch: Batch, site: Site) -> None:
+def test_a_running_process_and_a_running_job_can_be_cancelled(batch: Batch, site: Site) -> None:
     for start in (batch.process, lambda template: batch.job([(2, template)])):
         queue = Queue()
         task = start(ProcessTemplate(announce_and_sleep, (queue,)))
@@ -443,7 +443,7 @@ def test_a_process_and_a_job_that_run_are_ended(batch: Batch, site: Site) -> Non
         assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_process_that_ignores_sigterm_is_killed(batch: Batch) -> None:
+def test_a_cancelled_process_that_ignores_sigterm_is_killed(batch: Batch) -> None:
     queue = Queue()
 
     def ignore(queue: Any) -> None:
@@ -456,7 +456,7 @@ def test_a_process_that_ignores_sigterm_is_killed(batch: Batch) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_tasks_that_need_a_cancelled_one_are_cancelled(alone: Batch) -> None:
+def test_tasks_that_depend_on_a_cancelled_one_are_cancelled(alone: Batch) -> None:
     released = Event()
     alone.function(wait_for, released)
     first = alone.function(add, 1)
@@ -470,7 +470,7 @@ def test_tasks_that_need_a_cancelled_one_are_cancelled(alone: Batch) -> None:
 # ---- waiting and ending
 
 
-def test_a_fence_waits_for_all(batch: Batch) -> None:
+def test_a_fence_waits_for_all_tasks(batch: Batch) -> None:
     tasks = [batch.function(time.sleep, 0.01) for _ in range(10)]
     batch.fence()
     assert all(task.done() for task in tasks)
@@ -481,7 +481,7 @@ def test_a_fence_waits_for_all(batch: Batch) -> None:
     released.set()
 
 
-def test_poll_tells_of_each_end_once() -> None:
+def test_poll_returns_each_ended_task_once() -> None:
     with Batch(workers_per_node=1) as own:
         tasks = [own.function(add, i) for i in range(5)]
         assert [own.poll(60) for _ in tasks] == [task.uid for task in tasks]
@@ -497,7 +497,7 @@ def test_results_can_be_dropped() -> None:
         assert own.function(add, 2).get() == 2
 
 
-def test_after_the_end_tasks_are_refused_and_results_are_those_that_were_fetched() -> None:
+def test_a_batch_that_ended_refuses_tasks_and_keeps_fetched_results() -> None:
     own = Batch(workers_per_node=1)
     task, failed, other = own.function(add, 1), own.function(fail, "fetched"), own.function(add, 2)
     assert task.get(timeout=60) == 1
@@ -513,7 +513,7 @@ def test_after_the_end_tasks_are_refused_and_results_are_those_that_were_fetched
         own.function(add, 1)
 
 
-def test_an_exception_in_the_block_ends_what_runs() -> None:
+def test_an_exception_in_the_with_block_ends_running_tasks() -> None:
     queue = Queue()
     tasks: list[Task] = []
 
@@ -554,7 +554,7 @@ def destroy_it(handle: bytes, queue: Queue) -> None:
         batch.function(add, 1)
 
 
-def test_a_managed_batch_is_destroyed_by_any_process_that_has_it() -> None:
+def test_any_process_can_destroy_a_managed_batch() -> None:
     queue = Queue()
     own = Batch(workers_per_node=1, managed_lifecycle=True)
     task = own.function(add, 5)
@@ -567,7 +567,7 @@ def test_a_managed_batch_is_destroyed_by_any_process_that_has_it() -> None:
     own.destroy()
 
 
-def test_every_rank_of_a_job_has_an_exit_code_and_a_file(tmp_path: Path) -> None:
+def test_every_rank_of_a_job_has_an_exit_code_and_an_output_file(tmp_path: Path) -> None:
     with Batch(workers_per_node=2, task_logs=tmp_path / "logs") as own:
         assert (own.num_workers, own.num_managers) == (2, 2)
         quiet = own.options(pmi=None).job([(1, shell("echo one")), (2, shell("echo others"))])
@@ -582,7 +582,7 @@ def test_every_rank_of_a_job_has_an_exit_code_and_a_file(tmp_path: Path) -> None
         assert alone.log_paths() == {"stdout": alone.stdout_path, "stderr": alone.stderr_path}
 
 
-def test_the_topology_names_nodes_and_workers(batch: Batch) -> None:
+def test_the_topology_has_the_numbers_of_nodes_and_workers(batch: Batch) -> None:
     topology = batch.topology()
     assert topology.total_nodes == len(topology.pool_hostnames) == 1
     assert topology.workers_per_pool == (2,)
@@ -603,7 +603,7 @@ def submit_more(batch: Batch, known: Task) -> tuple[int, str]:
     return task.get(timeout=60), task.uid
 
 
-def test_a_process_that_was_sent_a_batch_submits_to_it(batch: Batch) -> None:
+def test_a_process_can_submit_tasks_to_a_batch_that_it_received(batch: Batch) -> None:
     known, boxed = batch.function(add, 1), Queue()
     known.get()
     boxed.put(known)
@@ -612,14 +612,14 @@ def test_a_process_that_was_sent_a_batch_submits_to_it(batch: Batch) -> None:
     assert not uid.startswith("0-")
 
 
-def test_a_task_comes_back_as_the_same_task(batch: Batch) -> None:
+def test_a_task_that_was_sent_through_a_queue_has_its_result(batch: Batch) -> None:
     queue: Queue = Queue()
     task = batch.function(add, 1)
     queue.put(task)
     assert queue.get().get(timeout=60) == 1
 
 
-def test_clients_that_are_killed_disturb_nobody(batch: Batch) -> None:
+def test_killed_clients_do_not_affect_a_batch(batch: Batch) -> None:
     queue = Queue()
     for _ in range(8):
         process = Process(submit_without_end, (batch, queue))
@@ -656,7 +656,7 @@ def test_the_output_of_every_task_and_every_rank_is_kept(tmp_path: Path) -> None
         assert json.loads(Path(own.log_manifest_path()).read_text().splitlines()[0])["uid"] == function.uid
 
 
-def test_output_goes_where_the_task_says_then_where_the_batch_says(tmp_path: Path) -> None:
+def test_the_output_option_of_a_task_has_precedence_over_that_of_the_batch(tmp_path: Path) -> None:
     with Batch(workers_per_node=1, stdout=tmp_path / "all", stderr=Popen.DEVNULL) as own:
         own.function(print, "one").get()
         own.function(print, "two", stdout=tmp_path / "mine").get()
@@ -672,7 +672,7 @@ def test_output_goes_where_the_task_says_then_where_the_batch_says(tmp_path: Pat
     }
 
 
-def test_without_files_there_is_nothing_to_read(batch: Batch) -> None:
+def test_reading_output_requires_task_logs(batch: Batch) -> None:
     task = batch.function(add)
     assert task.stdout_path is None
     with pytest.raises(BatchError, match="task_logs=True"):
@@ -691,7 +691,7 @@ def describe(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_describes_functions_by_names_of_their_arguments(batch: Batch, tmp_path: Path) -> None:
+def test_a_file_can_describe_functions_with_named_arguments(batch: Batch, tmp_path: Path) -> None:
     path = describe(
         tmp_path,
         """
@@ -711,7 +711,7 @@ def test_a_file_describes_functions_by_names_of_their_arguments(batch: Batch, tm
     assert (tmp_path / "file_2").read_text() == "line 2\n"
 
 
-def test_a_file_describes_processes_and_jobs(batch: Batch, tmp_path: Path) -> None:
+def test_a_file_can_describe_processes_and_jobs(batch: Batch, tmp_path: Path) -> None:
     process = batch.import_func(
         describe(tmp_path, "{type: process, run_args: [code], target: sh, args: ['-c', exit $code]}")
     )
@@ -733,18 +733,18 @@ def test_a_file_describes_processes_and_jobs(batch: Batch, tmp_path: Path) -> No
         ("type: process", "a process needs target"),
     ],
 )
-def test_a_file_that_describes_no_task_is_refused(batch: Batch, tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_without_a_valid_task_is_refused(batch: Batch, tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(BatchError, match=message):
         batch.import_func(describe(tmp_path, text))
 
 
-def test_a_file_that_is_no_text_is_refused(batch: Batch, tmp_path: Path) -> None:
+def test_a_binary_file_is_refused(batch: Batch, tmp_path: Path) -> None:
     (tmp_path / "task.yml").write_bytes(b"\xff\xfe")
     with pytest.raises(BatchError, match="no YAML"):
         batch.import_func(tmp_path / "task.yml")
 
 
-def test_arguments_that_a_file_does_not_name_are_refused(batch: Batch, tmp_path: Path) -> None:
+def test_missing_and_surplus_arguments_of_a_file_are_refused(batch: Batch, tmp_path: Path) -> None:
     make = batch.import_func(describe(tmp_path, "{import_args: [f], target: $f, args: [$missing]}"), add)
     with pytest.raises(TypeError, match="missing"):
         make()
@@ -781,7 +781,7 @@ def test_nothing_is_left_after_a_signal(site: Site, number: signal.Signals) -> N
     site.assert_nothing_left()
 
 
-def test_a_batch_that_nobody_has_any_more_ends_what_it_runs(wait_until: Callable[[Callable[[], object]], None]) -> None:
+def test_a_batch_without_references_ends_its_running_tasks(wait_until: Callable[[Callable[[], object]], None]) -> None:
     queue = Queue()
     own = Batch(workers_per_node=2)
     tasks = [own.function(announce_and_sleep, queue), own.process(ProcessTemplate(announce_and_sleep, (queue,)))]
@@ -790,7 +790,7 @@ def test_a_batch_that_nobody_has_any_more_ends_what_it_runs(wait_until: Callable
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
-def test_the_end_of_a_batch_waits_for_processes_that_were_cancelled() -> None:
+def test_the_end_of_a_batch_waits_for_cancelled_processes() -> None:
     queue = Queue()
     with Batch(workers_per_node=1) as own:
         task = own.process(ProcessTemplate(announce_and_sleep, (queue,)))
@@ -799,7 +799,7 @@ def test_the_end_of_a_batch_waits_for_processes_that_were_cancelled() -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_program_that_forgets_its_batch_ends(site: Site) -> None:
+def test_a_program_that_does_not_close_its_batch_ends(site: Site) -> None:
     done = site.python("""
         from dragon.workflows.batch import Batch
 
@@ -810,7 +810,7 @@ def test_a_program_that_forgets_its_batch_ends(site: Site) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
 
 
-def test_a_batch_spans_the_nodes_of_the_run(site: Site) -> None:
+def test_a_batch_uses_all_nodes_of_the_run(site: Site) -> None:
     done = site.dragon(
         "--nodes",
         "2",
@@ -846,7 +846,7 @@ def sum_of(tensor: Any) -> float:
     return float(tensor.sum())
 
 
-def test_a_tensor_in_shared_memory_is_a_result_for_several_readers() -> None:
+def test_several_tasks_can_read_a_result_in_shared_memory() -> None:
     pytest.importorskip("torch")
     batch = Batch()
     try:
@@ -867,7 +867,7 @@ def fail_with_shared_tensor(value: int) -> None:
     fail_with(shared_tensor(value))
 
 
-def test_an_error_with_a_tensor_in_shared_memory_can_be_read_again() -> None:
+def test_an_error_with_a_tensor_in_shared_memory_can_be_read_repeatedly() -> None:
     pytest.importorskip("torch")
     with Batch() as batch:
         task = batch.function(fail_with_shared_tensor, 4)

@@ -1,4 +1,4 @@
-"""The executor, and the libraries that run on it."""
+"""The executor, and the libraries that use it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sleep_and_say(queue: Any) -> None:
     time.sleep(1000)
 
 
-def test_calls_are_made_and_their_results_come_back() -> None:
+def test_submitted_calls_return_their_results() -> None:
     with DragonExecutor(2) as executor:
         assert executor.submit(pow, 2, exp=5).result() == 32
         futures = [executor.submit(operator.neg, i) for i in range(200)]
@@ -50,7 +50,7 @@ def test_calls_are_made_and_their_results_come_back() -> None:
         assert sorted(future.result() for future in as_completed(futures)) == list(range(-199, 1))
 
 
-def test_map_keeps_the_order_with_any_size_of_chunks() -> None:
+def test_map_preserves_the_order_with_any_chunk_size() -> None:
     with DragonExecutor(2) as executor:
         for size in (1, 3, 100):
             assert list(executor.map(pow, range(10), [2] * 10, chunksize=size)) == [i * i for i in range(10)]
@@ -60,14 +60,14 @@ def test_map_keeps_the_order_with_any_size_of_chunks() -> None:
             list(executor.map(time.sleep, [0.5], timeout=0.01))
 
 
-def test_exceptions_come_back_with_their_remote_traceback() -> None:
+def test_exceptions_of_calls_have_their_remote_traceback() -> None:
     with DragonExecutor(1) as executor:
         error = executor.submit(fail, "on purpose").exception(timeout=60)
         assert isinstance(error, KeyError)
         assert "in fail" in str(error.__cause__)
 
 
-def test_a_call_that_was_not_begun_can_be_cancelled_and_one_that_runs_cannot() -> None:
+def test_pending_calls_can_be_cancelled_and_running_ones_cannot() -> None:
     released = Event()
     with DragonExecutor(1) as executor:
         first = executor.submit(wait_for, released)
@@ -82,7 +82,7 @@ def test_a_call_that_was_not_begun_can_be_cancelled_and_one_that_runs_cannot() -
             others[0].result(timeout=60)
 
 
-def test_callbacks_may_submit_and_may_take_locks_of_who_submits() -> None:
+def test_callbacks_can_submit_calls_and_use_locks_of_the_submitting_thread() -> None:
     lock, last = threading.Lock(), Future[int]()
 
     with DragonExecutor(1) as executor:
@@ -114,7 +114,7 @@ def test_shutdown_waits_for_calls_or_cancels_them() -> None:
     assert futures[-1].cancelled()
 
 
-def test_a_worker_that_dies_breaks_its_call_alone() -> None:
+def test_a_killed_worker_only_affects_its_own_call() -> None:
     with DragonExecutor(1) as executor:
         lost, next_one = executor.submit(kill_myself), executor.submit(abs, -1)
         with pytest.raises(BrokenExecutor, match="signal SIGKILL"):
@@ -132,7 +132,7 @@ def test_an_initializer_runs_in_every_worker_and_breaks_the_executor_if_it_raise
             executor.submit(abs, 1)
 
 
-def test_workers_can_be_ended_at_once() -> None:
+def test_workers_can_be_terminated() -> None:
     queue = Queue()
     with DragonExecutor(1) as executor:
         running, waiting = executor.submit(sleep_and_say, queue), executor.submit(abs, 1)
@@ -159,7 +159,7 @@ def _affinity(_: Any) -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def test_a_program_that_does_not_shut_it_down_ends(site: Site) -> None:
+def test_a_program_that_does_not_shut_down_its_executor_ends(site: Site) -> None:
     done = site.python("""
         from dragon.workflows.executor import DragonExecutor
 
@@ -193,7 +193,7 @@ def test_a_program_that_ends_waits_for_its_calls(site: Site) -> None:
 # ---- libraries
 
 
-def test_dask_computes_on_it() -> None:
+def test_dask_can_use_the_executor() -> None:
     dask = pytest.importorskip("dask")
     with DragonExecutor(2) as executor, dask.config.set(scheduler=executor):
         doubled = [dask.delayed(operator.mul)(i, 2) for i in range(20)]
@@ -202,7 +202,7 @@ def test_dask_computes_on_it() -> None:
         assert os.getpid() not in pids.compute()
 
 
-def test_joblib_runs_on_it() -> None:
+def test_joblib_can_use_the_executor() -> None:
     joblib = pytest.importorskip("joblib")
     import dragon.workflows.joblib_backend  # noqa: F401
 

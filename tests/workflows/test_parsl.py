@@ -1,4 +1,4 @@
-"""Executors for Parsl."""
+"""The executors for Parsl."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dragon.workflows.parsl_mpi_app import DragonMPIExecutor, mpi_app  # noqa: E
 
 @contextmanager
 def loaded(folder: Path, *executors: Any) -> Iterator[None]:
-    """Parsl with these executors, and nothing of it left behind in this process."""
+    """Load Parsl with these executors, and remove it from this process after the block."""
     config = parsl.Config(executors=list(executors), run_dir=str(folder / "runs"), initialize_logging=False)
     with parsl.load(config):
         yield
@@ -70,14 +70,14 @@ def end_if(number: int, last: int) -> int:
 
 
 @pytest.mark.parametrize("kind", [DragonPoolExecutor, DragonBatchPoolExecutor])
-def test_an_app_that_ends_its_worker_costs_no_other_its_result(tmp_path: Path, kind: Any) -> None:
+def test_an_app_that_ends_its_worker_does_not_affect_other_apps(tmp_path: Path, kind: Any) -> None:
     with loaded(tmp_path, kind(max_processes=2)):
         futures = [parsl.python_app(end_if)(number, 2) for number in range(6)]
         assert isinstance(futures[2].exception(timeout=60), LostTaskError)
         assert [future.result(timeout=60) for future in futures if future is not futures[2]] == [0, 1, 3, 4, 5]
 
 
-def test_an_option_that_is_not_offered_is_an_error(tmp_path: Path) -> None:
+def test_unsupported_options_raise_errors(tmp_path: Path) -> None:
     executor = DragonPoolExecutor()
     with pytest.raises(UnsupportedFeatureError):
         executor.submit(double, {"cores": 2}, 1)
@@ -97,7 +97,7 @@ def shell(command: str, ranks: int, folder: str) -> Any:
     return "sh", folder, None, ranks, ["-c", command]
 
 
-def test_an_mpi_app_gives_connections_to_rank_0(tmp_path: Path) -> None:
+def test_an_mpi_app_returns_connections_to_rank_0(tmp_path: Path) -> None:
     with loaded(tmp_path, DragonMPIExecutor(pmi=None)):
         ends = shell("read word; echo $word $(pwd)", 1, str(tmp_path)).result(timeout=60)
         ends["in"].send("hello\n")
@@ -114,7 +114,7 @@ def alltoall(program: str, folder: str) -> Any:
     return program, folder, None, 2, ["-m", "8", "-i", "2"]
 
 
-def test_the_ranks_of_an_mpi_app_find_each_other(tmp_path: Path, mpi: Mpi) -> None:
+def test_the_ranks_of_an_mpi_app_communicate_with_each_other(tmp_path: Path, mpi: Mpi) -> None:
     program = tmp_path / "alltoall"
     mpi.compile_alltoall(program)
     with loaded(tmp_path, DragonMPIExecutor()):
@@ -123,7 +123,7 @@ def test_the_ranks_of_an_mpi_app_find_each_other(tmp_path: Path, mpi: Mpi) -> No
         assert ends["exit_code"].result(timeout=60) == 0
 
 
-def test_an_mpi_app_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_the_error_of_an_mpi_app_that_cannot_start_has_the_reason(tmp_path: Path) -> None:
     with loaded(tmp_path, DragonMPIExecutor(pmi=None)):
         with pytest.raises(FileNotFoundError, match="working directory"):
             shell("true", 1, str(tmp_path / "missing")).result(timeout=60)

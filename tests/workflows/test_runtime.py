@@ -1,4 +1,4 @@
-"""Programs that attach to a run which another one started."""
+"""Programs that attach to the run of another program."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ASKING = """
 """
 
 
-def test_a_program_attaches_to_a_published_run_and_leaves_it(site: Site) -> None:
+def test_a_program_can_attach_to_a_published_run_and_detach(site: Site) -> None:
     published = site.folder / "published"
     serving = site.start(sys.executable, site.write(SERVING, "serving.py"), published, stdin=-1)
     assert serving.stdout is not None
@@ -63,7 +63,7 @@ def test_a_program_attaches_to_a_published_run_and_leaves_it(site: Site) -> None
     assert list(published.iterdir()) == []  # the name went with its program
 
 
-def test_a_local_runtime_is_there_until_it_is_stopped(site: Site) -> None:
+def test_a_local_runtime_runs_until_it_is_stopped(site: Site) -> None:
     program = """
         import os
         from dragon.native.queue import Queue
@@ -91,7 +91,7 @@ def test_a_local_runtime_is_there_until_it_is_stopped(site: Site) -> None:
     assert "has a node on" in refused
 
 
-def test_a_local_runtime_may_have_several_nodes(site: Site, simulated: object) -> None:
+def test_a_local_runtime_can_have_several_nodes(site: Site, simulated: object) -> None:
     program = """
         import sys
         from dragon.infrastructure.policy import Policy
@@ -115,14 +115,14 @@ def test_a_local_runtime_may_have_several_nodes(site: Site, simulated: object) -
     assert [line.split()[-1] for line in done.stdout.splitlines()] == list(map(str, range(20_000))), done.stderr
 
 
-def test_a_command_that_starts_no_run_is_an_error_that_names_it() -> None:
+def test_the_error_about_a_command_that_starts_no_run_names_it() -> None:
     with pytest.raises(RuntimeError, match=r"no run: false -m dragon\.workflows\.idle ended with 1"):
         runtime.start_local_runtime(dragon_cmd="false")
     with pytest.raises(TimeoutError, match=r"no run after 0\.1 s: "):
         runtime.start_local_runtime(0.1, dragon_cmd=[sys.executable, "-c", "import sys; sys.stdin.read()"])
 
 
-def test_a_failed_attach_says_what_to_do(tmp_path: Path) -> None:
+def test_the_errors_of_a_failed_attach_have_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no run on localhost is published as lost"):
         runtime.lookup("localhost", "lost", 0.05, tmp_path)
     with pytest.raises(RuntimeError, match="not a descriptor of a run"):
@@ -135,7 +135,7 @@ def test_a_failed_attach_says_what_to_do(tmp_path: Path) -> None:
         runtime.publish("../shop", tmp_path)
 
 
-def test_a_descriptor_in_the_place_of_something_else_is_told_its_own() -> None:
+def test_the_error_about_a_misplaced_descriptor_names_its_argument() -> None:
     with pytest.raises(TypeError, match="not 'text'; a descriptor is given as sdesc_str"):
         runtime.attach("text")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not 'text'; a descriptor is given as sdesc_str"):
@@ -150,14 +150,14 @@ def test_a_process_of_one_run_does_not_attach_to_another(tmp_path: Path) -> None
         runtime.attach(runtime=local)
 
 
-def test_a_name_that_a_killed_program_left_is_not_found_and_given_again(tmp_path: Path) -> None:
+def test_a_name_that_a_killed_program_left_is_not_found_and_can_be_reused(tmp_path: Path) -> None:
     (tmp_path / "shop").write_text(json.dumps({"run": "gone", "host": os.uname().nodename}))
     with pytest.raises(RuntimeError, match="no run on localhost is published as shop"):
         runtime.lookup("localhost", "shop", publish_dir=tmp_path)
     assert runtime.publish("shop", tmp_path).read_text() == runtime.lookup("localhost", "shop", publish_dir=tmp_path)
 
 
-def test_a_descriptor_of_another_run_names_nothing_here(site: Site) -> None:
+def test_a_serialized_object_of_another_run_is_refused(site: Site) -> None:
     making = "from dragon.native import Queue; queue = Queue(); print(queue.serialize().decode(), flush=True); input()"
     other = site.start(sys.executable, "-c", making, stdin=-1)
     assert other.stdout is not None
