@@ -1,4 +1,4 @@
-"""Shared by the tests of asyncio support: the event loops in which they run."""
+"""The event loops in which the tests of asyncio support run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOPS: dict[str, Callable[[Callable[[], Coroutine[Any, Any, None]]], None]] = {
 
 
 def in_each_loop(test: Test) -> Callable[..., None]:
-    """Have each kind of event loop run a test that is a coroutine function."""
+    """Run a test that is a coroutine function in each kind of event loop."""
     return pytest.mark.parametrize("loop", LOOPS)(_run_by(test, ["loop"]))
 
 

@@ -42,7 +42,7 @@ def add_alone(lock: Lock, total: Value, times: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [Lock, RLock])
-def test_one_task_of_all_processes_has_a_lock(kind: type[Lock]) -> None:
+def test_only_one_task_of_all_processes_has_a_lock(kind: type[Lock]) -> None:
     lock, total = kind(), Value("i", 0)
     processes = [Process(add_alone, (lock, total, 50)) for _ in range(2)]
     for process in processes:
@@ -78,7 +78,7 @@ async def test_a_task_waits_for_a_lock_of_a_thread() -> None:
 
 @pytest.mark.parametrize("pause", [0.0, 0.0002, 0.0005, 0.001, 0.002])
 @in_each_loop
-async def test_a_task_that_is_cancelled_keeps_no_lock(pause: float) -> None:
+async def test_a_cancelled_task_does_not_keep_a_lock(pause: float) -> None:
     lock = Lock()
     awaited = aio.Lock(lock)
     lock.acquire()
@@ -114,7 +114,7 @@ async def test_a_lock_whose_holder_died_is_acquired_with_a_warning() -> None:
 
 
 @in_each_loop
-async def test_a_semaphore_lets_in_as_many_as_it_says() -> None:
+async def test_a_semaphore_admits_as_many_tasks_as_its_value() -> None:
     semaphore, inside, most = aio.Semaphore(Semaphore(2)), 0, 0
 
     async def enter() -> None:
@@ -131,7 +131,7 @@ async def test_a_semaphore_lets_in_as_many_as_it_says() -> None:
 
 @pytest.mark.parametrize("make", [Event, CONTEXT.Event])
 @in_each_loop
-async def test_all_tasks_that_wait_for_an_event_go_on(make: Any) -> None:
+async def test_an_event_wakes_all_waiting_tasks(make: Any) -> None:
     event = make()
     waiting = [asyncio.create_task(aio.Event(event).wait()) for _ in range(20)]
     await soon()
@@ -146,7 +146,7 @@ def tell(condition: Condition) -> None:
 
 
 @in_each_loop
-async def test_a_task_is_told_by_another_process() -> None:
+async def test_another_process_can_notify_a_waiting_task() -> None:
     condition = Condition()
     awaited = aio.Condition(condition)
     async with awaited:
@@ -157,7 +157,7 @@ async def test_a_task_is_told_by_another_process() -> None:
 
 
 @in_asyncio
-async def test_a_task_that_is_cancelled_has_the_lock_when_its_wait_ends() -> None:
+async def test_a_task_cancelled_in_a_wait_for_a_condition_has_the_lock() -> None:
     condition = aio.Condition(Condition())
     held: list[bool] = []
 
@@ -179,7 +179,7 @@ async def test_a_task_that_is_cancelled_has_the_lock_when_its_wait_ends() -> Non
 
 
 @in_asyncio
-async def test_tasks_wait_for_what_a_lock_protects() -> None:
+async def test_wait_for_of_a_condition_waits_for_a_predicate() -> None:
     condition, numbers = aio.Condition(Condition()), list[int]()
 
     async def take() -> int:
@@ -200,7 +200,7 @@ def meet(barrier: Barrier, indices: Queue) -> None:
 
 
 @in_each_loop
-async def test_tasks_and_processes_meet_at_a_barrier() -> None:
+async def test_tasks_and_processes_can_wait_at_the_same_barrier() -> None:
     barrier, indices = Barrier(3), Queue()
     process = Process(meet, (barrier, indices))
     process.start()
@@ -210,7 +210,7 @@ async def test_tasks_and_processes_meet_at_a_barrier() -> None:
 
 
 @in_asyncio
-async def test_a_task_that_is_cancelled_breaks_its_barrier() -> None:
+async def test_a_cancelled_task_breaks_its_barrier() -> None:
     barrier = Barrier(3)
     waiting = [asyncio.create_task(aio.Barrier(barrier).wait()) for _ in range(2)]
     await soon()
@@ -221,7 +221,7 @@ async def test_a_task_that_is_cancelled_breaks_its_barrier() -> None:
 
 
 @in_asyncio
-async def test_a_barrier_breaks_after_the_timeout_with_which_it_was_made() -> None:
+async def test_a_barrier_breaks_after_its_timeout() -> None:
     barrier = Barrier(2, timeout=0.05)
     with pytest.raises(threading.BrokenBarrierError):
         await aio.Barrier(barrier).wait()
@@ -229,7 +229,7 @@ async def test_a_barrier_breaks_after_the_timeout_with_which_it_was_made() -> No
 
 
 @in_asyncio
-async def test_a_condition_that_is_gone_leaves_its_lock_released() -> None:
+async def test_a_destroyed_condition_leaves_its_lock_released() -> None:
     condition = Condition()
     awaited = aio.Condition(condition)
 

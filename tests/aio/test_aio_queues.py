@@ -35,7 +35,7 @@ def double(numbers: Queue, doubled: Queue) -> None:
 
 
 @in_each_loop
-async def test_objects_come_from_other_processes() -> None:
+async def test_objects_of_other_processes_are_received() -> None:
     numbers, doubled = Queue(), Queue()
     process = Process(double, (numbers, doubled))
     process.start()
@@ -48,7 +48,7 @@ async def test_objects_come_from_other_processes() -> None:
 
 
 @in_each_loop
-async def test_a_put_waits_for_room() -> None:
+async def test_a_put_waits_for_space() -> None:
     shared = Queue(1)
     await aio.Queue(shared).put(1)
     putting = asyncio.create_task(aio.Queue(shared).put(2))
@@ -60,7 +60,7 @@ async def test_a_put_waits_for_room() -> None:
 
 
 @in_each_loop
-async def test_a_join_waits_until_all_is_dealt_with() -> None:
+async def test_a_join_waits_for_task_done() -> None:
     shared = Queue(joinable=True)
     shared.put("work")
     joining = asyncio.create_task(aio.Queue(shared).join())
@@ -73,7 +73,7 @@ async def test_a_join_waits_until_all_is_dealt_with() -> None:
 
 @pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
 @in_asyncio
-async def test_queues_of_multiprocessing_are_awaited_too(kind: str) -> None:
+async def test_queues_of_multiprocessing_can_be_awaited(kind: str) -> None:
     shared = getattr(CONTEXT, kind)()
     getting = asyncio.create_task(aio.Queue(shared).get())
     await soon()
@@ -84,7 +84,7 @@ async def test_queues_of_multiprocessing_are_awaited_too(kind: str) -> None:
 
 
 @in_asyncio
-async def test_ten_thousand_pending_gets_cost_no_thread_and_are_served_in_order() -> None:
+async def test_ten_thousand_pending_gets_use_no_threads_and_are_served_in_order() -> None:
     shared = Queue(0)
     threads = threading.active_count()
     getting = [asyncio.create_task(aio.Queue(shared).get()) for _ in range(10_000)]
@@ -96,7 +96,7 @@ async def test_ten_thousand_pending_gets_cost_no_thread_and_are_served_in_order(
 
 
 @in_asyncio
-async def test_a_thousand_queues_are_awaited_over_one_connection() -> None:
+async def test_a_thousand_queues_can_be_awaited_at_once() -> None:
     shared = [Queue() for _ in range(1000)]
     getting = [asyncio.create_task(aio.Queue(each).get()) for each in shared]
     await soon()
@@ -106,7 +106,7 @@ async def test_a_thousand_queues_are_awaited_over_one_connection() -> None:
 
 
 @in_each_loop
-async def test_a_get_that_times_out_leaves_what_comes_later() -> None:
+async def test_a_get_that_times_out_does_not_take_a_later_object() -> None:
     shared = Queue()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
@@ -138,7 +138,7 @@ async def test_cancelling_at_any_time_loses_no_message() -> None:
 
 
 @in_asyncio
-async def test_all_objects_are_iterated_over() -> None:
+async def test_a_queue_is_an_asynchronous_iterator() -> None:
     shared = Queue()
     for number in range(3):
         shared.put(number)
@@ -178,20 +178,20 @@ async def test_a_queue_that_another_process_destroys_ends_the_wait() -> None:
 
 
 @in_asyncio
-async def test_a_queue_that_does_not_count_what_is_dealt_with_cannot_be_joined() -> None:
+async def test_a_queue_that_is_not_joinable_cannot_be_joined() -> None:
     with pytest.raises(QueueError, match="joinable=True"):
         await aio.Queue(Queue()).join()
     with pytest.raises(TypeError, match="use a JoinableQueue"):
         await aio.Queue(CONTEXT.Queue()).join()
 
 
-def test_an_object_that_is_no_shared_queue_is_refused() -> None:
+def test_an_object_that_is_not_a_shared_queue_is_refused() -> None:
     with pytest.raises(TypeError, match=r"aio\.Queue takes a queue of dragon\.native or of multiprocessing"):
         aio.Queue(queue.Queue())
 
 
 @in_each_loop
-async def test_a_connection_is_received_from() -> None:
+async def test_recv_waits_for_a_message_of_a_connection() -> None:
     one, other = CONTEXT.Pipe()
     receiving = asyncio.create_task(aio.recv(one))
     await soon()
@@ -200,7 +200,7 @@ async def test_a_connection_is_received_from() -> None:
 
 
 @in_asyncio
-async def test_a_closed_connection_is_an_end_of_file() -> None:
+async def test_recv_raises_eof_error_for_a_closed_connection() -> None:
     one, other = CONTEXT.Pipe()
     receiving = asyncio.create_task(aio.recv(one))
     await soon()

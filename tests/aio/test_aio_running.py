@@ -1,4 +1,4 @@
-"""Awaiting processes, groups, results of pools, and keys of dictionaries."""
+"""Awaiting processes, groups, results of pools and batches, and keys of dictionaries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def leave(code: int) -> None:
 
 
 @in_each_loop
-async def test_the_end_of_a_process_is_awaited() -> None:
+async def test_the_end_of_a_process_can_be_awaited() -> None:
     process = Process(leave, (3,))
     process.start()
     assert await aio.join(process) == 3
@@ -34,7 +34,7 @@ async def test_the_end_of_a_process_is_awaited() -> None:
 
 
 @in_each_loop
-async def test_the_end_of_a_process_of_multiprocessing_is_awaited() -> None:
+async def test_the_end_of_a_process_of_multiprocessing_can_be_awaited() -> None:
     process = CONTEXT.Process(target=leave, args=(3,))
     process.start()
     await aio.join(process)
@@ -51,7 +51,7 @@ async def test_a_process_of_another_start_method_is_refused() -> None:
 
 
 @in_each_loop
-async def test_the_end_of_a_group_is_awaited() -> None:
+async def test_the_end_of_a_group_can_be_awaited() -> None:
     group = ProcessGroup()
     group.add_process(3, ProcessTemplate(leave, (0,)))
     group.init()
@@ -62,7 +62,7 @@ async def test_the_end_of_a_group_is_awaited() -> None:
 
 
 @in_asyncio
-async def test_a_group_with_a_member_that_failed_raises() -> None:
+async def test_awaiting_a_group_with_a_failed_member_raises_an_error() -> None:
     group = ProcessGroup()
     group.add_process(1, ProcessTemplate(leave, (4,)))
     group.init()
@@ -80,7 +80,7 @@ def square(number: int) -> int:
 
 @pytest.mark.parametrize("make", [Pool, CONTEXT.Pool])
 @in_each_loop
-async def test_results_of_a_pool_are_awaited(make: type[Pool]) -> None:
+async def test_results_of_a_pool_can_be_awaited(make: type[Pool]) -> None:
     with make(2) as pool:
         pending = [pool.apply_async(square, (number,)) for number in range(30)]
         assert await asyncio.gather(*map(aio.result, pending)) == [number * number for number in range(30)]
@@ -94,7 +94,7 @@ async def test_an_exception_of_a_pools_task_is_raised() -> None:
 
 
 @in_each_loop
-async def test_results_of_imap_come_as_they_are_there() -> None:
+async def test_results_of_imap_can_be_iterated() -> None:
     with CONTEXT.Pool(2) as pool:
         assert [found async for found in aio.results(pool.imap(square, range(40)))] == [n * n for n in range(40)]
         unordered = [found async for found in aio.results(pool.imap_unordered(square, range(40)))]
@@ -102,7 +102,7 @@ async def test_results_of_imap_come_as_they_are_there() -> None:
 
 
 @in_each_loop
-async def test_results_of_several_pools_are_awaited_at_a_time() -> None:
+async def test_results_of_several_pools_can_be_awaited_together() -> None:
     with Pool(1) as one, Pool(1) as other:
         pending = [pool.apply_async(square, (number,)) for number in range(30) for pool in (one, other)]
         async with asyncio.timeout(60):
@@ -111,7 +111,7 @@ async def test_results_of_several_pools_are_awaited_at_a_time() -> None:
 
 
 @in_asyncio
-async def test_results_of_imap_in_chunks_are_awaited() -> None:
+async def test_results_of_imap_in_chunks_can_be_iterated() -> None:
     with CONTEXT.Pool(2) as pool:
         found = [found async for found in aio.results(pool.imap(square, range(20), chunksize=3))]
         assert found == [n * n for n in range(20)]
@@ -124,7 +124,7 @@ def put_later(ddict: DDict, key: str, values: list[int]) -> None:
 
 
 @in_each_loop
-async def test_a_key_is_awaited_until_it_is_written() -> None:
+async def test_get_waits_until_a_key_is_written() -> None:
     ddict = DDict(1, 1, 2**22)
     process = Process(put_later, (ddict, "key", [5]))
     process.start()
@@ -134,7 +134,7 @@ async def test_a_key_is_awaited_until_it_is_written() -> None:
 
 
 @in_asyncio
-async def test_a_key_is_awaited_until_it_has_a_value() -> None:
+async def test_wait_for_waits_until_a_key_has_a_value() -> None:
     ddict = DDict(1, 1, 2**22)
     process = Process(put_later, (ddict, "key", [1, 2, 3]))
     process.start()
@@ -145,7 +145,7 @@ async def test_a_key_is_awaited_until_it_has_a_value() -> None:
 
 
 @in_asyncio
-async def test_a_wait_that_is_cancelled_is_forgotten() -> None:
+async def test_a_wait_for_a_key_can_be_cancelled() -> None:
     ddict = DDict(1, 1, 2**22)
     waiting = asyncio.create_task(aio.Dict(ddict).get("never"))
     await soon()
@@ -167,7 +167,7 @@ def batch() -> Iterator[Batch]:
 
 
 @in_each_loop
-async def test_results_of_a_batch_are_awaited(batch: Batch) -> None:
+async def test_results_of_a_batch_can_be_awaited(batch: Batch) -> None:
     tasks = [batch.function(square, number) for number in range(30)]
     assert await asyncio.gather(*map(aio.result, tasks)) == [number * number for number in range(30)]
     assert await aio.result(tasks[3]) == 9
@@ -176,7 +176,7 @@ async def test_results_of_a_batch_are_awaited(batch: Batch) -> None:
 
 
 @in_asyncio
-async def test_the_loop_goes_on_while_a_task_of_a_batch_runs(batch: Batch) -> None:
+async def test_the_event_loop_is_not_blocked_while_a_task_of_a_batch_runs(batch: Batch) -> None:
     task = batch.function(slow_square, 7)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
@@ -196,7 +196,7 @@ async def test_the_loop_goes_on_while_a_task_of_a_batch_runs(batch: Batch) -> No
 
 
 @in_asyncio
-async def test_a_task_that_is_cancelled_ends_who_awaits_it(batch: Batch) -> None:
+async def test_cancelling_a_task_of_a_batch_ends_the_wait_for_it(batch: Batch) -> None:
     task = batch.function(time.sleep, 60)
     waiting = asyncio.create_task(aio.result(task))
     await soon()
