@@ -1,4 +1,4 @@
-"""Every Python block of the guides and of the pages at the root, such as the README, runs."""
+"""The Python blocks, links and commands of the guides and of the pages at the root, such as the README."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def blocks() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("block", [b for _, b in blocks()], ids=[name for name, _ in blocks()])
-def test_block_runs(site: Site, block: str) -> None:
+def test_each_python_block_runs(site: Site, block: str) -> None:
     used = {
         module
         for module in ("torch", "mpi4py", "dask", "joblib", "parsl", "ray", "scipy")  # of no other use to most
@@ -46,14 +46,14 @@ def test_block_runs(site: Site, block: str) -> None:
         assert done.stdout == f"{shown[1]}\n"
 
 
-def test_links_lead_somewhere() -> None:
+def test_the_targets_of_links_exist() -> None:
     for page in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page}: {target}"
 
 
 def sessions(page: str) -> list[tuple[str, str]]:
-    """The commands of a page and what it shows of their output: lines of `console` blocks that begin with a prompt."""
+    """Return the commands of a page with their shown output, from `console` blocks."""
     text = (ROOT / "docs" / page).read_text()
     found = []
     for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
@@ -63,7 +63,7 @@ def sessions(page: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", ["first_steps.md", "install.md"])
 def test_commands_print_what_is_shown(site: Site, page: str) -> None:
-    """Commands are run in the order of the page, in a folder with its programs; `…` stands for anything."""
+    """Run the commands in the order of the page, in a folder with its programs; `…` matches anything."""
     follow(site, page, {})
 
 

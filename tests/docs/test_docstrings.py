@@ -1,4 +1,4 @@
-"""Every public name has a docstring, and the examples of public classes print what they show."""
+"""The docstrings of public names, and the examples of public classes."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ Described = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def public_modules() -> list[Path]:
-    """The modules of which no part of the name begins with an underscore."""
+    """Return the modules without a part of the name that begins with an underscore."""
     modules = [path.relative_to(ROOT) for path in sorted((ROOT / "src").rglob("*.py"))]
     return [path for path in modules if not any(re.match("_(?!_init__)", part) for part in path.parts)]
 
 
 def exported(module: ast.Module) -> set[str]:
-    """The names in `__all__`."""
+    """Return the names in `__all__`."""
     for statement in module.body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
             return {name for name in ast.literal_eval(statement.value) if not name.startswith("_")}
@@ -65,7 +65,7 @@ def exported(module: ast.Module) -> set[str]:
 
 
 def described(module: ast.Module) -> Iterator[tuple[str, Described]]:
-    """The public classes and functions that a module defines, and the public methods and properties of the classes."""
+    """Yield the public classes and functions of a module, and the public methods and properties of its classes."""
     public = exported(module)
     for thing in module.body:
         if not isinstance(thing, Described) or thing.name not in public or has_other_docstring(thing):
@@ -77,7 +77,7 @@ def described(module: ast.Module) -> Iterator[tuple[str, Described]]:
 
 
 def has_other_docstring(thing: Described) -> bool:
-    """Whether Python takes the docstring of another definition: of a property's getter, of what is overloaded."""
+    """Return whether Python uses the docstring of another definition: of a getter or of an overloaded function."""
     decorators = [ast.unparse(decorator) for decorator in thing.decorator_list]
     return any(decorator.endswith((".setter", ".deleter", "overload")) for decorator in decorators)
 
@@ -94,7 +94,7 @@ def test_public_names_have_docstrings() -> None:
 
 
 def test_names_of_the_reference_have_docstrings() -> None:
-    """Constants too, and what classes inherit."""
+    """Include constants and inherited members of classes."""
     pytest.importorskip("griffe")
     reference = importlib.import_module("website.reference")
     missing = []
@@ -111,12 +111,12 @@ def test_names_of_the_reference_have_docstrings() -> None:
 
 
 def is_ours(member: object) -> bool:
-    """Whether a member of a class is defined in our packages."""
+    """Return whether a member of a class is defined in our packages."""
     return str(getattr(member, "canonical_path", "")).startswith(("dragon.", "torchloader."))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_examples_of_public_classes_print_what_they_show(site: Site, package: str) -> None:
+def test_examples_of_public_classes_print_the_shown_output(site: Site, package: str) -> None:
     pytest.importorskip(PACKAGES[package])
     tables = tomllib.loads((ROOT / "website" / "reference.toml").read_text())["topic"]
     modules = [module for table in tables for module in table["modules"]]
@@ -125,5 +125,5 @@ def test_examples_of_public_classes_print_what_they_show(site: Site, package: st
 
 
 def package_of(module: str) -> str:
-    """The longest name of a package that a module is in, or is."""
+    """Return the longest name of a package that contains the module or is the module."""
     return max((name for name in PACKAGES if f"{module}.".startswith(f"{name}.")), key=len, default="")

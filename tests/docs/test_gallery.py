@@ -1,4 +1,4 @@
-"""Every program of the gallery prints what the gallery shows, on one node and on two."""
+"""The programs of the gallery, and the output that it shows for them on one node and on two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANY_ORDER = {"3_dragon_dictionary.py", "generator_consumer.py"}
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("program", PROGRAMS, ids=[program.path.stem for program in PROGRAMS])
-def test_program_prints_what_is_shown(site: Site, program: Program, nodes: int) -> None:
+def test_each_program_prints_the_shown_output(site: Site, program: Program, nodes: int) -> None:
     for module in ("numpy", "matplotlib", "torch"):
         if re.search(rf"^\s*(import|from) {module}\b", program.code, re.MULTILINE):
             pytest.importorskip(module)
@@ -35,7 +35,7 @@ def test_program_prints_what_is_shown(site: Site, program: Program, nodes: int) 
 
 
 def pattern(shown: str) -> str:
-    """An expression for an output in which `…` stands for anything within a line."""
+    """Return a regular expression for an output in which `…` matches anything within a line."""
     return ".*".join(map(re.escape, shown.split("…")))
 
 
@@ -50,7 +50,7 @@ def test_the_gallery_has_all_programs_and_outputs() -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[program.path.stem for program in PROGRAMS])
-def test_program_is_short_and_says_what_it_shows(program: Program) -> None:
+def test_each_program_is_short_and_has_a_description(program: Program) -> None:
     if program.path.parent.name == "gallery":
         assert program.about
         assert len(program.code.splitlines()) <= 40

@@ -1,4 +1,4 @@
-"""The website has no dead link, has every public name and no private one, and its search finds what users ask for."""
+"""The website: its links, the public names of its reference, and its search."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.xdist_group("site")  # it is built once
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the site."""
+    """Build the site and return its folder."""
     for module in ("zensical", "mkdocstrings_handlers"):
         if importlib.util.find_spec(module) is None:
             pytest.skip("the generator of the site is not installed: pip install --group docs")
@@ -87,7 +87,7 @@ def test_the_reference_has_every_public_name(built: Path) -> None:
     assert f"# Version: {dragon.__version__}\n".encode() in (built / "objects.inv").read_bytes()
 
 
-def test_the_reference_leaves_out_no_class_or_function_of_ours() -> None:
+def test_the_reference_has_every_class_and_function_of_its_modules() -> None:
     pytest.importorskip("griffe")
     reference = importlib.import_module("website.reference")
     for module in (module for topic in reference.topics(ROOT) for module in topic.modules):
@@ -114,7 +114,7 @@ def test_guides_link_to_the_reference(built: Path) -> None:
     assert "reference/errors/#dragon.infrastructure.errors.NodeLostError" in page
 
 
-def test_the_site_as_text(built: Path) -> None:
+def test_the_text_files_of_the_site_are_complete(built: Path) -> None:
     overview, whole = (built / "llms.txt").read_text(), (built / "llms-full.txt").read_text()
     for address in re.findall(r"\]\((.*?)\)", overview):
         assert (built / address / "index.html").exists(), address
@@ -153,13 +153,13 @@ def test_the_search_answers_questions_of_users(shown: Any) -> None:
     assert len(missed) <= (1 - OF_QUESTIONS) * len(questions), "\n".join(missed)
 
 
-def test_the_pages_of_the_questions_are_there(built: Path) -> None:
+def test_the_pages_of_the_questions_exist(built: Path) -> None:
     with QUESTIONS.open(newline="") as file:
         pages = {page for row in csv.DictReader(file) for page in row["pages"].split()}
     assert [page for page in pages if not (built / page / "index.html").exists()] == []
 
 
-def test_the_search_box_shows_what_was_found(shown: Any) -> None:
+def test_the_search_box_shows_the_results(shown: Any) -> None:
     shown.wait_for_load_state("networkidle")  # the index is there, and so are the handlers of keys
     shown.keyboard.press("Control+k")
     shown.get_by_role("combobox").fill("map() never returns")
@@ -169,7 +169,7 @@ def test_the_search_box_shows_what_was_found(shown: Any) -> None:
     assert shown.locator("[role=option] u").count() > 0  # words of the question are marked
 
 
-def test_a_narrow_screen_scrolls_in_one_direction(shown: Any) -> None:
+def test_pages_are_not_wider_than_a_narrow_screen(shown: Any) -> None:
     shown.set_viewport_size({"width": 400, "height": 800})
     first = shown.url
     for page in ("", "gallery/", "errors/", "reference/processes/"):

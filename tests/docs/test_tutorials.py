@@ -1,4 +1,4 @@
-"""Each tutorial runs as the notebook that the site offers, and prints what its page shows."""
+"""The tutorials as the notebooks that the site offers, and the output that their pages show."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print(json.dumps(["".join(out.text for out in cell.outputs if out.get("name") ==
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_a_tutorial_prints_what_its_page_shows(page: Path, site: Site) -> None:
+def test_each_tutorial_prints_the_output_of_its_page(page: Path, site: Site) -> None:
     for library in ("nbclient", "nbformat", "ipykernel", "matplotlib"):
         pytest.importorskip(library)
     for library in ("torch", "optuna"):
