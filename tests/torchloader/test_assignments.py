@@ -1,4 +1,4 @@
-"""Who makes which batch: for every course of joining, leaving and dying each batch is given once."""
+"""The assignment of batches to workers: each batch is given once, whichever workers join, leave and are killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREFETCH = 2
 
 
 class Play:
-    """Workers that do what a dice says, and what each of them was told."""
+    """Workers with random actions, and the queue of each one's assignments."""
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
@@ -84,7 +84,7 @@ def test_every_batch_is_given_once(seeds: range) -> None:
         assert sorted(play.given) == list(range(30)), seed
 
 
-def test_the_oldest_batches_go_out_first_also_those_that_come_back() -> None:
+def test_the_oldest_batches_are_assigned_first_also_after_a_worker_was_lost() -> None:
     assignments: Assignments[str] = Assignments(2)
     for number in range(4):
         assignments.want((1, number), f"batch {number}")
@@ -95,7 +95,7 @@ def test_the_oldest_batches_go_out_first_also_those_that_come_back() -> None:
     assert [key for _, key, _ in assignments.hand_out()] == [(1, 0), (1, 1)]
 
 
-def test_a_batch_that_three_workers_died_over_is_told() -> None:
+def test_a_batch_that_ended_three_workers_is_reported() -> None:
     assignments: Assignments[None] = Assignments(2)
     assignments.want((1, 5), None)
     told = []
@@ -115,7 +115,7 @@ def test_batches_that_are_no_longer_wanted_are_not_made() -> None:
     assert [key for _, key, _ in assignments.hand_out()] == [(2, 0)]
 
 
-def test_batches_that_nobody_wants_any_more_leave_their_workers_free() -> None:
+def test_workers_with_dropped_batches_get_new_ones() -> None:
     assignments: Assignments[int] = Assignments(PREFETCH)
     assignments.join(0)
     for number in range(PREFETCH):

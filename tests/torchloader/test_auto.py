@@ -1,4 +1,4 @@
-"""num_workers="auto" with real workers: it goes up and down, and shares the cores of a node with other programs."""
+"""num_workers="auto" with real workers: their number follows the load, and programs share the cores of a node."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def loader_of(dataset: object, **options: object) -> ElasticDataLoader:
     return ElasticDataLoader(dataset, **{"num_workers": "auto", "collate_fn": list, "seed": 1, **options})  # type: ignore[arg-type]
 
 
-def test_it_goes_up_for_a_slow_storage_and_down_when_that_becomes_fast(
+def test_the_number_rises_for_a_slow_storage_and_falls_when_it_becomes_fast(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.INFO, "torchloader")
@@ -68,14 +68,14 @@ def test_it_goes_up_for_a_slow_storage_and_down_when_that_becomes_fast(
     assert capfd.readouterr().out == ""
 
 
-def test_short_epochs_find_their_number_too(tmp_path: Path) -> None:
+def test_the_number_rises_over_several_short_epochs(tmp_path: Path) -> None:
     with loader_of(Stored(20, 0.02, 0.0, str(tmp_path / "never")), max_workers=8) as loader:
         while loader.workers < 3:
             for _ in loader:
                 time.sleep(0.002)
 
 
-def test_computing_takes_no_more_workers_than_the_node_has_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_computing_dataset_gets_no_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHLOADER_CORES", "2")
     with loader_of(Computing(400, 0.005), max_workers=16) as loader:
         workers = set()
@@ -84,7 +84,7 @@ def test_computing_takes_no_more_workers_than_the_node_has_cores(monkeypatch: py
         assert max(workers) <= 2
 
 
-def test_a_number_that_is_set_ends_the_search(tmp_path: Path) -> None:
+def test_resize_ends_the_search(tmp_path: Path) -> None:
     with loader_of(Stored(300, 0.002, 0.0, str(tmp_path / "never"))) as loader:
         for number, _ in enumerate(loader):
             if number == 50:
@@ -93,7 +93,7 @@ def test_a_number_that_is_set_ends_the_search(tmp_path: Path) -> None:
         assert loader.tuning is None
 
 
-def test_programs_of_a_node_share_its_cores_and_one_has_those_of_a_killed_one(
+def test_programs_share_the_cores_of_a_node_and_get_those_of_a_killed_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = site.write(COMPUTING)
@@ -120,7 +120,7 @@ def test_programs_of_a_node_share_its_cores_and_one_has_those_of_a_killed_one(
     assert two.communicate() == ("", "")
 
 
-def test_a_variable_makes_loaders_choose_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_enables_auto_for_loaders_with_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHLOADER_AUTO", "1")
     with loader_of(Computing(LONG, 0.005), num_workers=3) as loader:
         assert loader.workers == 1
@@ -129,7 +129,7 @@ def test_a_variable_makes_loaders_choose_their_number(monkeypatch: pytest.Monkey
                 break
 
 
-def test_with_the_variable_a_stream_dataset_has_the_streams_that_the_program_gave(
+def test_the_variable_does_not_change_the_number_of_streams(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def batches() -> list[list[int]]:
@@ -147,7 +147,7 @@ def test_with_the_variable_a_stream_dataset_has_the_streams_that_the_program_gav
     [({}, 0), ({"TORCHLOADER_WORKERS": "4"}, 2), ({"TORCHLOADER_AUTO": "0"}, 2)],
     ids=["no workers", "a job of torchloader", "0"],
 )
-def test_the_variable_leaves_other_loaders_alone(
+def test_the_variable_does_not_affect_other_loaders(
     variables: dict[str, str], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in ({"TORCHLOADER_AUTO": "1"} | variables).items():
@@ -156,14 +156,14 @@ def test_the_variable_leaves_other_loaders_alone(
         assert (loader.workers, list(loader), loader.tuning) == (workers, [[0], [1], [2], [3]], None)
 
 
-def test_another_value_of_the_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_value_of_the_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHLOADER_AUTO", "yes")
     with pytest.raises(ValueError, match=r"TORCHLOADER_AUTO must be 1, .* or 0, not 'yes'"):
         loader_of(range(4), num_workers=2)
 
 
 def _within(cores: float) -> Callable[[list[bytes]], bytes]:
-    """Checks that all others together have no more, and wants nothing."""
+    """Return a claim on no cores that checks that the other claims do not exceed `cores`."""
 
     def check(others: list[bytes]) -> bytes:
         leases = [msgspec.json.decode(other, type=Lease) for other in others]

@@ -1,4 +1,4 @@
-"""The cores of a node among loaders: who may have how many workers, and who has them when one ends or rests."""
+"""The division of a node's cores between loaders, also when one of them ends or is idle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 class Time:
-    """A clock that is set."""
+    """A clock that tests can set."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -55,11 +55,11 @@ def claim() -> Claim:
         (0.5, [8.0, 8.0, 8.0], 0.5),
     ],
 )
-def test_a_fair_share(wanted: float, others: list[float], share: float) -> None:
+def test_the_fair_share_of_a_loader(wanted: float, others: list[float], share: float) -> None:
     assert fair_share(wanted, others, 4.0) == pytest.approx(share)
 
 
-def test_shares_come_to_no_more_than_all_and_leave_nothing_that_somebody_wants() -> None:
+def test_fair_shares_use_all_requested_cores_and_no_more() -> None:
     drawn = random.Random(3)
     for _ in range(1000):
         wishes = [drawn.uniform(0, 4) for _ in range(drawn.randint(1, 8))]
@@ -70,7 +70,7 @@ def test_shares_come_to_no_more_than_all_and_leave_nothing_that_somebody_wants()
         assert total == pytest.approx(min(cores, sum(wishes)))
 
 
-def test_one_loader_may_have_what_the_cores_can_run() -> None:
+def test_a_single_loader_gets_the_workers_that_the_cores_can_run() -> None:
     budget = Budget(4.0)
     assert budget.ask(16, 1.0, 0.01) == 4
     assert budget.ask(16, 0.5, 0.01) == 9  # eight would compute on four cores on average, often on fewer
@@ -79,21 +79,21 @@ def test_one_loader_may_have_what_the_cores_can_run() -> None:
     budget.close()
 
 
-def test_workers_that_wait_take_little_and_not_nothing() -> None:
+def test_waiting_workers_count_a_little() -> None:
     budget = Budget(4.0)
     assert budget.ask(20, 0.01, 0.01) == 20
     assert budget.ask(200, 0.01, 0.01) == 81
     budget.close()
 
 
-def test_everybody_may_have_one_worker() -> None:
+def test_every_loader_gets_at_least_one_worker() -> None:
     budgets = [Budget(0.5) for _ in range(3)]
     assert [budget.ask(8, 1.0, 0.01) for budget in budgets] == [1, 1, 1]
     for budget in budgets:
         budget.close()
 
 
-def test_two_loaders_come_to_a_fair_share_and_never_have_more_than_all_but_the_first_worker_of_each() -> None:
+def test_two_loaders_reach_a_fair_share_without_exceeding_the_cores() -> None:
     one, two = Budget(8.0), Budget(8.0)
     assert one.ask(16, 1.0, 0.01) == 8
     assert two.ask(16, 1.0, 0.01) == 1  # until the other has given it up
@@ -106,7 +106,7 @@ def test_two_loaders_come_to_a_fair_share_and_never_have_more_than_all_but_the_f
     assert find_runs() == []
 
 
-def test_cores_that_one_loader_does_not_want_go_to_another() -> None:
+def test_cores_that_one_loader_does_not_need_go_to_another() -> None:
     one, two = Budget(8.0), Budget(8.0)
     assert one.ask(2, 1.0, 0.01) == 2
     assert two.ask(16, 1.0, 0.01) == 6
@@ -114,7 +114,7 @@ def test_cores_that_one_loader_does_not_want_go_to_another() -> None:
     two.close()
 
 
-def test_the_share_of_a_loader_that_rests_is_free() -> None:
+def test_the_share_of_an_idle_loader_is_released() -> None:
     clock = Time()
     resting, working = Budget(8.0, claim, clock), Budget(8.0, claim, clock)
     resting.ask(8, 1.0, 0.1)
@@ -128,7 +128,7 @@ def test_the_share_of_a_loader_that_rests_is_free() -> None:
     working.close()
 
 
-def test_a_batch_that_takes_long_is_no_rest() -> None:
+def test_a_loader_with_a_slow_batch_is_not_idle() -> None:
     clock = Time()
     slow, other = Budget(8.0, claim, clock), Budget(8.0, claim, clock)
     slow.ask(4, 1.0, 30.0)
@@ -138,7 +138,7 @@ def test_a_batch_that_takes_long_is_no_rest() -> None:
     other.close()
 
 
-def test_the_share_of_a_killed_program_is_free_at_once() -> None:
+def test_the_share_of_a_killed_program_is_released_at_once() -> None:
     budget = Budget(4.0)
     with subprocess.Popen([sys.executable, "-c", CLAIMING], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
@@ -151,7 +151,7 @@ def test_the_share_of_a_killed_program_is_free_at_once() -> None:
     assert find_runs() == []
 
 
-def test_where_nothing_can_be_claimed_it_says_so_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loader_that_cannot_claim_cores_continues_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> Claim:
         raise OSError(28, "No space left on device", "/tmp")
 
@@ -164,7 +164,7 @@ def test_where_nothing_can_be_claimed_it_says_so_once_and_goes_on(caplog: pytest
     assert "No space left on device" in told
 
 
-def test_the_environment_says_how_many_cores_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_sets_the_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CORES, raising=False)
     assert cores_of_node() == usable_cores()
     monkeypatch.setenv(CORES, "2.5")
@@ -172,13 +172,13 @@ def test_the_environment_says_how_many_cores_there_are(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "inf", "nan"])
-def test_a_number_of_cores_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_an_invalid_number_of_cores_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(CORES, text)
     with pytest.raises(ValueError, match=f"TORCHLOADER_CORES must be a positive number of cores, not '{text}'"):
         cores_of_node()
 
 
-def test_a_forked_trainer_leaves_its_parents_share_alone() -> None:
+def test_a_forked_child_does_not_release_the_share_of_its_parent() -> None:
     mine, other = Budget(4.0), Budget(4.0)
     assert mine.ask(3, 1.0, 0.01) == 3
     pid = os.fork()
@@ -191,7 +191,7 @@ def test_a_forked_trainer_leaves_its_parents_share_alone() -> None:
     other.close()
 
 
-def test_cores_that_are_not_shared_are_claimed_by_nobody() -> None:
+def test_a_budget_without_sharing_claims_no_cores() -> None:
     one, two = Budget(4.0, None), Budget(4.0, None)
     assert one.ask(8, 1.0, 0.01) == two.ask(8, 1.0, 0.01) == 4
     assert find_runs() == []

@@ -1,4 +1,4 @@
-"""A workload on a run: jobs are started, given workers, paused, and outlive what happens to processes."""
+"""A workload on a run: jobs are started, resized, paused and resumed, and survive killed processes and lost nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cluster(site: Site) -> Iterator[Cluster]:
 
 
 def in_order(samples: list[int]) -> bool:
-    """Nothing lost, nothing twice, nothing before its turn."""
+    """Return whether no sample is missing, repeated or out of order."""
     return samples == list(range(len(samples)))
 
 
@@ -68,7 +68,7 @@ def test_workers_move_to_the_job_that_waits_for_data(cluster: Cluster) -> None:
     assert in_order(cluster.samples("waits"))
 
 
-def test_nodes_with_idle_cores_load_for_a_job_on_another_one(cluster: Cluster) -> None:
+def test_nodes_with_idle_cores_load_data_for_a_job_on_another_node(cluster: Cluster) -> None:
     pytest.importorskip("torch")
     job = cluster.job("job", workers=4, script=str(PROGRAMS / "tells_where.py"), arguments=["2"], iterations=100_000)
     rehearsal = ("--device", "cpu", "--cores", "2", "--rehearse", "--nodes", "2", "--mode", "1")
@@ -86,7 +86,7 @@ def test_nodes_with_idle_cores_load_for_a_job_on_another_one(cluster: Cluster) -
     assert "4 loading workers per device; some of them on node-1" in cluster.out
 
 
-def test_a_job_that_is_paused_goes_on_where_it_stopped(cluster: Cluster) -> None:
+def test_a_paused_job_continues_where_it_stopped(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 150, 0.001, 0.02), options=("--device", "cpu", "--cores", "8", "--mode", "1"))
     cluster.until_iteration("job", 5)
     assert cluster.command("pause", "job").stdout == "job is pausing\n"
@@ -100,7 +100,7 @@ def test_a_job_that_is_paused_goes_on_where_it_stopped(cluster: Cluster) -> None
     assert len(cluster.samples("job")) == 600
 
 
-def test_a_long_job_yields_to_a_short_one_and_goes_on_where_it_stopped(cluster: Cluster) -> None:
+def test_a_long_job_is_preempted_by_a_short_one_and_continues_where_it_stopped(cluster: Cluster) -> None:
     cluster.start(
         cluster.job("long", 400, 0.001, 0.02, minimum=4),
         cluster.job("short", 10, 0.001, 0.02, minimum=4, arrival=3.0),
@@ -115,7 +115,7 @@ def test_a_long_job_yields_to_a_short_one_and_goes_on_where_it_stopped(cluster: 
     assert in_order(cluster.samples("long"))
 
 
-def test_commands_that_make_no_sense_say_why(cluster: Cluster) -> None:
+def test_invalid_commands_are_refused_with_a_reason(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 100_000, 0.001, 0.01), options=("--device", "cpu", "--cores", "4", "--mode", "1"))
     cluster.until_state("job", "running")
     for words, told in (
@@ -134,7 +134,7 @@ def test_commands_that_make_no_sense_say_why(cluster: Cluster) -> None:
     assert cluster.end() == 0
 
 
-def test_jobs_are_submitted_to_a_workload_that_is_held_open(cluster: Cluster) -> None:
+def test_jobs_can_be_submitted_to_a_workload_that_is_held_open(cluster: Cluster) -> None:
     cluster.start(cluster.job("first", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
     cluster.until_state("first", "finished")
     path = cluster.site.write(cluster.job("second", 5, 0.001, 0.01), "more.toml")
@@ -146,7 +146,7 @@ def test_jobs_are_submitted_to_a_workload_that_is_held_open(cluster: Cluster) ->
     assert cluster.end() == 0
 
 
-def test_jobs_train_on_where_nobody_can_be_told_of_them(cluster: Cluster) -> None:
+def test_jobs_continue_if_stdout_is_closed(cluster: Cluster) -> None:
     path = cluster.site.write(cluster.job("job", 20, 0.001, 0.01), "jobs.toml")
     told = ("run", str(path), "--folder", str(cluster.folder), "--device", "cpu", "--cores", "8")
     run = cluster.site.run("sh", "-c", '"$@" | head -1', "sh", *TORCHLOADER, *told)
@@ -156,7 +156,7 @@ def test_jobs_train_on_where_nobody_can_be_told_of_them(cluster: Cluster) -> Non
     assert cluster.states("job")[-1] == "finished"
 
 
-def test_a_command_that_was_given_up_is_not_done_later(cluster: Cluster) -> None:
+def test_a_command_that_timed_out_is_not_executed_later(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
     cluster.until_state("job", "finished")
     path = cluster.site.write(cluster.job("late", 5, 0.001, 0.01), "more.toml")
@@ -168,7 +168,7 @@ def test_a_command_that_was_given_up_is_not_done_later(cluster: Cluster) -> None
     assert cluster.end() == 0
 
 
-def test_a_command_that_a_full_disk_prevents_says_so(cluster: Cluster) -> None:
+def test_the_error_of_a_command_about_a_full_disk_names_the_file(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
     cluster.until_state("job", "finished")
     settings = cluster.folder / "settings.json"
@@ -181,7 +181,7 @@ def test_a_command_that_a_full_disk_prevents_says_so(cluster: Cluster) -> None:
     assert cluster.err == ""
 
 
-def test_a_job_that_is_submitted_leaves_its_name_to_one_that_is_to_come(cluster: Cluster) -> None:
+def test_a_submitted_job_does_not_get_the_name_of_a_later_one(cluster: Cluster) -> None:
     cluster.start(cluster.job("late", 5, 0.001, 0.01, arrival=100_000))
     path = cluster.site.write(cluster.job("late", 5, 0.001, 0.01), "more.toml")
     cluster.until(lambda: cluster.command("status").returncode == 0)
@@ -190,7 +190,7 @@ def test_a_job_that_is_submitted_leaves_its_name_to_one_that_is_to_come(cluster:
     assert cluster.end() == 0
 
 
-def test_a_job_whose_rank_is_killed_while_it_pauses_is_paused(cluster: Cluster) -> None:
+def test_a_job_whose_rank_is_killed_during_a_pause_is_paused(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 10, 0.001, 0.01, "wait"))
     cluster.until_state("job", "running")
     cluster.until_iteration("job", 5)
@@ -203,7 +203,7 @@ def test_a_job_whose_rank_is_killed_while_it_pauses_is_paused(cluster: Cluster) 
     assert cluster.states("job")[3:] == ["pausing", "paused", "resuming", "running", "finished"]
 
 
-def test_a_program_without_a_session_runs_to_its_own_end(cluster: Cluster) -> None:
+def test_a_program_without_a_session_runs_until_it_ends(cluster: Cluster) -> None:
     # Its loading workers would give way to it.
     checks = "assert os.environ['RANK'] in '01' and os.environ['TORCHLOADER_NICE'] == '10'"
     good = cluster.site.write(f"import os, time; time.sleep(3); {checks}", "good.py")
@@ -219,7 +219,7 @@ def test_a_program_without_a_session_runs_to_its_own_end(cluster: Cluster) -> No
     assert "no such data set" in cluster.reason("bad")
 
 
-def test_without_a_workload_commands_say_so_once(site: Site) -> None:
+def test_commands_without_a_workload_report_one_error(site: Site) -> None:
     cluster = Cluster(site)
     jobs = site.write("\n".join(cluster.job(name, 5, 0.001, 0.01) for name in ("first", "second")), "jobs.toml")
     for words in (["status"], ["submit", str(jobs)]):
@@ -236,7 +236,7 @@ def test_without_a_workload_commands_say_so_once(site: Site) -> None:
         ("hang", "no rank has said anything for 8 s"),
     ],
 )
-def test_a_job_that_fails_says_why_and_the_others_go_on(cluster: Cluster, deed: str, told: str) -> None:
+def test_a_failed_job_has_a_reason_and_the_others_continue(cluster: Cluster, deed: str, told: str) -> None:
     cluster.start(
         cluster.job("bad", 50, 0.001, 0.01, deed),
         cluster.job("good", 100, 0.001, 0.02),
@@ -248,7 +248,7 @@ def test_a_job_that_fails_says_why_and_the_others_go_on(cluster: Cluster, deed: 
     assert cluster.states("good")[-1] == "finished"
 
 
-def test_a_full_disk_fails_the_job_that_writes_there(cluster: Cluster) -> None:
+def test_a_job_that_writes_to_a_full_disk_fails(cluster: Cluster) -> None:
     cluster.start(cluster.job("bad", 50, 0.001, 0.01, output_folder="/dev/full"), cluster.job("good", 20, 0.001, 0.01))
     assert cluster.end() == 1
     assert "/dev/full" in cluster.reason("bad")
@@ -258,7 +258,7 @@ def test_a_full_disk_fails_the_job_that_writes_there(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     "victim", ["job-rank0-1", "application master on", "worker on", "worker on and application master on", "master"]
 )
-def test_a_job_outlives_what_is_killed(cluster: Cluster, victim: str) -> None:
+def test_a_job_finishes_although_processes_are_killed(cluster: Cluster, victim: str) -> None:
     cluster.start(cluster.job("job", 350, 0.001, 0.02))
     cluster.until_iteration("job", 20)
     processes = cluster.processes()
@@ -278,7 +278,9 @@ def test_a_job_outlives_what_is_killed(cluster: Cluster, victim: str) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("victim", ["job-rank0-1", "application master on"])
-def test_workers_that_hang_in_the_dataset_end_after_their_rank(cluster: Cluster, victim: str, method: str) -> None:
+def test_workers_that_hang_in_the_dataset_end_when_their_rank_is_killed(
+    cluster: Cluster, victim: str, method: str
+) -> None:
     cluster.start(cluster.job("job", 5, 1000.0, 0.01, method), options=("--device", "cpu", "--cores", "8", "--hold"))
 
     def workers() -> set[psutil.Process]:
@@ -295,7 +297,7 @@ def test_workers_that_hang_in_the_dataset_end_after_their_rank(cluster: Cluster,
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_job_outlives_masters_that_are_killed_in_the_midst_of_orders(cluster: Cluster, seed: int) -> None:
+def test_a_job_finishes_although_masters_are_killed_during_commands(cluster: Cluster, seed: int) -> None:
     chance = random.Random(seed)
     cluster.start(cluster.job("job", 300, 0.001, 0.02), options=("--device", "cpu", "--cores", "8", "--mode", "1"))
     cluster.until_iteration("job", 5)
@@ -329,14 +331,14 @@ def test_later_jobs_are_submitted_although_the_submitter_is_killed(cluster: Clus
     assert cluster.states("second")[-1] == "finished"
 
 
-def test_the_log_leads_to_the_same_records(cluster: Cluster) -> None:
+def test_replaying_the_log_gives_the_final_records(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 20, 0.001, 0.01))
     assert cluster.end() == 0
     record = replay(cluster.folder / "events.jsonl")["job"]
     assert (record.state, record.progress) == ("finished", 20)
 
 
-def test_a_run_that_was_ended_goes_on_in_the_same_folder(cluster: Cluster) -> None:
+def test_an_interrupted_run_can_be_continued_in_the_same_folder(cluster: Cluster) -> None:
     job = cluster.job("job", 200, 0.001, 0.02)
     cluster.start(job)
     cluster.until_iteration("job", 10)
@@ -351,7 +353,7 @@ def test_a_run_that_was_ended_goes_on_in_the_same_folder(cluster: Cluster) -> No
     assert sorted(set(cluster.samples("job"))) == list(range(800))
 
 
-def test_jobs_of_a_lost_node_go_on_elsewhere_or_say_what_is_lacking(cluster: Cluster) -> None:
+def test_jobs_of_a_lost_node_continue_on_others_or_fail_with_a_reason(cluster: Cluster) -> None:
     options = ("--device", "cpu", "--rehearse", "--nodes", "2", "--cores", "4", "--mode", "1")
     cluster.start(
         cluster.job("stays", 100, 0.001, 0.02, devices={"node-0": [0]}, maximum=1),
@@ -373,7 +375,7 @@ def test_jobs_of_a_lost_node_go_on_elsewhere_or_say_what_is_lacking(cluster: Clu
     assert "it needs 2 nodes; the run has 1 node (node-0 with 4 devices)" in cluster.reason("wide")
 
 
-def test_a_paused_job_whose_node_is_lost_is_resumed_elsewhere(cluster: Cluster) -> None:
+def test_a_paused_job_whose_node_is_lost_is_resumed_on_another_node(cluster: Cluster) -> None:
     cluster.start(
         cluster.job("job", 400, 0.001, 0.01, devices={"node-1": [0]}),
         cluster.job("other", 10, 0.001, 0.01, "wait", devices={"node-0": [1]}),
@@ -391,7 +393,7 @@ def test_a_paused_job_whose_node_is_lost_is_resumed_elsewhere(cluster: Cluster) 
     assert cluster.samples("job") == list(range(1600))
 
 
-def test_a_job_that_needs_more_than_the_nodes_have_says_what_it_needs(cluster: Cluster) -> None:
+def test_a_job_that_needs_more_than_the_nodes_have_fails_with_its_needs(cluster: Cluster) -> None:
     cluster.start(
         cluster.job("elsewhere", 5, 0.001, 0.01, devices={"d3093": [0]}),
         cluster.job("wide", 5, 0.001, 0.01, devices=[[0], [0]]),
@@ -404,7 +406,7 @@ def test_a_job_that_needs_more_than_the_nodes_have_says_what_it_needs(cluster: C
     assert cluster.states("here")[-1] == "finished"
 
 
-def test_a_profile_tells_how_fast_a_job_is_with_how_many_workers(cluster: Cluster) -> None:
+def test_a_profile_measures_the_speed_of_a_job_by_the_number_of_workers(cluster: Cluster) -> None:
     path = cluster.site.write(cluster.job("job", 100_000, 0.02, 0.01), "jobs.toml")
     told = ("--device", "cpu", "--workers", "1", "4", "--seconds", "2", "--out", "profile.json", "--plot", "curve.svg")
     done = cluster.site.run(*TORCHLOADER, "profile", str(path), *told)
@@ -423,7 +425,9 @@ def test_a_profile_tells_how_fast_a_job_is_with_how_many_workers(cluster: Cluste
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL])
-def test_a_profile_that_is_ended_leaves_nothing(cluster: Cluster, wait_until: WaitUntil, number: int) -> None:
+def test_an_interrupted_profile_leaves_no_processes_and_files(
+    cluster: Cluster, wait_until: WaitUntil, number: int
+) -> None:
     path = cluster.site.write(cluster.job("job", 100_000, 0.001, 0.01), "jobs.toml")
     told = ("--device", "cpu", "--workers", "1", "2", "--seconds", "1")
     temporary = cluster.site.folder / "temporary"
@@ -440,7 +444,7 @@ def test_a_profile_that_is_ended_leaves_nothing(cluster: Cluster, wait_until: Wa
     assert not list(temporary.iterdir())
 
 
-def test_a_profile_goes_on_under_nohup_when_its_terminal_is_closed(cluster: Cluster) -> None:
+def test_a_profile_under_nohup_continues_after_sighup(cluster: Cluster) -> None:
     path = cluster.site.write(cluster.job("job", 100_000, 0.001, 0.01), "jobs.toml")
     told = ("--device", "cpu", "--workers", "1", "2", "--seconds", "1")
     profile = cluster.site.start("nohup", *TORCHLOADER, "profile", str(path), *told)
@@ -453,7 +457,7 @@ def test_a_profile_goes_on_under_nohup_when_its_terminal_is_closed(cluster: Clus
     assert "<- enough" in out
 
 
-def test_a_profile_of_a_job_that_fails_says_why(cluster: Cluster) -> None:
+def test_a_profile_of_a_failed_job_reports_the_reason(cluster: Cluster) -> None:
     path = cluster.site.write(cluster.job("job", 50, 0.001, 0.01, "crash"), "jobs.toml")
     done = cluster.site.run(*TORCHLOADER, "profile", str(path), "--device", "cpu", "--workers", "1")
     assert (done.returncode, done.stdout) == (1, "")

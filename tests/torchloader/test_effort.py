@@ -11,7 +11,7 @@ from torchloader.loader.effort import Effort, Meter
 from torchloader.loader.look import Look
 
 
-def test_computing_is_cpu_time_and_sleeping_is_none() -> None:
+def test_computing_uses_cpu_time_and_sleeping_does_not() -> None:
     meter = Meter()
     start = meter.now()
     end = time.thread_time() + 0.02
@@ -26,7 +26,7 @@ def test_computing_is_cpu_time_and_sleeping_is_none() -> None:
     assert slept.cpu < 0.02
 
 
-def test_a_kernel_that_does_not_account_for_delays_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_delay_is_zero_if_the_kernel_does_not_account_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(path: str, flags: int) -> int:
         raise FileNotFoundError(path)
 
@@ -39,7 +39,7 @@ def test_the_effort_of_a_batch_excludes_the_wait_for_a_core() -> None:
     assert Effort(3.0, 2.0, 1.5).alone == 2.0  # several threads computed
 
 
-def test_busy_workers_are_batches_per_second_times_the_seconds_of_each() -> None:
+def test_the_number_of_busy_workers_is_the_rate_times_the_time_of_a_batch() -> None:
     look = Look(4, 100, 0.0, 2.0, made=100, effort=Effort(5.0, 1.0, 1.0))
     assert look.rate == 50
     assert look.busy == pytest.approx(2.5)
@@ -55,7 +55,7 @@ def test_busy_workers_are_batches_per_second_times_the_seconds_of_each() -> None
         (9.9, 0.1, 10.0, 2.5, 4, 3.2),  # on which the trainer computes, too
     ],
 )
-def test_the_demand_for_workers(
+def test_the_demand_for_workers_is_limited_by_the_cores(
     waited: float, computed: float, cpu: float, trainer: float, cores: float, demand: float
 ) -> None:
     look = Look(1, 100, waited, computed, trainer, 100, Effort(10.0, cpu, 0.0))

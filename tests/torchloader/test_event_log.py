@@ -1,4 +1,4 @@
-"""The event log: what happened is written before it counts, and read again gives the same records."""
+"""The event log: events are written before they take effect, and replaying them gives the same records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_events_are_lines_of_json(tmp_path: Path) -> None:
     }
 
 
-def test_a_log_that_is_opened_again_goes_on(tmp_path: Path) -> None:
+def test_a_log_can_be_opened_again_and_continued(tmp_path: Path) -> None:
     with EventLog(tmp_path / "events") as log:
         log.records.submit(SPEC, now=0)
     with EventLog(tmp_path / "events") as log:
@@ -65,7 +65,7 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, max_size=40))
-def test_the_replayed_records_are_the_live_ones(done: list[tuple[int, int, dict[str, object]]]) -> None:
+def test_the_replayed_records_equal_the_live_ones(done: list[tuple[int, int, dict[str, object]]]) -> None:
     with tempfile.TemporaryDirectory() as folder, EventLog(Path(folder) / "events") as log:
         for time, (which, choice, details) in enumerate(done):
             name = f"job{which}"
@@ -80,7 +80,7 @@ def test_the_replayed_records_are_the_live_ones(done: list[tuple[int, int, dict[
         assert list(again) == list(log.records)
 
 
-def test_a_torn_last_line_is_dropped_with_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_incomplete_last_line_is_dropped_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "events"
     with EventLog(path) as log:
         log.records.submit(SPEC, now=0)
@@ -107,7 +107,9 @@ def test_a_torn_last_line_is_dropped_with_a_word(tmp_path: Path, caplog: pytest.
         ({"time": None}, "float"),
     ],
 )
-def test_a_line_that_cannot_be_next_is_named(tmp_path: Path, change: dict[str, object], says: str) -> None:
+def test_the_error_about_an_inconsistent_event_has_its_line(
+    tmp_path: Path, change: dict[str, object], says: str
+) -> None:
     path = tmp_path / "events"
     with EventLog(path) as log:
         log.records.submit(SPEC, now=0)
@@ -125,7 +127,7 @@ def test_a_line_that_cannot_be_next_is_named(tmp_path: Path, change: dict[str, o
         replay(path)
 
 
-def test_a_line_that_is_no_event_is_named(tmp_path: Path) -> None:
+def test_the_error_about_a_malformed_line_has_its_number(tmp_path: Path) -> None:
     (tmp_path / "events").write_text("nonsense\n")
     with pytest.raises(LogError, match=r"events, line 1: .*malformed"), EventLog(tmp_path / "events"):
         pass
@@ -136,7 +138,7 @@ def test_two_masters_cannot_write_the_same_log(tmp_path: Path) -> None:
         EventLog(tmp_path / "events")
 
 
-def test_a_log_that_cannot_be_written_is_named_and_stays_whole(tmp_path: Path) -> None:
+def test_the_error_about_a_failed_write_names_the_log_which_stays_intact(tmp_path: Path) -> None:
     path = tmp_path / "events"
     with EventLog(path) as log:
         log.records.submit(SPEC, now=0)
@@ -150,7 +152,7 @@ def test_a_log_that_cannot_be_written_is_named_and_stays_whole(tmp_path: Path) -
     assert path.read_bytes() == before
 
 
-def test_an_event_that_cannot_be_written_does_not_happen() -> None:
+def test_an_event_that_cannot_be_written_has_no_effect() -> None:
     def full(event: object) -> None:
         raise OSError("disk full")
 
@@ -160,7 +162,7 @@ def test_an_event_that_cannot_be_written_does_not_happen() -> None:
     assert dict(records) == {}
 
 
-def test_a_state_cannot_be_left_for_any_other() -> None:
+def test_invalid_changes_of_state_are_refused() -> None:
     records = Records()
     records.submit(SPEC, now=0)
     with pytest.raises(ValueError, match="queued may change to cancelled, failed, starting, not running"):
@@ -180,5 +182,5 @@ def test_a_job_that_ends_returns_its_devices_and_cores() -> None:
     assert (records["a"].workers, records["a"].placement, records["a"].progress) == (0, {}, 100)
 
 
-def test_the_line_of_an_event_ends_it() -> None:
+def test_the_line_of_an_event_ends_with_a_newline() -> None:
     assert encoded(Records().submit(SPEC, now=0)).endswith(b"}\n")

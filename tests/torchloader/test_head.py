@@ -1,4 +1,4 @@
-"""The head of a running cluster starts a worker on each node."""
+"""The head of a running cluster, which starts a worker on each node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_node_that_is_lost_before_its_worker_runs_is_left_out(site: Site) -> N
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_full_disk_below_the_folder_of_the_run_is_told_by_the_file(site: Site) -> None:
+def test_the_error_about_a_full_disk_names_the_file_in_the_folder_of_the_run(site: Site) -> None:
     program = """
     import os, sys
     from pathlib import Path

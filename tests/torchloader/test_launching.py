@@ -14,7 +14,7 @@ from torchloader.service.settings import Settings
 NODES = {name: Joined(name, "", f"10.0.0.{number}", 4, (0, 1), 0, {}) for number, name in enumerate(["a", "b"])}
 
 
-def test_the_ranks_of_all_nodes_meet_at_the_same_place() -> None:
+def test_the_ranks_of_all_nodes_have_the_same_master_address_and_port() -> None:
     spec = spec_of(Job("job", 8, 4, "out", Devices(anywhere=3), script="train.py"), 3)
     record = replace(Application(spec), placement={"b": (0, 1), "a": (1,)}, workers=2, starts=5)
     orders = launches(record, NODES, Settings(".", 0.0, device="cuda"))

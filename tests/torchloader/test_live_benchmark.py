@@ -1,4 +1,4 @@
-"""The benchmark that trains for real leaves nothing, as nobody waits for its end who has seen enough."""
+"""The benchmark that runs real training, which users may interrupt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIVE = Path(__file__).parents[2] / "benchmarks" / "torchloader" / "live.py"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_it_ends_its_run_and_removes_its_folders(site: Site, number: signal.Signals) -> None:
+def test_an_interrupted_benchmark_ends_its_run_and_removes_its_folders(site: Site, number: signal.Signals) -> None:
     scratch = site.folder / "scratch"
     scratch.mkdir()
     live = site.start(sys.executable, LIVE, "mix", env={"TMPDIR": str(scratch)})

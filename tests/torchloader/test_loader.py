@@ -1,4 +1,4 @@
-"""The elastic loader: the same batches from any number of workers, whatever happens to them."""
+"""The elastic loader: it gives the same batches with any number of workers, also if workers are killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Samples = list[tuple[int, float, float]]
 
 
 def together(samples: Samples) -> Samples:
-    """A batch as it is, without PyTorch."""
+    """Return the samples of a batch unchanged, without PyTorch."""
     return samples
 
 
@@ -61,7 +61,7 @@ def all_indices_of(batches: Any) -> list[int]:
 
 
 def kill_a_worker(loader: ElasticDataLoader, which: int) -> None:
-    """The hard way, one of those that are ready."""
+    """Kill one of the ready workers with SIGKILL."""
     pids = [
         pid_of(worker.process) for worker in list(loader._crew._workers.values()) if worker.ready and worker.process
     ]
@@ -78,7 +78,7 @@ UNDISTURBED = list(loader_of(Noisy(LENGTH), shuffle=True))
 
 @pytest.fixture(scope="module")
 def elastic() -> Iterator[ElasticDataLoader]:
-    """One loader for many epochs: its workers stay."""
+    """One loader for many epochs, whose workers are kept."""
     with loader_of(Noisy(LENGTH), shuffle=True, num_workers=2) as loader:
         yield loader
 
@@ -96,7 +96,7 @@ SCHEDULES = st.dictionaries(st.integers(0, len(UNDISTURBED) - 1), DEEDS, max_siz
 @pytest.mark.long
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedule=SCHEDULES)
-def test_no_schedule_of_resizes_and_kills_changes_a_batch(
+def test_resizes_and_kills_do_not_change_batches(
     elastic: ElasticDataLoader, schedule: dict[int, tuple[str, int]]
 ) -> None:
     elastic.set_epoch(0)
@@ -130,7 +130,7 @@ def test_a_resize_does_not_wait_for_the_new_workers(dataset: Noisy, options: dic
         assert loader.counters.workers == 0  # they are opening the data set still
 
 
-def test_workers_that_are_there_begin_to_load_at_iter() -> None:
+def test_existing_workers_begin_to_load_at_iter() -> None:
     with loader_of(Noisy(LENGTH), num_workers=1, shuffle=True) as loader:
         assert list(loader) == UNDISTURBED
         loader.set_epoch(0)
@@ -142,7 +142,7 @@ def test_workers_that_are_there_begin_to_load_at_iter() -> None:
         assert list(batches) == UNDISTURBED
 
 
-def test_the_depth_is_of_batches_and_of_nothing_else_that_workers_send() -> None:
+def test_the_depth_counts_batches_only() -> None:
     with loader_of(Noisy(LENGTH), num_workers=1, shuffle=True) as loader:
         batches = iter(loader)
         depths = []
@@ -154,7 +154,7 @@ def test_the_depth_is_of_batches_and_of_nothing_else_that_workers_send() -> None
         assert list(batches) == UNDISTURBED
 
 
-def test_an_exception_of_the_sampler_comes_with_the_first_batch() -> None:
+def test_an_exception_of_the_sampler_is_raised_for_the_first_batch() -> None:
     def broken() -> Iterator[int]:
         raise OSError("no samples")
         yield 0
@@ -169,7 +169,7 @@ def test_an_exception_of_the_sampler_comes_with_the_first_batch() -> None:
             next(batches)
 
 
-def test_workers_that_leave_are_gone() -> None:
+def test_resize_ends_surplus_workers() -> None:
     with loader_of(Noisy(40_000, latency=0.001), num_workers=3) as loader:
         batches = iter(loader)
         while loader.counters.workers < 3:
@@ -179,7 +179,7 @@ def test_workers_that_leave_are_gone() -> None:
         assert indices_of([next(batches)]) != []
 
 
-def test_each_epoch_is_another_one_and_can_be_had_again() -> None:
+def test_each_epoch_has_another_order_and_can_be_repeated() -> None:
     loader = loader_of(Noisy(20), shuffle=True)
     first, second = list(loader), list(loader)
     assert first != second
@@ -189,7 +189,7 @@ def test_each_epoch_is_another_one_and_can_be_had_again() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 3), (2, 1)])
-def test_an_epoch_is_continued_in_its_middle_by_any_number_of_workers(before: int, after: int) -> None:
+def test_any_number_of_workers_can_continue_an_epoch(before: int, after: int) -> None:
     with loader_of(Noisy(LENGTH), shuffle=True, num_workers=before) as loader:
         batches = iter(loader)
         begun = [next(batches) for _ in range(11)]
@@ -200,7 +200,7 @@ def test_an_epoch_is_continued_in_its_middle_by_any_number_of_workers(before: in
         assert len(list(other)) == len(UNDISTURBED)  # the epoch after it is whole
 
 
-def test_a_state_after_an_epoch_is_the_beginning_of_the_next() -> None:
+def test_a_state_after_an_epoch_is_that_of_the_beginning_of_the_next() -> None:
     loader, other = loader_of(Noisy(20), shuffle=True), loader_of(Noisy(20), shuffle=True)
     list(loader)
     other.load_state_dict(loader.state_dict())
@@ -237,7 +237,7 @@ def test_ranks_share_an_epoch(length: int, batch: int, ranks: int, drop: bool, e
         assert len(samples) - length < ranks
 
 
-def test_more_ranks_continue_what_fewer_began() -> None:
+def test_another_number_of_ranks_can_continue_an_epoch() -> None:
     begun = []
     for rank in range(2):
         loader = loader_of(Noisy(48), 6, shuffle=True, rank=rank, world_size=2)
@@ -252,30 +252,30 @@ def test_more_ranks_continue_what_fewer_began() -> None:
 
 
 class Drawn:
-    """A sampler with random numbers of its own making, which may go on for ever."""
+    """A sampler that draws random numbers without end."""
 
     def __iter__(self) -> Iterator[int]:
         while True:
             yield random.randrange(50)
 
 
-def test_a_sampler_decides_the_order_and_seed_and_epoch_what_it_draws() -> None:
+def test_the_random_numbers_of_a_sampler_depend_on_seed_and_epoch() -> None:
     batches = iter(loader_of(Noisy(50), sampler=Drawn()))
     again = iter(loader_of(Noisy(50), sampler=Drawn(), num_workers=1))
     assert [next(batches) for _ in range(100)] == [next(again) for _ in range(100)]
 
 
-def test_a_batch_sampler_decides_the_batches() -> None:
+def test_a_batch_sampler_determines_the_batches() -> None:
     loader = loader_of(ByKey(), 1, batch_sampler=[["a", "b"], ["c"]])
     assert len(loader) == 2
     assert [[key for key, _ in batch] for batch in loader] == [["a", "b"], ["c"]]
 
 
-def test_samples_without_batches() -> None:
+def test_samples_can_be_loaded_without_batches() -> None:
     assert [sample[0] for sample in loader_of(Noisy(5), None, num_workers=1)] == list(range(5))
 
 
-def test_two_iterations_at_the_same_time() -> None:
+def test_two_iterations_at_the_same_time_have_the_same_batches() -> None:
     with loader_of(Noisy(40), num_workers=2) as loader:
         assert all(indices_of([one]) == indices_of([other]) for one, other in zip(loader, loader, strict=True))
 
@@ -285,7 +285,7 @@ def seen(batches: Any) -> set[Any]:
 
 
 def grow_to(loader: ElasticDataLoader, workers: int, batches: Iterator[Any]) -> list[Any]:
-    """The batches that come until so many workers take them."""
+    """Resize the loader, and return the batches that are given until the workers have started."""
     loader.resize(workers)
     given = []
     while loader.counters.workers != workers:
@@ -294,7 +294,7 @@ def grow_to(loader: ElasticDataLoader, workers: int, batches: Iterator[Any]) -> 
 
 
 @pytest.mark.parametrize("at_first", [1, 2])
-def test_all_workers_of_an_epoch_have_the_dataset_as_it_was_at_its_beginning(at_first: int) -> None:
+def test_all_workers_of_an_epoch_have_the_dataset_of_its_beginning(at_first: int) -> None:
     dataset = Changing(40_000, latency=0.001)
     with loader_of(dataset, num_workers=at_first) as loader:
         batches = iter(loader)
@@ -308,7 +308,7 @@ def test_all_workers_of_an_epoch_have_the_dataset_as_it_was_at_its_beginning(at_
         assert seen(next(iter(loader)) for _ in range(3)) == {2}
 
 
-def test_two_iterations_at_the_same_time_have_each_its_dataset() -> None:
+def test_two_iterations_at_the_same_time_have_the_datasets_of_their_beginnings() -> None:
     dataset = Changing(40)
     with loader_of(dataset, num_workers=2, multiprocessing_context="spawn") as loader:
         one = iter(loader)
@@ -319,7 +319,7 @@ def test_two_iterations_at_the_same_time_have_each_its_dataset() -> None:
     assert seen(second for _, second in pairs) == {1}
 
 
-def test_workers_of_an_epoch_that_began_without_any_have_the_dataset() -> None:
+def test_workers_added_to_an_epoch_without_workers_have_its_dataset() -> None:
     dataset = Changing(40_000, latency=0.001)
     with loader_of(dataset, num_workers=0) as loader:
         dataset.content = 1
@@ -328,7 +328,7 @@ def test_workers_of_an_epoch_that_began_without_any_have_the_dataset() -> None:
         assert seen([next(batches) for _ in range(20)]) == {1}
 
 
-def test_a_worker_begins_anew_with_a_dataset_that_has_changed() -> None:
+def test_the_start_function_of_a_worker_is_called_again_for_a_changed_dataset() -> None:
     dataset = Counting(8)
     options = {"worker_init_fn": count_call, "multiprocessing_context": "spawn"}
     with loader_of(dataset, num_workers=1, **options) as loader:
@@ -337,7 +337,7 @@ def test_a_worker_begins_anew_with_a_dataset_that_has_changed() -> None:
         assert seen(loader) == {2}
 
 
-def test_an_epoch_is_as_long_as_the_dataset_at_its_beginning() -> None:
+def test_an_epoch_has_the_length_of_the_dataset_at_its_beginning() -> None:
     dataset = Noisy(8)
     with loader_of(dataset, num_workers=1) as loader:
         batches = iter(loader)
@@ -346,7 +346,7 @@ def test_an_epoch_is_as_long_as_the_dataset_at_its_beginning() -> None:
         assert len(list(loader)) == len(loader) == 3
 
 
-def test_workers_that_start_late_have_what_the_dataset_shared() -> None:
+def test_workers_that_start_late_have_the_shared_objects_of_the_dataset() -> None:
     dataset = Asking(40_000, latency=0.001)
     dataset.queue = Queue()
     dataset.queue.put("one")
@@ -359,7 +359,7 @@ def test_workers_that_start_late_have_what_the_dataset_shared() -> None:
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_workers_that_start_late_have_the_dataset_s_tensors(is_shared: bool) -> None:
+def test_workers_that_start_late_have_the_tensors_of_the_dataset(is_shared: bool) -> None:
     torch = pytest.importorskip("torch")
     dataset = Holding(40_000, latency=0.001)
     dataset.content = torch.ones(1000)
@@ -372,7 +372,7 @@ def test_workers_that_start_late_have_the_dataset_s_tensors(is_shared: bool) -> 
         assert seen(next(iter(loader)) for _ in range(3)) == {1000.0}
 
 
-def test_an_iteration_that_is_left_does_not_disturb_the_next() -> None:
+def test_an_abandoned_iteration_does_not_affect_the_next() -> None:
     with loader_of(Noisy(LENGTH), shuffle=True, num_workers=2) as loader:
         for _ in loader:
             break
@@ -380,13 +380,13 @@ def test_an_iteration_that_is_left_does_not_disturb_the_next() -> None:
         assert list(loader) == UNDISTURBED
 
 
-def test_any_number_of_iterations_may_be_left() -> None:
+def test_many_iterations_can_be_abandoned() -> None:
     with loader_of(Noisy(LENGTH, latency=0.005), num_workers=2, timeout=30) as loader:
         for _ in range(20):
             assert indices_of([next(iter(loader))]) == [[0, 1, 2, 3]]
 
 
-def test_loading_here_leaves_the_program_its_random_numbers() -> None:
+def test_loading_without_workers_does_not_change_the_random_state_of_the_program() -> None:
     random.seed(5)
     np.random.seed(5)
     expected = random.random(), np.random.rand()
@@ -397,7 +397,7 @@ def test_loading_here_leaves_the_program_its_random_numbers() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_exception_of_the_dataset_comes_in_place_of_its_batch(workers: int) -> None:
+def test_an_exception_of_the_dataset_is_raised_in_place_of_its_batch(workers: int) -> None:
     with loader_of(Failing(20), num_workers=workers) as loader:
         batches = iter(loader)
         assert indices_of([next(batches)]) == [[0, 1, 2, 3]]
@@ -419,7 +419,7 @@ def test_a_dataset_that_raises_stop_iteration_does_not_end_the_epoch(workers: in
 
 
 def the_error_at_the_second_batch(dataset: Any) -> RuntimeError:
-    """That of a loader whose other batches are all given."""
+    """Return the error for the second batch of a loader, whose other batches are given."""
     # A worker that is forked has what libraries such as tblib made of pickle in this process, and sends more errors.
     options: dict[str, Any] = {"num_workers": 2, "timeout": 60, "multiprocessing_context": "spawn"}
     with loader_of(dataset, **options) as loader:
@@ -431,18 +431,18 @@ def the_error_at_the_second_batch(dataset: Any) -> RuntimeError:
     return caught.value
 
 
-def test_an_error_that_cannot_be_rebuilt_is_told_in_its_place() -> None:
+def test_an_error_that_cannot_be_unpickled_is_raised_as_a_runtime_error() -> None:
     error = the_error_at_the_second_batch(FailingInTwoArguments(20))
     assert "TwoArguments: 7 of 20 (this error cannot be rebuilt: TypeError: " in str(error)
     assert "in __getitem__" in error.__notes__[0]
 
 
-def test_a_sample_that_cannot_be_rebuilt_is_an_error_in_its_place() -> None:
+def test_a_sample_that_cannot_be_unpickled_is_an_error_in_its_place() -> None:
     error = the_error_at_the_second_batch(HoldingUnrebuildable(20))
     assert str(error) == ("what a loading worker made cannot be rebuilt: LookupError: such a sample is not rebuilt")
 
 
-def test_a_sample_that_ends_its_worker_is_named() -> None:
+def test_the_error_names_the_samples_of_a_batch_that_ends_its_workers() -> None:
     with loader_of(Deadly(20), num_workers=2) as loader, pytest.raises(LoadingError) as caught:
         list(loader)
     assert str(caught.value) == (
@@ -450,7 +450,7 @@ def test_a_sample_that_ends_its_worker_is_named() -> None:
     )
 
 
-def test_the_next_epoch_is_loaded_though_workers_ended_in_the_last_one(tmp_path: Path) -> None:
+def test_the_next_epoch_is_loaded_after_workers_ended_in_the_last_one(tmp_path: Path) -> None:
     deadly = tmp_path / "deadly"
     deadly.touch()
     with loader_of(DeadlyOnce(20, str(deadly)), num_workers=2, timeout=60) as loader:
@@ -463,7 +463,7 @@ def test_the_next_epoch_is_loaded_though_workers_ended_in_the_last_one(tmp_path:
             next(batches)
 
 
-def test_the_next_epoch_is_loaded_though_workers_could_not_begin_in_the_last_one(tmp_path: Path) -> None:
+def test_the_next_epoch_is_loaded_after_workers_could_not_start_in_the_last_one(tmp_path: Path) -> None:
     lacking = tmp_path / "settings"
 
     def begin(worker: int) -> None:
@@ -476,7 +476,7 @@ def test_the_next_epoch_is_loaded_though_workers_could_not_begin_in_the_last_one
         assert all_indices_of(loader) == list(range(20))
 
 
-def test_a_dataset_that_cannot_be_sent_is_an_error() -> None:
+def test_a_dataset_that_workers_cannot_unpickle_is_an_error() -> None:
     with (
         loader_of(Unreadable(20), num_workers=2, multiprocessing_context="spawn") as loader,
         pytest.raises(RuntimeError, match="the file of this dataset is not there"),
@@ -484,7 +484,7 @@ def test_a_dataset_that_cannot_be_sent_is_an_error() -> None:
         list(loader)
 
 
-def test_a_dataset_that_cannot_be_sent_is_an_error_in_words() -> None:
+def test_an_error_of_unpickling_the_dataset_that_cannot_be_unpickled_is_reported() -> None:
     with (
         loader_of(UnreadableInTwoArguments(20), num_workers=1, timeout=60, multiprocessing_context="spawn") as loader,
         pytest.raises(RuntimeError, match=r"TwoArguments: 1 of 2 \(this error cannot be rebuilt"),
@@ -492,7 +492,7 @@ def test_a_dataset_that_cannot_be_sent_is_an_error_in_words() -> None:
         list(loader)
 
 
-def test_no_batch_in_time_is_an_error() -> None:
+def test_a_batch_that_is_not_made_in_time_is_a_timeout_error() -> None:
     with (
         loader_of(Noisy(8, latency=30.0), num_workers=1, timeout=0.3) as loader,
         pytest.raises(TimeoutError, match=r"no batch in 0.3 s"),
@@ -500,14 +500,14 @@ def test_no_batch_in_time_is_an_error() -> None:
         list(loader)
 
 
-def test_auto_finds_workers_for_a_trainer_that_would_wait() -> None:
+def test_auto_adds_workers_for_a_waiting_trainer() -> None:
     with loader_of(Noisy(1600, latency=0.002), num_workers="auto", max_workers=12) as loader:
         for _ in loader:
             time.sleep(0.002)
         assert 3 <= loader.workers <= 12  # four would do on a quiet machine
 
 
-def test_auto_takes_no_more_workers_than_are_enough() -> None:
+def test_auto_does_not_use_more_workers_than_are_needed() -> None:
     with loader_of(Noisy(400), num_workers="auto") as loader:
         for _ in loader:
             time.sleep(0.005)
@@ -529,7 +529,7 @@ def test_auto_takes_no_more_workers_than_are_enough() -> None:
         ({"num_workers": "auto", "max_workers": -1}, "max_workers must be at least 1, not -1"),
     ],
 )
-def test_arguments_that_make_no_sense(options: dict[str, Any], told: str) -> None:
+def test_invalid_values_of_arguments_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         ElasticDataLoader(Noisy(8), **options)
 
@@ -548,12 +548,12 @@ def test_arguments_that_make_no_sense(options: dict[str, Any], told: str) -> Non
         ({"batch_sampler": 5}, "batch_sampler must give one index or batch of indices after another, not 5"),
     ],
 )
-def test_arguments_of_a_wrong_kind(options: dict[str, Any], told: str) -> None:
+def test_arguments_of_a_wrong_type_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(TypeError, match=told):
         ElasticDataLoader(Noisy(8), **options)
 
 
-def test_numbers_of_numpy_are_whole_numbers() -> None:
+def test_integers_of_numpy_are_accepted() -> None:
     loader = loader_of(Noisy(LENGTH), np.int64(4), shuffle=True, seed=np.int64(1))
     loader.set_epoch(np.int64(0))
     assert list(loader) == UNDISTURBED
@@ -568,16 +568,16 @@ def test_a_position_before_the_epoch_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("sampler", "given"), [(np.array([3, 1, 2]), [[3, 1, 2]]), ([], [])])
-def test_a_sampler_may_be_an_array_or_empty(sampler: Any, given: list[list[int]]) -> None:
+def test_a_sampler_can_be_an_array_or_empty(sampler: Any, given: list[list[int]]) -> None:
     assert [[key for key, _ in batch] for batch in loader_of(ByKey(), sampler=sampler)] == given
 
 
-def test_an_iterator_is_refused_as_it_begins_only_once() -> None:
+def test_an_iterator_is_refused_as_a_dataset() -> None:
     with pytest.raises(TypeError, match=r"list_iterator is no dataset: .*an __iter__\(\) that begins anew each time"):
         ElasticDataLoader(iter([1, 2]))
 
 
-def test_a_loader_has_the_attributes_of_pytorchs() -> None:
+def test_a_loader_has_the_attributes_of_a_pytorch_loader() -> None:
     data = pytest.importorskip("torch.utils.data")
     asked = {"num_workers": 0, "timeout": 9, "worker_init_fn": print, "drop_last": True, "persistent_workers": False}
     options = inspect.signature(data.DataLoader).parameters.keys() - {"shuffle"}
@@ -586,7 +586,7 @@ def test_a_loader_has_the_attributes_of_pytorchs() -> None:
     assert {name: getattr(told, name) for name in asked} == asked
 
 
-def test_a_closed_loader_says_so() -> None:
+def test_a_closed_loader_raises_an_error() -> None:
     loader = loader_of(Noisy(8), num_workers=1)
     loader.close()
     with pytest.raises(ValueError, match="the loader is closed"):
@@ -596,7 +596,7 @@ def test_a_closed_loader_says_so() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_iterator_of_a_closed_loader_says_so(workers: int) -> None:
+def test_an_iterator_of_a_closed_loader_raises_an_error(workers: int) -> None:
     loader = loader_of(Noisy(200), num_workers=workers)
     batches = iter(loader)
     next(batches)
@@ -670,7 +670,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_loader_in_place_of_pytorch_s(site: Site) -> None:
+def test_a_loader_gives_the_same_batches_as_a_pytorch_loader(site: Site) -> None:
     pytest.importorskip("torch")
     done = site.python(WITH_TORCH)
     assert done.stdout == "equal\n", done.stderr

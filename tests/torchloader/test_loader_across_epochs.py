@@ -1,4 +1,4 @@
-"""Workers that begin with the next epoch before its iter(), with prefetch_epochs=True: no batch becomes another one."""
+"""Workers that begin with the next epoch before its iter(), with prefetch_epochs=True: the batches are the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EPOCHS = [list(ALONE) for _ in range(6)]
 
 
 def wait_for(batches: int, loader: ElasticDataLoader) -> None:
-    """Until so many lie ready."""
+    """Wait until this number of batches is ready."""
     deadline = time.monotonic() + 20
     while loader.counters.depth < batches and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -46,7 +46,7 @@ def test_batches_of_the_next_epoch_are_made_before_its_iter(context: str) -> Non
             assert loader.state_dict()["epoch"] == epoch + 1
 
 
-def test_nothing_is_made_ahead_where_it_is_not_asked_for() -> None:
+def test_no_batches_of_the_next_epoch_are_made_without_prefetch_epochs() -> None:
     with loader_of(Noisy(LENGTH), prefetch_epochs=False) as loader:
         assert list(loader) == EPOCHS[0]
         assert loader._crew._live == set()
@@ -74,7 +74,7 @@ def kill_one(loader: ElasticDataLoader) -> None:
     ],
     ids=["set_epoch", "again", "no workers", "more workers", "kill", "a look", "looks", "state"],
 )
-def test_two_epochs_are_exact_with_anything_between_them(
+def test_the_next_epoch_is_exact_after_any_operation_between_epochs(
     between: Callable[[ElasticDataLoader], Any], following: Any
 ) -> None:
     with loader_of(Noisy(LENGTH)) as loader:
@@ -86,7 +86,7 @@ def test_two_epochs_are_exact_with_anything_between_them(
         assert list(loader) == EPOCHS[3]
 
 
-def test_an_epoch_that_is_left_in_its_last_batches() -> None:
+def test_an_epoch_can_be_abandoned_near_its_end() -> None:
     with loader_of(Noisy(LENGTH)) as loader:
         for epoch in range(3):
             batches = iter(loader)
@@ -102,14 +102,14 @@ def test_changes_of_a_pickled_dataset_are_in_the_next_epoch() -> None:
         assert len(list(loader)) == 30
 
 
-def test_another_seed() -> None:
+def test_a_loaded_state_with_another_seed_is_used() -> None:
     with loader_of(Noisy(LENGTH), seed=None) as loader:
         list(loader)
         loader.load_state_dict({"version": 1, "seed": 1, "epoch": 1, "position": 0})
         assert list(loader) == EPOCHS[1]
 
 
-def test_ranks_have_their_parts() -> None:
+def test_each_rank_has_its_part() -> None:
     place = {"rank": 1, "world_size": 2}
     alone = ElasticDataLoader(Noisy(LENGTH), 4, shuffle=True, seed=1, collate_fn=list, **place)
     with loader_of(Noisy(LENGTH), **place) as loader:
@@ -117,7 +117,7 @@ def test_ranks_have_their_parts() -> None:
             assert list(loader) == list(alone)
 
 
-def test_a_sampler_of_the_program_s_is_not_asked_before_its_time() -> None:
+def test_a_sampler_of_the_program_is_not_read_before_its_epoch() -> None:
     class Sampler:
         asked = 0
 
@@ -132,7 +132,7 @@ def test_a_sampler_of_the_program_s_is_not_asked_before_its_time() -> None:
         assert sampler.asked == 1
 
 
-def test_a_loader_that_nobody_needs_is_gone_at_once() -> None:
+def test_an_unreferenced_loader_is_deleted_at_once() -> None:
     loader = loader_of(Noisy(LENGTH))
     list(loader)
     wait_for(4, loader)
@@ -141,7 +141,7 @@ def test_a_loader_that_nobody_needs_is_gone_at_once() -> None:
     assert known() is None
 
 
-def test_it_needs_workers_that_stay() -> None:
+def test_prefetch_epochs_requires_persistent_workers() -> None:
     with pytest.raises(ValueError, match="prefetch_epochs needs persistent_workers=True"):
         loader_of(Noisy(LENGTH), persistent_workers=None)
     with pytest.raises(TypeError, match="prefetch_epochs must be True or False, not 2"):

@@ -1,4 +1,4 @@
-"""A loader of PyTorch's becomes an elastic one with the same settings, or it is said why not."""
+"""The conversion of a PyTorch loader to an elastic one with the same settings, or the error that says why not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchloader import elastic  # noqa: E402
         {"batch_size": 4, "num_workers": 1, "prefetch_factor": 3, "timeout": 60},
     ],
 )
-def test_an_elastic_loader_gives_what_the_other_gives(options: dict[str, Any]) -> None:
+def test_a_converted_loader_gives_the_same_batches(options: dict[str, Any]) -> None:
     theirs = data.DataLoader(range(10), **options)
     with elastic(theirs) as ours:
         names = ["num_workers", "prefetch_factor", "timeout", "batch_size", "drop_last", "collate_fn"]
@@ -36,7 +36,7 @@ def test_an_elastic_loader_gives_what_the_other_gives(options: dict[str, Any]) -
         assert list(map(str, ours)) == list(map(str, data.DataLoader(range(10), **alone)))
 
 
-def test_a_shuffled_order_becomes_the_loader_s_own() -> None:
+def test_a_shuffled_order_is_replaced_by_that_of_the_elastic_loader() -> None:
     theirs = data.DataLoader(range(10), 2, shuffle=True, generator=torch.Generator().manual_seed(5), collate_fn=list)
     expected = ElasticDataLoader(range(10), 2, shuffle=True, seed=5, collate_fn=list)
     assert list(elastic(theirs)) == list(expected)
@@ -46,21 +46,21 @@ def test_a_shuffled_order_becomes_the_loader_s_own() -> None:
         rank.close()
 
 
-def test_other_random_samplers_are_taken_as_they_are() -> None:
+def test_other_random_samplers_are_used_unchanged() -> None:
     sampler = data.RandomSampler(range(10), replacement=True, num_samples=30)
     loader = elastic(data.DataLoader(range(10), 4, sampler=sampler, collate_fn=list))
     assert loader.sampler is sampler
     assert sum(len(batch) for batch in loader) == 30
 
 
-def test_changes_of_workers_leave_out_what_belongs_to_them() -> None:
+def test_options_of_workers_are_dropped_if_there_are_none() -> None:
     theirs = data.DataLoader(range(10), num_workers=2, persistent_workers=True, prefetch_factor=5)
     assert elastic(theirs, num_workers=0).prefetch_factor is None
     assert elastic(theirs).persistent_workers
 
 
 class Own(data.DataLoader):  # type: ignore[misc]
-    """A loader that does more than it was told."""
+    """A loader with its own __iter__()."""
 
     def __iter__(self) -> Any:
         return iter([1])
@@ -78,7 +78,7 @@ def test_a_loader_that_cannot_be_converted_is_an_error(loader: Any, kind: type[E
         elastic(loader)
 
 
-def test_an_elastic_loader_is_as_elastic_as_it_gets() -> None:
+def test_an_elastic_loader_is_returned_unchanged() -> None:
     loader = ElasticDataLoader(range(3))
     assert elastic(loader) is loader
     with pytest.raises(TypeError, match="the loader is elastic"):
@@ -95,7 +95,7 @@ print("torch" in sys.modules)
 """
 
 
-def test_pytorch_is_imported_with_the_loader_only(site: Site) -> None:
+def test_pytorch_is_imported_only_with_the_loader(site: Site) -> None:
     assert site.python(LAZY).stdout == "False\nTrue\n"
 
 
@@ -131,6 +131,6 @@ print(*loader)
 """
 
 
-def test_a_loader_needs_no_pytorch(site: Site) -> None:
+def test_a_loader_works_without_pytorch(site: Site) -> None:
     done = site.python(WITHOUT)
     assert done.stdout == "None None <class 'list'> [0, 1, 2, 3, 4, 5, 6, 7]\n[4, 5, 6, 7]\n", done.stderr

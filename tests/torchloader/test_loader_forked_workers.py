@@ -30,7 +30,7 @@ def loader_of(dataset: Any, batch_size: int = 4, **options: Any) -> ElasticDataL
 
 
 class Held:
-    """What cannot be pickled, and who reads it."""
+    """A dataset that cannot be pickled, whose samples are the process id of the worker."""
 
     def __init__(self) -> None:
         self.lock, self.numbers = threading.Lock(), (number for number in range(8))
@@ -44,19 +44,19 @@ class Held:
             return os.getpid()
 
 
-def test_the_batches_are_those_of_other_workers() -> None:
+def test_forked_workers_give_the_same_batches_as_other_workers() -> None:
     with loader_of(Noisy(400), shuffle=True) as loader:
         assert list(loader) == UNDISTURBED
         loader.set_epoch(0)
         assert list(loader) == UNDISTURBED
 
 
-def test_workers_have_what_cannot_be_pickled() -> None:
+def test_forked_workers_can_have_objects_that_cannot_be_pickled() -> None:
     with loader_of(Held()) as loader:
         assert os.getpid() not in {pid for batch in loader for pid in batch}
 
 
-def test_no_resize_and_no_kill_changes_a_batch() -> None:
+def test_resizes_and_kills_do_not_change_batches() -> None:
     with loader_of(Noisy(400, latency=0.001), shuffle=True) as loader:
         given = []
         for number, batch in enumerate(loader):
@@ -72,7 +72,7 @@ def test_no_resize_and_no_kill_changes_a_batch() -> None:
         assert loader.counters.replaced == 2
 
 
-def test_workers_that_start_late_have_the_dataset_as_the_epoch_began() -> None:
+def test_workers_that_start_late_have_the_dataset_of_the_beginning_of_the_epoch() -> None:
     dataset = Changing(40_000, latency=0.001)
     with loader_of(dataset, num_workers=1) as loader:
         batches = iter(loader)
@@ -84,7 +84,7 @@ def test_workers_that_start_late_have_the_dataset_as_the_epoch_began() -> None:
         assert {sample[1] for _ in range(40) for sample in next(batches)} == {0}
 
 
-def test_the_next_epoch_has_what_the_program_has_changed() -> None:
+def test_the_next_epoch_has_the_changes_of_the_program() -> None:
     dataset = Changing(8)
     with loader_of(dataset) as loader:
         contents = []
@@ -101,7 +101,7 @@ def test_persistent_workers_keep_the_dataset_of_the_first_epoch_as_with_pytorch(
         assert {sample[1] for batch in loader for sample in batch} == {0}
 
 
-def test_persistent_workers_have_the_seed_of_a_state_that_is_loaded_later() -> None:
+def test_persistent_workers_use_the_seed_of_a_loaded_state() -> None:
     options = {"shuffle": True, "seed": None, "persistent_workers": True}
     with loader_of(Noisy(40), **options) as loader:
         list(loader)
@@ -109,14 +109,14 @@ def test_persistent_workers_have_the_seed_of_a_state_that_is_loaded_later() -> N
         assert list(loader) == list(ElasticDataLoader(Noisy(40), 4, shuffle=True, collate_fn=list, seed=1))
 
 
-def test_the_trainer_s_memory_is_not_copied() -> None:
+def test_the_memory_of_the_trainer_is_not_copied() -> None:
     dataset = Large(128 * MIB)
     dataset.numbers, dataset.kind = np.zeros(128 * MIB, np.uint8) + np.uint8(0), "Private_Dirty"
     with loader_of(dataset) as loader:
         assert max(memory for batch in loader for _, memory in batch) < 64 * MIB
 
 
-def test_a_sample_that_ends_its_worker_is_named() -> None:
+def test_the_error_names_the_samples_of_a_batch_that_ends_its_workers() -> None:
     with (
         loader_of(Deadly(8)) as loader,
         pytest.raises(LoadingError, match=r"exit code 9\), of the samples \[4, 5, 6, 7\]"),
@@ -124,7 +124,7 @@ def test_a_sample_that_ends_its_worker_is_named() -> None:
         list(loader)
 
 
-def test_a_stream_s_dataset_is_pickled_as_each_stream_has_one_of_its_own() -> None:
+def test_an_iterable_style_dataset_must_be_picklable() -> None:
     with (
         loader_of(_Stream(threading.Lock())) as loader,
         pytest.raises(TypeError, match=r"dataset\.held cannot be sent .* at the first __iter__\(\) or in") as caught,
@@ -141,7 +141,7 @@ class _Stream:
         return iter([os.getppid(), *self.held])
 
 
-def test_workers_of_streams_are_forked_with_each_epoch() -> None:
+def test_workers_of_streams_are_forked_for_each_epoch() -> None:
     with loader_of(_Stream([1, 2]), 3) as loader:
         first, second = ({batch[0] for batch in loader} for _ in range(2))
         assert len(first) == len(second) == 1
@@ -150,7 +150,7 @@ def test_workers_of_streams_are_forked_with_each_epoch() -> None:
 
 
 @pytest.mark.parametrize("ends", [lambda loader: None, lambda loader: loader.close()], ids=["epoch", "loader"])
-def test_workers_are_gone_with_their_epoch(ends: Callable[[ElasticDataLoader], None]) -> None:
+def test_workers_end_with_their_epoch(ends: Callable[[ElasticDataLoader], None]) -> None:
     loader = loader_of(Held())
     pids = {pid for batch in loader for pid in batch}
     ends(loader)
@@ -161,7 +161,7 @@ def test_workers_are_gone_with_their_epoch(ends: Callable[[ElasticDataLoader], N
     loader.close()
 
 
-def test_all_batches_that_may_be_ahead_are_asked_for_at_iter() -> None:
+def test_iter_requests_all_batches_that_may_be_prefetched() -> None:
     with loader_of(Noisy(400), shuffle=True, prefetch_factor=3) as loader:
         batches = iter(loader)
         deadline = time.monotonic() + 20
@@ -172,7 +172,7 @@ def test_all_batches_that_may_be_ahead_are_asked_for_at_iter() -> None:
 
 
 class Proxied:
-    """A dictionary of another process, and who reads it over which connection."""
+    """A dictionary of another process; the samples are the connections over which workers read it."""
 
     def __init__(self, proxy: Any) -> None:
         self.proxy = proxy
@@ -189,7 +189,7 @@ class Proxied:
         return os.readlink(f"/proc/self/fd/{self.proxy._tls.connection.fileno()}")
 
 
-def test_a_proxy_of_a_manager_has_a_connection_in_each_process() -> None:
+def test_a_proxy_of_a_manager_has_a_separate_connection_in_each_worker() -> None:
     with multiprocessing.Manager() as manager:
         dataset = Proxied(manager.dict())
         dataset[0]  # connects
@@ -198,7 +198,7 @@ def test_a_proxy_of_a_manager_has_a_connection_in_each_process() -> None:
         assert dataset.connection() not in connections
 
 
-def test_an_iteration_whose_template_was_killed_says_so_and_the_next_one_has_another() -> None:
+def test_an_iteration_whose_template_was_killed_fails_and_the_next_one_works() -> None:
     for persistent in (False, True):
         with loader_of(Noisy(400, latency=0.001), shuffle=True, persistent_workers=persistent) as loader:
             batches = iter(loader)
@@ -213,7 +213,7 @@ def test_an_iteration_whose_template_was_killed_says_so_and_the_next_one_has_ano
             assert list(loader) == UNDISTURBED
 
 
-def test_iterations_that_are_left_at_once_do_not_disturb_the_next_one() -> None:
+def test_iterations_abandoned_at_once_do_not_affect_the_next_one() -> None:
     with loader_of(Noisy(400), shuffle=True) as loader:
         for _ in range(20):
             iter(loader)
@@ -222,7 +222,7 @@ def test_iterations_that_are_left_at_once_do_not_disturb_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("dataset", [Noisy(12), _Stream([1, 2, 3])], ids=["map-style", "iterable-style"])
-def test_an_iteration_begins_while_workers_of_the_last_one_are_about_to_start(dataset: Any) -> None:
+def test_an_iteration_can_begin_while_workers_of_the_last_one_start(dataset: Any) -> None:
     with loader_of(dataset) as loader:
         for _ in range(20):
             last = iter(loader)
@@ -256,7 +256,7 @@ def leave_at_once(worker: int) -> None:
     os._exit(7)
 
 
-def test_workers_that_end_at_their_start_are_told_from_those_that_end_over_a_batch() -> None:
+def test_workers_that_end_at_their_start_raise_a_specific_error() -> None:
     with (
         loader_of(Noisy(8), worker_init_fn=leave_at_once) as loader,
         pytest.raises(LoadingError, match="loading workers end at their start, with exit code 7"),
@@ -282,7 +282,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_end_with_a_trainer_that_is_killed_also_in_the_middle_of_a_sample(site: Site) -> None:
+def test_workers_within_a_sample_end_if_their_trainer_is_killed(site: Site) -> None:
     done = site.python(KILLED)
     assert done.returncode == -9, done.stderr
     deadline = time.monotonic() + 10
@@ -292,12 +292,12 @@ def test_workers_end_with_a_trainer_that_is_killed_also_in_the_middle_of_a_sampl
 
 
 def children() -> set[int]:
-    """Processes that this one has forked, and that have not ended."""
+    """Return the children of this process that have not ended."""
     found = psutil.Process().children()
     return {each.pid for each in found if each.status() != psutil.STATUS_ZOMBIE}
 
 
-def test_nothing_is_left_where_the_program_keeps_the_error_of_a_loader() -> None:
+def test_no_processes_are_left_if_the_program_keeps_an_error_of_the_loader() -> None:
     before = children()
     gc.collect()
     gc.disable()  # which would find what the error refers to

@@ -25,6 +25,6 @@ if __name__ == "__main__":
 """
 
 
-def test_a_forked_child_that_ends_leaves_the_loader_s_workers_alone(site: Site) -> None:
+def test_a_forked_child_that_ends_does_not_end_the_workers_of_the_loader(site: Site) -> None:
     done = site.python(PROGRAM)
     assert (done.returncode, done.stderr) == (0, "")

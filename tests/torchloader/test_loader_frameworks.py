@@ -1,4 +1,4 @@
-"""What makes a loader again from an elastic one gives each rank its part: all samples, each of them once."""
+"""Frameworks that create a loader from an elastic one: each rank gets its part of the samples."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def samples(batches: Iterable[Any]) -> list[int]:
 
 
 def collate(made: list[int]) -> Any:
-    """A batch that shows that this function was taken over."""
+    """Return a batch whose type shows that this function was used."""
     return torch.tensor(made, dtype=torch.int16)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("seedable", [False, True])
-def test_accelerate_shares_the_samples(options: dict[str, Any], seedable: bool) -> None:
+def test_accelerate_divides_the_samples_between_ranks(options: dict[str, Any], seedable: bool) -> None:
     accelerate = pytest.importorskip("accelerate.data_loader")
     ranks = []
     for rank in range(2):
@@ -57,13 +57,13 @@ def test_accelerate_shares_the_samples(options: dict[str, Any], seedable: bool) 
 
 
 class Lines(data.IterableDataset):  # type: ignore[misc]
-    """Numbers, of which each worker has its part."""
+    """Numbers, which are divided between the workers."""
 
     def __iter__(self) -> Any:
         return shard(range(24))
 
 
-def test_accelerate_shares_the_samples_of_an_iterable_dataset() -> None:
+def test_accelerate_divides_the_samples_of_an_iterable_dataset() -> None:
     accelerate = pytest.importorskip("accelerate.data_loader")
     options = {"num_processes": 2, "dispatch_batches": False, "rng_types": []}
     ranks = [
@@ -72,7 +72,7 @@ def test_accelerate_shares_the_samples_of_an_iterable_dataset() -> None:
     assert sorted(samples(ranks[0]) + samples(ranks[1])) == list(range(24))
 
 
-def test_lightning_makes_an_elastic_loader_with_the_same_streams() -> None:
+def test_lightning_creates_an_elastic_loader_with_the_same_streams() -> None:
     lightning = pytest.importorskip("lightning.pytorch.utilities.data")
     from lightning.pytorch.trainer.states import RunningStage
 
@@ -218,7 +218,7 @@ def test_two_ranks_share_the_samples(site: Site, library: str, program: str, epo
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("mode", ["training", "predicting"])
-def test_lightning_makes_an_elastic_loader_with_its_sampler(options: dict[str, Any], mode: str) -> None:
+def test_lightning_creates_an_elastic_loader_with_its_sampler(options: dict[str, Any], mode: str) -> None:
     lightning = pytest.importorskip("lightning.pytorch.utilities.data")
     from lightning.pytorch.trainer.states import RunningStage
 
@@ -249,7 +249,7 @@ def test_lightning_predicts_with_the_sampler_of_a_rank() -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_ignite_makes_an_elastic_loader_with_its_batches(options: dict[str, Any]) -> None:
+def test_ignite_creates_an_elastic_loader_with_its_batches(options: dict[str, Any]) -> None:
     ignite = pytest.importorskip("ignite.engine.deterministic")
     loader = ElasticDataLoader(range(24), collate_fn=collate, **options)
     with ignite.update_dataloader(loader, ignite.ReproducibleBatchSampler(loader.batch_sampler)) as again:

@@ -1,4 +1,4 @@
-"""A dataset in memory of workers that are new processes: there once on a node, for all workers and epochs."""
+"""Datasets in memory with workers that are new processes: one copy on a node, for all workers and epochs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def loader_of(dataset: Any, **options: Any) -> ElasticDataLoader:
     )
 
 
-def test_workers_have_no_copies_of_a_dataset_s_arrays() -> None:
+def test_workers_share_the_arrays_of_the_dataset() -> None:
     with loader_of(Large(128 * MIB)) as loader:
         for _ in range(2):
             told = [sample for batch in loader for sample in batch]
@@ -37,7 +37,7 @@ def test_workers_have_no_copies_of_a_dataset_s_arrays() -> None:
             assert max(memory for _, memory in told) < 64 * MIB
 
 
-def test_changes_of_the_dataset_by_a_worker_are_its_own() -> None:
+def test_changes_of_the_dataset_by_a_worker_are_not_shared() -> None:
     dataset = Large(2 * MIB, writes=True)
     with loader_of(dataset, num_workers=1) as one, loader_of(dataset, num_workers=1) as other:
         assert [total for batch in one for total, _ in batch] == list(range(8))
@@ -56,7 +56,7 @@ def test_changes_of_the_dataset_by_the_program_are_in_the_next_epoch() -> None:
         assert {total for batch in loader for total, _ in batch} == {8 * MIB}
 
 
-def test_iterations_that_are_left_do_not_disturb_workers_that_have_not_opened_their_dataset() -> None:
+def test_abandoned_iterations_do_not_affect_workers_that_have_not_opened_the_dataset() -> None:
     dataset = Large(2 * MIB)
     with loader_of(dataset, timeout=30) as loader:
         for content in range(10):
@@ -98,13 +98,13 @@ if __name__ == "__main__":
 """
 
 
-def test_where_the_system_has_no_such_memory_each_worker_has_a_copy(site: Site) -> None:
+def test_each_worker_has_a_copy_if_memory_cannot_be_shared(site: Site) -> None:
     done = site.python(LIMITED)
     assert done.stdout.startswith("[[0, 0], [0, 0]] 4 MiB cannot be shared"), done.stderr
 
 
 class SharedTensors:
-    """Samples that are tensors in shared memory, made by a worker that is killed once."""
+    """Samples that are tensors in shared memory, from a worker that is killed once."""
 
     def __init__(self, killed: Path) -> None:
         self.killed = killed
@@ -121,7 +121,7 @@ class SharedTensors:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_tensors_in_shared_memory_arrive_from_a_worker_that_was_killed(method: str, tmp_path: Path) -> None:
+def test_tensors_in_shared_memory_of_a_killed_worker_are_received(method: str, tmp_path: Path) -> None:
     dataset = SharedTensors(tmp_path / "killed")
     with ElasticDataLoader(dataset, None, num_workers=1, prefetch_factor=8, multiprocessing_context=method) as loader:
         samples = iter(loader)
@@ -150,7 +150,7 @@ class Counted:
         self.count = state["count"].clone()
 
 
-def test_a_stream_s_state_in_shared_memory_is_read_again_and_again() -> None:
+def test_the_state_of_a_stream_in_shared_memory_can_be_read_repeatedly() -> None:
     with ElasticDataLoader(Counted(), None, num_workers=1, snapshot_every_n_steps=1) as loader:
         samples = iter(loader)
         assert [next(samples) for _ in range(3)] == [1, 2, 3]
@@ -162,7 +162,7 @@ def test_a_stream_s_state_in_shared_memory_is_read_again_and_again() -> None:
 
 
 class Faults:
-    """Samples of 8 MiB, and how many pages the worker has got from the system so far."""
+    """Samples of 8 MiB, with the number of page faults of the worker so far."""
 
     def __len__(self) -> int:
         return 128
@@ -172,7 +172,7 @@ class Faults:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_worker_makes_its_batches_in_memory_that_it_has(method: str) -> None:
+def test_a_worker_reuses_memory_for_its_batches(method: str) -> None:
     with ElasticDataLoader(Faults(), 4, num_workers=1, multiprocessing_context=method) as loader:
         faults = [int(counts[0]) for _, counts in loader]
     pages_of_a_batch = 4 * 8 * MIB // resource.getpagesize()

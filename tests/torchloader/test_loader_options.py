@@ -1,4 +1,4 @@
-"""What torch.utils.data.DataLoader takes, and can be done with one, has the same effect here, or is an error."""
+"""The options and attributes of torch.utils.data.DataLoader: they have the same effect here, or raise an error."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ WITHOUT_WORKERS = [{"prefetch_factor": 3}, {"persistent_workers": True}, {"multi
 
 
 @pytest.mark.parametrize("options", WITHOUT_WORKERS)
-def test_options_of_workers_where_there_are_none_are_errors_as_in_pytorch(options: dict[str, Any]) -> None:
+def test_options_of_workers_without_workers_are_errors_as_in_pytorch(options: dict[str, Any]) -> None:
     data = pytest.importorskip("torch.utils.data")
     for kind in (data.DataLoader, ElasticDataLoader):
         with pytest.raises(ValueError, match=next(iter(options))):
             kind(range(8), **options)
 
 
-def test_attributes_are_those_of_pytorch_s_loader() -> None:
+def test_attributes_have_the_values_of_a_pytorch_loader() -> None:
     data = pytest.importorskip("torch.utils.data")
     asked: list[dict[str, Any]] = [{}, {"num_workers": 1}, {"batch_sampler": [[1]]}, {"batch_size": None}]
     for options in asked:
@@ -59,7 +59,7 @@ def test_attributes_are_those_of_pytorch_s_loader() -> None:
         assert [getattr(ours, name) for name in names] == [getattr(theirs, name) for name in names]
 
 
-def test_attributes_that_pytorch_lets_set_have_an_effect() -> None:
+def test_attributes_that_can_be_set_in_pytorch_have_an_effect() -> None:
     with ElasticDataLoader(Counting(8), 4, num_workers=1, collate_fn=list) as loader:
         assert next(iter(loader))[0] == (0, 0)
         loader.collate_fn, loader.worker_init_fn, loader.timeout = tuple, count_call, 30
@@ -73,7 +73,7 @@ def test_attributes_that_pytorch_lets_set_have_an_effect() -> None:
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize("persistent", [None, True, False])
-def test_workers_that_do_not_stay_begin_anew(persistent: bool | None, context: str) -> None:
+def test_workers_that_are_not_persistent_are_replaced_in_each_epoch(persistent: bool | None, context: str) -> None:
     options = {"persistent_workers": persistent, "multiprocessing_context": context}
     with ElasticDataLoader(Pid(), 4, num_workers=1, worker_init_fn=count_call, collate_fn=list, **options) as loader:
         stays = context == "spawn" if persistent is None else persistent
@@ -83,7 +83,7 @@ def test_workers_that_do_not_stay_begin_anew(persistent: bool | None, context: s
 
 
 class Pid:
-    """Samples that show who made them."""
+    """Samples that are the process id of the worker."""
 
     def __len__(self) -> int:
         return 8
@@ -99,19 +99,19 @@ class Pid:
         (7, TypeError, "multiprocessing_context must be a start method"),
     ],
 )
-def test_a_start_method_that_workers_do_not_have_is_an_error(context: Any, kind: type[Exception], told: str) -> None:
+def test_an_unsupported_start_method_is_an_error(context: Any, kind: type[Exception], told: str) -> None:
     with pytest.raises(kind, match=told):
         ElasticDataLoader(range(8), num_workers=1, multiprocessing_context=context)
 
 
 @pytest.mark.parametrize("context", ["spawn", "fork", "dragon"])
-def test_a_start_method_that_workers_have(context: str) -> None:
+def test_workers_can_have_any_supported_start_method(context: str) -> None:
     with ElasticDataLoader(range(8), 4, num_workers=1, multiprocessing_context=context, collate_fn=list) as loader:
         assert list(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
-def test_a_copy_of_a_loader_stands_where_it_does(again: Callable[[Any], Any]) -> None:
+def test_a_copy_of_a_loader_has_the_same_position(again: Callable[[Any], Any]) -> None:
     with ElasticDataLoader(Noisy(40), 4, shuffle=True, num_workers=1, seed=3, collate_fn=list) as loader:
         expected = [list(loader) for _ in range(2)][1]
         loader.set_epoch(1)
@@ -122,7 +122,7 @@ def test_a_copy_of_a_loader_stands_where_it_does(again: Callable[[Any], Any]) ->
 
 
 class Named(ElasticDataLoader):
-    """A loader with attributes of its own."""
+    """A loader with additional attributes."""
 
     def __init__(self, name: str, *args: Any, **options: Any) -> None:
         self.name = name
@@ -130,7 +130,7 @@ class Named(ElasticDataLoader):
         self.purpose = "training"
 
 
-def test_a_copy_of_a_loader_has_what_the_program_has_set_on_it() -> None:
+def test_a_copy_of_a_loader_has_the_attributes_that_the_program_set() -> None:
     loader = Named("one", range(8), 4, num_workers="auto", max_workers=3)
     loader.extra = 5  # type: ignore[attr-defined]
     loader.collate_fn = list
@@ -140,7 +140,7 @@ def test_a_copy_of_a_loader_has_what_the_program_has_set_on_it() -> None:
     assert list(other) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_an_iteration_does_not_draw_from_the_trainer_s_random_numbers() -> None:
+def test_an_iteration_does_not_use_the_random_generator_of_the_trainer() -> None:
     torch = pytest.importorskip("torch")
     data = pytest.importorskip("torch.utils.data")
     drawn = []
@@ -151,13 +151,13 @@ def test_an_iteration_does_not_draw_from_the_trainer_s_random_numbers() -> None:
     assert drawn[0] == drawn[2] != drawn[1]
 
 
-def test_the_class_takes_the_type_of_its_batches() -> None:
+def test_the_class_accepts_the_type_of_its_batches() -> None:
     alias = ElasticDataLoader[int]
     assert list(alias(range(4), 2, collate_fn=list)) == [[0, 1], [2, 3]]
 
 
 class Holding(Noisy):
-    """A dataset that opens something at once."""
+    """A dataset that holds an object from its beginning."""
 
     def __init__(self, what: Any) -> None:
         super().__init__(8)
@@ -175,7 +175,9 @@ class Holding(Noisy):
     ],
     ids=["sqlite", "lock", "generator", "text file", "file"],
 )
-def test_a_dataset_that_holds_what_cannot_be_sent_is_told_which_and_what_to_do(open_it: Callable[[], Any]) -> None:
+def test_the_error_about_a_dataset_that_cannot_be_sent_names_the_object_and_a_remedy(
+    open_it: Callable[[], Any],
+) -> None:
     held = open_it()
     try:
         with (
@@ -209,7 +211,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_collate_fn_knows_its_worker(site: Site) -> None:
+def test_a_collate_fn_has_the_worker_info(site: Site) -> None:
     pytest.importorskip("torch")
     done = site.python(WORKER_INFO)
     assert done.stdout == "[0.0, 1.0, 2.0, 3.0] False 0 Numbers\n[4.0, 5.0, 6.0, 7.0] False 0 Numbers\n", done.stderr
@@ -242,7 +244,7 @@ def test_workers_that_are_new_processes_import_modules_afresh(site: Site) -> Non
     assert done.stdout == "[(2, 2)] [(2, 2)]\n[(0, 2)] [(0, 2)]\n[(1, 2)] [(1, 2)]\n", done.stderr
 
 
-def test_an_order_is_not_pytorch_s() -> None:
+def test_the_shuffled_order_differs_from_that_of_pytorch() -> None:
     torch = pytest.importorskip("torch")
     data = pytest.importorskip("torch.utils.data")
     generators = [torch.Generator().manual_seed(5) for _ in range(3)]
@@ -255,7 +257,7 @@ def test_an_order_is_not_pytorch_s() -> None:
     assert ours == late  # only its seed counts
 
 
-def test_a_loader_is_one_of_pytorch_s_and_shows_the_samplers_of_one() -> None:
+def test_a_loader_is_an_instance_of_pytorchs_class_and_has_its_samplers() -> None:
     data = pytest.importorskip("torch.utils.data")
     asked: list[dict[str, Any]] = [
         {"batch_size": 3},
@@ -294,7 +296,7 @@ def test_the_sampler_of_a_rank_has_the_samples_of_its_batches(options: dict[str,
             assert list(loader) == batches
 
 
-def test_vars_are_options_that_make_a_loader_again() -> None:
+def test_the_vars_of_a_loader_are_options_for_an_equal_one() -> None:
     pytest.importorskip("torch")
     loader = ElasticDataLoader(range(8), 3, num_workers=2, prefetch_factor=4, timeout=9, seed=5, max_workers=7)
     loader.resize(3)
@@ -308,7 +310,7 @@ def test_vars_are_options_that_make_a_loader_again() -> None:
     assert (vars(loader)["num_workers"], vars(loader)["prefetch_factor"]) == (0, None)
 
 
-def test_a_timeout_waits_until_there_are_workers() -> None:
+def test_a_timeout_has_no_effect_without_workers() -> None:
     data = pytest.importorskip("torch.utils.data")
     with pytest.raises(AssertionError):
         iter(data.DataLoader(range(8), timeout=1e-9))
@@ -321,7 +323,7 @@ def test_a_device_of_pinned_memory_has_no_effect() -> None:
     assert list(ElasticDataLoader(range(8), 4, collate_fn=list, **options)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_one_trainer_s_look_at_a_batch_is_an_epoch() -> None:
+def test_reading_one_batch_counts_as_an_epoch_for_a_single_trainer() -> None:
     loader, other = (ElasticDataLoader(range(40), 4, shuffle=True, seed=3, collate_fn=list) for _ in range(2))
     looks = [next(iter(loader)) for _ in range(3)]
     whole = [list(other) for _ in range(3)]
@@ -330,7 +332,7 @@ def test_one_trainer_s_look_at_a_batch_is_an_epoch() -> None:
 
 
 class Priorities:
-    """Of who reads it."""
+    """Samples that are the priority of the process that reads them."""
 
     def __len__(self) -> int:
         return 8
@@ -340,7 +342,7 @@ class Priorities:
 
 
 def priorities(**options: Any) -> set[int]:
-    """Of the workers."""
+    """Return the priorities of the workers."""
     # A batch for a single worker that is not there yet is the trainer's to make.
     with ElasticDataLoader(
         Priorities(), 1, num_workers=1, collate_fn=list, persistent_workers=True, **options
@@ -351,14 +353,12 @@ def priorities(**options: Any) -> set[int]:
 
 
 def lowered(nice: int) -> set[int]:
-    """The trainer's priority, so much lower."""
+    """Return the priority of the trainer, lowered by `nice`."""
     return {min(19, os.nice(0) + nice)}
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_give_way_to_other_programs_only_if_that_is_asked_for(
-    context: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_have_a_lower_priority_only_on_request(context: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert priorities(multiprocessing_context=context) == lowered(0)
     assert priorities(multiprocessing_context=context, nice=3) == lowered(3)
     monkeypatch.setenv("TORCHLOADER_NICE", "10")
@@ -367,7 +367,7 @@ def test_workers_give_way_to_other_programs_only_if_that_is_asked_for(
 
 
 @pytest.mark.parametrize(("variable", "options"), [("0", {"nice": 20}), ("low", {}), ("0", {"nice": -1})])
-def test_a_priority_that_there_is_not_is_refused(
+def test_an_invalid_priority_is_refused(
     variable: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHLOADER_NICE", variable)

@@ -1,4 +1,4 @@
-"""Loading workers on other nodes of the run: where they are, what they give, and what happens when a node is lost."""
+"""Loading workers on other nodes of the run: their placement, their batches, and the loss of a node."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(site: Site, nodes: int, source: str) -> subprocess.CompletedProcess[str]
     return site.dragon("--nodes", str(nodes), site.write(f"{PROGRAM}\n{source}"), timeout=120)
 
 
-def test_batches_of_workers_on_other_nodes_are_those_of_the_own_ones(site: Site) -> None:
+def test_workers_on_other_nodes_give_the_same_batches(site: Site) -> None:
     done = run(
         site,
         3,
@@ -77,7 +77,7 @@ if __name__ == "__main__":
     assert (done.stdout, done.stderr) == ("True 400\nTrue 400\nTrue\nTrue\n", "")
 
 
-def test_workers_are_on_the_named_nodes_by_turns(site: Site) -> None:
+def test_workers_are_placed_round_robin_on_the_named_nodes(site: Site) -> None:
     done = run(
         site,
         3,
@@ -93,7 +93,7 @@ if __name__ == "__main__":
     assert (done.stdout, done.stderr) == ("2 True\n", "")
 
 
-def test_workers_move_to_other_nodes_while_batches_come(site: Site) -> None:
+def test_workers_can_move_to_other_nodes_during_an_epoch(site: Site) -> None:
     done = run(
         site,
         3,
@@ -115,7 +115,7 @@ if __name__ == "__main__":
     assert (done.stdout, done.stderr) == ("True True True\nTrue True True\n", "")
 
 
-def test_workers_that_may_be_forked_stay_on_the_trainers_node() -> None:
+def test_resize_refuses_workers_on_for_a_loader_made_without_it() -> None:
     with (
         ElasticDataLoader(range(8), num_workers=1) as loader,
         pytest.raises(ValueError, match=r"resize\(\) gets workers_on='node', and the loader was made without"),
@@ -142,7 +142,7 @@ if __name__ == "__main__":
     assert (done.stdout, done.stderr) == ("True True\n", "")
 
 
-def test_no_sample_is_lost_or_repeated_when_a_worker_and_a_node_of_them_are_lost(site: Site) -> None:
+def test_no_sample_is_lost_or_repeated_if_a_worker_is_killed_and_a_node_lost(site: Site) -> None:
     done = run(
         site,
         3,
@@ -165,7 +165,7 @@ if __name__ == "__main__":
     assert "Traceback" not in done.stderr
 
 
-def test_workers_start_on_the_trainers_node_where_all_others_are_lost(site: Site) -> None:
+def test_workers_start_on_the_node_of_the_trainer_if_all_others_are_lost(site: Site) -> None:
     done = run(
         site,
         2,
@@ -185,7 +185,7 @@ if __name__ == "__main__":
     assert done.stdout == "True True\nloading workers start on this node now\n", done.stderr
 
 
-def test_a_worker_that_is_to_start_on_a_lost_node_starts_on_the_trainers(site: Site) -> None:
+def test_a_worker_for_a_lost_node_starts_on_the_node_of_the_trainer(site: Site) -> None:
     done = run(
         site,
         2,
@@ -209,7 +209,7 @@ if __name__ == "__main__":
     assert "Traceback" not in done.stderr
 
 
-def test_workers_of_other_nodes_end_with_a_trainer_that_is_killed(site: Site) -> None:
+def test_workers_on_other_nodes_end_if_the_trainer_is_killed(site: Site) -> None:
     done = run(
         site,
         2,
@@ -255,7 +255,7 @@ def test_invalid_names_of_nodes_are_refused(options: dict[str, object], error: t
         ElasticDataLoader(range(8), num_workers=1, **options)  # type: ignore[arg-type]
 
 
-def test_auto_counts_the_cores_of_the_nodes_that_its_workers_are_on(site: Site) -> None:
+def test_auto_works_with_workers_on_another_node(site: Site) -> None:
     source = """
         if __name__ == "__main__":
             options = {"num_workers": "auto", "collate_fn": list, "workers_on": NODES[1:]}
@@ -298,7 +298,7 @@ def holders(file):
 """
 
 
-def test_the_workers_of_another_node_have_the_dataset_in_memory_once(site: Site) -> None:
+def test_the_workers_of_another_node_share_one_copy_of_the_dataset(site: Site) -> None:
     done = run(
         site,
         3,
@@ -320,7 +320,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("before", ["workers start", "another dataset is sent"])
-def test_a_copy_of_the_dataset_whose_holder_is_killed_is_made_again(site: Site, before: str) -> None:
+def test_a_copy_of_the_dataset_is_made_again_if_its_holder_is_killed(site: Site, before: str) -> None:
     done = run(
         site,
         2,

@@ -1,4 +1,4 @@
-"""With in_order=False batches come as they are ready: the same ones, none of them lost or repeated."""
+"""Loaders with in_order=False: batches are given when they are ready, the same ones, none lost or repeated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LENGTH = 80
 
 
 def wait_for(gate: str) -> None:
-    """Until there is a file of that name."""
+    """Wait until there is a file with this name."""
     deadline = time.monotonic() + 60
     while not Path(gate).exists():
         assert time.monotonic() < deadline
@@ -31,7 +31,7 @@ def wait_for(gate: str) -> None:
 
 
 class Gated(Noisy):
-    """Samples of which some wait until a file is there."""
+    """Samples of which some wait until a file exists."""
 
     def __init__(self, length: int, gate: Path, slow: tuple[int, ...] = (0,)) -> None:
         super().__init__(length)
@@ -44,7 +44,7 @@ class Gated(Noisy):
 
 
 class GatedStreams:
-    """Numbers of two streams, of which the first one waits while a file is there."""
+    """Numbers of two streams, of which the first one waits while a file exists."""
 
     def __init__(self, length: int, barrier: Path) -> None:
         self.length, self.barrier = length, barrier
@@ -69,12 +69,12 @@ def take(batches: Iterator[Any], count: int) -> list[Any]:
 
 
 def state_of(loader: ElasticDataLoader) -> Any:
-    """As it is read from a file."""
+    """Return the state of the loader after a conversion to JSON and back."""
     return json.loads(json.dumps(loader.state_dict()))
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_one_slow_batch_holds_up_no_other(tmp_path: Path, workers: int) -> None:
+def test_a_slow_batch_does_not_delay_others(tmp_path: Path, workers: int) -> None:
     with loader_of(Gated(LENGTH, tmp_path / "gate"), num_workers=workers, prefetch_factor=1) as loader:
         batches = iter(loader)
         given = take(batches, LENGTH // 4 - 1)
@@ -83,7 +83,7 @@ def test_one_slow_batch_holds_up_no_other(tmp_path: Path, workers: int) -> None:
         assert [batch[0][0] for batch in batches] == [0]
 
 
-def test_no_more_batches_lie_ready_than_in_order(tmp_path: Path) -> None:
+def test_no_more_batches_are_prefetched_than_in_order(tmp_path: Path) -> None:
     with loader_of(Gated(LENGTH, tmp_path / "gate"), num_workers=2, prefetch_factor=3) as loader:
         batches = iter(loader)
         for _ in range(5):
@@ -100,7 +100,7 @@ def test_without_workers_batches_are_in_order() -> None:
 
 @pytest.fixture(scope="module")
 def overtaking() -> Iterator[ElasticDataLoader]:
-    """One loader for many epochs."""
+    """One loader for many epochs, whose workers are kept."""
     with loader_of(Noisy(LENGTH), shuffle=True, num_workers=2) as loader:
         yield loader
 
@@ -111,7 +111,7 @@ def overtaking() -> Iterator[ElasticDataLoader]:
     schedule=st.dictionaries(st.integers(0, LENGTH // 4 - 1), DEEDS, max_size=5),
     stop=st.integers(0, LENGTH // 4),
 )
-def test_no_schedule_of_resizes_and_kills_changes_the_set_of_batches(
+def test_resizes_and_kills_do_not_change_the_set_of_batches(
     overtaking: ElasticDataLoader, schedule: dict[int, tuple[str, int]], stop: int
 ) -> None:
     overtaking.set_epoch(0)
@@ -133,7 +133,7 @@ def test_no_schedule_of_resizes_and_kills_changes_the_set_of_batches(
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_a_state_with_gaps_is_continued_with_exactly_the_others(tmp_path: Path, in_order: bool) -> None:
+def test_a_state_with_gaps_continues_with_exactly_the_missing_batches(tmp_path: Path, in_order: bool) -> None:
     dataset = Gated(LENGTH, tmp_path / "gate", slow=(0, 21))
     with loader_of(dataset, num_workers=3, prefetch_factor=1) as loader:
         batches = iter(loader)
@@ -162,7 +162,7 @@ def test_a_state_without_gaps_is_a_position(tmp_path: Path) -> None:
         assert state_of(loader) == {"version": 1, "seed": 1, "epoch": 0, "position": 16}
 
 
-def test_gaps_are_continued_by_more_ranks_with_the_same_global_batch(tmp_path: Path) -> None:
+def test_more_ranks_with_the_same_global_batch_can_continue_a_state_with_gaps(tmp_path: Path) -> None:
     dataset = Gated(LENGTH, tmp_path / "gate")
     with loader_of(dataset, num_workers=2) as loader:
         given = take(iter(loader), 5)
@@ -175,7 +175,7 @@ def test_gaps_are_continued_by_more_ranks_with_the_same_global_batch(tmp_path: P
     assert sorted(index for batch in given for index, *_ in batch) == list(range(LENGTH))
 
 
-def test_gaps_of_another_batch_size_are_refused(tmp_path: Path) -> None:
+def test_a_state_with_gaps_of_another_batch_size_is_refused(tmp_path: Path) -> None:
     with loader_of(Gated(LENGTH, tmp_path / "gate"), num_workers=2) as loader:
         take(iter(loader), 3)
         state = state_of(loader)
@@ -184,7 +184,7 @@ def test_gaps_of_another_batch_size_are_refused(tmp_path: Path) -> None:
         loader_of(Noisy(LENGTH), 8).load_state_dict(state)
 
 
-def test_each_rank_goes_on_from_its_own_state(tmp_path: Path) -> None:
+def test_each_rank_continues_from_its_own_state(tmp_path: Path) -> None:
     dataset, states, given = Gated(LENGTH, tmp_path / "gate"), [], []
     for rank in range(2):
         with loader_of(dataset, num_workers=2, rank=rank, world_size=2) as loader:
@@ -204,7 +204,7 @@ def test_each_rank_goes_on_from_its_own_state(tmp_path: Path) -> None:
 
 
 class Drawn:
-    """A sampler whose order is drawn anew in each epoch."""
+    """A sampler with a new random order in each epoch."""
 
     def __iter__(self) -> Iterator[int]:
         import random
@@ -212,7 +212,7 @@ class Drawn:
         yield from random.sample(range(LENGTH), LENGTH)
 
 
-def test_a_sampler_s_epoch_is_continued_with_gaps_and_checked(tmp_path: Path) -> None:
+def test_an_epoch_of_a_sampler_can_be_continued_with_gaps(tmp_path: Path) -> None:
     first = next(iter(loader_of(Noisy(LENGTH), sampler=Drawn())))[2][0]
     dataset = Gated(LENGTH, tmp_path / "gate", slow=(first,))
     with loader_of(dataset, sampler=Drawn(), num_workers=2) as loader:
@@ -228,7 +228,7 @@ def test_a_sampler_s_epoch_is_continued_with_gaps_and_checked(tmp_path: Path) ->
         assert sorted(index for batch in before + list(second) for index, *_ in batch) == list(range(LENGTH))
 
 
-def test_an_error_comes_for_its_batch_and_the_others_are_given() -> None:
+def test_an_error_is_raised_once_and_the_other_batches_are_given() -> None:
     with loader_of(Failing(20), num_workers=2) as loader:
         batches, given, raised = iter(loader), [], 0
         while len(given) + raised < 5:
@@ -244,7 +244,7 @@ def test_a_batch_that_ends_its_workers_is_an_error() -> None:
         list(loader)
 
 
-def test_no_batch_in_time_is_an_error(tmp_path: Path) -> None:
+def test_a_batch_that_is_not_made_in_time_is_a_timeout_error(tmp_path: Path) -> None:
     with loader_of(Gated(12, tmp_path / "gate"), num_workers=2, prefetch_factor=1, timeout=1.0) as loader:
         batches = iter(loader)
         assert len(take(batches, 2)) == 2
@@ -253,7 +253,7 @@ def test_no_batch_in_time_is_an_error(tmp_path: Path) -> None:
         (tmp_path / "gate").touch()
 
 
-def test_auto_goes_with_batches_that_overtake() -> None:
+def test_auto_works_with_batches_out_of_order() -> None:
     with loader_of(Noisy(LENGTH), shuffle=True, num_workers="auto", max_workers=3) as loader:
         assert sorted(loader) == sorted(IN_ORDER)
 
@@ -271,7 +271,7 @@ def test_a_trainer_waits_only_while_no_batch_is_ready(tmp_path: Path) -> None:
         (tmp_path / "gate").touch()
 
 
-def test_workers_begin_with_the_next_epoch_and_overtake_there() -> None:
+def test_prefetch_epochs_works_with_batches_out_of_order() -> None:
     options = {"persistent_workers": True, "prefetch_epochs": True, "num_workers": 2, "shuffle": True}
     expected = loader_of(Noisy(LENGTH), shuffle=True)
     with loader_of(Noisy(LENGTH), **options) as loader:
@@ -292,7 +292,7 @@ def test_every_batch_is_pinned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(given) == sorted(pinned) == list(loader_of(Noisy(LENGTH)))
 
 
-def test_streams_overtake_each_other_and_each_is_in_turn(tmp_path: Path) -> None:
+def test_streams_overtake_each_other_and_each_one_is_in_order(tmp_path: Path) -> None:
     barrier = tmp_path / "barrier"
     with loader_of(GatedStreams(400, barrier), 2, num_workers=2) as loader:
         batches, given = iter(loader), []
@@ -310,7 +310,7 @@ def test_streams_overtake_each_other_and_each_is_in_turn(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", [Streaming, StatefulDataset])
 @pytest.mark.parametrize("taken", [1, 5, 9])
-def test_streams_are_continued_wherever_each_one_is(kind: type, taken: int) -> None:
+def test_streams_are_continued_from_their_different_positions(kind: type, taken: int) -> None:
     whole = list(loader_of(kind(40), 3, streams=3, in_order=True))
     with loader_of(kind(40), 3, num_workers=2, streams=3) as loader:
         batches = iter(loader)
@@ -324,7 +324,7 @@ def test_streams_are_continued_wherever_each_one_is(kind: type, taken: int) -> N
 
 
 class Told:
-    """Samples that are what is told of them."""
+    """Samples that are their index, of which some are slow."""
 
     def __init__(self, length: int) -> None:
         self.length = length

@@ -1,4 +1,4 @@
-"""Random numbers in a dataset: of seed, epoch and index, also where the generators are not seeded for every sample."""
+"""Random numbers in a dataset: they depend on seed, epoch and index, although not every sample seeds the generators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DRAWS: list[Callable[[], float]] = [
 
 
 class Drawing:
-    """Samples that draw in ways of their own, and how often they were read here."""
+    """Samples that draw random numbers in different ways, and the number of reads of each in this process."""
 
     def __init__(self, ways: list[int]) -> None:
         self.ways, self.read = ways, [0] * len(ways)
@@ -50,7 +50,7 @@ def loader_of(dataset: Any, **options: Any) -> ElasticDataLoader:
 
 
 def seeded(ways: list[int], epoch: int = 0) -> list[list[tuple[int, float]]]:
-    """Each batch from a loader that knows nothing of those before it."""
+    """Return the batches, each one from a new loader that starts at its position."""
     batches = []
     for position in range(0, len(ways), 3):
         loader = loader_of(Drawing(ways))
@@ -69,13 +69,13 @@ def test_random_numbers_of_a_sample_do_not_depend_on_other_samples(ways: list[in
     assert list(loader) == seeded(ways, 1)
 
 
-def test_workers_draw_the_same() -> None:
+def test_workers_draw_the_same_random_numbers() -> None:
     ways = [*range(len(DRAWS)), *range(len(DRAWS))]
     with loader_of(Drawing(ways), num_workers=2) as loader:
         assert list(loader) == seeded(ways)
 
 
-def test_the_trainer_s_generators_stay_as_they_are() -> None:
+def test_the_generators_of_the_trainer_are_unchanged() -> None:
     def numbers() -> list[float]:
         return [draw() for draw in DRAWS for _ in range(2)]
 
@@ -90,7 +90,7 @@ def test_the_trainer_s_generators_stay_as_they_are() -> None:
     assert begun + numbers() == expected
 
 
-def test_a_collate_function_draws_what_the_last_sample_would() -> None:
+def test_the_random_numbers_of_a_collate_function_are_reproducible() -> None:
     def noisy(samples: list[Any]) -> float:
         return random.random()
 
@@ -106,7 +106,7 @@ def test_samples_that_draw_nothing_are_read_once() -> None:
     assert dataset.read == [1] * 12
 
 
-def test_the_first_sample_that_draws_is_read_again() -> None:
+def test_the_first_sample_that_draws_is_read_twice() -> None:
     dataset = Drawing([5] * 12)
     loader = loader_of(dataset)
     list(loader)
@@ -114,7 +114,7 @@ def test_the_first_sample_that_draws_is_read_again() -> None:
     assert dataset.read == [3] + [2] * 11
 
 
-def test_a_batch_whose_samples_draw_though_none_before_did_is_read_again() -> None:
+def test_the_first_batch_whose_samples_draw_is_read_again() -> None:
     dataset = Drawing([0, 0, 0, 0, 1, 0, 1, 1, 1])
     list(loader_of(dataset))
     assert dataset.read == [1, 1, 1, 2, 2, 2, 1, 1, 1]

@@ -1,4 +1,4 @@
-"""Several trainers that share an epoch: they agree on its order, or are told that they do not."""
+"""Several trainers that share an epoch: they use the same order, or get an error or a warning."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for _ in range(2):
 """
 
 
-def test_ranks_without_a_seed_share_each_epoch_though_one_looks_at_a_batch(site: Site) -> None:
+def test_ranks_without_a_seed_share_each_epoch_although_one_reads_a_batch_before(site: Site) -> None:
     pytest.importorskip("torch")
     ranks = [site.python(SHARED, str(rank)).stdout.splitlines() for rank in range(2)]
     epochs = [" ".join(parts).split() for parts in zip(*ranks, strict=True)]
@@ -77,7 +77,7 @@ dist.barrier()
 """
 
 
-def test_a_loader_that_was_told_of_no_ranks_warns_once(site: Site) -> None:
+def test_a_loader_without_rank_in_a_distributed_program_warns_once(site: Site) -> None:
     pytest.importorskip("torch")
     program, store = site.write(UNAWARE), str(site.folder / "store")
     ranks = [site.start(sys.executable, program, str(rank), store) for rank in range(2)]
@@ -98,7 +98,7 @@ def test_only_whole_epochs_count_with_several_ranks() -> None:
     assert list(loader) == second
 
 
-def test_a_look_does_not_cost_a_rank_its_place() -> None:
+def test_reading_a_batch_does_not_change_the_loaded_position_of_a_rank() -> None:
     loader, other = ranked(), ranked()
     batches = iter(loader)
     begun = [next(batches) for _ in range(2)]
@@ -107,7 +107,7 @@ def test_a_look_does_not_cost_a_rank_its_place() -> None:
     assert begun + list(other) == list(ranked())
 
 
-def test_an_epoch_that_begins_again_warns() -> None:
+def test_an_epoch_that_is_restarted_gives_a_warning() -> None:
     loader = ranked()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -122,7 +122,7 @@ def test_an_epoch_that_begins_again_warns() -> None:
         iter(loader)
 
 
-def test_a_place_is_of_its_epoch() -> None:
+def test_set_epoch_discards_a_loaded_position() -> None:
     loader, other = ranked(), ranked()
     next(iter(loader))
     other.load_state_dict(loader.state_dict())

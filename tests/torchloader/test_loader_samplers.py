@@ -1,4 +1,4 @@
-"""An epoch of a sampler that draws from generators of its own is continued where it was, or not at all."""
+"""Samplers with their own random generators: their epochs are continued exactly, or an error is raised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTH = 600  # more than a loader takes from a sampler at once
 
 
 class Drawing:
-    """Samples in an order from a generator that goes on from epoch to epoch."""
+    """A sampler with an order from a generator that is not reset between epochs."""
 
     def __init__(self, generator: Any) -> None:
         self.generator = generator
@@ -33,7 +33,7 @@ class Drawing:
 
 
 class InBatches:
-    """Another sampler's samples, in batches of seven."""
+    """A batch sampler that makes batches of seven from another sampler."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -60,7 +60,9 @@ MAKERS: list[Callable[[], Any]] = [
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("in_batches", [False, True])
-def test_a_later_epoch_of_a_sampler_with_a_generator_is_continued(make: Callable[[], Any], in_batches: bool) -> None:
+def test_a_later_epoch_of_a_sampler_with_a_generator_can_be_continued(
+    make: Callable[[], Any], in_batches: bool
+) -> None:
     def loader() -> ElasticDataLoader:
         if in_batches:
             return ElasticDataLoader(range(LENGTH), batch_sampler=InBatches(make()), collate_fn=list)
@@ -89,7 +91,7 @@ def test_a_state_between_epochs_has_the_generator(make: Callable[[], Any]) -> No
 
 
 class Hidden:
-    """A sampler whose generator nobody finds."""
+    """A sampler whose generator the loader cannot find."""
 
     def __init__(self, seed: int) -> None:
         dice = random.Random(seed)
@@ -103,7 +105,7 @@ class Hidden:
         yield from self.order()
 
 
-def test_a_sampler_that_begins_otherwise_is_refused() -> None:
+def test_a_sampler_that_begins_with_other_samples_is_refused() -> None:
     first = ElasticDataLoader(range(LENGTH), 7, sampler=Hidden(3), collate_fn=list)
     second = ElasticDataLoader(range(LENGTH), 7, sampler=Hidden(3), collate_fn=list)
     list(first)
@@ -137,7 +139,7 @@ def test_the_epoch_of_a_distributed_sampler_is_in_the_state() -> None:
 
 
 @pytest.mark.parametrize("in_batches", [False, True])
-def test_the_state_of_one_rank_continues_the_distributed_sampler_of_another(in_batches: bool) -> None:
+def test_the_state_of_one_rank_can_continue_the_distributed_sampler_of_another(in_batches: bool) -> None:
     data = pytest.importorskip("torch.utils.data")
 
     def loader(rank: int) -> ElasticDataLoader:
@@ -158,7 +160,7 @@ def test_the_state_of_one_rank_continues_the_distributed_sampler_of_another(in_b
 
 
 class BeginningAnew:
-    """A sampler that is its own iterator, and begins anew at each iter()."""
+    """A sampler that is its own iterator, and restarts at each iter()."""
 
     def __iter__(self) -> BeginningAnew:
         self.left = iter(range(LENGTH))
@@ -188,7 +190,7 @@ else:
 """
 
 
-def test_a_loader_without_a_seed_takes_that_of_the_state(site: Site) -> None:
+def test_a_loader_without_a_seed_uses_that_of_the_state(site: Site) -> None:
     pytest.importorskip("torch")
     begun, state = json.loads(site.python(RESUMED).stdout)
     rest = json.loads(site.python(RESUMED, json.dumps(state)).stdout)

@@ -1,4 +1,4 @@
-"""Loaders of one name, whose workers make each batch once for all of them."""
+"""Loaders with the same name, whose workers make each batch once for all of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 class Noted(Noisy):
-    """A dataset that notes what is read from it, in whichever process."""
+    """A dataset that records every read, in any process."""
 
     def __init__(self, length: int, notes: Path) -> None:
         super().__init__(length)
@@ -43,7 +43,7 @@ class Noted(Noisy):
 
 
 class Scaled(Noisy):
-    """A dataset with a transform of its own."""
+    """A dataset with a different transform for each instance."""
 
     def __init__(self, length: int, scale: float) -> None:
         super().__init__(length)
@@ -55,7 +55,7 @@ class Scaled(Noisy):
 
 
 class Unrepeatable(Noisy):
-    """Samples that are others each time."""
+    """Samples that differ at each read."""
 
     def __getitem__(self, index: int) -> tuple[int, float, float]:
         return index, time.monotonic(), float(os.urandom(1)[0])
@@ -70,7 +70,7 @@ ALONE = ElasticDataLoader(Noisy(LENGTH), 4, shuffle=True, seed=1, collate_fn=lis
 EPOCHS = [list(ALONE) for _ in range(3)]
 
 
-def test_each_batch_is_made_once_for_all_and_is_the_one_that_each_would_make(tmp_path: Path) -> None:
+def test_shared_batches_are_made_once_and_are_the_same_as_without_sharing(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     with ExitStack() as stack:
         loaders = [stack.enter_context(loader_of(Noted(LENGTH, notes), persistent_workers=True)) for _ in range(3)]
@@ -90,7 +90,7 @@ def test_a_loader_alone_makes_each_batch_once(tmp_path: Path) -> None:
     assert notes.stat().st_size <= LENGTH + 1  # the first sample is read again once it is known to draw
 
 
-def test_other_seeds_epochs_and_batches_have_nothing_in_common() -> None:
+def test_loaders_with_other_seeds_or_epochs_share_no_batches() -> None:
     with loader_of(Noisy(LENGTH)) as one, loader_of(Noisy(LENGTH), seed=2) as other, loader_of(Noisy(LENGTH)) as later:
         later.set_epoch(1)
         expected = list(ElasticDataLoader(Noisy(LENGTH), 4, shuffle=True, seed=2, collate_fn=list))
@@ -106,7 +106,7 @@ def both(one: ElasticDataLoader, other: ElasticDataLoader) -> Iterator[tuple[Any
     return zip(one, other, strict=True)
 
 
-def test_loaders_of_one_name_with_different_batches_both_get_an_error() -> None:
+def test_loaders_with_the_same_name_and_different_batches_raise_an_error() -> None:
     told = "loaders with shared_as='test' on this node make different batches of the same samples: give those with"
     with loader_of(Scaled(LENGTH, 1.0)) as one, loader_of(Scaled(LENGTH, 2.0)) as other:
         with pytest.raises(ValueError, match=told):
@@ -116,7 +116,7 @@ def test_loaders_of_one_name_with_different_batches_both_get_an_error() -> None:
                 list(loader)
 
 
-def test_no_batch_of_another_dataset_is_given_before_that_error() -> None:
+def test_no_batch_of_another_dataset_is_given_before_the_error() -> None:
     with loader_of(Scaled(LENGTH, 1.0)) as one, loader_of(Scaled(LENGTH, 2.0)) as other:
         given: list[bool] = []
 
@@ -135,7 +135,7 @@ def test_random_samples_are_shared_as_they_were_requested() -> None:
     assert same.count(True) > len(same) // 2
 
 
-def test_errors_of_the_dataset_are_each_loaders_own() -> None:
+def test_an_error_of_the_dataset_is_raised_in_each_loader() -> None:
     class Failing(Noisy):
         def __getitem__(self, index: int) -> Any:
             if index == 7:
@@ -156,7 +156,7 @@ DEEDS = st.dictionaries(st.integers(0, 29), st.tuples(st.booleans(), st.sampled_
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deeds=DEEDS)
-def test_no_worker_that_is_killed_or_comes_or_goes_changes_a_batch(deeds: dict[int, tuple[bool, str | int]]) -> None:
+def test_resizes_and_kills_do_not_change_shared_batches(deeds: dict[int, tuple[bool, str | int]]) -> None:
     with loader_of(Noisy(LENGTH)) as one, loader_of(Noisy(LENGTH), num_workers=2) as other:
         for number, pair in enumerate(both(one, other)):
             assert pair == (EPOCHS[0][number],) * 2
@@ -168,7 +168,7 @@ def test_no_worker_that_is_killed_or_comes_or_goes_changes_a_batch(deeds: dict[i
                 loader.resize(int(deed))
 
 
-def test_a_loader_of_another_style_of_dataset_is_refused() -> None:
+def test_an_iterable_style_dataset_is_refused() -> None:
     with pytest.raises(ValueError, match="shared_as='test' is for map-style datasets"):
         ElasticDataLoader(Numbers(8), 2, num_workers=1, shared_as="test")
 
@@ -179,13 +179,13 @@ def test_an_invalid_name_is_refused(name: Any) -> None:
         ElasticDataLoader(range(8), num_workers=1, shared_as=name)
 
 
-def test_a_copy_of_a_loader_has_the_name_too() -> None:
+def test_a_copy_of_a_loader_has_its_name() -> None:
     with loader_of(range(LENGTH)) as loader, pickle.loads(pickle.dumps(loader)) as copy:
         assert copy.shared_as == "test"
         assert list(copy) == list(loader)
 
 
-def test_where_there_is_no_place_for_it_each_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_that_cannot_share_makes_its_own_batches_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> Any:
         raise OSError(28, "No space left on device", "/run")
 
@@ -230,7 +230,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_programs_share_batches_and_go_on_when_one_is_killed(site: Site, method: str) -> None:
+def test_programs_share_batches_and_continue_if_one_is_killed(site: Site, method: str) -> None:
     path = site.write("import sys\nsys.modules['torch'] = None\n" + PROGRAM)
     dies, stays = (site.start(sys.executable, path, method, how, stdin=subprocess.PIPE) for how in ("dies", "stays"))
     for number in range(101):

@@ -1,4 +1,4 @@
-"""Workers of a loader that is told nothing of start methods: as with PyTorch's, they have that of multiprocessing."""
+"""Workers of a loader without a given start method: as with PyTorch, they use that of multiprocessing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["none", "fork", "forkserver", "spawn", "dragon"])
-def test_workers_have_globals_where_the_start_method_forks(site: Site, method: str) -> None:
+def test_workers_have_globals_of_the_program_if_the_start_method_forks(site: Site, method: str) -> None:
     forks = method == "fork" or (method == "none" and sys.version_info < (3, 14))
     words = "['one', 'two']" if forks else "[]"
     done = site.python(GLOBALS, method)
@@ -78,7 +78,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_dataset_in_memory_is_there_once(site: Site) -> None:
+def test_forked_workers_share_a_dataset_in_memory(site: Site) -> None:
     done = site.python(MEMORY)
     workers, memory = map(int, done.stdout.split())
     assert workers == 4
@@ -107,7 +107,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_dataset_is_not_pickled(site: Site) -> None:
+def test_a_dataset_of_forked_workers_is_not_pickled(site: Site) -> None:
     done = site.python(NOT_SENT)
     batches = [[f"image_{number}.jpg" for number in range(start, start + 4)] for start in (0, 4)]
     assert done.stdout == f"{batches[0]} {batches[1]}\n" * 2, done.stderr

@@ -1,4 +1,4 @@
-"""The elastic loader with iterable-style datasets: the same batches in the same order, whatever happens to workers."""
+"""The elastic loader with iterable-style datasets: the same batches in the same order, also if workers are killed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def streamed(dataset: Any, batch_size: int | None = 4, **options: Any) -> Elasti
 
 
 def kill_a_worker(loader: ElasticDataLoader, which: int) -> None:
-    """The hard way, one of those that are ready."""
+    """Kill one of the ready workers with SIGKILL."""
     pids = [
         pid_of(worker.process) for worker in list(loader._crew._workers.values()) if worker.ready and worker.process
     ]
@@ -60,7 +60,7 @@ def test_batches_come_from_the_streams_in_turn() -> None:
     assert list(streamed(Numbers(14), 2)) == [[0, 3], [1, 4], [2, 5], [6, 9], [7, 10], [8, 11], [12], [13]]
 
 
-def test_streams_that_end_are_passed_over() -> None:
+def test_ended_streams_are_skipped() -> None:
     class Unequal(Numbers):
         def __iter__(self) -> Iterator[Any]:
             stream = next(super().__iter__())
@@ -86,14 +86,14 @@ SCHEDULES = st.dictionaries(st.integers(0, len(UNDISTURBED) - 1), DEEDS, max_siz
 
 @pytest.fixture(scope="module", params=[Noisy, StatefulIterator])
 def elastic(request: Any) -> Iterator[ElasticDataLoader]:
-    """One loader for many epochs: its workers stay."""
+    """One loader for many epochs, whose workers are kept."""
     with streamed(request.param(LENGTH), num_workers=2) as loader:
         yield loader
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedule=SCHEDULES)
-def test_no_schedule_of_resizes_kills_and_resumptions_changes_a_batch(
+def test_resizes_kills_and_resumptions_do_not_change_batches(
     elastic: ElasticDataLoader, schedule: dict[int, tuple[str, int]]
 ) -> None:
     elastic.set_epoch(0)
@@ -115,7 +115,7 @@ def test_no_schedule_of_resizes_kills_and_resumptions_changes_a_batch(
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 3), (2, 1)])
-def test_an_epoch_is_continued_in_its_middle_by_any_number_of_workers(before: int, after: int) -> None:
+def test_any_number_of_workers_can_continue_an_epoch(before: int, after: int) -> None:
     with streamed(StatefulDataset(LENGTH), num_workers=before) as loader:
         batches = iter(loader)
         begun = [next(batches) for _ in range(11)]
@@ -137,7 +137,7 @@ def test_a_dataset_with_a_state_is_not_read_again(tmp_path: Path) -> None:
     assert sorted(map(int, file.read_text().split())) == list(range(48))
 
 
-def test_between_two_states_batches_are_made_again(tmp_path: Path) -> None:
+def test_batches_since_the_last_snapshot_are_made_again(tmp_path: Path) -> None:
     file = tmp_path / "read"
     first, second = (streamed(Remembering(48, str(file)), 4, snapshot_every_n_steps=2) for _ in range(2))
     batches = iter(first)
@@ -147,7 +147,7 @@ def test_between_two_states_batches_are_made_again(tmp_path: Path) -> None:
     assert len(file.read_text().split()) == 48 + 3 * 4
 
 
-def test_a_state_has_the_streams_of_its_epoch_and_the_next_one_its_own() -> None:
+def test_a_loaded_state_keeps_its_number_of_streams_for_its_epoch_only() -> None:
     first, second = loader_of(Numbers(24), 2, streams=3), loader_of(Numbers(24), 2, streams=2)
     whole = list(first)
     first.set_epoch(0)
@@ -191,7 +191,7 @@ def test_a_state_of_another_style_of_dataset_is_refused() -> None:
         first.load_state_dict(second.state_dict())
 
 
-def test_each_epoch_and_each_stream_draws_other_numbers_and_can_be_had_again() -> None:
+def test_each_epoch_and_each_stream_has_different_reproducible_random_numbers() -> None:
     loader = streamed(Noisy(LENGTH))
     first, second = list(loader), list(loader)
     assert [[number for number, *_ in batch] for batch in first] == [
@@ -203,7 +203,7 @@ def test_each_epoch_and_each_stream_draws_other_numbers_and_can_be_had_again() -
     assert list(loader) == first
 
 
-def test_a_stream_has_the_dataset_to_itself_as_it_was_when_the_epoch_began() -> None:
+def test_each_stream_has_its_own_copy_of_the_dataset_of_the_beginning_of_the_epoch() -> None:
     dataset = Changing(60)
     with streamed(dataset, num_workers=1) as loader:
         batches = iter(loader)
@@ -215,13 +215,13 @@ def test_a_stream_has_the_dataset_to_itself_as_it_was_when_the_epoch_began() -> 
         assert {sample[1:] for batch in loader for sample in batch} == {(1, 1)}
 
 
-def test_without_workers_and_streams_the_dataset_itself_is_read() -> None:
+def test_a_loader_without_workers_and_streams_reads_the_dataset_itself() -> None:
     dataset = Changing(8)
     assert list(loader_of(dataset)) == [[(number, 0, 1) for number in part] for part in (range(4), range(4, 8))]
     assert dataset.reads == 1
 
 
-def test_workers_that_join_such_an_epoch_begin_with_the_next_one() -> None:
+def test_workers_added_to_an_epoch_without_workers_begin_with_the_next_one() -> None:
     with loader_of(Noisy(40)) as loader:
         batches = iter(loader)
         begun = [next(batches)]
@@ -235,7 +235,7 @@ def test_workers_that_join_such_an_epoch_begin_with_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_exception_of_the_dataset_comes_instead_of_a_batch(workers: int) -> None:
+def test_an_exception_of_the_dataset_is_raised_in_place_of_its_batch(workers: int) -> None:
     with streamed(Failing(24), 2, num_workers=workers) as loader:
         batches, taken = iter(loader), []
         while True:
@@ -262,7 +262,7 @@ def test_an_exception_of_the_dataset_comes_instead_of_a_batch(workers: int) -> N
     ]
 
 
-def test_a_stream_that_cannot_be_begun_is_an_error_and_ends() -> None:
+def test_a_stream_that_cannot_begin_raises_an_error_and_ends() -> None:
     batches = iter(streamed(NotBegun(6), 2))
     assert next(batches) == [0, 3]
     with pytest.raises(OSError, match="no such shard"):
@@ -270,7 +270,7 @@ def test_a_stream_that_cannot_be_begun_is_an_error_and_ends() -> None:
     assert list(batches) == [[2, 5]]
 
 
-def test_a_dataset_that_has_become_shorter_is_not_continued_without_a_word() -> None:
+def test_continuing_with_a_shorter_dataset_raises_an_error() -> None:
     first, second = streamed(Numbers(48)), streamed(Numbers(12))
     batches = iter(first)
     for _ in range(9):
@@ -292,7 +292,7 @@ def test_an_exception_while_the_dataset_is_read_again_is_raised(tmp_path: Path) 
     assert raised.value.__notes__ == ["stream 0 could not be begun at batch 3 and ends here"]
 
 
-def test_an_error_of_the_dataset_comes_again_when_its_stream_is_made_again() -> None:
+def test_a_stream_with_an_earlier_error_can_be_continued() -> None:
     first, second = streamed(Failing(60), 2), streamed(Failing(60), 2)
     batches = iter(first)
     for _ in range(4):
@@ -313,7 +313,7 @@ def test_an_interrupt_loses_no_sample() -> None:
     assert taken + list(batches) == list(streamed(Numbers(40)))
 
 
-def test_a_batch_that_ends_its_workers_is_told() -> None:
+def test_the_error_names_the_batch_that_ends_its_workers() -> None:
     with streamed(Deadly(60), num_workers=1) as loader, pytest.raises(LoadingError, match="of batch 0 of stream 1"):
         list(loader)
 
@@ -327,7 +327,7 @@ def test_ranks_share_the_streams(workers: int) -> None:
     assert sorted(samples) == list(range(40))
 
 
-def test_a_loader_is_copied_with_its_place() -> None:
+def test_a_copy_of_a_loader_has_its_position() -> None:
     loader = streamed(Noisy(LENGTH))
     batches = iter(loader)
     begun = [next(batches) for _ in range(5)]
@@ -335,13 +335,13 @@ def test_a_loader_is_copied_with_its_place() -> None:
     assert begun + list(pickle.loads(pickle.dumps(loader))) == UNDISTURBED
 
 
-def test_a_loader_tells_its_streams() -> None:
+def test_the_attribute_streams_has_the_number_of_streams() -> None:
     assert loader_of(Numbers(4), num_workers=3).streams == 3
     assert streamed(Numbers(4), num_workers="auto").streams == STREAMS
     assert loader_of(range(4)).streams is None
 
 
-def test_auto_finds_workers_for_the_streams() -> None:
+def test_auto_uses_at_most_one_worker_for_each_stream() -> None:
     with streamed(Noisy(LENGTH), num_workers="auto") as loader:
         assert list(loader) == UNDISTURBED
         assert 1 <= loader.workers <= STREAMS
@@ -359,6 +359,6 @@ def test_auto_finds_workers_for_the_streams() -> None:
         (range(4), {"streams": 2}, "streams and snapshot_every_n_steps are for iterable-style datasets"),
     ],
 )
-def test_options_that_do_not_go_together_are_errors(dataset: Any, options: dict[str, Any], told: str) -> None:
+def test_incompatible_options_are_errors(dataset: Any, options: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         loader_of(dataset, **options)

@@ -1,4 +1,4 @@
-"""An iterable-style dataset written for PyTorch gives the same batches as with PyTorch's and torchdata's loaders."""
+"""Iterable-style datasets written for PyTorch: the batches are those of the loaders of PyTorch and torchdata."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIONS = st.fixed_dictionaries({"batch_size": st.integers(1, 5), "drop_last": s
 
 
 class Parts(data.IterableDataset):  # type: ignore[misc]
-    """So many samples of each worker, and of a trainer without workers."""
+    """A given number of samples for each worker, and for a trainer without workers."""
 
     def __init__(self, lengths: list[int]) -> None:
         self.lengths = lengths
@@ -38,7 +38,7 @@ class Parts(data.IterableDataset):  # type: ignore[misc]
 
 
 class Bounded(data.IterableDataset):  # type: ignore[misc]
-    """A range, of which worker_init_fn chooses a part."""
+    """A range of which worker_init_fn selects a part."""
 
     def __init__(self, start: int, end: int) -> None:
         self.start, self.end = start, end
@@ -87,7 +87,7 @@ def listed(batches: Any) -> list[Any]:
 
 @settings(max_examples=8)
 @given(lengths=st.lists(st.integers(0, 9), min_size=0, max_size=3), options=OPTIONS)
-def test_batches_are_those_of_pytorch(lengths: list[int], options: dict[str, Any]) -> None:
+def test_batches_without_workers_are_those_of_pytorch(lengths: list[int], options: dict[str, Any]) -> None:
     dataset, workers = Parts(lengths or [7]), len(lengths)
     expected = listed(data.DataLoader(dataset, num_workers=workers, **options))
     assert listed(ElasticDataLoader(dataset, streams=workers, **options)) == expected
@@ -101,7 +101,7 @@ def test_batches_of_workers_are_those_of_pytorch() -> None:
             assert listed(ours) == listed(theirs)
 
 
-def test_elastic_keeps_the_batches() -> None:
+def test_elastic_preserves_the_batches() -> None:
     theirs = data.DataLoader(Bounded(0, 20), num_workers=2, batch_size=3, worker_init_fn=choose_part)
     ours = elastic(theirs, num_workers=0)
     assert ours.streams == 2
@@ -114,7 +114,7 @@ def test_a_loader_has_the_samplers_of_pytorch() -> None:
     assert type(ours.batch_sampler) is type(theirs.batch_sampler)
 
 
-def test_a_length_is_that_of_pytorch_and_warns_as_there() -> None:
+def test_the_length_and_its_warning_are_those_of_pytorch() -> None:
     theirs, ours = data.DataLoader(Sized(0, 5)), ElasticDataLoader(Sized(0, 5))
     assert len(ours) == len(theirs) == 2
     for loader in (theirs, ours):
@@ -125,7 +125,7 @@ def test_a_length_is_that_of_pytorch_and_warns_as_there() -> None:
 
 
 @pytest.mark.parametrize("taken", [1, 4, 9])
-def test_a_state_goes_on_as_that_of_torchdata(taken: int) -> None:
+def test_a_state_continues_like_that_of_torchdata(taken: int) -> None:
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
     rests = []
     for make in (

@@ -1,4 +1,4 @@
-"""Jobs finish although their master is killed, and the next master knows their state."""
+"""Killed masters: jobs finish, and the next master has their state."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def cluster(site: Site) -> Iterator[Cluster]:
         ("wait and raise", None, "failed", 1),
     ],
 )
-def test_a_master_that_is_killed_takes_no_end_with_it(
+def test_the_end_of_a_job_is_recorded_although_its_master_was_killed_with_the_message(
     cluster: Cluster, deed: str, command: str | None, state: str, code: int
 ) -> None:
     cluster.start(cluster.job("job", 10, 0.001, 0.01, deed), options=ALONE)
@@ -72,7 +72,7 @@ def test_a_master_that_is_killed_takes_no_end_with_it(
         assert cluster.events()[-1]["details"]["progress"] == (10 if state == "finished" else 6)
 
 
-def test_a_job_that_a_killed_master_had_taken_and_not_noted_is_run(cluster: Cluster) -> None:
+def test_a_job_that_a_killed_master_received_but_did_not_record_is_run(cluster: Cluster) -> None:
     early, late = cluster.job("early", 10, 0.001, 0.01, "wait"), cluster.job("late", 10, 0.001, 0.01, arrival=8)
     cluster.start(early, late, options=ALONE)
     cluster.until_state("early", "running")
@@ -84,7 +84,7 @@ def test_a_job_that_a_killed_master_had_taken_and_not_noted_is_run(cluster: Clus
     assert cluster.states("late")[-1:] == ["finished"]
 
 
-def test_a_folder_is_one_runs_from_its_first_moment(cluster: Cluster) -> None:
+def test_a_folder_belongs_to_one_run_from_its_start(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 10, 0.001, 0.01), options=ALONE)
     assert cluster.process is not None
     assert cluster.process.stdout is not None
@@ -97,7 +97,7 @@ def test_a_folder_is_one_runs_from_its_first_moment(cluster: Cluster) -> None:
     assert cluster.states("job")[-1:] == ["finished"]
 
 
-def test_status_watch_ends_with_the_run_although_the_master_is_silent(cluster: Cluster) -> None:
+def test_status_watch_ends_with_the_run_although_the_master_is_stopped(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 1000, 0.001, 0.01), options=ALONE)
     cluster.until_state("job", "running")
     assert cluster.process is not None
@@ -112,7 +112,7 @@ def test_status_watch_ends_with_the_run_although_the_master_is_silent(cluster: C
     assert watch.returncode == 0
 
 
-def test_a_job_that_paused_while_its_master_was_killed_is_paused(cluster: Cluster) -> None:
+def test_a_job_is_paused_although_its_master_was_killed_during_the_pause(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 10, 0.001, 0.01, "wait"), options=ALONE)
     cluster.until_state("job", "running")
     cluster.until_iteration("job", 5)
@@ -126,7 +126,7 @@ def test_a_job_that_paused_while_its_master_was_killed_is_paused(cluster: Cluste
 
 
 def _end_unheard(cluster: Cluster) -> None:
-    """Its rank goes on to its end; the master takes the message that tells so, and is killed with it."""
+    """Let the rank end; kill the master after it has received the message about the end."""
     cluster.signal("master", signal.SIGSTOP)
     cluster.go()
     _do(cluster, TAKE, "Ended")
@@ -139,7 +139,7 @@ def _do(cluster: Cluster, program: str, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_job_that_ends_while_its_master_waits_for_nodes_has_ended(cluster: Cluster) -> None:
+def test_the_end_of_a_job_is_recorded_while_its_master_waits_for_nodes(cluster: Cluster) -> None:
     cluster.start(
         cluster.job("job", 10, 0.001, 0.01, "wait", devices={"node-0": [0]}),
         options=("--device", "cpu", "--rehearse", "--nodes", "2", "--cores", "4", "--mode", "1"),
@@ -157,7 +157,7 @@ def test_a_job_that_ends_while_its_master_waits_for_nodes_has_ended(cluster: Clu
     assert cluster.states("job") == ["queued", "starting", "running", "finished"]
 
 
-def test_a_job_that_waited_is_started_by_the_next_master(cluster: Cluster) -> None:
+def test_a_queued_job_is_started_by_the_next_master(cluster: Cluster) -> None:
     cluster.start(
         cluster.job("first", 10, 0.001, 0.01, "wait", devices=[[99]]),
         cluster.job("second", 10, 0.001, 0.01, devices=[[99]]),
@@ -171,7 +171,7 @@ def test_a_job_that_waited_is_started_by_the_next_master(cluster: Cluster) -> No
     assert cluster.states("second") == ["queued", "starting", "running", "finished"]
 
 
-def test_a_job_goes_on_elsewhere_although_its_master_was_killed_with_its_node(cluster: Cluster) -> None:
+def test_a_job_continues_on_another_node_although_its_master_was_killed_too(cluster: Cluster) -> None:
     cluster.start(
         cluster.job("job", 400, 0.001, 0.02, devices={"node-1": [0]}),
         options=("--device", "cpu", "--rehearse", "--nodes", "2", "--cores", "4", "--mode", "1"),
@@ -185,7 +185,7 @@ def test_a_job_goes_on_elsewhere_although_its_master_was_killed_with_its_node(cl
     assert sorted(set(cluster.samples("job"))) == list(range(1600))
 
 
-def test_a_workload_that_was_told_to_stop_does_so_with_the_next_master(cluster: Cluster) -> None:
+def test_a_workload_that_was_requested_to_stop_stops_with_the_next_master(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 10, 0.001, 0.01, "wait"), options=(*ALONE, "--hold"))
     cluster.until_state("job", "running")
     assert cluster.command("stop").returncode == 0
@@ -194,7 +194,7 @@ def test_a_workload_that_was_told_to_stop_does_so_with_the_next_master(cluster: 
     assert cluster.end() == 0, cluster.err
 
 
-def test_a_master_outlives_who_asks_and_does_not_wait_for_the_answer(cluster: Cluster) -> None:
+def test_a_master_continues_if_a_client_does_not_wait_for_the_reply(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 10, 0.001, 0.01, "wait"), options=ALONE)
     cluster.until_state("job", "running")
     cluster.signal("master", signal.SIGSTOP)
@@ -205,7 +205,7 @@ def test_a_master_outlives_who_asks_and_does_not_wait_for_the_answer(cluster: Cl
     assert cluster.err == ""
 
 
-def test_a_job_is_started_again_although_its_rank_was_killed_before_it_trained(cluster: Cluster) -> None:
+def test_a_job_whose_rank_was_killed_before_training_is_restarted(cluster: Cluster) -> None:
     cluster.start(
         cluster.job("once", 10, 0.001, 0.01, "wait at first"),
         cluster.job("twice", 10, 0.001, 0.01, "wait at first"),
@@ -223,14 +223,14 @@ def test_a_job_is_started_again_although_its_rank_was_killed_before_it_trained(c
     assert "ended with signal SIGKILL" in cluster.reason("twice")
 
 
-def test_a_job_is_not_started_again_for_ranks_that_were_ended_after_one_failed(cluster: Cluster) -> None:
+def test_a_failed_job_is_not_restarted_when_its_other_ranks_are_ended(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 10, 0.001, 0.01, "rank 0 raises", devices=2), options=ALONE)
     assert cluster.end() == 1
     assert cluster.states("job") == ["queued", "starting", "running", "failed"]
     assert "RuntimeError: the gradient is not a number" in cluster.reason("job")
 
 
-def test_a_log_that_was_damaged_meanwhile_is_told_once_by_the_next_master(cluster: Cluster) -> None:
+def test_the_next_master_reports_a_damaged_log_once(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 100_000, 0.001, 0.01), options=ALONE)
     cluster.until_state("job", "running")
     log = cluster.folder / "events.jsonl"

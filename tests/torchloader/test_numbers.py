@@ -1,4 +1,4 @@
-"""argparse rejects numbers that make no sense."""
+"""Invalid numbers and files, which argparse rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs hold devices: by arrival, by the service that they attained, by what is left of them."""
+"""The orders that decide which jobs hold devices: by arrival, attained service, or remaining time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def queued(name: str, devices: Any = 1, **more: Any) -> Application:
 
 
 def running(name: str, placement: dict[str, tuple[int, ...]], executed: float, **more: Any) -> Application:
-    """One that runs since 0 on the clock, and had held its devices for so long before."""
+    """Return a job that runs since time 0 and had held its devices for `executed` seconds before."""
     size = sum(map(len, placement.values()))
     return replace(
         queued(name, size), state=State.RUNNING, workers=1, placement=placement, began=0.0, executed=executed, **more
@@ -49,35 +49,35 @@ def decide(order: Order, *applications: Application, now: float = 0.0, nodes: An
 
 
 def job(name: str, arrival: float, seconds: float, devices: int = 1) -> Job:
-    """A job that takes so many seconds, and never waits for data."""
+    """Return a job that takes this number of seconds and never waits for data."""
     return Job(Spec(name, "resnet", devices, 10 * devices, int(seconds * 10), arrival=arrival), Curve(100, 0.001))
 
 
-def test_by_arrival_nobody_yields() -> None:
+def test_no_job_is_preempted_in_the_order_of_arrival() -> None:
     assert decide(order("arrival"), running("old", {"a": (0, 1)}, 1e6), queued("new")) == []
 
 
-def test_the_job_with_most_service_yields_and_then_the_other_starts() -> None:
+def test_the_job_with_most_service_is_preempted_before_the_other_starts() -> None:
     much, little = running("much", {"a": (0,)}, 300.0), running("little", {"a": (1,)}, 50.0)
     assert decide(LAS, much, little, queued("new")) == [Pause("much", "it yields its devices")]
     gone = replace(much, state=State.PAUSED, placement={}, workers=0)
     assert Launch("new", {"a": (0,)}, 1, "arrival") in decide(LAS, gone, little, queued("new"))
 
 
-def test_nobody_yields_while_one_is_pausing_already() -> None:
+def test_no_job_is_preempted_while_another_one_is_pausing() -> None:
     leaves = replace(running("much", {"a": (0,)}, 300.0), state=State.PAUSING)
     other = running("other", {"a": (1,)}, 300.0)
     assert not any(isinstance(action, Pause) for action in decide(LAS, leaves, other, queued("new")))
 
 
-def test_nobody_yields_where_a_device_is_free_or_where_yielding_does_not_suffice() -> None:
+def test_no_job_is_preempted_if_a_device_is_free_or_if_that_does_not_suffice() -> None:
     much = running("much", {"a": (0,)}, 300.0)
     assert Launch("new", {"a": (1,)}, 1, "arrival") in decide(LAS, much, queued("new"))
     young = running("young", {"a": (1,)}, 50.0)
     assert decide(LAS, much, young, queued("wide", 2)) == []
 
 
-def test_those_that_yield_are_the_last_in_the_order() -> None:
+def test_the_last_jobs_in_the_order_are_preempted() -> None:
     wide, first = running("1 wide", {"a": (0, 1)}, 50.0), running("2 first", {"a": (2,)}, 100.0)
     second, last = running("3 second", {"a": (3,)}, 100.0), running("4 last", {"b": (0,)}, 100.0)
     nodes = {"a": Node(8, (0, 1, 2, 3)), "b": Node(8, (0,))}
@@ -85,17 +85,17 @@ def test_those_that_yield_are_the_last_in_the_order() -> None:
     assert [action.name for action in actions if isinstance(action, Pause)] == ["1 wide", "3 second", "4 last"]
 
 
-def test_service_is_devices_times_time() -> None:
+def test_service_is_the_number_of_devices_times_the_time() -> None:
     wide, narrow = running("wide", {"a": (0, 1)}, 60.0), running("narrow", {"b": (0,)}, 60.0)
     nodes = {"a": Node(8, (0, 1)), "b": Node(8, (0,))}
     assert decide(LAS, wide, narrow, queued("new"), nodes=nodes) == [Pause("wide", "it yields its devices")]
 
 
-def test_within_a_queue_nobody_yields_to_one_that_never_started() -> None:
+def test_no_job_is_preempted_by_a_new_one_of_the_same_queue() -> None:
     assert decide(LAS, running("a", {"a": (0, 1)}, 0.0), queued("new", arrival=-50.0)) == []
 
 
-def test_a_job_that_waited_long_enough_is_promoted_before_those_with_service() -> None:
+def test_a_job_that_has_waited_long_enough_is_promoted() -> None:
     first, second = running("first", {"a": (0,)}, 300.0), running("second", {"a": (1,)}, 300.0)
     waits = replace(paused("waits", 1, executed=150.0), began=900.0)
     assert decide(LAS, first, second, waits, now=599.0) == []
@@ -105,7 +105,7 @@ def test_a_job_that_waited_long_enough_is_promoted_before_those_with_service() -
     assert decide(replace(LAS, promote=math.inf), first, second, waits, now=1e9) == []
 
 
-def test_the_scheduler_is_asked_when_a_queue_ends_and_when_one_starves() -> None:
+def test_the_next_time_is_that_of_a_change_of_queue_or_a_promotion() -> None:
     scheduler = Scheduler(policy("even"), order=LAS)
     runs, waits = running("runs", {"a": (0, 1)}, 10.0), paused("waits", 1, executed=100.0)
     assert scheduler.next_time(0.0, {"runs": runs}) is None
@@ -113,29 +113,29 @@ def test_the_scheduler_is_asked_when_a_queue_ends_and_when_one_starves() -> None
     assert scheduler.next_time(40.0, {"runs": runs, "waits": waits}) == 400.0
 
 
-def test_the_one_with_the_least_left_holds_the_device() -> None:
+def test_the_job_with_the_least_remaining_time_holds_the_device() -> None:
     long, short = running("long", {"a": (0, 1)}, 0.0), replace(queued("short", 2), progress=900.0)
     assert decide(SRTF, long, short) == [Pause("long", "it yields its devices")]
     assert decide(SRTF, replace(long, progress=950.0), short) == []
 
 
-def test_one_whose_throughput_is_not_known_is_taken_for_short() -> None:
+def test_a_job_with_unknown_throughput_counts_as_short() -> None:
     known, new = running("known", {"a": (0, 1)}, 0.0, progress=990.0), replace(queued("new", 2), curve=None)
     assert decide(SRTF, known, new) == [Pause("known", "it yields its devices")]
 
 
 @pytest.mark.parametrize("thresholds", [(0.0,), (2.0, 1.0), (1.0, 1.0)])
-def test_thresholds_that_do_not_rise_are_refused(thresholds: tuple[float, ...]) -> None:
+def test_thresholds_that_do_not_increase_are_refused(thresholds: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="must rise"):
         Tiresias(thresholds)
 
 
-def test_an_order_that_there_is_not_is_told_with_those_that_there_are() -> None:
+def test_the_error_about_an_unknown_order_names_the_existing_ones() -> None:
     with pytest.raises(ValueError, match="no order 'lifo'; the orders are arrival, srtf, tiresias, gavel"):
         order("lifo")
 
 
-def test_service_is_counted_from_events_and_a_promotion_begins_it_anew() -> None:
+def test_service_is_computed_from_events_and_reset_by_a_promotion() -> None:
     records = Records()
     records.submit(Spec("a", "resnet", 2, 10, 1000), 0.0)
     for state, time in ((State.STARTING, 5.0), (State.RUNNING, 6.0), (State.PAUSING, 26.0), (State.PAUSED, 30.0)):
@@ -168,7 +168,7 @@ def test_a_short_job_does_not_wait_behind_a_long_one() -> None:
     mode=st.sampled_from(list(Mode)),
     start=st.sampled_from((0.0, 7.0)),
 )
-def test_every_job_ends_and_no_device_is_held_twice(
+def test_every_job_ends_and_no_device_is_held_by_two_jobs(
     shapes: list[tuple[int, int, int]], name: str, shares: str, mode: Mode, start: float
 ) -> None:
     nodes = {"a": Node(6, (0, 1)), "b": Node(5, (0, 1))}
@@ -190,7 +190,7 @@ def test_every_job_ends_and_no_device_is_held_twice(
             assert sum(each.workers * len(each.placement[node]) for each in here) <= has.cores
 
 
-def test_a_resumed_job_goes_on_where_it_stood() -> None:
+def test_a_resumed_job_continues_where_it_stopped() -> None:
     one = {"n": Node(4, (0,))}
     result = simulate([job("long", 0, 1000), job("short", 300, 50)], one, Scheduler(policy("even"), order=SRTF))
     assert [each.finished for each in result.jobs] == pytest.approx([1050, 350])
@@ -217,9 +217,7 @@ def test_unused_shares_of_time_go_to_other_jobs(
     shapes=st.lists(st.tuples(st.integers(1, 8), st.floats(0.1, 10)), min_size=1, max_size=12),
     devices=st.integers(1, 20),
 )
-def test_parts_of_the_time_fit_and_nobody_could_have_more_without_one_of_less_losing(
-    shapes: list[tuple[int, float]], devices: int
-) -> None:
+def test_the_portions_of_time_are_max_min_fair(shapes: list[tuple[int, float]], devices: int) -> None:
     sizes, weights = zip(*shapes, strict=True)
     parts = portions(sizes, weights, devices)
     assert sum(size * part for size, part in zip(sizes, parts, strict=True)) == pytest.approx(min(devices, sum(sizes)))
@@ -228,7 +226,7 @@ def test_parts_of_the_time_fit_and_nobody_could_have_more_without_one_of_less_lo
     assert all(part == pytest.approx(1) or got == pytest.approx(most) for part, got in zip(parts, served, strict=True))
 
 
-def test_two_jobs_on_one_device_have_it_by_turns_a_round_each() -> None:
+def test_two_jobs_use_one_device_in_alternating_rounds() -> None:
     result = simulate(
         [job("a", 0, 30), job("b", 0, 30)], {"n": Node(4, (0,))}, Scheduler(policy("even"), order=Gavel(10))
     )
@@ -236,20 +234,20 @@ def test_two_jobs_on_one_device_have_it_by_turns_a_round_each() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ORDERS))
-def test_before_a_node_has_joined_everybody_waits_and_who_lost_its_node_does_again(name: str) -> None:
+def test_jobs_wait_without_nodes_and_are_requeued_if_their_node_is_lost(name: str) -> None:
     lost, waits = running("lost", {"a": (0,)}, 100.0), paused("waits", 1, executed=1.0)
     assert decide(order(name), queued("new"), waits, nodes={}, now=2.0) == []
     assert [type(action) for action in decide(order(name), lost, nodes={}, now=2.0)] == [Requeue]
 
 
-def test_nobody_yields_before_the_end_of_a_round() -> None:
+def test_no_job_is_preempted_before_the_end_of_a_round() -> None:
     placed = running("old", {"a": (0, 1)}, 0.0, placed=0.0)
     assert decide(Gavel(10), placed, queued("new", 2, arrival=5.0), now=9.0) == []
     assert Gavel(10).next_time(9.0, [placed, queued("new", 2)]) == 10.0
     assert decide(Gavel(10), placed, queued("new", 2, arrival=5.0), now=10.0) == [Pause("old", "it yields its devices")]
 
 
-def test_a_round_of_no_length_is_refused() -> None:
+def test_a_round_of_zero_seconds_is_refused() -> None:
     with pytest.raises(ValueError, match="a round must take some seconds, not 0"):
         Gavel(0)
 
@@ -259,7 +257,7 @@ def test_a_round_of_no_length_is_refused() -> None:
     held=st.lists(st.tuples(st.sampled_from((1, 2, 4)), st.integers(0, 400)), max_size=8),
     waits=st.lists(st.tuples(st.sampled_from((1, 2, 4, 8)), st.integers(0, 400)), min_size=1, max_size=4),
 )
-def test_a_job_yields_only_to_an_earlier_one_that_then_starts(
+def test_a_job_is_preempted_only_for_an_earlier_one_that_then_starts(
     held: list[tuple[int, int]], waits: list[tuple[int, int]]
 ) -> None:
     nodes = {"a": Node(8, (0, 1, 2, 3)), "b": Node(8, (0, 1, 2, 3))}

@@ -1,4 +1,4 @@
-"""The output of commands, also if it cannot be written."""
+"""The output of commands, including output that cannot be written."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def run(words: str, stdout: int) -> subprocess.CompletedProcess[str]:
 
 
 @COMMANDS
-def test_a_full_disk_is_told_in_a_line(words: str) -> None:
+def test_a_full_disk_is_reported_in_one_line(words: str) -> None:
     with open("/dev/full", "w") as full:
         done = run(words, full.fileno())
     assert (done.returncode, done.stderr) == (1, "torchloader: No space left on device\n")
 
 
 @COMMANDS
-def test_a_reader_that_has_seen_enough_is_no_mistake(words: str) -> None:
+def test_a_reader_that_closes_the_pipe_gives_no_error_message(words: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = run(words, writing)
@@ -41,7 +41,7 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(words: str) -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_a_state_is_followed_as_lines_of_json_until_the_workload_has_ended(
+def test_follow_prints_lines_of_json_until_the_workload_has_ended(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(live, "_REFRESH_INTERVAL_S", 0.0)

@@ -21,7 +21,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is n
 
 @pytest.fixture
 def where(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The threads that pinned a batch, one for each; where there is no GPU pinning changes nothing else."""
+    """The names of the threads that pinned a batch, one for each batch; the pinning itself is replaced."""
     threads: list[str] = []
 
     def pin(batch: object) -> object:
@@ -39,7 +39,7 @@ def test_every_batch_is_pinned_once_and_in_order(where: list[str]) -> None:
     assert len(where) == 10
 
 
-def test_the_next_batch_is_pinned_in_a_thread_while_the_program_works(where: list[str]) -> None:
+def test_the_next_batch_is_pinned_in_a_thread_during_the_training_step(where: list[str]) -> None:
     deadline = time.monotonic() + 60
     with ElasticDataLoader(range(40), 4, num_workers=2, pin_memory=True, prefetch_factor=4) as loader:
         while not any(name.startswith("torchloader-pin") for name in where):
@@ -48,7 +48,7 @@ def test_the_next_batch_is_pinned_in_a_thread_while_the_program_works(where: lis
                 time.sleep(0.01)  # the next one comes meanwhile
 
 
-def test_an_epoch_that_is_left_early_leaves_no_thread(where: list[str]) -> None:
+def test_an_abandoned_epoch_leaves_no_thread(where: list[str]) -> None:
     with ElasticDataLoader(range(400), 4, num_workers=2, pin_memory=True) as loader:
         batches = iter(loader)
         for _ in range(5):
@@ -62,7 +62,7 @@ def test_an_epoch_that_is_left_early_leaves_no_thread(where: list[str]) -> None:
 
 
 class Awaited:
-    """Numbers; the one at `held` is made once the file exists."""
+    """Numbers, of which the one at `held` waits until the file exists."""
 
     def __init__(self, file: Path, held: int) -> None:
         self.file, self.held = file, held
@@ -76,7 +76,7 @@ class Awaited:
         return index
 
 
-def test_workers_that_are_taken_away_while_a_batch_is_awaited_lose_none(where: list[str], tmp_path: Path) -> None:
+def test_no_batch_is_lost_if_workers_are_removed_during_a_wait(where: list[str], tmp_path: Path) -> None:
     dataset = Awaited(tmp_path / "go", held=4)
     with ElasticDataLoader(dataset, None, num_workers=1, pin_memory=True) as loader:
         batches = iter(loader)
@@ -89,7 +89,7 @@ def test_workers_that_are_taken_away_while_a_batch_is_awaited_lose_none(where: l
     assert len(where) == 12
 
 
-def test_a_worker_that_is_killed_while_its_batch_is_awaited_is_replaced(where: list[str], tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_during_a_wait_for_its_batch_is_replaced(where: list[str], tmp_path: Path) -> None:
     def kill(index: int) -> int:
         if index == 4 and not (tmp_path / "killed").exists():
             (tmp_path / "killed").touch()
@@ -102,7 +102,7 @@ def test_a_worker_that_is_killed_while_its_batch_is_awaited_is_replaced(where: l
         assert loader.counters.replaced == 1
 
 
-def test_a_batch_that_takes_too_long_is_a_timeout_and_comes_later(where: list[str], tmp_path: Path) -> None:
+def test_a_batch_that_times_out_is_given_later(where: list[str], tmp_path: Path) -> None:
     dataset = Awaited(tmp_path / "go", held=4)
     with ElasticDataLoader(dataset, None, num_workers=1, pin_memory=True, timeout=0.5) as loader:
         batches = iter(loader)
@@ -113,7 +113,7 @@ def test_a_batch_that_takes_too_long_is_a_timeout_and_comes_later(where: list[st
         assert given + [*batches] == list(range(12))
 
 
-def test_batches_out_of_order_are_pinned_and_come_once(where: list[str], tmp_path: Path) -> None:
+def test_batches_out_of_order_are_pinned_and_given_once(where: list[str], tmp_path: Path) -> None:
     dataset = Awaited(tmp_path / "go", held=4)
     with ElasticDataLoader(dataset, None, num_workers=2, pin_memory=True, in_order=False) as loader:
         batches = iter(loader)
@@ -124,7 +124,7 @@ def test_batches_out_of_order_are_pinned_and_come_once(where: list[str], tmp_pat
     assert len(where) == 12
 
 
-def test_two_iterations_at_once_have_their_batches_pinned(where: list[str]) -> None:
+def test_the_batches_of_two_simultaneous_iterations_are_pinned(where: list[str]) -> None:
     with ElasticDataLoader(range(40), 4, num_workers=2, pin_memory=True) as loader:
         for one, other in zip(loader, loader, strict=True):
             assert one.tolist() == other.tolist()
@@ -146,7 +146,7 @@ def test_an_exception_of_pinning_is_raised_for_its_batch(monkeypatch: pytest.Mon
         assert [*batches] == [3, 4]
 
 
-def test_a_program_ends_while_a_batch_is_awaited(site: Site) -> None:
+def test_a_program_can_end_while_a_batch_is_pending(site: Site) -> None:
     program = site.write("""
         import time
 

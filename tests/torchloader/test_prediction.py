@@ -1,4 +1,4 @@
-"""How fast jobs will train, from what is known before they run and what is measured while they do."""
+"""The prediction of the speed of jobs, from a prior before they run and from measurements while they run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from torchloader.prediction.prior import Prior, Row, fit
 
 
 def pipeline(chance: random.Random) -> Curve:
-    """A pipeline as they are met: 1 to 16 workers keep up with the device, or none do."""
+    """Return a typical pipeline: 1 to 16 workers keep up with the device, or no number does."""
     ceiling = chance.uniform(50, 2000)
     return Curve(ceiling, chance.uniform(1, 12) / ceiling, chance.choice([0.0, chance.uniform(0, 0.6) / ceiling]))
 
 
 def second(curve: Curve, workers: int, chance: random.Random, noise: float = 0.1) -> Interval:
-    """A second of a job, as its loader would report it: everything in it is measured with noise."""
+    """Return one second of a job as its loader would report it, with noise in all measurements."""
     rate = curve.throughput(workers) * chance.gauss(1, noise)
     computed = min(1.0, rate / curve.ceiling * chance.gauss(1, noise / 3))
     at_once = min(workers, rate * curve.service / max(1e-9, 1 - rate * curve.shared))
@@ -44,7 +44,7 @@ def error(known: Curve, true: Curve) -> float:
 
 
 def usual(chance: random.Random) -> Guess:
-    """What other pipelines are like, in general."""
+    """Return the mean and the variance of 200 other pipelines."""
     seen = [pipeline(chance) for _ in range(200)]
     return Guess(
         Belief.of([1 / curve.ceiling for curve in seen]),
@@ -67,7 +67,7 @@ def test_after_a_minute_the_curve_is_known_within_ten_percent(changes: int) -> N
     assert sum(errors) / len(errors) <= 0.10
 
 
-def test_without_a_guess_the_measurements_alone_will_do() -> None:
+def test_measurements_alone_determine_the_curve_without_a_guess() -> None:
     chance = random.Random(7)
     errors = []
     for _ in range(100):
@@ -78,7 +78,7 @@ def test_without_a_guess_the_measurements_alone_will_do() -> None:
     assert sum(errors) / len(errors) <= 0.10
 
 
-def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+def test_the_confidence_interval_contains_the_true_value_in_85_percent() -> None:
     chance = random.Random(3)
     held = []
     for _ in range(200):
@@ -92,7 +92,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     assert sum(held) / len(held) >= 0.85
 
 
-def test_intervals_become_narrow_as_a_job_is_watched() -> None:
+def test_intervals_become_narrower_with_more_measurements() -> None:
     chance, true = random.Random(1), Curve(1000, 0.01)
     widths = []
     measured = Measured()
@@ -104,7 +104,7 @@ def test_intervals_become_narrow_as_a_job_is_watched() -> None:
     assert widths[1] < widths[0] / 2
 
 
-def test_a_change_is_noticed_and_what_held_before_forgotten() -> None:
+def test_a_change_is_detected_and_earlier_measurements_are_discarded() -> None:
     chance, measured = random.Random(5), Measured()
     for _ in range(100):
         assert not measured.observe(second(Curve(500, 0.02), 4, chance))
@@ -114,7 +114,7 @@ def test_a_change_is_noticed_and_what_held_before_forgotten() -> None:
     assert measured.curve().throughput(4) == pytest.approx(slower.throughput(4), rel=0.1)
 
 
-def test_a_hiccup_is_not_taken_for_a_change() -> None:
+def test_an_outlier_is_not_detected_as_a_change() -> None:
     chance, true, measured = random.Random(5), Curve(500, 0.02), Measured()
     for moment in range(100):
         interval = second(true, 4, chance)
@@ -124,14 +124,14 @@ def test_a_hiccup_is_not_taken_for_a_change() -> None:
     assert measured.curve().throughput(4) == pytest.approx(true.throughput(4), rel=0.1)
 
 
-def test_a_job_that_never_waits_and_tells_no_times_loads_just_fast_enough() -> None:
+def test_a_job_without_waits_and_times_is_assumed_to_load_just_fast_enough() -> None:
     measured = Measured()
     measured.observe(Interval(workers=4, samples=100, seconds=1))
     assert measured.curve() == Curve(100, 0.04)
     assert measured.curve().enough(16) == 4
 
 
-def test_the_smallest_number_of_workers_that_never_let_a_job_wait_is_enough() -> None:
+def test_the_smallest_number_of_workers_without_waits_is_enough() -> None:
     measured = Measured(forgetting=1.0)
     for workers in (1, 2, 4, 8):
         measured.observe(Interval(workers=workers, samples=100, seconds=1))
@@ -139,7 +139,7 @@ def test_the_smallest_number_of_workers_that_never_let_a_job_wait_is_enough() ->
     assert measured.curve().enough(16) == 1
 
 
-def test_nothing_is_told_of_a_job_of_which_nothing_is_known() -> None:
+def test_a_curve_without_observations_raises_an_error() -> None:
     measured = Measured()
     assert not measured.observe(Interval(workers=1, samples=0, seconds=1, waited=1))
     assert not measured.known
@@ -158,7 +158,7 @@ intervals = st.builds(
 
 
 @given(st.lists(intervals, min_size=1, max_size=40))
-def test_any_observations_give_a_possible_curve(seen: list[Interval]) -> None:
+def test_any_observations_give_a_finite_curve(seen: list[Interval]) -> None:
     measured = Measured()
     for interval in seen:
         measured.observe(interval)
@@ -171,7 +171,7 @@ def test_any_observations_give_a_possible_curve(seen: list[Interval]) -> None:
             assert math.isfinite(curve.throughput(workers))
 
 
-def test_beliefs_are_blended_by_how_sure_they_are() -> None:
+def test_beliefs_are_blended_by_their_variances() -> None:
     assert Belief(1, 4).blend(Belief(3, 4)) == Belief(2, 2)
     assert Belief(1, 1e-9).blend(Belief(3, 4)).mean == pytest.approx(1)
 
@@ -188,7 +188,7 @@ def test_nonnegative_least_squares_agrees_with_scipy(seed: int, width: int) -> N
 
 
 def measurements(count: int, noise: float = 0.03) -> list[Row]:
-    """Iterations of made-up models on a made-up device."""
+    """Return iterations of synthetic models on a synthetic device."""
     chance = random.Random(11)
     rows = []
     for number in range(count):
@@ -201,7 +201,7 @@ def measurements(count: int, noise: float = 0.03) -> list[Row]:
     return rows
 
 
-def test_a_prior_tells_the_time_of_models_that_it_was_not_fitted_to() -> None:
+def test_a_prior_predicts_the_time_of_models_outside_its_fit() -> None:
     rows = measurements(30)
     prior = fit(rows[:60])
     assert min(prior.coefficients) >= 0
@@ -210,7 +210,7 @@ def test_a_prior_tells_the_time_of_models_that_it_was_not_fitted_to() -> None:
     assert sum(errors) / len(errors) <= 0.10
 
 
-def test_a_prior_is_kept_in_a_file_of_json(tmp_path: Path) -> None:
+def test_a_prior_can_be_saved_as_json_and_loaded(tmp_path: Path) -> None:
     prior = fit(measurements(6), {"torch": "2.13"})
     prior.save(tmp_path / "prior.json")
     assert Prior.load(tmp_path / "prior.json") == prior
@@ -221,7 +221,7 @@ def test_a_prior_is_kept_in_a_file_of_json(tmp_path: Path) -> None:
     ("change", "says"),
     [({"version": 2}, "torchloader-prior 2"), ({"error": None}, "float"), ({"seconds": {}}, "missing")],
 )
-def test_a_file_that_is_no_prior_is_named(tmp_path: Path, change: dict[str, object], says: str) -> None:
+def test_the_error_about_an_invalid_prior_names_the_file(tmp_path: Path, change: dict[str, object], says: str) -> None:
     path = tmp_path / "prior.json"
     fit(measurements(6)).save(path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -232,7 +232,7 @@ def test_a_file_that_is_no_prior_is_named(tmp_path: Path, change: dict[str, obje
         Prior.load(path)
 
 
-def test_a_prior_is_not_tested_on_what_it_was_fitted_to() -> None:
+def test_a_fit_to_a_single_model_is_refused() -> None:
     with pytest.raises(ValueError, match="two at least"):
         fit(measurements(1))
 

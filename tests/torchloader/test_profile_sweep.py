@@ -1,4 +1,4 @@
-"""A sweep over numbers of workers, drawn as text and as a picture."""
+"""A sweep over numbers of workers, shown as text and as a picture."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_table_has_a_bar_for_each_rate_and_a_mark_at_the_chosen_number() -> No
     assert [row.endswith("<- enough") for row in rows] == [False, False, False, True, False]
 
 
-def test_a_terminal_without_blocks_has_bars_too() -> None:
+def test_a_table_for_ascii_has_bars() -> None:
     text = drawn(POINTS, CURVE, "ascii")
     assert text.isascii()
     assert [row.count("#") for row in text.splitlines()[1:]] == [5, 10, 20, 40, 40]
 
 
-def test_a_line_tells_what_was_found() -> None:
+def test_a_line_summarizes_the_sweep() -> None:
     assert told(POINTS, CURVE) == (
         "a device computes 769.1 samples/s; a sample takes 10.15 ms of a worker and 0.00 ms of what they share; "
         "8 workers are enough"
@@ -50,7 +50,7 @@ def test_a_line_tells_what_was_found() -> None:
     assert told(POINTS[:1], CURVE).endswith("1 worker is enough")
 
 
-def test_a_job_that_its_storage_holds_up_is_not_told_to_have_ten_times_the_workers() -> None:
+def test_a_number_far_above_the_measured_ones_is_not_recommended() -> None:
     held_up = [Point(1, 95.0, 0.9, 10.0), Point(4, 100.0, 0.9, 10.0), Point(8, 100.0, 0.9, 10.0)]
     assert told(held_up, Curve(1000.0, 0.0005, 0.01)).endswith("4 workers are enough")
 

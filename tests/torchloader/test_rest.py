@@ -1,4 +1,4 @@
-"""What is left of an epoch whose batches overtake each other: whatever the order and the stops, each is given once."""
+"""The rest of an epoch whose batches are given out of order: each one is given once, with any order and any stops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLACE = 0, 1
 
 
 def part_of_an_epoch(dice: Random, rest: Rest, standing: int | Gaps) -> tuple[list[list[int]], int | Gaps]:
-    """Take batches in any order until a dice says stop, or there are none; these, and where the trainer stands then."""
+    """Take batches in random order until a random stop or the end; return them and the position of the trainer."""
     given, ahead, over = [], [], False
     while dice.random() > 0.05:
         while not over and len(ahead) < WINDOW:
@@ -30,7 +30,7 @@ def part_of_an_epoch(dice: Random, rest: Rest, standing: int | Gaps) -> tuple[li
     return given, standing
 
 
-def test_batches_are_given_once_whatever_the_order_and_the_stops() -> None:
+def test_batches_are_given_once_with_any_order_and_any_stops() -> None:
     for seed in range(300):
         dice = Random(seed)
         length, batch = dice.randrange(1, 200), dice.randrange(1, 6)
@@ -48,7 +48,7 @@ def test_batches_are_given_once_whatever_the_order_and_the_stops() -> None:
         assert sorted(given) == sorted(expected), seed
 
 
-def test_the_digest_is_of_the_samples_before_the_position() -> None:
+def test_the_digest_covers_the_samples_before_the_position() -> None:
     for seed in range(100):
         dice = Random(seed)
         samples = dice.sample(range(150), 150)

@@ -1,4 +1,4 @@
-"""Input that `torchloader run` refuses before it starts anything."""
+"""Invalid input that `torchloader run` and other commands refuse before they start processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def workload(tmp_path: Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a run that has begun."""
+    """The folder of a run that has begun."""
     folder = tmp_path / "run"
     folder.mkdir()
     Settings(str(folder), 0.0).save()
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_damaged_event_log_is_told_by_its_line_and_nothing_is_started(
+def test_the_error_about_a_damaged_event_log_has_its_line(
     workload: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / "events.jsonl"
@@ -44,7 +44,7 @@ def test_a_damaged_event_log_is_told_by_its_line_and_nothing_is_started(
     assert line.endswith("Restore it, or use another folder")
 
 
-def test_a_folder_in_which_a_run_goes_on_is_left_to_it(
+def test_the_folder_of_another_live_run_is_refused_and_unchanged(
     workload: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (folder / "settings.json").read_bytes()
@@ -57,7 +57,7 @@ def test_a_folder_in_which_a_run_goes_on_is_left_to_it(
 @pytest.mark.parametrize(
     "words", ["run WORKLOAD --folder NEW", "report FOLDER", "simulate --jobs 1 --seeds 1 --out NEW"]
 )
-def test_a_full_disk_is_told_by_the_file_that_could_not_be_written(
+def test_the_error_about_a_full_disk_names_the_file(
     workload: str, folder: Path, tmp_path: Path, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -73,7 +73,7 @@ def test_a_full_disk_is_told_by_the_file_that_could_not_be_written(
     ("data", "reason"), [(b"garbage", "JSON is malformed"), (b'{"folder": "\xff"}', "'utf-8' codec")]
 )
 @pytest.mark.parametrize("command", ["run", "report", "fit"])
-def test_damaged_settings_are_told_by_their_file(
+def test_the_error_about_damaged_settings_names_the_file(
     workload: str, folder: Path, command: str, data: bytes, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "settings.json").write_bytes(data)
@@ -92,7 +92,7 @@ def test_damaged_settings_are_told_by_their_file(
         ("jobs.yaml", "jobs: 1", "jobs.yaml, jobs: found 1, expected a list of jobs"),
     ],
 )
-def test_a_mistake_of_a_whole_file_is_not_told_as_one_of_a_job(
+def test_an_error_of_a_whole_file_is_not_reported_as_one_of_a_job(
     tmp_path: Path, command: str, name: str, text: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).write_text(text)
@@ -103,12 +103,14 @@ def test_a_mistake_of_a_whole_file_is_not_told_as_one_of_a_job(
     assert last == f"torchloader: {tmp_path}/{name} has no job that can be run"
 
 
-def test_a_job_that_is_not_there_is_told_with_those_that_are(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_about_an_unknown_job_names_the_existing_ones(
+    workload: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", workload, "--only", "job", "--only", "nobody"]) == 2
     assert capsys.readouterr().err == f"torchloader: {workload} has no job nobody; there are: job\n"
 
 
-def test_a_prior_that_cannot_be_read_is_told_although_no_job_needs_it(
+def test_an_unreadable_prior_is_an_error_although_no_job_needs_it(
     workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", workload, "--folder", str(tmp_path / "run"), "--prior", str(tmp_path / "nobody")]) == 2

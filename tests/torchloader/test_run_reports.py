@@ -1,4 +1,4 @@
-"""Pages and pictures of runs, from their event logs."""
+"""The pages and pictures of runs, from their event logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchloader.service.pace import PaceFile
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Ten seconds of two jobs, of which one fails."""
+    """The folder of a run of ten seconds with two jobs, of which one fails."""
     folder = tmp_path / "run"
     folder.mkdir()
     with EventLog(folder / "events.jsonl") as log:
@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_run_in_numbers(run: Path) -> None:
+def test_the_numbers_of_a_run_are_computed_from_its_log(run: Path) -> None:
     told = history(run)
     good = told.lives["good"]
     assert [span.state for span in good.spans][:3] == ["queued", "starting", "running"]
@@ -53,7 +53,7 @@ def test_a_run_in_numbers(run: Path) -> None:
     assert (summary.completion, summary.makespan, summary.throughput) == (7.0, 10.0, 88.0)
 
 
-def test_the_page_needs_nothing_else_and_says_why_a_job_failed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_uses_no_other_files_and_says_why_a_job_failed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     assert main([str(run)]) == 0
     assert capsys.readouterr().out.split() == [str(run / "report.html"), str(run / "schedule.png")]
@@ -65,7 +65,7 @@ def test_the_page_needs_nothing_else_and_says_why_a_job_failed(run: Path, capsys
     assert (run / "schedule.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_row_that_a_full_disk_tore_is_left_out_and_the_next_master_goes_on(
+def test_an_incomplete_row_is_ignored_and_the_next_master_can_append(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pace = PaceFile(run)
@@ -81,7 +81,7 @@ def test_a_row_that_a_full_disk_tore_is_left_out_and_the_next_master_goes_on(
     assert [moment.time for moment in history(run).lives["good"].pace] == [3, 4, 5, 6, 7, 8, 9, 12]
 
 
-def test_several_runs_are_compared(run: Path, tmp_path: Path) -> None:
+def test_several_runs_can_be_compared(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert main([str(run), str(run), "--out", str(tmp_path / "both")]) == 0
     assert (tmp_path / "both" / "comparison.png").exists()
@@ -93,7 +93,7 @@ def test_a_folder_without_a_run_is_an_error(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().err == f"torchloader: {tmp_path} is not the folder of a run: it has no events.jsonl\n"
 
 
-def test_a_state_is_a_table() -> None:
+def test_the_status_is_printed_as_a_table() -> None:
     application = {
         "name": "job", "state": "running", "reason": "all its ranks train", "workers": 3, "devices": 2, "nodes": ["vm"],
         "iteration": 5, "iterations": 100, "samples_per_second": 12.34, "waiting": 0.25,

@@ -1,4 +1,4 @@
-"""What is done when applications arrive, end, change or lose their node."""
+"""The actions of the scheduler when applications arrive, end, change or lose their node."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def decide(*applications: Application, cause: Cause = Cause.ARRIVAL, now: float 
     return scheduler.decide(now, {each.spec.name: each for each in applications}, nodes, cause)
 
 
-def test_an_application_starts_on_devices_that_are_free_with_the_workers_that_it_needs() -> None:
+def test_an_application_starts_on_free_devices_with_the_workers_that_it_needs() -> None:
     assert decide(queued("new", devices=2, curve=MODEST)) == [Launch("new", {"a": (0, 1)}, 2, "arrival")]
 
 
-def test_it_starts_where_the_fewest_devices_are_left_over() -> None:
+def test_an_application_starts_on_the_node_with_the_fewest_free_devices_left() -> None:
     nodes = {"wide": Node(16, (0, 1, 2, 3)), "narrow": Node(16, (0, 1))}
     assert decide(queued("new", devices=2), nodes=nodes)[0] == Launch("new", {"narrow": (0, 1)}, 8, "arrival")
 
 
-def test_and_on_several_nodes_where_no_node_has_enough() -> None:
+def test_an_application_starts_on_several_nodes_if_no_node_has_enough_devices() -> None:
     nodes = {"a": Node(8, (0, 1)), "b": Node(8, (0, 1, 2))}
     assert decide(queued("new", devices=4), nodes=nodes) == [Launch("new", {"a": (0,), "b": (0, 1, 2)}, 2, "arrival")]
 
 
-def test_one_that_has_to_wait_lets_others_start_before_it_but_not_for_ever() -> None:
+def test_a_waiting_application_lets_others_start_before_it_for_a_limited_time() -> None:
     wide, narrow = queued("wide", devices=8), queued("narrow", arrival=1)
     assert [action.name for action in decide(wide, narrow, now=100)] == ["narrow"]
     assert decide(wide, narrow, now=10_000) == []
@@ -62,11 +62,11 @@ def test_one_that_has_to_wait_lets_others_start_before_it_but_not_for_ever() -> 
     assert decide(wide, narrow, now=100, policy=policy("fifo")) == []
 
 
-def test_it_waits_while_there_are_no_cores_for_its_minimum() -> None:
+def test_an_application_waits_until_there_are_cores_for_its_minimum() -> None:
     assert decide(queued("new", devices=4, minimum=5)) == []
 
 
-def test_cores_come_from_those_who_need_them_less_before_anybody_gets_them() -> None:
+def test_cores_are_taken_from_those_who_need_them_less_before_they_are_given() -> None:
     old, rich = running("old", 2, {"a": (0,)}), running("rich", 14, {"a": (1,)}, MODEST)
     assert decide(old, rich, queued("new")) == [
         Resize("rich", 14, 2, "arrival"),
@@ -75,7 +75,7 @@ def test_cores_come_from_those_who_need_them_less_before_anybody_gets_them() -> 
     ]
 
 
-def test_devices_that_the_workload_names_for_several_are_shared() -> None:
+def test_devices_named_for_several_applications_are_shared() -> None:
     first = running("first", 16, {"a": (0,)})
     first = replace(first, spec=replace(first.spec, devices={"a": (0,)}))
     # Each computes half as fast, so eight workers are enough for each.
@@ -85,11 +85,11 @@ def test_devices_that_the_workload_names_for_several_are_shared() -> None:
     ]
 
 
-def test_a_device_that_was_found_for_somebody_is_not_shared() -> None:
+def test_a_device_chosen_by_the_scheduler_is_not_shared() -> None:
     assert decide(running("first", 16, {"a": (0,)}), queued("second", {"a": (0,)})) == []
 
 
-def test_devices_that_are_not_there_are_waited_for() -> None:
+def test_an_application_waits_for_missing_devices() -> None:
     assert decide(queued("new", {"b": (0,)})) == []
     assert decide(queued("new", {"a": (9,)})) == []
 
@@ -105,51 +105,51 @@ def test_devices_that_are_not_there_are_waited_for() -> None:
         (Mode.ARRIVALS_AND_DEPARTURES, Cause.DEPARTURE, True),
     ],
 )
-def test_the_mode_says_when_workers_are_reallocated(mode: Mode, cause: Cause, resizes: bool) -> None:
+def test_the_mode_determines_when_workers_are_reallocated(mode: Mode, cause: Cause, resizes: bool) -> None:
     actions = decide(running("old", 2, {"a": (0,)}), mode=mode, cause=cause)
     assert [type(action) for action in actions] == ([Resize] if resizes else [])
 
 
-def test_without_reallocation_those_who_come_get_what_is_left() -> None:
+def test_new_applications_get_the_free_cores_without_reallocation() -> None:
     assert decide(running("old", 14, {"a": (0,)}), queued("new"), mode=Mode.NEVER) == [
         Launch("new", {"a": (1,)}, 2, "arrival")
     ]
 
 
 @pytest.mark.parametrize(("cost", "moves"), [(0.0, True), (1.0, True), (400.0, False)])
-def test_a_change_is_made_where_it_gains_more_than_it_costs(cost: float, moves: bool) -> None:
+def test_a_change_is_made_if_it_gains_more_than_it_costs(cost: float, moves: bool) -> None:
     unequal = running("much", 10, {"a": (0,)}), running("little", 6, {"a": (1,)})
     assert bool(decide(*unequal, cost=cost, cause=Cause.DEPARTURE)) == moves
 
 
-def test_a_cost_that_was_measured_counts_instead_of_the_usual_one() -> None:
+def test_a_measured_cost_replaces_the_default() -> None:
     unequal = running("much", 10, {"a": (0,)}, cost=400.0), running("little", 6, {"a": (1,)}, cost=400.0)
     assert decide(*unequal, cost=0.0, cause=Cause.DEPARTURE) == []
 
 
-def test_a_change_that_gains_nothing_is_not_made_even_if_it_costs_nothing() -> None:
+def test_a_change_without_gain_is_not_made_even_without_cost() -> None:
     assert decide(running("rich", 9, {"a": (0,)}, MODEST), cause=Cause.DEPARTURE) == []
 
 
-def test_cores_that_are_left_over_are_headroom_as_beliefs_are_never_quite_right() -> None:
+def test_free_cores_are_given_as_headroom() -> None:
     modest, hungry = queued("modest", curve=MODEST), queued("hungry", curve=Curve(1000, 0.010))
     assert [action.workers for action in decide(hungry, modest, headroom=0.5) if isinstance(action, Launch)] == [13, 3]
     assert [action.workers for action in decide(hungry, modest, headroom=0.0) if isinstance(action, Launch)] == [10, 2]
 
 
-def test_headroom_is_not_worth_a_stop_and_nobody_gives_workers_for_it() -> None:
+def test_headroom_does_not_justify_a_stop_or_taking_workers() -> None:
     enough, rich = running("enough", 2, {"a": (0,)}, MODEST), running("rich", 9, {"a": (1,)}, MODEST)
     assert decide(enough, rich, headroom=1.0, cost=5.0, cause=Cause.DEPARTURE) == []
     assert decide(enough, rich, headroom=1.0, cause=Cause.DEPARTURE) == [Resize("enough", 2, 4, "departure")]
 
 
-def test_a_job_that_ends_soon_is_not_stopped() -> None:
+def test_a_job_that_ends_soon_is_not_resized() -> None:
     soon = running("soon", 2, {"a": (0,)}, progress=9_990.0)
     assert decide(soon, cost=4.9, cause=Cause.DEPARTURE) == []
     assert decide(replace(soon, progress=0.0), cost=4.9, cause=Cause.DEPARTURE) == [Resize("soon", 2, 16, "departure")]
 
 
-def test_nobody_is_moved_twice_within_the_interval() -> None:
+def test_no_application_is_resized_twice_within_the_interval() -> None:
     lately = running("old", 2, {"a": (0,)}, moved=95.0)
     scheduler = Scheduler(policy("proportional"), interval=10.0, headroom=0.0)
     assert scheduler.decide(100, {"old": lately}, ONE, Cause.DEPARTURE) == []
@@ -158,12 +158,12 @@ def test_nobody_is_moved_twice_within_the_interval() -> None:
     assert scheduler.next_time(105, {"old": lately}) is None
 
 
-def test_a_job_between_two_states_keeps_its_cores() -> None:
+def test_a_job_that_is_starting_keeps_its_cores() -> None:
     starting = replace(running("old", 15, {"a": (0,)}), state=State.STARTING)
     assert decide(starting, queued("new")) == [Launch("new", {"a": (1,)}, 1, "arrival")]
 
 
-def test_applications_of_a_lost_node_wait_again_and_start_elsewhere() -> None:
+def test_applications_of_a_lost_node_are_requeued_and_start_on_others() -> None:
     both = running("both", 4, {"a": (0,), "gone": (0,)})
     assert decide(both, cause=Cause.LOST) == [
         Requeue("both", "node lost"),
@@ -187,18 +187,18 @@ def test_a_job_that_a_user_paused_is_not_resumed() -> None:
     assert decide(replace(queued("held"), state=State.PAUSED, held=True)) == []
 
 
-def test_without_a_curve_the_workers_that_were_asked_for_are_just_enough() -> None:
+def test_an_application_without_a_curve_gets_the_requested_workers() -> None:
     assert decide(replace(queued("new", workers=5), curve=None)) == [Launch("new", {"a": (0,)}, 5, "arrival")]
 
 
-def test_workers_that_do_not_fit_are_on_another_node_where_they_may_be_anywhere() -> None:
+def test_workers_that_do_not_fit_are_on_another_node_with_anywhere() -> None:
     nodes = {"a": Node(4, (0,)), "b": Node(16, ())}
     assert decide(queued("new"), nodes=nodes, anywhere=True) == [
         Launch("new", {"a": (0,)}, 16, "arrival", {"a": {"b": 12}})
     ]
 
 
-def test_they_make_room_on_their_own_node_for_one_that_comes() -> None:
+def test_workers_move_to_another_node_to_make_space_for_a_new_application() -> None:
     nodes = {"a": Node(4, (0, 1)), "b": Node(16, ())}
     old = running("old", 4, {"a": (0,)}, Curve(1000, 0.004))
     assert decide(old, queued("new", arrival=1, curve=MODEST, minimum=2), nodes=nodes, anywhere=True) == [
@@ -208,7 +208,7 @@ def test_they_make_room_on_their_own_node_for_one_that_comes() -> None:
 
 
 def carried_out(actions: list[Action], applications: Mapping[str, Application]) -> dict[str, Application]:
-    """The applications after the actions, each checked to be one that can be done at its turn."""
+    """Return the applications after the actions; check that each action is possible in this order."""
     after = dict(applications)
     for action in actions:
         each = after[action.name]
@@ -237,7 +237,7 @@ def carried_out(actions: list[Action], applications: Mapping[str, Application]) 
     weigh=st.booleans(),
     anywhere=st.booleans(),
 )
-def test_no_event_over_subscribes_a_node(
+def test_no_event_oversubscribes_a_node(
     seeds: list[tuple[int, int, int]], ends: set[int], lost: bool, name: str, mode: Mode, weigh: bool, anywhere: bool
 ) -> None:
     nodes = {"a": Node(20, (0, 1, 2, 3)), "b": Node(12, (0, 1, 2, 3)), "c": Node(7, (0, 1))}

@@ -1,4 +1,4 @@
-"""The documented workload: three networks on two GPUs of each of two nodes, here on simulated nodes."""
+"""The documented workload: three networks on two GPUs of each of two nodes, which are simulated here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "torchloader"
 WORKLOAD = EXAMPLE / "dl_scheduler-test.conf.csv"
 
 
-def test_resources_that_this_machine_lacks_are_named_for_each_job(site: Site) -> None:
+def test_missing_resources_are_reported_for_each_job(site: Site) -> None:
     pytest.importorskip("torch")
     done = site.run(sys.executable, EXAMPLE / "dl_scheduler_test.py", "--folder", str(site.folder / "run"))
     assert done.returncode == 1
@@ -26,7 +26,7 @@ def test_resources_that_this_machine_lacks_are_named_for_each_job(site: Site) ->
 
 
 @pytest.mark.long
-def test_it_runs_to_its_end_on_simulated_nodes(site: Site) -> None:
+def test_the_workload_finishes_on_simulated_nodes(site: Site) -> None:
     pytest.importorskip("torch")
     # As it stands but for the batch, which two cores would take minutes for.
     workload = site.write(WORKLOAD.read_text().replace(" 512,", " 16,"), "jobs.csv")
@@ -54,7 +54,7 @@ def test_it_runs_to_its_end_on_simulated_nodes(site: Site) -> None:
         assert "loss" in json.loads((folder / f"trace-{name}-summary-0.json").read_text())
 
 
-def test_the_scheduler_needs_no_pytorch(site: Site) -> None:
+def test_the_scheduler_works_without_pytorch(site: Site) -> None:
     done = site.python(
         """
         import sys

@@ -1,4 +1,4 @@
-"""`torchloader simulate`, and how commands are found."""
+"""`torchloader simulate`, and the choice of commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ googlenet, 1, 512, 16, "test-48worker-2node-mod3",d3093, 58448,  1, ["0 2" "0 2"
 POLLUX = "name,time,application,num_replicas,batch_size\na,0,cifar10,1,128\nb,5,ncf,2,256\nc,9,imagenet,64,6400\n"
 
 
-def test_policies_stand_beside_each_other_with_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_compares_policies_with_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *SMALL, "--policy", "jct", "--policy", "even"]) == 0
     header, first, second, last = capsys.readouterr().out.splitlines()
     assert header.split()[:2] == ["policy", "completion,"]
@@ -42,7 +42,7 @@ def test_equal_commands_print_equal_tables(capsys: pytest.CaptureFixture[str]) -
     assert [row["policy"] for row in printed[0]] == ["proportional", "even", "waa-fill", "gpu-proportional"]
 
 
-def test_workers_on_any_node_serve_jobs_whose_own_nodes_lack_cores(capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_on_any_node_shorten_jobs_on_nodes_with_few_cores(capsys: pytest.CaptureFixture[str]) -> None:
     took = []
     cluster = ["--jobs", "30", "--seeds", "3", "--nodes", "6", "--gpus", "2", "--cores", "6", "--load", "0.6"]
     for words in ([], ["--anywhere"]):
@@ -66,16 +66,14 @@ def test_jobs_take_longer_on_a_worse_cluster(option: list[str], capsys: pytest.C
     assert took[1] > took[0]
 
 
-def test_a_workload_file_is_simulated_on_the_devices_that_it_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_workload_file_is_simulated_on_its_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "jobs.csv").write_text(WORKLOAD)
     assert main(["simulate", str(tmp_path / "jobs.csv")]) == 0
     assert "1 workload of 3 jobs on 6 devices and 48 cores of 2 nodes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("option", "named"), [("--nodes", 2), ("--gpus", 3)])
-def test_a_cluster_that_lacks_what_a_workload_names_is_refused(
+def test_a_cluster_smaller_than_the_workload_requires_is_refused(
     option: str, named: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "jobs.csv").write_text(WORKLOAD)
@@ -83,7 +81,7 @@ def test_a_cluster_that_lacks_what_a_workload_names_is_refused(
     assert f"{option} 1: the jobs of {tmp_path / 'jobs.csv'} name {named}" in capsys.readouterr().err
 
 
-def test_the_log_of_a_run_is_simulated_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_of_a_run_can_be_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     once = ["simulate", *SMALL, "--seeds", "1", "--policy", "proportional"]
     assert main([*once, "--out", str(tmp_path)]) == 0
     log = tmp_path / "proportional" / "events.jsonl"
@@ -95,7 +93,9 @@ def test_the_log_of_a_run_is_simulated_again(tmp_path: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out) == first
 
 
-def test_a_trace_is_simulated_without_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_is_simulated_without_the_jobs_that_do_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "workload.csv").write_text(POLLUX)
     trace = ["--trace", str(tmp_path / "workload.csv"), "--format", "pollux", "--load", "1"]
     assert main(["simulate", *trace, "--seeds", "1", "--policy", "even"]) == 0
@@ -121,7 +121,7 @@ def test_a_trace_is_simulated_without_what_does_not_fit(tmp_path: Path, capsys: 
         (["--queues", "soon"], "above 0 that rise"),
     ],
 )
-def test_a_mistake_is_said(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_reported(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code = main(["simulate", *words])
     except SystemExit as ended:
@@ -130,7 +130,7 @@ def test_a_mistake_is_said(words: list[str], says: str, capsys: pytest.CaptureFi
     assert says in capsys.readouterr().err
 
 
-def test_the_folder_of_a_run_is_told_from_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_about_the_folder_of_a_run_names_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "events.jsonl"
     log.touch()
     assert main(["simulate", str(tmp_path)]) == 2
@@ -138,13 +138,13 @@ def test_the_folder_of_a_run_is_told_from_its_log(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err == said
 
 
-def test_equal_results_have_no_sign_that_is_minus() -> None:
+def test_a_difference_of_zero_has_no_minus_sign() -> None:
     result = Result("even", [JobResult("a", "", 1, 0.0, 0.0, 1.0, 1.0, 1, 0, 0.0)], (), ())
     longer = Result("jct", [JobResult("a", "", 1, 0.0, 0.0, 0.99999, 1.0, 1, 0, 0.0)], (), ())
     assert "-0.0 %" not in table(compare([[result], [longer]], against=0, devices=1), "even")
 
 
-def test_a_command_that_is_misspelt_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_about_a_misspelled_command_suggests_one(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["simulat"])
     assert ended.value.code == 2
@@ -155,14 +155,14 @@ def test_a_command_that_is_misspelt_is_guessed(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("words", [["--help"], ["simulate", "--help"]], ids=" ".join)
-def test_help_teaches(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_has_examples_of_simulate(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 0
     assert "  torchloader simulate  " in capsys.readouterr().out
 
 
-def test_each_policy_is_simulated_under_each_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_policy_is_simulated_with_each_order(capsys: pytest.CaptureFixture[str]) -> None:
     rows = ["--policy", "even", "--policy", "jct", "--order", "arrival", "--order", "tiresias", "--against", "even"]
     assert main(["simulate", *SMALL, *rows]) == 0
     _, *lines, last = capsys.readouterr().out.splitlines()
@@ -179,7 +179,7 @@ def test_queues_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(set(took)) == 3
 
 
-def test_jobs_of_a_mix_of_tasks_are_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_of_a_mix_of_tasks_can_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     mix = ["--mix", "20,70,10", "--rate", "2", "--several", "--policy", "synergy", "--policy", "static"]
     assert main(["simulate", *SMALL, *mix]) == 0
     assert "2 workloads of 8 jobs on 4 devices" in capsys.readouterr().out

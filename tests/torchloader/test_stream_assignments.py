@@ -1,4 +1,4 @@
-"""Which worker runs which stream: however workers join, leave and die, the trainer gets each batch once and in turn."""
+"""The assignment of streams to workers: the trainer gets each batch once and in order, whichever workers are killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def maker_of(dataset: Any, snapshot_every: int) -> StreamMaker:
 
 
 class Play:
-    """A trainer and workers that do what a dice says."""
+    """A trainer and workers with random actions."""
 
     def __init__(self, seed: int, dataset: Any, snapshot_every: int) -> None:
         self.dice, self.dataset, self.snapshot_every = Random(seed), dataset, snapshot_every
@@ -159,7 +159,7 @@ def undisturbed(dataset: Any) -> list[Any]:
 
 @pytest.mark.parametrize("snapshot_every", [1, 3])
 @pytest.mark.parametrize("dataset", [Noisy(LENGTH), StatefulIterator(LENGTH), StatefulDataset(LENGTH)])
-def test_no_course_of_things_changes_a_batch(dataset: Any, snapshot_every: int) -> None:
+def test_random_actions_do_not_change_batches(dataset: Any, snapshot_every: int) -> None:
     expected = undisturbed(dataset)
     assert sorted(number for batch in expected for number, *_ in batch) == list(range(LENGTH))
     for seed in range(60):
@@ -167,7 +167,7 @@ def test_no_course_of_things_changes_a_batch(dataset: Any, snapshot_every: int) 
 
 
 @pytest.mark.parametrize("dataset", [Noisy(LENGTH), StatefulIterator(LENGTH), StatefulDataset(LENGTH)])
-def test_a_stream_goes_on_after_a_batch_that_another_process_has_made(dataset: Any) -> None:
+def test_a_stream_continues_after_a_batch_that_another_process_has_made(dataset: Any) -> None:
     start = Start(Progress(), Share(0, 1), frozenset({1}), True)
     tasks = [Task(1, number, EPOCH, StreamBatch(0, number), start=None if number else start) for number in range(3)]
     one, other = maker_of(dataset, 1), maker_of(dataset, 1)
@@ -177,7 +177,7 @@ def test_a_stream_goes_on_after_a_batch_that_another_process_has_made(dataset: A
         assert other.make(tasks[2]) == expected[2]
 
 
-def test_streams_are_dealt_out_evenly() -> None:
+def test_streams_are_distributed_evenly() -> None:
     assignments = StreamAssignments(2)
     order = StreamOrder([], 1, 1, False, 8, 0, 1)
     assignments.begin(1, order.beginning().progress, [order.share(stream, 8) for stream in range(8)], False)

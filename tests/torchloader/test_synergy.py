@@ -29,12 +29,12 @@ def test_jobs_that_need_little_give_cores_to_jobs_that_need_much() -> None:
     assert SYNERGY(jobs, {"n": 16}) == {"hungry": 12, "modest0": 1, "modest1": 1, "modest2": 1}
 
 
-def test_with_two_that_need_much_the_first_gets_all_and_the_other_what_is_left_beyond_its_share() -> None:
+def test_the_first_of_two_jobs_that_need_much_gets_all_that_it_needs() -> None:
     jobs = [demand("a", HUNGRY), demand("b", HUNGRY, arrival=1.0), demand("c", MODEST), demand("d", MODEST)]
     assert SYNERGY(jobs, {"n": 20}) == {"a": 12, "b": 6, "c": 1, "d": 1}
 
 
-def test_the_best_of_one_is_not_taken_from_the_shares_of_others() -> None:
+def test_no_cores_are_taken_from_the_shares_of_jobs_that_need_them() -> None:
     jobs = [demand(name, HUNGRY) for name in "abcd"]
     assert SYNERGY(jobs, {"n": 16}) == dict.fromkeys("abcd", 4)
 
@@ -44,7 +44,7 @@ def test_a_job_of_many_devices_is_served_before_one_of_few() -> None:
     assert SYNERGY(jobs, {"n": 33}) == {"narrow": 8, "wide": 12, "modest": 1}
 
 
-def test_where_no_number_suffices_it_stops_where_more_is_worth_nothing() -> None:
+def test_a_job_that_no_number_satisfies_gets_cores_until_more_have_no_effect() -> None:
     jobs = [demand("disk", Curve(100, 0.01, 0.02))]
     assert SYNERGY(jobs, {"n": 1000})["disk"] == 17
 
@@ -57,7 +57,7 @@ JOBS = st.lists(
 
 
 @given(shapes=JOBS, cores=st.integers(1, 60))
-def test_nobody_is_slower_than_with_the_same_cores_for_each_device_and_no_core_is_used_twice(
+def test_no_job_is_slower_than_with_equal_shares_and_no_node_is_oversubscribed(
     shapes: list[tuple[int, float, int, str]], cores: int
 ) -> None:
     jobs = [
@@ -72,13 +72,13 @@ def test_nobody_is_slower_than_with_the_same_cores_for_each_device_and_no_core_i
 
 
 @pytest.mark.parametrize("model", list(itertools.chain(*MODELS)), ids=lambda model: model.arch)
-def test_a_model_gains_what_is_said_of_it(model: Model) -> None:
+def test_the_curve_of_a_model_has_its_published_gain(model: Model) -> None:
     curve = model.curve
     assert curve.throughput(model.cores) / curve.throughput(3) == pytest.approx(model.gain)
     assert curve.enough(64) == model.cores
 
 
-def test_derived_jobs_are_of_the_mix_have_its_lengths_and_arrive_at_the_rate() -> None:
+def test_derived_jobs_have_the_given_mix_lengths_and_rate() -> None:
     jobs = derived(2000, 0, (20, 70, 10), rate=9)
     names = [{model.arch for model in models} for models in MODELS]
     parts = [sum(job.spec.arch in group for job in jobs) / len(jobs) for group in names]
@@ -92,12 +92,12 @@ def test_derived_jobs_are_of_the_mix_have_its_lengths_and_arrive_at_the_rate() -
 
 
 @pytest.mark.parametrize("mix", [(1, 2), (0, 0, 0), (-1, 1, 1)])
-def test_a_mix_that_is_none_is_refused(mix: tuple[float, ...]) -> None:
+def test_an_invalid_mix_is_refused(mix: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="three parts"):
         derived(10, 0, mix, rate=9)
 
 
-def test_synergy_is_ahead_of_equal_shares_where_shares_starve_image_jobs() -> None:
+def test_synergy_is_faster_than_equal_shares_for_image_jobs() -> None:
     nodes = {f"node{number}": Node(24, tuple(range(8))) for number in range(2)}
     jobs = derived(120, 0, (20, 70, 10), rate=1.2)
     ours, fixed = (simulate(jobs, nodes, Scheduler(policy(name))) for name in ("synergy", "static"))

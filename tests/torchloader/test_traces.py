@@ -1,4 +1,4 @@
-"""Jobs from public traces, in the formats in which they are published."""
+"""Jobs from public traces, in their published formats."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PHILLY = [
 ]
 
 
-def test_helios(tmp_path: Path) -> None:
+def test_traces_of_helios_are_read(tmp_path: Path) -> None:
     (tmp_path / "cluster_log.csv").write_text(HELIOS)
     first, second = read_trace(tmp_path / "cluster_log.csv", "helios")
     assert (first.spec.name, first.spec.arrival, first.spec.size, first.spec.workers) == ("6", 0, 1, 6)
@@ -61,14 +61,14 @@ def test_helios(tmp_path: Path) -> None:
     assert second.shortest == pytest.approx(249, rel=0.01)
 
 
-def test_pollux(tmp_path: Path) -> None:
+def test_traces_of_pollux_are_read(tmp_path: Path) -> None:
     (tmp_path / "workload-1.csv").write_text(POLLUX)
     first, second = read_trace(tmp_path / "workload-1.csv", "pollux")
     assert (first.spec.arch, first.spec.size, second.spec.arrival) == ("cifar10", 6, 1604 - 107)
     assert second.shortest * 32 == pytest.approx(200 * 3600, rel=0.01)
 
 
-def test_nothing_is_gained_on_a_trace_whose_jobs_need_fewer_cores_than_there_are() -> None:
+def test_policies_are_equal_on_a_trace_whose_jobs_need_few_cores() -> None:
     jobs = read_trace(TRACES / "pollux-workload-1.csv", "pollux")
     nodes = {f"node{number}": Node(16, (0, 1, 2, 3)) for number in range(16)}
     ours, fields = (simulate(jobs, nodes, Scheduler(policy(name))) for name in ("proportional", "gpu-proportional"))
@@ -76,12 +76,12 @@ def test_nothing_is_gained_on_a_trace_whose_jobs_need_fewer_cores_than_there_are
     assert ours.mean_completion == pytest.approx(fields.mean_completion, rel=0.001)
 
 
-def test_the_traces_of_sia_have_the_format_of_pollux(tmp_path: Path) -> None:
+def test_traces_of_sia_have_the_format_of_pollux(tmp_path: Path) -> None:
     (tmp_path / "workload-1.csv").write_text(POLLUX)
     assert read_trace(tmp_path / "workload-1.csv", "sia") == read_trace(tmp_path / "workload-1.csv", "pollux")
 
 
-def test_pai_without_what_had_no_device_or_never_ran(tmp_path: Path) -> None:
+def test_traces_of_pai_are_read_without_jobs_that_had_no_device_or_never_ran(tmp_path: Path) -> None:
     (tmp_path / "openb_pod_list_default.csv").write_text(PAI)
     first, second = read_trace(tmp_path / "openb_pod_list_default.csv", "pai")
     assert (first.spec.name, first.spec.arrival, first.spec.size, first.spec.requested) == ("pod-2", 0, 8, 11)
@@ -89,14 +89,14 @@ def test_pai_without_what_had_no_device_or_never_ran(tmp_path: Path) -> None:
     assert second.shortest == pytest.approx(1140, rel=0.02)
 
 
-def test_philly(tmp_path: Path) -> None:
+def test_traces_of_philly_are_read(tmp_path: Path) -> None:
     (tmp_path / "cluster_job_log").write_text(json.dumps(PHILLY))
     (only,) = read_trace(tmp_path / "cluster_job_log", "philly")
     assert (only.spec.name, only.spec.size) == ("application_1", 4)
     assert only.shortest == pytest.approx(60, rel=0.02)
 
 
-def test_gavel() -> None:
+def test_traces_of_gavel_are_read() -> None:
     jobs = read_trace(TRACES / "gavel-max-min-fairness.trace", "gavel")
     first, last = next(job for job in jobs if job.spec.name == "resnet-18-1"), jobs[-1]
     assert (len(jobs), first.spec.arrival, last.spec.arrival) == (60, 0, 15637)
@@ -104,14 +104,14 @@ def test_gavel() -> None:
     assert first.shortest == pytest.approx(925_982 / 11.7 / 4, rel=0.01)
 
 
-def test_gavel_as_older_traces_are(tmp_path: Path) -> None:
+def test_older_traces_of_gavel_are_read(tmp_path: Path) -> None:
     (tmp_path / "old.trace").write_text(GAVEL)
     (only,) = read_trace(tmp_path / "old.trace", "gavel")
     assert (only.spec.arch, only.spec.size) == ("resnet-18", 4)
     assert only.shortest == pytest.approx(1_104_675 / 35.8 / 4, rel=0.01)
 
 
-def test_drawn_attributes_depend_on_the_seed_and_the_name_alone(tmp_path: Path) -> None:
+def test_drawn_attributes_depend_only_on_the_seed_and_the_name(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(HELIOS)
     assert read_trace(tmp_path / "log.csv", "helios", limit=1) == read_trace(tmp_path / "log.csv", "helios")[:1]
     assert read_trace(tmp_path / "log.csv", "helios", seed=1) != read_trace(tmp_path / "log.csv", "helios", seed=2)
@@ -145,14 +145,14 @@ def test_drawn_attributes_depend_on_the_seed_and_the_name_alone(tmp_path: Path) 
         ("gavel", GAVEL.replace("6.000000", "inf"), "row 1, column 6: 'inf'"),
     ],
 )
-def test_an_error_tells_the_row_and_the_column(tmp_path: Path, form: str, content: str, says: str) -> None:
+def test_an_error_has_the_row_and_the_column(tmp_path: Path, form: str, content: str, says: str) -> None:
     (tmp_path / "trace").write_text(content)
     with pytest.raises(TraceError, match=says):
         read_trace(tmp_path / "trace", form)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfej", b"job_id," + b"x" * 200_000])
-def test_an_error_names_the_file_that_is_no_csv(tmp_path: Path, content: bytes) -> None:
+def test_an_error_names_a_file_that_is_not_csv(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "trace").write_bytes(content)
     with pytest.raises(TraceError, match=r"/trace: .*; is this the right format\?"):
         read_trace(tmp_path / "trace", "helios")

@@ -1,4 +1,4 @@
-"""How "auto" chooses a number of workers, against computed loads: no process, and no clock but the computed one."""
+"""The choice of a number of workers by "auto", with computed loads and a computed clock instead of processes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PREFETCH = 2
 
 @dataclass(frozen=True)
 class Load:
-    """A batch takes `latency` seconds of waiting for a storage and `cpu` seconds of a core; the trainer computes `step`
-    seconds. The storage gives `bandwidth` batches per second at most."""
+    """A load: a batch takes `latency` seconds of waiting for a storage and `cpu` seconds of a core; the trainer
+    computes `step` seconds. The storage gives `bandwidth` batches per second at most."""
 
     step: float
     latency: float
@@ -34,19 +34,19 @@ class Load:
     bandwidth: float = 1e9
 
     def rate(self, workers: int) -> float:
-        """Batches per second."""
+        """Return the batches per second."""
         loading = min(workers / (self.latency + self.cpu), self.bandwidth)
         if self.cpu:
             loading = min(loading, CORES / self.cpu)
         return min(loading, 1 / self.step)
 
     def best(self, at_most: int) -> int:
-        """The smallest number of workers than which none is faster."""
+        """Return the smallest number of workers with the highest rate."""
         return min(range(1, at_most + 1), key=lambda workers: (-round(self.rate(workers), 6), workers))
 
 
 class Alone(Claim):
-    """A claim where nobody else has one."""
+    """A claim without any other claims."""
 
     def __init__(self) -> None:
         pass
@@ -60,7 +60,7 @@ class Alone(Claim):
 
 
 class Trainer:
-    """A crew whose workers are there at once, and the trainer that uses it."""
+    """A trainer, and a crew whose workers start at once."""
 
     def __init__(self, load: Load, at_most: int = 32, noise: float = 0.0, epoch: int = 10**9) -> None:
         self.load, self.noise, self.epoch = load, noise, epoch
@@ -88,7 +88,7 @@ class Trainer:
         self.sizes.append(size)
 
     def train(self, seconds: float, stall: float = 0.0) -> int:
-        """For so many seconds, with a stall of loading in each second; how many batches there were."""
+        """Train for `seconds`, with a stall of loading in each second; return the number of batches."""
         end, given, stalled = self.time + seconds, self.given, int(self.time)
         while self.time < end:
             waited = 1 / self.load.rate(self.size) - self.load.step
@@ -127,7 +127,7 @@ LOADS = {
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
-def test_it_is_within_5_percent_of_the_best_number_and_takes_not_many_more(load: Load, noise: float) -> None:
+def test_auto_is_within_5_percent_of_the_best_rate_with_few_surplus_workers(load: Load, noise: float) -> None:
     trainer = Trainer(load, noise=noise)
     trainer.train(10)
     given, before = trainer.train(60), trainer.time
@@ -138,7 +138,7 @@ def test_it_is_within_5_percent_of_the_best_number_and_takes_not_many_more(load:
 
 
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
-def test_the_number_found_is_kept(load: Load) -> None:
+def test_the_found_number_is_kept(load: Load) -> None:
     trainer = Trainer(load, noise=0.1)
     trainer.train(60)
     changes = len(trainer.sizes)
@@ -146,7 +146,7 @@ def test_the_number_found_is_kept(load: Load) -> None:
     assert len(trainer.sizes) - changes <= 20  # in ten minutes
 
 
-def test_it_goes_down_when_the_storage_becomes_20_times_faster() -> None:
+def test_the_number_falls_when_the_storage_becomes_20_times_faster() -> None:
     trainer = Trainer(Load(0.002, 0.040), noise=0.1)
     trainer.train(20)
     assert trainer.size >= 20
@@ -155,7 +155,7 @@ def test_it_goes_down_when_the_storage_becomes_20_times_faster() -> None:
     assert trainer.size <= 2
 
 
-def test_it_goes_up_when_the_storage_becomes_slower() -> None:
+def test_the_number_rises_when_the_storage_becomes_slower() -> None:
     trainer = Trainer(Load(0.002, 0.002), noise=0.1)
     trainer.train(20)
     assert trainer.size <= 2
@@ -164,27 +164,27 @@ def test_it_goes_up_when_the_storage_becomes_slower() -> None:
     assert 10 <= trainer.size <= 13
 
 
-def test_a_stall_in_each_second_does_not_drive_it_up() -> None:
+def test_a_stall_in_each_second_does_not_raise_the_number() -> None:
     trainer = Trainer(Load(0.004, 0.010), noise=0.1)
     trainer.train(300, stall=0.2)
     assert trainer.size <= 5
 
 
-def test_short_epochs_are_looked_at_as_a_whole() -> None:
+def test_measurements_span_several_short_epochs() -> None:
     load = Load(0.002, 0.020)
     trainer = Trainer(load, epoch=20)
     trainer.train(30)
     assert 10 <= trainer.size <= 13
 
 
-def test_more_workers_than_the_cores_can_run_are_not_taken() -> None:
+def test_no_more_workers_are_used_than_the_cores_can_run() -> None:
     trainer = Trainer(Load(0.0001, 0.0, 0.010), noise=0.2)
     trainer.train(120)
     assert max(trainer.sizes) <= CORES
     assert trainer.size == CORES
 
 
-def test_max_workers_is_kept_to() -> None:
+def test_the_number_does_not_exceed_max_workers() -> None:
     trainer = Trainer(LOADS["latency"], at_most=3)
     trainer.train(20)
     assert trainer.size == 3
@@ -192,7 +192,7 @@ def test_max_workers_is_kept_to() -> None:
     assert trainer.tuner.tuning.limit is Limit.MOST
 
 
-def test_while_it_searches_it_says_so() -> None:
+def test_the_tuning_says_that_the_search_continues() -> None:
     trainer = Trainer(LOADS["latency"])
     while trainer.size == 1:
         trainer.train(0.01)
@@ -201,7 +201,7 @@ def test_while_it_searches_it_says_so() -> None:
     assert trainer.tuner.tuning.limit is Limit.SEARCH
 
 
-def test_it_says_in_one_line_what_it_found(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_found_number_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     trainer = Trainer(Load(0.002, 0.008))
     trainer.train(30)
@@ -214,7 +214,7 @@ def test_it_says_in_one_line_what_it_found(caplog: pytest.LogCaptureFixture) -> 
     assert [record.getMessage() for record in caplog.records] == [f'num_workers="auto": {found}']
 
 
-def test_a_busy_machine_does_not_make_it_give_up_workers_that_share_nothing() -> None:
+def test_a_busy_machine_does_not_reduce_workers_that_do_not_slow_each_other() -> None:
     search = Search()
     alone = Look(1, 100, 0.9, 0.1, made=100, effort=Effort(0.85, 0.85, 0.0))
     search.observe(alone)
@@ -225,7 +225,7 @@ def test_a_busy_machine_does_not_make_it_give_up_workers_that_share_nothing() ->
     assert search.next(crowded, 2.0, 16) >= 2
 
 
-def test_a_number_with_which_the_trainer_was_slow_and_did_not_wait_is_no_scarce_one() -> None:
+def test_a_number_with_a_slow_trainer_without_waits_counts_as_sufficient() -> None:
     search = Search()
     slow = Look(2, 100, 0.0, 2.0, made=100, effort=Effort(1.0, 0.0, 0.0))
     search.observe(slow)
@@ -234,7 +234,7 @@ def test_a_number_with_which_the_trainer_was_slow_and_did_not_wait_is_no_scarce_
     assert search.next(fast, 4.0, 16) == 2
 
 
-def test_workers_that_hold_each_other_up_are_given_up() -> None:
+def test_workers_that_slow_each_other_are_removed() -> None:
     search = Search()
     alone = Look(1, 100, 0.9, 0.1, made=100, effort=Effort(0.9, 0.01, 0.0))
     search.observe(alone)
@@ -244,9 +244,9 @@ def test_workers_that_hold_each_other_up_are_given_up() -> None:
     assert search.next(shared, 2.0, 8) == 1
 
 
-def test_workers_that_start_anew_in_each_epoch_are_tuned_too() -> None:
+def test_workers_that_restart_in_each_epoch_are_tuned() -> None:
     class Restarting(Trainer):
-        """Its workers are not there yet with the first batches of an epoch."""
+        """A trainer whose workers are not ready for the first batches of an epoch."""
 
         @property
         def ready(self) -> int:
@@ -257,7 +257,7 @@ def test_workers_that_start_anew_in_each_epoch_are_tuned_too() -> None:
     assert 9 <= trainer.size <= 13
 
 
-def test_it_takes_nothing_back_of_what_the_program_has_chosen() -> None:
+def test_a_number_that_the_program_has_chosen_is_not_changed() -> None:
     trainer = Trainer(Load(0.002, 0.020))
     trainer.train(5)
     trainer.tuner.close()
@@ -267,7 +267,7 @@ def test_it_takes_nothing_back_of_what_the_program_has_chosen() -> None:
 
 
 def best_of_fixed(train: Callable[[Trainer], int], **options: Any) -> int:
-    """Batches that the trainer has with the best number of workers that stays."""
+    """Return the batches that the trainer gets with the best fixed number of workers."""
     given = []
     for workers in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
         trainer = Trainer(**options)
@@ -298,21 +298,21 @@ def trained_while_the_storage_becomes_faster(trainer: Trainer) -> int:
     ],
     ids=["latency", "computing", "both", "a storage that becomes faster", "short epochs"],
 )
-def test_with_the_search_it_is_no_more_than_5_percent_behind_the_best_fixed_number(
+def test_auto_including_its_search_is_within_5_percent_of_the_best_fixed_number(
     train: Callable[[Trainer], int], options: dict[str, Any]
 ) -> None:
     given = train(Trainer(noise=0.2, **options))
     assert given >= 0.95 * best_of_fixed(train, noise=0.2, **options)
 
 
-def test_batches_requested_of_workers_that_left_are_not_measured() -> None:
+def test_batches_of_removed_workers_are_not_measured() -> None:
     trainer = Trainer(Load(step=0.03, latency=0.4, bandwidth=10))
     trainer.train(290)
     # It looks again after 20 seconds, then 40, then 80, as nothing has changed.
     assert trainer.sizes == [8, 30, *3 * [4, 16], 4]
 
 
-def test_a_trainer_that_waits_for_slow_batches_soon_has_more_workers() -> None:
+def test_a_trainer_that_waits_for_slow_batches_gets_more_workers_quickly() -> None:
     trainer = Trainer(Load(step=0.03, latency=0.4))
     trainer.train(2)
     assert trainer.sizes == [8]

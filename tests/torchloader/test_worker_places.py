@@ -1,4 +1,4 @@
-"""The nodes of loading workers that may be on any node."""
+"""The placement of loading workers that may be on any node."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from torchloader.scheduling.spreading import Need, names, spread
 NODES = ("a", "b", "c")
 
 
-def test_workers_are_on_the_node_of_their_devices_where_it_has_cores() -> None:
+def test_workers_are_on_the_node_of_their_devices_if_it_has_cores() -> None:
     assert spread([Need("job", "a", workers=8, least=1)], {"a": 8, "b": 8}) == {"job": {}}
 
 
-def test_those_that_do_not_fit_are_where_most_cores_are_free() -> None:
+def test_workers_that_do_not_fit_are_on_the_node_with_the_most_free_cores() -> None:
     needs = [Need("job", "a", workers=12, least=1)]
     assert spread(needs, {"a": 4, "b": 5, "c": 6}) == {"job": {"a": {"c": 6, "b": 2}}}
 
 
-def test_each_has_its_least_on_the_node_of_its_devices_before_another_has_more() -> None:
+def test_each_job_has_its_minimum_on_its_node_before_another_gets_more() -> None:
     needs = [Need("first", "a", workers=4, least=1), Need("second", "a", workers=2, least=2)]
     assert spread(needs, {"a": 4, "b": 4}) == {"first": {"a": {"b": 2}}, "second": {}}
 
 
-def test_those_on_another_node_stay_there() -> None:
+def test_workers_on_another_node_stay_there() -> None:
     needs = [Need("job", "a", workers=6, least=1, before={"b": 2})]
     assert spread(needs, {"a": 4, "b": 3, "c": 20}) == {"job": {"a": {"b": 2}}}
 
 
-def test_they_come_back_where_there_are_cores_again() -> None:
+def test_workers_return_if_their_node_has_cores_again() -> None:
     assert spread([Need("job", "a", workers=6, least=1, before={"b": 2})], {"a": 8, "b": 8}) == {"job": {}}
 
 
-def test_those_that_cannot_be_moved_are_counted_where_they_are() -> None:
+def test_workers_that_cannot_be_moved_count_on_their_current_node() -> None:
     needs = [
         Need("fixed", "a", workers=4, least=1, before={"b": 3}, fixed=True),
         Need("other", "b", workers=4, least=1),
@@ -43,11 +43,11 @@ def test_those_that_cannot_be_moved_are_counted_where_they_are() -> None:
     assert spread(needs, {"a": 3, "b": 5}) == {"fixed": {"a": {"b": 3}}, "other": {"b": {"a": 2}}}
 
 
-def test_where_no_node_has_cores_they_are_on_the_node_of_their_devices() -> None:
+def test_workers_are_on_the_node_of_their_devices_if_no_node_has_cores() -> None:
     assert spread([Need("job", "a", workers=9, least=9)], {"a": 4, "b": 0}) == {"job": {}}
 
 
-def test_the_workers_of_several_devices_are_told_one_by_one() -> None:
+def test_names_lists_the_node_of_each_worker_on_another_node() -> None:
     assert names({"a": {"c": 1, "b": 2}}, "a") == ("b", "b", "c")
     assert names({"a": {"c": 1}}, "b") == ()
 
@@ -64,7 +64,7 @@ def test_the_workers_of_several_devices_are_told_one_by_one() -> None:
     ),
     st.fixed_dictionaries({node: st.integers(0, 20) for node in NODES}),
 )
-def test_no_node_has_more_workers_than_cores_where_all_together_have_enough(
+def test_no_node_has_more_workers_than_cores_if_the_total_suffices(
     wanted: list[tuple[str, int, int, dict[str, int]]], cores: dict[str, int]
 ) -> None:
     needs = [

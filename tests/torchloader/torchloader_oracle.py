@@ -68,14 +68,14 @@ def several_nodes(demands: Sequence[Demand], cores: Mapping[str, int], objective
 def problem(
     seed: int, nodes: int, steps: Sequence[int], jobs: tuple[int, int] = (2, 10), spread: float = 0.0
 ) -> tuple[list[Demand], dict[str, int]]:
-    """A random problem in which every job's minimum fits.
+    """Return a random problem in which the minimum of every job fits.
 
     Args:
-        seed: of all that is random.
-        nodes: how many there are.
-        steps: numbers of devices on a node that a job may have.
-        jobs: how many, at least and at most.
-        spread: how often a job is on more than one node.
+        seed: The seed of the random generator.
+        nodes: The number of nodes.
+        steps: The numbers of devices on a node that a job may have.
+        jobs: The minimum and the maximum number of jobs.
+        spread: The probability that a job is on more than one node.
     """
     chance = random.Random(seed)
     names = [f"node{number}" for number in range(nodes)]

@@ -1,4 +1,4 @@
-"""A cluster file says where master and workers are, if it says anything."""
+"""Cluster files: the optional addresses of the master and the workers."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def test_master_and_workers_are_read(tmp_path: Path) -> None:
     assert cluster.ignored == ()
 
 
-def test_all_of_it_is_optional(tmp_path: Path) -> None:
+def test_all_elements_are_optional(tmp_path: Path) -> None:
     assert read(tmp_path, "<cluster_config/>") == Cluster()
     assert read(tmp_path, "<cluster_config><master_config/></cluster_config>") == Cluster()
 
 
-def test_several_workers_may_share_a_host(tmp_path: Path) -> None:
+def test_several_workers_can_share_a_host(tmp_path: Path) -> None:
     worker = "<worker_config><worker_ip>d3093</worker_ip></worker_config>"
     cluster = read(tmp_path, f"<cluster_config>{worker * 3}</cluster_config>")
     assert [settings.ip for settings in cluster.workers] == ["d3093"] * 3
 
 
-def test_the_key_is_never_shown(tmp_path: Path) -> None:
+def test_the_key_is_not_in_representations_and_errors(tmp_path: Path) -> None:
     cluster = read(tmp_path, WHOLE)
     assert cluster.master.authkey == "secret of the cluster"
     assert "secret" not in repr(cluster)
@@ -62,14 +62,14 @@ def test_the_key_is_never_shown(tmp_path: Path) -> None:
     assert "secret" not in str(error.value)
 
 
-def test_entities_are_refused_before_they_grow(tmp_path: Path) -> None:
+def test_entities_are_refused_before_their_expansion(tmp_path: Path) -> None:
     entities = "".join(f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(30))
     bomb = f'<!DOCTYPE cluster_config [<!ENTITY e0 "ha">{entities}]><cluster_config>&e30;</cluster_config>'
     with pytest.raises(InputError, match="document type"):
         read(tmp_path, bomb)
 
 
-def test_a_wrong_port_is_named_by_line_and_element(tmp_path: Path) -> None:
+def test_the_error_about_an_invalid_port_has_its_line_and_element(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read(tmp_path, WHOLE.replace("5000", "70000").replace("6001", "x"))
     assert [(mistake.row, mistake.column) for mistake in error.value.mistakes] == [
@@ -78,7 +78,7 @@ def test_a_wrong_port_is_named_by_line_and_element(tmp_path: Path) -> None:
     ]
 
 
-def test_elements_that_mean_nothing_are_listed(tmp_path: Path) -> None:
+def test_unknown_elements_are_listed(tmp_path: Path) -> None:
     cluster = read(tmp_path, "<cluster_config><color/><worker_config><worker_pi/></worker_config></cluster_config>")
     assert cluster.ignored == ("color", "worker_config/worker_pi")
 

@@ -1,4 +1,4 @@
-"""A job file says what a workload's columns cannot."""
+"""Job files: they can describe more than the columns of a workload."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write(tmp_path: Path, text: str, name: str = "jobs.toml") -> Workload:
     return read(path)
 
 
-def test_a_job_says_its_script_environment_and_bounds(tmp_path: Path) -> None:
+def test_a_job_can_have_a_script_an_environment_and_bounds(tmp_path: Path) -> None:
     workload = write(tmp_path, TOML)
     assert workload.errors == ()
     assert workload.jobs[0] == Job(
@@ -76,7 +76,7 @@ def test_missing_columns_have_defaults(tmp_path: Path) -> None:
     assert job.iterations is None
 
 
-def test_yaml_says_the_same(tmp_path: Path) -> None:
+def test_a_job_file_can_be_yaml(tmp_path: Path) -> None:
     workload = write(tmp_path, YAML, "jobs.yaml")
     assert workload.errors == ()
     assert [job.devices for job in workload.jobs] == [Devices(anywhere=2), Devices(((0, 1), (0, 1)))]
@@ -105,7 +105,7 @@ def test_yaml_says_the_same(tmp_path: Path) -> None:
         ("name: good, script: a.py, batch: 8", ".name", "a name that no other job has"),
     ],
 )
-def test_a_wrong_field_is_named_by_its_path(tmp_path: Path, entry: str, column: str, expected: str) -> None:
+def test_the_error_about_an_invalid_field_has_its_path(tmp_path: Path, entry: str, column: str, expected: str) -> None:
     text = f"jobs:\n  - {{name: good, script: g.py, batch: 1}}\n  - {{{entry}}}\n"
     workload = write(tmp_path, text, "jobs.yml")
     assert [job.name for job in workload.jobs] == ["good"]
@@ -115,7 +115,7 @@ def test_a_wrong_field_is_named_by_its_path(tmp_path: Path, entry: str, column: 
     assert "Expected" not in error.expected
 
 
-def test_all_mistakes_of_all_jobs_are_found_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_all_jobs_are_reported_together(tmp_path: Path) -> None:
     jobs = (
         "{name: a/b, batch: 0, bach: 1, devices: 2, workers: 1, minimum: 3, maximum: 2}",
         "{script: a.py, arch: vgg}",
@@ -150,7 +150,7 @@ def test_an_invalid_job_file_is_an_error(tmp_path: Path, text: str, name: str, e
     assert workload.jobs == ()
 
 
-def test_another_kind_of_file_is_refused_by_its_ending(tmp_path: Path) -> None:
+def test_a_file_with_another_extension_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'\.txt', expected a file that ends in \.csv, \.toml"):
         write(tmp_path, "", "jobs.txt")
 

@@ -1,4 +1,4 @@
-"""A workload file is read by the names of its columns, and what is wrong in it is said by row and column."""
+"""Workload files: columns are read by name, and errors have their row and column."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rows(*changes: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def test_the_example_of_the_document_reads_as_it_stands(folder: Path) -> None:
+def test_the_example_of_the_document_is_read_without_changes(folder: Path) -> None:
     workload = read(folder, SEED)
     assert workload.errors == ()
     assert [job.name for job in workload.jobs] == ["resnet10-1", "vgg11-2", "googlenet1-3"]
@@ -77,7 +77,7 @@ def test_the_example_of_the_document_reads_as_it_stands(folder: Path) -> None:
     )
 
 
-def test_batch_and_workers_are_of_all_devices_together(folder: Path) -> None:
+def test_batch_and_workers_are_totals_of_all_devices(folder: Path) -> None:
     job = read(folder, SEED).jobs[0]
     assert (job.devices.count, job.requested, job.iterations) == (4, 4, 500)
 
@@ -97,14 +97,14 @@ def test_batch_and_workers_are_of_all_devices_together(folder: Path) -> None:
         ("""{'hostA':[0, 1], "b.example.org" : [2 3]}""", Devices(((0, 1), (2, 3)), ("hostA", "b.example.org"))),
     ],
 )
-def test_devices_are_written_in_three_ways(folder: Path, cell: str, devices: Devices) -> None:
+def test_devices_can_be_written_in_three_formats(folder: Path, cell: str, devices: Devices) -> None:
     nodes = str(len(devices.by_node))
     workload = read(folder, rows({"cuda_device": cell, "node_size": nodes}))
     assert workload.errors == ()
     assert workload.jobs[0].devices == devices
 
 
-def test_columns_stand_in_any_order_and_others_do_not_matter(folder: Path) -> None:
+def test_columns_can_be_in_any_order_and_others_are_ignored(folder: Path) -> None:
     names = ["remark", *reversed(COLUMNS)]
     row = {**GOOD, "remark": '"first, of many"'}
     workload = read(folder, f"{' , '.join(names)}\r\n\r\n{','.join(row[name] for name in names)}\r\n")
@@ -141,7 +141,7 @@ def test_columns_stand_in_any_order_and_others_do_not_matter(folder: Path) -> No
         ("node_size", "0", "a whole number of at least 1"),
     ],
 )
-def test_a_wrong_cell_is_named_by_row_and_column_with_what_is_expected(
+def test_the_error_about_an_invalid_cell_has_its_position_and_the_expected_value(
     folder: Path, column: str, found: str, expected: str
 ) -> None:
     workload = read(folder, rows({}, {column: found}, {}))
@@ -150,13 +150,13 @@ def test_a_wrong_cell_is_named_by_row_and_column_with_what_is_expected(
     assert str(error) == f"{folder}/jobs.csv, row 3, column {column}: found {found!r}, expected {expected}"
 
 
-def test_all_mistakes_of_all_rows_are_found_at_once(folder: Path) -> None:
+def test_all_errors_of_all_rows_are_reported_together(folder: Path) -> None:
     workload = read(folder, rows({"batch": "0", "depth": "x"}, {}, {"end_iter": "0"}))
     assert [(error.row, error.column) for error in workload.errors] == [(2, "depth"), (2, "batch"), (4, "end_iter")]
     assert len(workload.jobs) == 1
 
 
-def test_two_jobs_cannot_have_one_port_of_a_master(folder: Path) -> None:
+def test_two_jobs_cannot_have_the_same_port_of_a_master(folder: Path) -> None:
     workload = read(folder, rows({"port": "5"}, {"port": "5", "master": "other"}, {"port": "5"}))
     (error,) = workload.errors
     assert (error.row, error.column) == (4, "port")
@@ -164,32 +164,32 @@ def test_two_jobs_cannot_have_one_port_of_a_master(folder: Path) -> None:
     assert len(workload.jobs) == 2
 
 
-def test_a_malformed_row_leaves_the_others(folder: Path) -> None:
+def test_a_malformed_row_does_not_affect_the_others(folder: Path) -> None:
     workload = read(folder, rows({}, {"cuda_device": '["0 1" "0 1"'}, {}) + "\nresnet, 10")
     assert [(error.row, error.column) for error in workload.errors] == [(3, ""), (5, "")]
     assert workload.errors[1].found == "2 cells"
     assert len(workload.jobs) == 2
 
 
-def test_missing_columns_are_named_for_the_whole_file(folder: Path) -> None:
+def test_missing_columns_are_reported_once_for_the_file(folder: Path) -> None:
     workload = read(folder, "arch,depth\nresnet,10\n")
     (error,) = workload.errors
     assert (error.row, workload.jobs) == (None, ())
     assert error.found == f"no column {', '.join(list(COLUMNS)[2:])}"
 
 
-def test_a_column_that_stands_twice_is_a_mistake(folder: Path) -> None:
+def test_a_duplicate_column_is_an_error(folder: Path) -> None:
     (error,) = read(folder, SEED.replace("arch,", "arch,batch,", 1)).errors
     assert (error.row, error.column) == (1, "batch")
 
 
 @pytest.mark.parametrize("text", ["", "\n\n"])
-def test_an_empty_file_is_a_mistake(folder: Path, text: str) -> None:
+def test_an_empty_file_is_an_error(folder: Path, text: str) -> None:
     (error,) = read(folder, text).errors
     assert error.found == "nothing"
 
 
-def test_bytes_that_are_no_text_are_a_mistake(folder: Path) -> None:
+def test_a_file_that_is_not_utf_8_is_an_error(folder: Path) -> None:
     path = folder / "jobs.csv"
     path.write_bytes(b"arch\xff")
     (error,) = read_workload(path).errors
@@ -197,7 +197,7 @@ def test_bytes_that_are_no_text_are_a_mistake(folder: Path) -> None:
 
 
 @given(st.lists(st.text("[]{}\"', 01:a-", max_size=20), min_size=1, max_size=3))
-def test_any_text_gives_jobs_or_mistakes(tmp_path_factory: pytest.TempPathFactory, cells: list[str]) -> None:
+def test_any_text_gives_jobs_or_errors(tmp_path_factory: pytest.TempPathFactory, cells: list[str]) -> None:
     folder = tmp_path_factory.getbasetemp()
     workload = read(folder, rows(*({"cuda_device": cell} for cell in cells)))
     wrong = {error.row for error in workload.errors}

@@ -1,5 +1,5 @@
-"""A job with a Session whose samples tell the node that loaded them: it trains until they came from `NODES` nodes, and
-there is a file `go` in the output folder.
+"""A job with a Session whose samples have the name of the node that loaded them. It trains until they came from `NODES`
+nodes and the output folder has a file `go`.
 
 tells_where.py NODES
 """

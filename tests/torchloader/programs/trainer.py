@@ -1,10 +1,11 @@
-"""A job that needs no PyTorch: it loads, computes for a while, obeys its application master and keeps its place.
+"""A job without PyTorch: it loads samples, computes, follows the orders of its application master and saves
+its position.
 
     trainer.py ITERATIONS LATENCY STEP [DEED]
 
-LATENCY and STEP are seconds, of a sample to load and of an iteration. A DEED is done after the fifth iteration, but for
-those that come before the first. One that waits does so until there is a file `go` in the output folder. The name of a
-start method is no deed: loading workers have it.
+LATENCY and STEP are the seconds of loading a sample and of an iteration. A DEED is done after the fifth iteration, or
+before the first if it says so. Deeds that wait do so until the output folder has a file `go`. DEED can also be the
+start method of the loading workers.
 """
 
 import base64

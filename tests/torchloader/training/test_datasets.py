@@ -1,4 +1,4 @@
-"""Data sets that need no download, and give the same samples everywhere."""
+"""Datasets that need no download and give the same samples on every machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torchloader.training.datasets import JpegFolder, LatencyDataset, SyntheticImages, make_jpegs  # noqa: E402
 
 
-def test_a_sample_depends_on_its_index_alone() -> None:
+def test_a_sample_depends_only_on_its_index() -> None:
     torch.manual_seed(1)
     first = LatencyDataset(10, latency=0)[3]
     torch.manual_seed(2)
@@ -23,7 +23,7 @@ def test_a_sample_depends_on_its_index_alone() -> None:
     assert not torch.equal(first[0], SyntheticImages(20)[13][0])
 
 
-def test_augmentation_follows_the_random_state() -> None:
+def test_augmentation_depends_on_the_random_state() -> None:
     images = SyntheticImages(10, augment=True)
 
     def seen(seed: int) -> list[bool]:
@@ -38,7 +38,7 @@ def test_an_index_beyond_the_end_is_an_error() -> None:
         SyntheticImages(10)[10]
 
 
-def test_jpeg_files_are_made_and_decoded(tmp_path: Path) -> None:
+def test_jpeg_files_can_be_made_and_decoded(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     make_jpegs(tmp_path, count=6, size=48, classes=3)
     images = JpegFolder(tmp_path, image_size=32)

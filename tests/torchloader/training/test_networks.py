@@ -1,4 +1,4 @@
-"""The networks of a workload, for large images and small, and what they are counted to cost."""
+"""The networks of a workload, for large and small images, and the counts of their operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALL = [(arch, depth) for arch, depths in DEPTHS.items() for depth in depths]
 
 @pytest.mark.parametrize(("arch", "depth"), ALL)
 @pytest.mark.parametrize("size", [32, 224])
-def test_every_network_takes_large_images_and_small(arch: str, depth: int, size: int) -> None:
+def test_every_network_accepts_large_and_small_images(arch: str, depth: int, size: int) -> None:
     with torch.device("meta"):
         model = build(arch, depth, classes=7, image_size=size)
         assert model(torch.empty(2, 3, size, size)).shape == (2, 7)
@@ -59,7 +59,7 @@ def test_the_networks_are_as_large_as_published(arch: str, depth: int, parameter
     assert counts.operations / 1e9 == pytest.approx(operations, rel=0.05)
 
 
-def test_operations_are_told_apart_by_their_kind() -> None:
+def test_operations_are_counted_by_kind() -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=False),
         nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False),
@@ -79,7 +79,7 @@ def test_a_transposed_convolution_counts_its_inputs() -> None:
     assert count(nn.ConvTranspose2d(3, 8, 2, stride=2, bias=False), (3, 4, 4)).ordinary == 2 * 3 * 8 * 4 * 16
 
 
-def test_counting_leaves_the_model_as_it_is() -> None:
+def test_counting_does_not_change_the_model() -> None:
     model = nn.Linear(4, 2)
     assert count(model, (4,)).other == 16
     assert model.training
@@ -87,6 +87,6 @@ def test_counting_leaves_the_model_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("arch", "depth", "size"), [("resnet", 11, 224), ("alexnet", 1, 224), ("vgg", 11, 16)])
-def test_an_impossible_network_is_an_error(arch: str, depth: int, size: int) -> None:
+def test_an_unknown_network_or_too_small_images_are_an_error(arch: str, depth: int, size: int) -> None:
     with pytest.raises(ValueError, match=r"there is no|at least 32 pixels"):
         build(arch, depth, image_size=size)

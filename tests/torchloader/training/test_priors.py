@@ -28,14 +28,14 @@ def job_of(arch: str, depth: int) -> Job:
 
 
 def seconds_of(job: Job) -> float:
-    """Of an iteration, on a device that does so many operations a second."""
+    """Return the seconds of an iteration on a device with a fixed rate of operations."""
     features = _features(job, 32)
     return features.batch * features.counts.operations / 1e11 + features.counts.parameters / 1e9
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A run of some networks."""
+    """The event log of a run of some networks."""
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:
         for arch, depth in (("resnet", 10), ("resnet", 18), ("resnet", 34), ("vgg", 11), ("vgg", 13), ("googlenet", 1)):
@@ -48,7 +48,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_network_that_never_ran_is_guessed_from_those_that_did(log: Path, tmp_path: Path) -> None:
+def test_the_curve_of_a_new_network_is_estimated_from_finished_runs(log: Path, tmp_path: Path) -> None:
     fitted([(log, 32)]).save(tmp_path / "prior.json")
     prior = Prior.load(tmp_path / "prior.json")
     assert prior.rows == 6
@@ -58,12 +58,12 @@ def test_a_network_that_never_ran_is_guessed_from_those_that_did(log: Path, tmp_
     assert curve.service == pytest.approx(0.004)
 
 
-def test_one_network_alone_teaches_nothing_of_others(tmp_path: Path) -> None:
+def test_a_prior_from_too_few_networks_is_refused(tmp_path: Path) -> None:
     with EventLog(tmp_path / "events.jsonl"), pytest.raises(ValueError, match="there must be two at least"):
         fitted([(tmp_path / "events.jsonl", 32)])
 
 
-def test_the_command_writes_a_prior_that_a_run_begins_with(log: Path, tmp_path: Path, site: Site) -> None:
+def test_the_command_writes_a_prior_to_a_file(log: Path, tmp_path: Path, site: Site) -> None:
     Settings(str(tmp_path), 0.0).save()
     done = site.run(sys.executable, "-m", "torchloader", "fit", str(tmp_path), "--out", "prior.json")
     assert done.returncode == 0, done.stderr
@@ -71,7 +71,7 @@ def test_the_command_writes_a_prior_that_a_run_begins_with(log: Path, tmp_path: 
     assert Prior.load(site.folder / "prior.json").rows == 6
 
 
-def test_the_command_says_what_a_folder_lacks(tmp_path: Path, site: Site) -> None:
+def test_the_error_of_the_command_names_a_folder_without_a_run(tmp_path: Path, site: Site) -> None:
     done = site.run(sys.executable, "-m", "torchloader", "fit", str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
     assert str(tmp_path) in done.stderr

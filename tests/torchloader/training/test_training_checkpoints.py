@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there, whatever happens while it is written and afterwards."""
+"""Checkpoints: each one is complete or absent, also if the process is killed or the disk is full during a write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_a_saved_checkpoint_is_read(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_can_be_loaded(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "new" / "folder")
     assert checkpoints.load() is None
     checkpoints.save(7, state(7))
@@ -40,7 +40,7 @@ def test_a_saved_checkpoint_is_read(tmp_path: Path) -> None:
     assert torch.equal(read["weights"], state(7)["weights"])
 
 
-def test_the_last_two_are_kept(tmp_path: Path) -> None:
+def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for iteration in (1, 5, 9, 12):
         checkpoints.save(iteration, state(iteration))
@@ -49,7 +49,7 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [damage, lambda path: os.truncate(path, 100), lambda path: os.truncate(path, 0)])
-def test_one_that_is_not_whole_gives_way_to_the_one_before(
+def test_the_previous_checkpoint_is_loaded_if_the_last_one_is_damaged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Any
 ) -> None:
     checkpoints = Checkpoints(tmp_path)
@@ -63,7 +63,7 @@ def test_one_that_is_not_whole_gives_way_to_the_one_before(
     assert f"{latest.file} is damaged" in caplog.text
 
 
-def test_training_that_went_back_leaves_no_later_checkpoint(tmp_path: Path) -> None:
+def test_a_new_checkpoint_removes_those_of_later_iterations(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for iteration in (1, 9):
         latest = checkpoints.save(iteration, state(iteration))
@@ -72,14 +72,14 @@ def test_training_that_went_back_leaves_no_later_checkpoint(tmp_path: Path) -> N
     assert [saved.iteration for saved in checkpoints.saved()] == [5, 1]
 
 
-def test_where_none_is_whole_training_does_not_silently_begin_anew(tmp_path: Path) -> None:
+def test_an_error_is_raised_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     damage(tmp_path / checkpoints.save(1, state(1)).file)
     with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
         checkpoints.load()
 
 
-def test_a_full_disk_is_an_error_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_the_previous_checkpoint_is_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, state(1))
     message = "cannot save the checkpoint of iteration 2 in .*: File too large; the one of iteration 1 is kept"
@@ -97,7 +97,7 @@ class Harmful:
         return os.system, ("touch harmed",)
 
 
-def test_a_checkpoint_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_a_checkpoint_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoints = Checkpoints(tmp_path / "c")
     checkpoints.save(1, {"weights": Harmful()})
@@ -108,8 +108,8 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 # The child is of one thread and uses none of its parent's.
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-def test_killed_at_any_time_while_saving_the_last_complete_one_is_there(tmp_path: Path) -> None:
-    """The process says how far it is only after save() has returned; that much must never be lost."""
+def test_the_last_complete_checkpoint_is_kept_if_a_save_is_killed(tmp_path: Path) -> None:
+    """Kill processes that report an iteration after save() has returned; reported iterations must not be lost."""
     checkpoints = Checkpoints(tmp_path)
     moments = random.Random(5)
     done, kills = 0, 40
@@ -145,7 +145,7 @@ def test_killed_at_any_time_while_saving_the_last_complete_one_is_there(tmp_path
     assert len(os.listdir(tmp_path)) == 2
 
 
-def test_random_state_goes_on_where_it_was() -> None:
+def test_the_random_state_can_be_saved_and_restored() -> None:
     import numpy
 
     def draw() -> list[float]:

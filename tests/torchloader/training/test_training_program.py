@@ -20,7 +20,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_it_trains_from_its_start_to_its_end(tmp_path: Path) -> None:
+def test_the_program_trains_from_the_start_to_the_end_iteration(tmp_path: Path) -> None:
     span = ["--start-iter", "2", "--end-iter", "3", "--end-epoch", "2"]
     assert main([*NETWORK, "--batch", "2", *span, "--folder", str(tmp_path)]) == 0
     traced = rows(tmp_path)
@@ -28,7 +28,7 @@ def test_it_trains_from_its_start_to_its_end(tmp_path: Path) -> None:
     assert all(float(row[phase]) > 0 for row in traced for phase in ("forward", "backward", "update", "loss"))
 
 
-def test_a_step_takes_as_long_as_it_is_to(tmp_path: Path) -> None:
+def test_a_step_takes_the_given_time(tmp_path: Path) -> None:
     folder = str(tmp_path / "traces")
     data = ["--dataset", "latency:0.001", "--step-time", "0.5"]
     main([*NETWORK, "--batch", "2", "--end-iter", "2", *data, "--folder", folder])

@@ -1,4 +1,4 @@
-"""A program with a Session is paused, resumed and resized, and comes to the same weights as one that is not."""
+"""Programs with a Session that are paused, resumed and resized: they have the same weights as an undisturbed one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ALL = EPOCHS * STEPS
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """The models are far too small for more."""
+    """Use one thread, as the models are too small for more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -55,7 +55,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def master(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Master]:
-    """An application master, whose application is what this process trains."""
+    """An application master whose application trains in this process."""
     master = Master()
     for name, value in master.environment(tmp_path, TORCHLOADER_WORKERS=0).items():
         monkeypatch.setenv(name, value)
@@ -81,7 +81,7 @@ def obeyed(master: Master) -> None:
 
 
 def train_with_pauses(master: Master, pauses: list[int], workers: list[int]) -> dict[str, Any]:
-    """Each part with another number of loading workers, which also changes on the way."""
+    """Train with pauses; the number of loading workers differs between the parts and changes during them."""
     for part, at in enumerate([*pauses, ALL + 1]):
         os.environ["TORCHLOADER_WORKERS"] = str(workers[part % len(workers)])
 
@@ -105,7 +105,7 @@ def train_with_pauses(master: Master, pauses: list[int], workers: list[int]) -> 
     pauses=st.lists(st.integers(0, ALL - 1), max_size=3, unique=True).map(sorted),
     workers=st.lists(st.integers(0, 2), min_size=1, max_size=3),
 )
-def test_a_run_that_was_paused_anywhere_has_the_weights_of_one_that_was_not(
+def test_a_run_with_pauses_has_the_weights_of_an_undisturbed_one(
     undisturbed: dict[str, Any],
     master: Master,
     tmp_path_factory: pytest.TempPathFactory,
@@ -134,7 +134,7 @@ def test_a_rank_reports_its_start_its_progress_and_its_end(master: Master) -> No
     assert all(report.service is not None and report.service > 0 for report in reports)
 
 
-def test_a_pause_is_reported_when_the_checkpoint_is_there(master: Master, tmp_path: Path) -> None:
+def test_a_pause_is_reported_when_the_checkpoint_exists(master: Master, tmp_path: Path) -> None:
     master.order(Pause())
     with pytest.raises(Left) as left:
         train()
@@ -145,7 +145,7 @@ def test_a_pause_is_reported_when_the_checkpoint_is_there(master: Master, tmp_pa
     assert checkpoint.name.startswith(f"checkpoint-{paused.iteration:012d}-")
 
 
-def test_a_resumed_rank_starts_where_it_was(master: Master) -> None:
+def test_a_resumed_rank_starts_where_it_paused(master: Master) -> None:
     master.order(Pause())
     with pytest.raises(Left) as left:
         train()
@@ -154,7 +154,7 @@ def test_a_resumed_rank_starts_where_it_was(master: Master) -> None:
     assert [start.iteration for start in starts] == [0, left.value.report.iteration]
 
 
-def test_cancelled_a_rank_leaves_without_a_checkpoint(master: Master, tmp_path: Path) -> None:
+def test_a_cancelled_rank_leaves_without_a_checkpoint(master: Master, tmp_path: Path) -> None:
     master.order(Cancel())
     with pytest.raises(Left):
         train()
@@ -162,7 +162,7 @@ def test_cancelled_a_rank_leaves_without_a_checkpoint(master: Master, tmp_path: 
     assert not (tmp_path / "checkpoints-tiny").exists()
 
 
-def test_a_resize_is_reported_and_traced_when_the_workers_are_there(master: Master, tmp_path: Path) -> None:
+def test_a_resize_is_reported_and_traced_when_the_workers_have_started(master: Master, tmp_path: Path) -> None:
     resized: list[Resized] = []
 
     def step(session: Session, loader: Any) -> None:
@@ -182,7 +182,7 @@ def test_a_resize_is_reported_and_traced_when_the_workers_are_there(master: Mast
     assert [(row["workers"], row["reason"]) for row in rows] == [("2", "gain")]
 
 
-def test_orders_that_came_before_the_rank_are_obeyed(master: Master) -> None:
+def test_orders_sent_before_the_start_of_the_rank_are_followed(master: Master) -> None:
     master.order(Resize(0, "at once"))
     master.order(Pause())
     with pytest.raises(Left):
@@ -192,7 +192,7 @@ def test_orders_that_came_before_the_rank_are_obeyed(master: Master) -> None:
     assert isinstance(told[-1], Paused)
 
 
-def test_a_program_that_raises_reports_why(master: Master) -> None:
+def test_a_program_that_raises_reports_the_error(master: Master) -> None:
     def step(session: Session, loader: Any) -> None:
         raise RuntimeError("the loss is not a number")
 
@@ -203,7 +203,7 @@ def test_a_program_that_raises_reports_why(master: Master) -> None:
     assert "RuntimeError: the loss is not a number" in failed.text
 
 
-def test_without_its_master_an_application_trains_on(
+def test_an_application_continues_without_its_master(
     undisturbed: dict[str, Any], master: Master, caplog: pytest.LogCaptureFixture
 ) -> None:
     def step(session: Session, loader: Any) -> None:
@@ -215,7 +215,7 @@ def test_without_its_master_an_application_trains_on(
     assert "training continues without" in caplog.text
 
 
-def test_an_invalid_order_is_named_and_changes_nothing(
+def test_an_invalid_order_is_logged_and_ignored(
     undisturbed: dict[str, Any], master: Master, caplog: pytest.LogCaptureFixture
 ) -> None:
     for message in (b"{", b'{"type": "Explode"}', b'{"type": "Resize", "workers": -1}', 5):
@@ -229,7 +229,7 @@ def test_an_invalid_order_is_named_and_changes_nothing(
     assert caplog.text.count("not an order of the application master") == 4
 
 
-def test_after_a_crash_training_goes_on_from_the_last_checkpoint(
+def test_training_continues_from_the_last_checkpoint_after_a_crash(
     undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def step(session: Session, loader: Any) -> None:
@@ -242,7 +242,7 @@ def test_after_a_crash_training_goes_on_from_the_last_checkpoint(
     assert equal(undisturbed, weights)
 
 
-def test_training_goes_on_where_a_regular_checkpoint_cannot_be_saved(
+def test_training_continues_if_a_regular_checkpoint_cannot_be_saved(
     undisturbed: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING), at_most(5000):
@@ -270,7 +270,7 @@ def test_a_pause_waits_until_its_checkpoint_can_be_saved(
     assert equal(undisturbed, train()[0])
 
 
-def test_training_goes_on_where_its_traces_cannot_be_written(
+def test_training_continues_if_its_traces_cannot_be_written(
     undisturbed: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING), at_most(500):
@@ -289,7 +289,7 @@ def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
         train(folder=tmp_path)
 
 
-def test_an_environment_that_makes_no_sense_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_about_an_invalid_environment_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(ValueError, match="WORLD_SIZE must be a whole number, not 'two'"):
         Session.join()
@@ -301,7 +301,7 @@ def free_port() -> str:
         return str(listening.getsockname()[1])
 
 
-def test_two_ranks_pause_together_and_go_on_as_if_they_had_not(tmp_path: Path) -> None:
+def test_two_ranks_pause_together_and_continue_with_the_same_weights(tmp_path: Path) -> None:
     masters, results = (Master(), Master()), Queue(0)
     processes = []
     ports = free_port(), free_port(), free_port()
@@ -342,7 +342,7 @@ def test_two_ranks_pause_together_and_go_on_as_if_they_had_not(tmp_path: Path) -
         results.destroy()
 
 
-def test_each_rank_goes_on_from_its_own_place_and_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
+def test_each_rank_continues_from_its_position_and_another_number_is_refused(tmp_path: Path) -> None:
     results, ports = Queue(0), [free_port() for _ in range(2)]
     processes = []
     for place in range(2):
@@ -390,7 +390,7 @@ print(session.iteration)
 """
 
 
-def test_the_same_program_runs_without_any_scheduler(site: Site) -> None:
+def test_the_same_program_runs_without_a_scheduler(site: Site) -> None:
     done = site.python(PLAIN)
     assert (done.stdout, done.stderr) == ("0\n8\n", "")
     assert [path.name for path in site.folder.iterdir() if path.name != "r"] == ["program.py"]

@@ -1,4 +1,4 @@
-"""What an application did is in files, which go on after a pause as if there had been none."""
+"""The trace files of an application, which continue after a pause without a gap."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_resumed_application_continues_its_traces(tmp_path: Path) -> None:
     assert [path.read_text() for path in whole] == [path.read_text() for path in parts]
 
 
-def test_iterations_that_are_done_again_after_a_crash_stand_there_once(tmp_path: Path) -> None:
+def test_iterations_repeated_after_a_crash_are_traced_once(tmp_path: Path) -> None:
     traces = run(tmp_path, 0, 6)
     traces.close()
     with traces.path("iterations").open("a") as file:
@@ -56,7 +56,7 @@ def test_iterations_that_are_done_again_after_a_crash_stand_there_once(tmp_path:
     assert [row[0] for row in rows(traces.path("iterations"))] == ["iteration", "1", "2", "3", "4", "5"]
 
 
-def test_the_summary_is_of_all_parts(tmp_path: Path) -> None:
+def test_the_summary_covers_all_parts(tmp_path: Path) -> None:
     run(tmp_path, 0, 4).close()
     traces = run(tmp_path, 4, 8)
     traces.close()
@@ -66,7 +66,7 @@ def test_the_summary_is_of_all_parts(tmp_path: Path) -> None:
     assert summary["phases"]["forward"] == {"mean": 0.25, "median": 0.25, "percentile_95": 0.25}
 
 
-def test_an_application_that_did_nothing_has_a_summary_too(tmp_path: Path) -> None:
+def test_an_application_without_iterations_has_a_summary(tmp_path: Path) -> None:
     traces = Traces(tmp_path, "idle")
     traces.close()
     summary = json.loads(traces.path("summary", "json").read_text())

@@ -1,4 +1,4 @@
-"""Data for tiny training runs. Loading workers need no PyTorch for it, so they start quickly."""
+"""Data for tiny training runs. Loading workers do not need PyTorch for it, so they start quickly."""
 
 from __future__ import annotations
 

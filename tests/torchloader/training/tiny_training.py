@@ -1,5 +1,5 @@
-"""A training program that takes milliseconds and has everything that is hard to resume: momentum, a schedule, dropout,
-batch normalisation, noise from the data and from the program.
+"""A training program that takes milliseconds and has all state that is hard to resume: momentum, a schedule, dropout,
+batch normalisation, and noise from the data and from the program.
 """
 
 from __future__ import annotations
