@@ -38,7 +38,7 @@ def digest(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("size", [0, 10, 300_000, 20_000_000])
-def test_a_program_finds_what_it_was_given(program: Path, size: int) -> None:
+def test_a_program_finds_its_argument_data(program: Path, size: int) -> None:
     data = os.urandom(size)
     started = process.create_with_argdata(sys.executable, "", [str(program)], None, data, stdout=process.PIPE)
     assert started.stdout_conn.recv() == f"{digest(data)} True\n"
@@ -82,11 +82,11 @@ def test_a_message_holds_the_data_for_each_member(program: Path) -> None:
     assert message.argdata == b"data"
 
 
-def test_nothing_is_given_to_a_program_that_nobody_gave_anything() -> None:
+def test_a_program_that_was_started_without_argument_data_has_none() -> None:
     assert api_setup._ARG_PAYLOAD is None
 
 
-def test_data_reaches_another_node(site: Site, program: Path) -> None:
+def test_argument_data_is_passed_to_a_process_of_another_node(site: Site, program: Path) -> None:
     source = f"""
         import sys
         from dragon.globalservices import process
@@ -101,16 +101,16 @@ def test_data_reaches_another_node(site: Site, program: Path) -> None:
     assert (done.stdout, done.stderr) == (f"{digest(b'small')} True\n{digest(bytes(5_000_000))} True\n", "")
 
 
-def test_data_is_bytes() -> None:
+def test_argument_data_must_be_bytes() -> None:
     with pytest.raises(TypeError, match="argdata must be bytes, not str"):
         process.create_with_argdata("sleep", "", ["0"], None, "text")  # type: ignore[arg-type]
 
 
-def test_a_run_that_another_program_started_is_attached_to() -> None:
+def test_connect_as_external_names_attach_as_the_replacement() -> None:
     with pytest.raises(NotSupportedError, match=r"dragon.workflows.runtime.attach\(\)"):
         api_setup.connect_as_external(None)
 
 
-def test_nodes_are_not_rebooted() -> None:
+def test_a_reboot_of_nodes_is_not_supported() -> None:
     with pytest.raises(NotSupportedError, match="--resilient"):
         process.runtime_reboot(hostnames=["node-1"])

@@ -1,4 +1,4 @@
-"""The low-level interface: channels, pools and blocks of memory, by number, name, or what serialize() gives."""
+"""The low-level interface: channels, pools and blocks of memory, found by number, name, or serialize()."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def channel() -> Channel:
     return Channel.make_process_local(capacity=2)
 
 
-def test_bytes_arrive_in_order(channel: Channel) -> None:
+def test_messages_of_bytes_arrive_in_order(channel: Channel) -> None:
     with channel.sendh() as sender, channel.recvh() as receiver:
         sender.send_bytes(b"one")
         sender.send_bytes(bytearray(b"two and more"), 3)
@@ -60,7 +60,7 @@ def test_bytes_arrive_in_order(channel: Channel) -> None:
         assert [receiver.recv_bytes(), receiver.recv_bytes(timeout=5)] == [b"one", b"two"]
 
 
-def test_waiting_ends(channel: Channel) -> None:
+def test_send_and_receive_end_at_their_timeout_and_fail_on_a_closed_handle(channel: Channel) -> None:
     with channel.sendh(timeout=0.05) as sender, channel.recvh(timeout=0.05) as receiver:
         with pytest.raises(ChannelRecvTimeout) as raised:
             receiver.recv_bytes()
@@ -80,7 +80,7 @@ def test_waiting_ends(channel: Channel) -> None:
         channel.recvh().recv()
 
 
-def test_polling(channel: Channel) -> None:
+def test_poll_reports_the_events_of_a_channel_and_of_a_channel_set(channel: Channel) -> None:
     result = PollResult()
     assert not channel.poll(0.01)
     assert not channel.poll(0, poll_result=result)
@@ -102,7 +102,7 @@ def test_polling(channel: Channel) -> None:
     assert channel.num_msgs == 0
 
 
-def test_messages_carry_two_numbers(channel: Channel) -> None:
+def test_a_message_carries_its_hints_and_client_id(channel: Channel) -> None:
     pool = MemoryPool(4096)
     sent = Message.create_alloc(pool, 5, hints=3, clientid=4)
     sent.bytes_memview()[:] = b"12345"
@@ -127,7 +127,7 @@ def test_messages_carry_two_numbers(channel: Channel) -> None:
         (Many2ManyWritingChannelFile, Many2ManyReadingChannelFile),
     ],
 )
-def test_objects_go_through_files(channel: Channel, writing: Any, reading: Any) -> None:
+def test_objects_are_pickled_through_the_file_adapters(channel: Channel, writing: Any, reading: Any) -> None:
     value = {"large": bytes(300_000), "list": [1, 2]}
     for _ in range(2):
         with writing(channel) as file:
@@ -151,7 +151,7 @@ def echo(name: str, back: Channel) -> None:
             sender.send_bytes(data[::-1])
 
 
-def test_other_processes_find_channels_by_name(channel: Channel) -> None:
+def test_another_process_finds_a_channel_by_its_name(channel: Channel) -> None:
     described = channels.create(POOL, "echo")
     process = Process(echo, ("echo", channel))
     process.start()
@@ -163,7 +163,7 @@ def test_other_processes_find_channels_by_name(channel: Channel) -> None:
     channels.destroy("echo")
 
 
-def test_channels_by_number_and_name() -> None:
+def test_channels_are_found_by_number_and_by_name() -> None:
     first = channels.create(POOL, "first")
     assert channels.query("first") == channels.query(first.c_uid) == channels.create(POOL, "first", soft=True)
     assert channels.join("first", timeout=1).c_uid == first.c_uid
@@ -187,7 +187,7 @@ def test_channels_by_number_and_name() -> None:
     channels.destroy(second.c_uid)
 
 
-def test_channels_of_another_node(site: Site) -> None:
+def test_channels_of_another_node_can_be_used(site: Site) -> None:
     program = site.write(
         """
         from dragon.channels import Channel
@@ -220,7 +220,7 @@ def test_channels_of_another_node(site: Site) -> None:
 # ---- memory
 
 
-def test_a_pool_is_a_limit() -> None:
+def test_a_pool_limits_the_memory_of_its_blocks() -> None:
     pool = MemoryPool(1000)
     block = pool.alloc(600)
     assert (pool.free_space, pool.num_allocations, round(pool.utilization)) == (400, 1, 60)
@@ -236,7 +236,7 @@ def test_a_pool_is_a_limit() -> None:
     second.get_memview()[:] = bytes(1000)
 
 
-def test_parts_and_copies_of_blocks() -> None:
+def test_a_clone_shares_the_memory_of_its_block_and_a_copy_does_not() -> None:
     pool = MemoryPool.attach(base64.b64decode(this_process.default_pd))
     assert (pool.muid, pool.is_local) == (POOL, True)
     block = pool.alloc_from_bytes(b"0123456789")
@@ -258,7 +258,7 @@ def write_into(serialized: bytes, block: MemoryAlloc, queue: Queue) -> None:
     queue.put(MemoryPool.attach(pools.query("shared").sdesc).free_space)
 
 
-def test_blocks_and_pools_are_shared() -> None:
+def test_blocks_and_pools_are_shared_with_another_process() -> None:
     described = pools.create(4096, "shared")
     pool, queue = MemoryPool.attach(described.sdesc), Queue()
     assert pool.muid == described.m_uid in pools.get_list()
@@ -277,7 +277,7 @@ def test_blocks_and_pools_are_shared() -> None:
     assert pools.query(POOL).sdesc == MemoryPool.default(POOL).serialize()
 
 
-def test_a_missing_method_says_what_to_use_instead(channel: Channel) -> None:
+def test_the_error_for_an_unsupported_method_names_the_replacement(channel: Channel) -> None:
     pool = MemoryPool(100)
     for use, advice in (
         (lambda: pool.alloc_from_id(3), "serialize"),

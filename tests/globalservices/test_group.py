@@ -43,12 +43,12 @@ def test_a_group_is_found_by_number_and_by_name() -> None:
     assert puids(group.query("sleepers")) == puids(group.query(made.g_uid)) == puids(made)
 
 
-def test_a_group_without_a_name_gets_one() -> None:
+def test_a_group_without_a_name_is_given_a_name() -> None:
     made = group.create([(1, sleeper())], None)
     assert group.query(made.name).g_uid == made.g_uid
 
 
-def test_a_name_is_taken_once() -> None:
+def test_two_groups_cannot_have_the_same_name() -> None:
     made = group.create([(1, sleeper())], None, "sleepers")
     with pytest.raises(GroupError, match="a group 'sleepers' already exists"):
         group.create([(1, sleeper())], None, "sleepers")
@@ -65,14 +65,14 @@ def test_destroying_a_group_ends_its_members() -> None:
     assert made.g_uid not in group.get_list()
 
 
-def test_a_signal_reaches_every_member() -> None:
+def test_kill_sends_the_signal_to_every_member() -> None:
     made = group.create([(2, sleeper())], None)
     group.kill(made.g_uid, signal.SIGTERM)
     for puid in puids(made)[0]:
         assert process.join(puid, 60) == -signal.SIGTERM
 
 
-def test_members_come_and_go() -> None:
+def test_members_are_added_and_removed() -> None:
     made = group.create([(1, sleeper())], None, "sleepers")
     stranger = process.create("sleep", "", ["1000"], None, "stranger")
     added = group.add_to("sleepers", ["stranger"])
@@ -88,7 +88,7 @@ def test_members_come_and_go() -> None:
     process.kill("stranger")
 
 
-def test_members_that_cannot_be_started_end_the_others() -> None:
+def test_the_members_end_if_one_of_them_cannot_be_started() -> None:
     before = set(process.get_list())
     absent = process.get_create_message("no-such-program", "", [], None)
     with pytest.raises(GroupError, match="member 1 of 2 cannot be started: Cannot find executable no-such-program"):
@@ -108,14 +108,14 @@ def test_members_that_cannot_be_started_end_the_others() -> None:
         lambda name: group.remove_from(name, []),
     ],
 )
-def test_a_group_that_is_not_there_is_said_to_be_missing(use: Callable[[int | str], object]) -> None:
+def test_an_unknown_group_is_an_error(use: Callable[[int | str], object]) -> None:
     with pytest.raises(GroupError, match="the run has no group 'missing'"):
         use("missing")
     with pytest.raises(GroupError, match="the run has no group 77"):
         use(77)
 
 
-def test_strangers_are_no_members() -> None:
+def test_a_process_that_is_not_a_member_cannot_be_removed() -> None:
     group.create([(1, sleeper())], None, "sleepers")
     stranger = process.create("sleep", "", ["1000"], None)
     with pytest.raises(GroupError, match=f"not members of group 'sleepers': .{stranger.p_uid}"):
@@ -126,7 +126,7 @@ def test_strangers_are_no_members() -> None:
 
 
 @pytest.mark.parametrize("item", ["sleep", (1, "sleep"), (0, sleeper()), (1, sleeper(), 2)])
-def test_members_are_described_by_messages(item: object) -> None:
+def test_members_must_be_described_by_a_count_and_a_message(item: object) -> None:
     with pytest.raises(GroupError, match=r"is not \(count, what process.get_create_message\(\) gave\)"):
         group.create([item], None)  # type: ignore[list-item]
 
@@ -160,7 +160,7 @@ OVER_NODES = """
 """
 
 
-def test_a_group_over_nodes_is_known_on_all_of_them(site: Site) -> None:
+def test_a_group_is_known_on_all_nodes(site: Site) -> None:
     done = site.run(sys.executable, "-m", "dragon", "--nodes", "2", site.write(OVER_NODES))
     assert (done.stdout, done.stderr) == ("0 1 0 1\n", "")
 
@@ -177,6 +177,6 @@ def test_members_with_pmi_are_the_ranks_of_a_job() -> None:
     assert group.destroy("job").state == GroupDescriptor.State.DEAD
 
 
-def test_the_ranks_of_a_job_have_one_pmi() -> None:
+def test_members_of_a_group_with_different_pmi_are_refused() -> None:
     with pytest.raises(GroupError, match="must have the same pmi="):
         group.create([(1, sleeper(pmi="pmi1")), (1, sleeper())], None)
