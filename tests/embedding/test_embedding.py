@@ -1,4 +1,4 @@
-"""The runtime starts by itself wherever Python runs."""
+"""The runtime starts automatically in every kind of Python program."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ exit()
 
 
 @pytest.mark.parametrize("options", [["-"], ["-i", "-q"]], ids=["stdin", "REPL"])
-def test_functions_typed_in_are_found(site: Site, options: list[str]) -> None:
+def test_workers_find_functions_of_stdin_and_of_the_interactive_interpreter(site: Site, options: list[str]) -> None:
     process = site.start(sys.executable, *options, stdin=-1)
     out, err = process.communicate(INTERACTIVE, timeout=60)
     assert "[0, 1, 4, 9] [0, -1, -2]" in out, err
     assert "25 0" in out, err
 
 
-def test_objects_that_only_the_main_program_makes_are_found(site: Site) -> None:
+def test_workers_find_objects_that_are_defined_only_in_the_main_program(site: Site) -> None:
     program = site.write(
         """
         import ctypes
@@ -84,7 +84,7 @@ def test_objects_that_only_the_main_program_makes_are_found(site: Site) -> None:
     assert (done.returncode, done.stdout) == (0, "[(2, 'after'), (4, 'after')]\nTrue None\n"), done.stderr
 
 
-def test_functions_given_with_c_are_found(site: Site) -> None:
+def test_workers_find_functions_of_a_program_given_with_c(site: Site) -> None:
     source = INTERACTIVE.replace("exit()", "")
     done = site.run(sys.executable, "-c", source)
     assert done.stdout == "[0, 1, 4, 9] [0, -1, -2]\n25 0\n", done.stderr
@@ -115,7 +115,7 @@ def test_a_start_method_may_be_chosen_above_the_main_guard(site: Site) -> None:
     assert (done.stdout, done.stderr) == ("['dragon']\n", "")
 
 
-def test_a_pool_above_the_main_guard_is_told_where_it_belongs(site: Site) -> None:
+def test_a_pool_above_the_main_guard_is_an_error_that_names_the_main_guard(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp
         import dragon
@@ -132,7 +132,7 @@ def test_a_pool_above_the_main_guard_is_told_where_it_belongs(site: Site) -> Non
 
 @pytest.mark.parametrize("command", [(), ("-m", "dragon")], ids=["python", "dragon"])
 @pytest.mark.parametrize("arguments", [("-m", "pack"), ("pack",)], ids=["package", "folder"])
-def test_objects_of_a_main_file_of_a_package_or_folder_are_found(
+def test_workers_find_objects_of_the_main_file_of_a_package_or_folder(
     site: Site, command: tuple[str, ...], arguments: tuple[str, ...]
 ) -> None:
     (site.folder / "pack").mkdir()
@@ -182,7 +182,7 @@ def test_a_program_runs_under_a_debugger_and_a_profiler(site: Site, command: tup
     assert "[0, 1, 4, 9]" in done.stdout, done.stdout + done.stderr
 
 
-def test_an_executor_of_the_standard_library_runs_what_other_processes_cannot_import(site: Site) -> None:
+def test_an_executor_of_the_standard_library_runs_lambdas_and_functions_of_the_main_program(site: Site) -> None:
     done = site.python("""
         import multiprocessing as mp
         from concurrent.futures import ProcessPoolExecutor
@@ -231,7 +231,7 @@ def test_a_notebook_runs_functions_of_its_cells(site: Site) -> None:
     assert nbclient
 
 
-def test_pytest_with_four_workers_uses_the_runtime_at_the_same_time(site: Site) -> None:
+def test_four_workers_of_pytest_use_the_runtime_at_the_same_time(site: Site) -> None:
     pytest.importorskip("xdist")
     site.write(
         """
@@ -254,7 +254,7 @@ def test_pytest_with_four_workers_uses_the_runtime_at_the_same_time(site: Site) 
     assert "8 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_importing_starts_nothing_and_is_quick(site: Site) -> None:
+def test_importing_starts_no_run_and_no_thread(site: Site) -> None:
     done = site.python(
         """
         import os, threading
@@ -266,7 +266,7 @@ def test_importing_starts_nothing_and_is_quick(site: Site) -> None:
     assert not (site.folder / "r" / f"dragon-{os.getuid()}").exists()
 
 
-def test_a_forked_child_does_not_end_its_parents_run(site: Site) -> None:
+def test_the_end_of_a_forked_child_does_not_end_the_run(site: Site) -> None:
     done = site.python(
         """
         import os
@@ -284,7 +284,7 @@ def test_a_forked_child_does_not_end_its_parents_run(site: Site) -> None:
     assert done.stdout == "from the child\nthe run lives\n", done.stderr
 
 
-def test_a_program_started_by_a_program_joins_its_run(site: Site) -> None:
+def test_an_executable_started_by_a_program_joins_its_run(site: Site) -> None:
     inner = site.write(
         """
         import sys
@@ -306,7 +306,7 @@ def test_a_program_started_by_a_program_joins_its_run(site: Site) -> None:
     assert done.stdout == "from an executable 0\n", done.stderr
 
 
-def test_a_program_that_another_one_starts_leaves_it_its_objects(site: Site) -> None:
+def test_objects_remain_after_the_end_of_a_program_started_by_their_owner(site: Site) -> None:
     program = site.write("""
         import subprocess, sys
         from dragon.native import Queue
@@ -320,7 +320,7 @@ def test_a_program_that_another_one_starts_leaves_it_its_objects(site: Site) -> 
     assert (done.stdout, done.stderr) == ("still there\n", "")
 
 
-def test_the_environment_makes_it_the_start_method(site: Site) -> None:
+def test_an_environment_variable_selects_the_start_method(site: Site) -> None:
     source = "import multiprocessing as mp, dragon; print(mp.get_start_method(), mp.Queue.__module__)"
     assert site.python(source, env={"DRAGON_PATCH_MP": "1"}).stdout.split()[0] == "dragon"
     without = site.python("import multiprocessing as mp; print(mp.get_start_method())")
