@@ -1,4 +1,4 @@
-"""The public names for packages on top of dragon, of docs/packages.md."""
+"""The public names that docs/packages.md lists for packages on top of dragon."""
 
 from __future__ import annotations
 
@@ -46,34 +46,34 @@ def rows() -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("module", "names"), rows(), ids=[module for module, _ in rows()])
-def test_the_guide_names_what_a_module_offers(module: str, names: list[str]) -> None:
+def test_the_guide_lists_the_public_names_of_a_module(module: str, names: list[str]) -> None:
     offered = set(importlib.import_module(module).__all__)
     assert set(names) == offered - {"DragonLoggingError", "parser", "run_and_exit"}
 
 
-def test_errors_of_the_system_are_worded_without_their_number() -> None:
+def test_the_message_of_an_oserror_is_shown_without_its_number() -> None:
     assert (
         worded(FileNotFoundError(2, "No such file or directory", "jobs.csv")) == "jobs.csv: No such file or directory"
     )
     assert worded(ValueError("too few")) == "too few"
 
 
-def test_an_error_names_the_file_that_does_not_fit(tmp_path: Path) -> None:
+def test_a_write_error_names_the_file(tmp_path: Path) -> None:
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match=r"log\.csv"):
         append_bytes(full.fileno(), b"line\n", tmp_path / "log.csv")
 
 
-def test_the_command_from_a_program(site: Site) -> None:
+def test_a_program_can_call_the_main_function_of_the_command(site: Site) -> None:
     done = site.python("from dragon.cli.main import main; print(main(['python', '-c', 'raise SystemExit(3)']))")
     assert done.stdout == "3\n", done.stderr
 
 
-def test_signals_have_names() -> None:
+def test_signals_and_exit_codes_are_named() -> None:
     assert [name_of(signal.SIGTERM), name_of(signal.SIGRTMIN + 1)] == ["SIGTERM", "SIGRTMIN+1"]
     assert [how_ended(-signal.SIGKILL), how_ended(2)] == ["signal SIGKILL", "exit code 2"]
 
 
-def test_signals_that_a_program_was_started_to_ignore_are_not_heeded() -> None:
+def test_signals_that_are_ignored_at_the_start_of_a_program_remain_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert heeded((signal.SIGTERM, signal.SIGHUP)) == [signal.SIGTERM]
@@ -106,7 +106,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_a_scratch_folder_is_private_and_goes() -> None:
+def test_a_scratch_folder_is_private_and_is_removed() -> None:
     with scratch_folder() as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
         (folder / "file").touch()
@@ -127,12 +127,12 @@ print([node.folder for node in run.nodes] == [folder] and choose(run.name, find(
     assert isinstance(find(), list)
 
 
-def test_functions_of_the_main_program_go_as_bytes() -> None:
+def test_functions_of_the_main_program_are_serialized_by_value() -> None:
     twice: Any = loads(dumps(lambda number: 2 * number))
     assert twice(4) == 8
 
 
-def test_a_snapshot_is_sent_as_it_was_however_often() -> None:
+def test_a_snapshot_can_be_sent_repeatedly_and_does_not_change_with_its_object() -> None:
     value = {"handle": Queue(), "numbers": bytearray(100_000)}
     snapshot = Snapshot(value)
     assert snapshot.same_as(Snapshot(value))
@@ -144,7 +144,7 @@ def test_a_snapshot_is_sent_as_it_was_however_often() -> None:
         assert queue.get()["numbers"] == bytearray(100_000)
 
 
-def test_a_large_snapshot_is_on_its_node_once_and_what_a_reader_writes_is_its_own() -> None:
+def test_readers_of_a_large_snapshot_have_private_copies() -> None:
     value = {"numbers": np.zeros(1 << 20)}
     snapshot = snapshot_on_node(value)
     queue: Any = Queue()
@@ -161,14 +161,14 @@ def test_a_large_snapshot_is_on_its_node_once_and_what_a_reader_writes_is_its_ow
     assert received.load()["numbers"].sum() == 0
 
 
-def test_a_large_snapshot_that_is_gone_is_an_error() -> None:
+def test_a_large_snapshot_that_was_removed_is_an_error() -> None:
     queue: Any = Queue()
     queue.put(snapshot_on_node(np.zeros(1 << 20)))
     with pytest.raises(SnapshotGoneError):
         queue.get().load()
 
 
-def test_a_small_snapshot_goes_as_it_is() -> None:
+def test_a_small_snapshot_is_sent_by_value() -> None:
     queue: Any = Queue()
     queue.put(snapshot_on_node([1, 2]))
     assert queue.get() == [1, 2]
