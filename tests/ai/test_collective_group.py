@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed as process groups."""
+"""Process groups whose members are ranks of torch.distributed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def fail() -> None:
     raise ValueError(f"rank {RankInfo().my_rank} cannot")
 
 
-def test_ranks_reduce_together(site: Site) -> None:
+def test_ranks_reduce_a_sum(site: Site) -> None:
     done = site.dragon("-s", RANKS, "3", str(free_port()))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"rank {rank} of 3, {rank} of 3 on node 0: 60" for rank in range(3)]
 
 
-def test_ranks_of_several_nodes_know_their_node(site: Site) -> None:
+def test_ranks_of_several_nodes_know_their_node_and_local_rank(site: Site) -> None:
     done = site.dragon("--nodes", "2", "--no-label", RANKS, "3", str(free_port()))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
@@ -42,7 +42,7 @@ def test_ranks_of_several_nodes_know_their_node(site: Site) -> None:
     ]
 
 
-def test_a_list_of_policies_gives_a_rank_each() -> None:
+def test_a_list_of_policies_starts_a_rank_for_each_policy() -> None:
     group = CollectiveGroup(fail, hide_stderr=True, policies=[Policy(cpu_affinity=[0])] * 2)
     group.start()
     assert len(group.puids) == 2
@@ -51,24 +51,24 @@ def test_a_list_of_policies_gives_a_rank_each() -> None:
     group.close()
 
 
-def test_the_number_of_ranks_must_be_known_without_gpus() -> None:
+def test_the_number_of_ranks_must_be_given_without_gpus() -> None:
     with pytest.raises(ValueError, match="pass nprocs"):
         CollectiveGroup(fail)
 
 
 @pytest.mark.parametrize("wrong", [{"nprocs": 0}, {"nprocs": 1, "port": 70000}])
-def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+def test_invalid_numbers_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"0|70000"):
         CollectiveGroup(fail, **wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"nprocs": "two"}, {"policies": 5}, {"policies": ["gpu"]}])
-def test_arguments_of_another_kind_are_named(wrong: dict[str, Any]) -> None:
+def test_the_error_for_a_wrong_type_names_the_argument(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=rf"{next(iter(wrong))} must be .*, not "):
         CollectiveGroup(fail, **wrong)
 
 
-def test_a_process_that_is_no_rank_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_info_is_an_error_in_a_process_that_is_not_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(RuntimeError, match="not a rank of a CollectiveGroup"):
         RankInfo()
