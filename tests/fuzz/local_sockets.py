@@ -1,4 +1,4 @@
-"""Says odd things to the agent and the zygote of this program's run, which must go on as if nothing had been said.
+"""Send invalid requests to the agent and the zygote of this program's run, which must continue unchanged.
 
 python local_sockets.py requests|frames|starts EXAMPLES
 """

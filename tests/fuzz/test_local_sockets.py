@@ -1,4 +1,4 @@
-"""A run survives any input that this user's processes send to its sockets."""
+"""A run continues after any input that processes of this user send to its sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).with_name("local_sockets.py")
 @pytest.mark.timeout(300 + EXAMPLES)
 @pytest.mark.parametrize("nodes", ["1", "2"])
 @pytest.mark.parametrize("what", ["requests", "frames", "starts"])
-def test_the_run_goes_on(site: Site, what: str, nodes: str) -> None:
+def test_a_run_continues_after_invalid_input_to_its_sockets(site: Site, what: str, nodes: str) -> None:
     command = [sys.executable, "-m", "dragon", "--nodes", nodes, PROGRAM, what, str(EXAMPLES)]
     done = site.run(*command, timeout=240 + EXAMPLES, env={"PYTHONPATH": str(PROGRAM.parent.parent)})
     assert (done.returncode, done.stdout) == (0, "the run went on\n"), done.stderr
@@ -39,7 +39,7 @@ print(there.get(timeout=60))
 """
 
 
-def test_a_request_that_names_a_channel_of_another_node_for_its_message_is_refused(site: Site) -> None:
+def test_a_request_whose_message_is_in_a_channel_of_another_node_is_refused(site: Site) -> None:
     done = site.dragon("--nodes", "2", site.write(NAMES_ANOTHER_NODE))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "node 0 was given an object of another node where one of its own is needed\ngoes on\n"

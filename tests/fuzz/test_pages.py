@@ -26,7 +26,7 @@ ASKED = [
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """A server's, which runs in a thread."""
+    """The port of a server that runs in a thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -44,7 +44,7 @@ def port() -> Iterator[int]:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(data=mutated(ASKED), ends=st.booleans())
-def test_pages_come(port: int, data: bytes, ends: bool) -> None:
+def test_pages_are_served_after_invalid_input(port: int, data: bytes, ends: bool) -> None:
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         try:
             stranger.sendall(data)

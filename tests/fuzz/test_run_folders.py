@@ -37,7 +37,7 @@ DESCRIPTIONS = [
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(description=mutated(DESCRIPTIONS))
 @example(description=DESCRIPTIONS[0].replace(b"python", b"\xff"))
-def test_it_is_read_or_refused(tmp_path: Path, description: bytes) -> None:
+def test_a_description_of_a_run_is_read_or_refused(tmp_path: Path, description: bytes) -> None:
     described = tmp_path / "run.json"
     described.unlink(missing_ok=True)
     described.write_bytes(description)
@@ -51,7 +51,7 @@ def test_it_is_read_or_refused(tmp_path: Path, description: bytes) -> None:
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(description=mutated(DESCRIPTIONS))
-def test_other_runs_start(site: Site, description: bytes) -> None:
+def test_another_run_starts_beside_an_invalid_description(site: Site, description: bytes) -> None:
     base = Path(site.environment["XDG_RUNTIME_DIR"]) / f"dragon-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     folder = base / f"{os.getpid()}-1-{os.stat('/proc/self/ns/pid').st_ino:x}-abcdef"
