@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 def imported(path: Path) -> list[tuple[str, str]]:
-    """Modules of ours that a file imports, each with a name from it."""
+    """Return the modules of this project that a file imports, each with a name imported from it."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("dragon", "torchloader"):
@@ -21,7 +21,7 @@ def imported(path: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.stem)
-def test_a_benchmark_imports_what_there_is(path: Path) -> None:
+def test_the_imports_of_a_benchmark_exist(path: Path) -> None:
     for module, name in imported(path):
         if not hasattr(importlib.import_module(module), name):
             importlib.import_module(f"{module}.{name}")

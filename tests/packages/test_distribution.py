@@ -23,7 +23,7 @@ FOLDERS = ("benchmarks", "docs", "examples", "packaging", "src", "tests", "websi
 
 
 def left_out(folder: str, names: list[str]) -> list[str]:
-    """What .gitignore names below these folders."""
+    """Return the names in a folder that .gitignore excludes."""
     return [name for name in names if name == "__pycache__" or f"{folder}/{name}".endswith("/telemetry/data")]
 
 
@@ -56,7 +56,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that is built from the source distribution, unpacked in a folder of its own."""
+    """The wheel that is built from the unpacked source distribution."""
     folder = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(source) as archive:
         archive.extractall(folder, filter="data")
@@ -66,7 +66,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_the_source_distribution_has_what_the_repository_has(source: Path) -> None:
+def test_the_source_distribution_has_all_files_of_the_repository(source: Path) -> None:
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff", "LICENSE", "Makefile"} <= names
@@ -80,7 +80,7 @@ def test_the_source_distribution_has_what_the_repository_has(source: Path) -> No
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_wheel_from_the_source_distribution_runs(wheel: Path, tmp_path: Path) -> None:
+def test_a_wheel_from_the_source_distribution_runs_the_first_example(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))

@@ -1,4 +1,4 @@
-"""The metadata of the package is the same in all files that have it."""
+"""The metadata of the package is the same in all files that contain it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INSTRUCTIONS = {"FROM", "RUN", "WORKDIR", "COPY", "CMD"}
 
 
 def parted(requirement: str) -> tuple[str, str]:
-    """The name and the lowest version of a requirement."""
+    """Return the name and the lowest version of a requirement."""
     name, version = requirement.split(">=")
     return name, version
 
@@ -39,7 +39,7 @@ def test_the_version_is_written_once() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", dragon.__version__)
 
 
-def test_the_groups_have_what_the_extra_has() -> None:
+def test_the_dependency_groups_have_the_requirements_of_the_extra() -> None:
     groups = PYPROJECT["dependency-groups"]
     extra = {each for each in PROJECT["optional-dependencies"]["test"] if not each.startswith("dragon-runtime[")}
     assert set(groups["check"]) | set(groups["test"]) == extra
@@ -47,17 +47,17 @@ def test_the_groups_have_what_the_extra_has() -> None:
 
 
 def test_groups_do_not_name_the_package() -> None:
-    """Without the package beside it, `pip install --group` would look for its name in an index."""
+    """`pip install --group` would search an index for the name if the package were not installed with it."""
     for group in PYPROJECT["dependency-groups"].values():
         assert not [each for each in group if "dragon" in str(each)]
 
 
-def test_the_changelog_has_the_version() -> None:
+def test_the_changelog_begins_with_unreleased_changes_or_this_version() -> None:
     headings = re.findall(r"^## \[?([^\]\s]+)\]?", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "Unreleased" or headings[0] == dragon.__version__
 
 
-def test_the_citation_says_what_the_project_says() -> None:
+def test_the_citation_has_the_metadata_of_the_project() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors", "type"} <= citation.keys()
     assert citation["cff-version"] == "1.2.0"
@@ -68,7 +68,7 @@ def test_the_citation_says_what_the_project_says() -> None:
 
 
 def logical_lines(text: str) -> Iterator[str]:
-    """Lines of a Dockerfile without comments; what goes on after a backslash is one line."""
+    """Return the lines of a Dockerfile without comments; lines continued with a backslash are joined."""
     without = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     return filter(None, (line.strip() for line in without.replace("\\\n", " ").splitlines()))
 
@@ -78,7 +78,7 @@ def check_shell(program: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_dockerfile() -> None:
+def test_the_dockerfile_is_valid() -> None:
     bases, sources = set(), set()
     for line in logical_lines((RECIPES / "Dockerfile").read_text()):
         instruction, rest = line.split(maxsplit=1)
@@ -94,7 +94,7 @@ def test_the_dockerfile() -> None:
 
 
 def sections() -> dict[str, str]:
-    """The sections of the definition file, and its header as the one without a name."""
+    """Return the sections of the definition file; its header is the section with an empty name."""
     parts = re.split(r"^%(\w+)\n", (RECIPES / "apptainer.def").read_text(), flags=re.MULTILINE)
     return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
 
@@ -103,7 +103,7 @@ def sources_of_apptainer() -> list[str]:
     return [line.split()[0] for line in sections()["files"].splitlines() if line.strip()]
 
 
-def test_the_definition_file_of_apptainer() -> None:
+def test_the_definition_file_of_apptainer_is_valid() -> None:
     parts = sections()
     assert parts.keys() == {"", "files", "post", "test", "runscript"}
     header = [line for line in parts[""].splitlines() if line and not line.startswith("#")]
@@ -112,13 +112,13 @@ def test_the_definition_file_of_apptainer() -> None:
         check_shell(parts[name])
 
 
-def test_images_get_what_the_build_reads() -> None:
+def test_images_contain_all_files_that_the_build_reads() -> None:
     sources = sources_of_apptainer()
     assert {PROJECT["readme"], *PROJECT["license-files"], "pyproject.toml", "CMakeLists.txt", "src"} == set(sources)
     assert all((ROOT / source).exists() for source in sources)
 
 
-def test_the_recipe_of_conda() -> None:
+def test_the_recipe_of_conda_has_the_metadata_of_the_project() -> None:
     recipe: dict[str, Any] = yaml.safe_load((RECIPES / "conda" / "recipe.yaml").read_text())
     assert recipe["context"]["version"] == dragon.__version__
     assert recipe["package"]["name"] == PROJECT["name"]
@@ -131,7 +131,7 @@ def test_the_recipe_of_conda() -> None:
 
 
 def calls(name: str) -> list[ast.Call]:
-    """The calls of one directive in the recipe of Spack."""
+    """Return the calls of one directive in the recipe of Spack."""
     tree = ast.parse((RECIPES / "spack" / "package.py").read_text())
     (recipe,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
     found = [node.value for node in recipe.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
@@ -139,7 +139,7 @@ def calls(name: str) -> list[ast.Call]:
 
 
 def asked_of_spack(kind: str, when: str = "") -> dict[str, str]:
-    """The packages of one kind that the recipe asks for, with their lowest versions."""
+    """Return the packages of one kind that the recipe requires, with their lowest versions."""
     found = {}
     for call in calls("depends_on"):
         options = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
@@ -149,7 +149,7 @@ def asked_of_spack(kind: str, when: str = "") -> dict[str, str]:
     return found
 
 
-def test_the_recipe_of_spack() -> None:
+def test_the_recipe_of_spack_has_the_metadata_of_the_project() -> None:
     assert [ast.literal_eval(call.args[0]) for call in calls("version")] == [dragon.__version__]
     assert asked_of_spack("run") == {"python": PYTHON, **NEEDED}
     assert asked_of_spack("build") == {"python": PYTHON, **NEEDED_TO_BUILD}

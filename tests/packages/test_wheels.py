@@ -1,4 +1,4 @@
-"""What packaging/make_wheels.py refuses, and how it has a wheel built. Stand-ins of programs build it here."""
+"""packaging/make_wheels.py: how it builds a wheel, with substitutes for the build programs, and its error messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def script() -> ModuleType:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the stand-ins."""
+    """A folder with the substitutes."""
     (tmp_path / "out").mkdir()
     (tmp_path / "work").mkdir()
     for name, text in (("python", PYTHON), ("auditwheel", AUDITWHEEL)):
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def build(script: ModuleType, folder: Path, built: str, repaired: str, machine: str = platform.machine()) -> Path:
-    """The wheel that the script makes of what the stand-ins give it."""
+    """Build a wheel with the script; the substitutes provide its files."""
     (folder / "built").write_text(f"dragon-1-{built}.whl")
     (folder / "repaired").write_text(f"dragon-1-{repaired}.whl")
     options = argparse.Namespace(work=folder / "work", out=folder / "out", glibc="2.17")
@@ -62,13 +62,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
 
 
-def test_wheels_are_built_for_interpreters_that_exist() -> None:
+def test_a_missing_interpreter_is_an_error() -> None:
     done = run("python9.9")
     assert (done.returncode, done.stdout) == (2, "")
     assert "argument PYTHON: there is no interpreter 'python9.9'" in done.stderr
 
 
-def test_the_help_names_what_a_free_threaded_interpreter_gives() -> None:
+def test_the_help_describes_the_wheel_of_a_free_threaded_interpreter() -> None:
     done = run("--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "free-threaded interpreter for that version alone" in " ".join(done.stdout.split())
@@ -94,16 +94,16 @@ def test_a_wheel_is_for_later_versions_unless_it_is_free_threaded(script: Module
     assert script.tags_of_wheel(tag) == tags
 
 
-def test_an_interpreter_says_what_it_is(script: ModuleType) -> None:
+def test_the_tag_and_the_suffix_of_an_interpreter_are_determined(script: ModuleType) -> None:
     assert script.tag_of(Path(sys.executable)) == (TAG, sysconfig.get_config_var("EXT_SUFFIX"))
 
 
-def test_a_command_that_fails_is_shown_with_its_output(script: ModuleType) -> None:
+def test_the_error_for_a_failed_command_has_its_output(script: ModuleType) -> None:
     with pytest.raises(script.WheelError, match=r"exited with code 3:\nout\nerror\n"):
         script.run("sh", "-c", "echo out; echo error >&2; exit 3")
 
 
-def test_an_interpreter_without_headers_is_named(script: ModuleType, folder: Path) -> None:
+def test_an_interpreter_without_headers_is_an_error_that_names_it(script: ModuleType, folder: Path) -> None:
     python = folder / "bare"
     python.write_text(f"#!/bin/sh\necho {folder}/include\n")
     python.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Files that are there when they are whole."""
+"""Files that appear only when they are complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dragon.files import whole_file
 
 
-def test_nothing_is_there_where_writing_fails(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_previous_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("before")
     with pytest.raises(UnicodeEncodeError), whole_file(path) as written:
@@ -24,13 +24,13 @@ def test_nothing_is_there_where_writing_fails(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_folder_names_it(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as raised, whole_file(tmp_path / "nowhere" / "file"):
         pass
     assert raised.value.filename == str(tmp_path / "nowhere")
 
 
-def test_a_link_is_followed(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("target")
     with whole_file(tmp_path / "link") as written:
         written.write_text("text")
@@ -38,7 +38,7 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_text() == "text"
 
 
-def test_a_pipe_stays_one(tmp_path: Path) -> None:
+def test_a_named_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     heard: list[str] = []
