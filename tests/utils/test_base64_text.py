@@ -1,4 +1,4 @@
-"""Bytes as text."""
+"""Base64 text and the bytes that it encodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dragon.utils import B64
 
 
 @given(st.binary())
-def test_bytes_come_back_from_their_text(data: bytes) -> None:
+def test_bytes_are_restored_from_their_base64_text(data: bytes) -> None:
     text = str(B64(data))
     assert text.isascii()
     assert B64.from_str(text).decode() == data
@@ -18,11 +18,11 @@ def test_bytes_come_back_from_their_text(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["!!", "aGVsbG8", "aGVs bG8="])
-def test_text_that_is_not_base64_is_said_to_be_none(text: str) -> None:
+def test_invalid_base64_text_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="is not base64"):
         B64.from_str(text)
 
 
-def test_text_is_not_taken_for_bytes() -> None:
+def test_text_in_place_of_bytes_is_an_error() -> None:
     with pytest.raises(TypeError, match="expected bytes, not str"):
         B64("text")  # type: ignore[arg-type]

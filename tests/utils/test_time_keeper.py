@@ -1,4 +1,4 @@
-"""Measuring where a program spends its time."""
+"""TimeKeeper, which measures where a program spends its time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragon.telemetry import AnalysisClient, Telemetry
 from dragon.utils import TimeKeeper
 
 
-def test_seconds_are_added_up_by_id() -> None:
+def test_seconds_are_summed_by_id() -> None:
     timings = TimeKeeper("solver", recording=True)
     for _ in range(2):
         with timings.record("assemble"):
@@ -28,21 +28,21 @@ def test_seconds_are_added_up_by_id() -> None:
     assert "solve" in str(timings)
 
 
-def test_a_block_that_fails_counts_too() -> None:
+def test_the_time_of_a_block_that_raises_an_error_is_recorded() -> None:
     timings = TimeKeeper(recording=True)
     with pytest.raises(KeyError), timings.record("step"):
         raise KeyError
     assert timings.get_timings()["step"] > 0
 
 
-def test_recording_can_begin_earlier_than_the_block() -> None:
+def test_the_time_of_a_block_can_begin_at_a_given_earlier_time() -> None:
     timings = TimeKeeper(recording=True)
     with timings.record("step", timings.now() - 5):
         pass
     assert timings.get_timings()["step"] > 5
 
 
-def test_ids_begin_again_at_nothing() -> None:
+def test_reset_sets_the_seconds_of_an_id_to_zero() -> None:
     timings = TimeKeeper(recording=True)
     assert timings.empty()
     timings.add_elapsed("a", 1)
@@ -53,14 +53,14 @@ def test_ids_begin_again_at_nothing() -> None:
     assert timings.empty()
 
 
-def test_nothing_is_recorded_unless_asked_for() -> None:
+def test_nothing_is_recorded_by_default() -> None:
     timings = TimeKeeper()
     timings.add_elapsed("a", 1)
     assert timings.empty()
     assert "recording=True" in str(timings)
 
 
-def test_threads_may_share_one() -> None:
+def test_threads_can_share_a_time_keeper() -> None:
     timings = TimeKeeper(recording=True)
 
     def work() -> None:
@@ -75,7 +75,7 @@ def test_threads_may_share_one() -> None:
     assert timings.get_timings() == {"step": 4000}
 
 
-def test_a_run_that_measures_is_sent_the_sums(telemetry: Telemetry) -> None:
+def test_stop_sends_the_sums_to_the_telemetry_of_the_run(telemetry: Telemetry) -> None:
     timings = TimeKeeper("solver", collection_window=1000)
     timings.add_elapsed("solve", 2)
     timings.add_elapsed("solve", 3)
@@ -85,7 +85,7 @@ def test_a_run_that_measures_is_sent_the_sums(telemetry: Telemetry) -> None:
     assert list(record["dps"].values()) == [5]
 
 
-def test_sums_are_sent_every_window(telemetry: Telemetry) -> None:
+def test_sums_are_sent_at_the_end_of_each_window(telemetry: Telemetry) -> None:
     timings = TimeKeeper("solver", collection_window=0.01, clear_all=False)
     timings.add_elapsed("solve", 2)
     deadline = time.monotonic() + 60
@@ -96,7 +96,7 @@ def test_sums_are_sent_every_window(telemetry: Telemetry) -> None:
     assert timings.get_timings() == {"solve": 2}
 
 
-def test_a_program_that_ends_sends_the_rest(site: Site) -> None:
+def test_the_remaining_sums_are_sent_at_the_end_of_a_process(site: Site) -> None:
     source = """
         import json
         from dragon.native.process import Process
@@ -117,6 +117,6 @@ def test_a_program_that_ends_sends_the_rest(site: Site) -> None:
 
 
 @pytest.mark.parametrize("window", [0, -1, float("nan")])
-def test_a_window_is_a_positive_number_of_seconds(window: float) -> None:
+def test_a_window_must_be_a_positive_number_of_seconds(window: float) -> None:
     with pytest.raises(ValueError, match="collection_window"):
         TimeKeeper(collection_window=window)
