@@ -1,4 +1,4 @@
-"""The model of a channel holds at every kill and stop, and would not if its steps came in another order."""
+"""The model of a channel is correct after every kill and stop, and is incorrect if its steps are in another order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def _search(folder: Path, *macros: str) -> str:
-    """What an exhaustive search of the model says."""
+    """Return the output of an exhaustive search of the model."""
 
     def run(*command: str) -> str:
         done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=200)
@@ -30,7 +30,7 @@ def _search(folder: Path, *macros: str) -> str:
     return said
 
 
-def test_the_model_holds(tmp_path: Path) -> None:
+def test_the_model_of_a_channel_has_no_error(tmp_path: Path) -> None:
     said = _search(tmp_path)
     assert "errors: 0" in said, said
     assert int(said.split(" states, stored")[0].split()[-1]) > 1000, said
@@ -45,7 +45,7 @@ def test_the_model_holds(tmp_path: Path) -> None:
         ("NO_DEADLINE", "invalid end state"),
     ],
 )
-def test_the_model_fails_with_steps_in_another_order(macro: str, what: str, tmp_path: Path) -> None:
+def test_the_model_of_a_channel_has_an_error_with_steps_in_another_order(macro: str, what: str, tmp_path: Path) -> None:
     said = _search(tmp_path, macro)
     assert "errors: 1" in said, said
     assert what in said, said

@@ -1,4 +1,4 @@
-"""Models of protocols, which SPIN looks through for states that must not be: `replication.pml` is described there."""
+"""Models of protocols, which SPIN searches for invalid states: `replication.pml` has its own description."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def look_through(folder: Path, *macros: str) -> str:
-    """What SPIN says of the model, all of whose states it has seen or in which it has found a fault."""
+    """Return the output of SPIN, which has visited all states of the model or has found an error."""
     subprocess.run(["spin", *macros, "-a", MODEL], cwd=folder, check=True, capture_output=True, timeout=60)
     # States of invalid ends are none here: a model of bounded length stops.
     build = ["gcc", "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", "-o", "pan", "pan.c"]
@@ -44,5 +44,5 @@ def test_acknowledged_writes_are_kept_and_read_after_any_loss(tmp_path: Path) ->
         pytest.param("-DNO_ROUND", id="a read's word of all holders"),
     ],
 )
-def test_without_it_the_model_has_a_fault(tmp_path: Path, without: str) -> None:
+def test_the_model_has_an_error_without_a_required_part_of_the_protocol(tmp_path: Path, without: str) -> None:
     assert "assertion violated" in look_through(tmp_path, without)
