@@ -1,6 +1,6 @@
-"""Runs small programs, given as lists of steps, with one start method, and says what each step gave.
+"""Run small programs, given as lists of steps, with one start method, and report the result of each step.
 
-python driver.py METHOD: reads a program a line (JSON), writes its outcome a line.
+python driver.py METHOD: read one program per line (JSON), and write one line of results for each.
 """
 
 from __future__ import annotations

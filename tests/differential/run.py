@@ -1,4 +1,4 @@
-"""Draw programs, run each with the standard library and with Dragon, and say where they differ.
+"""Draw programs, run each with the standard library and with Dragon, and report the differences.
 
 python tests/differential/run.py --programs 5000 --seed 1
 """

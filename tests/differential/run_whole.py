@@ -1,4 +1,4 @@
-"""Run whole programs with the standard library's fork and with Dragon, and say where they end differently.
+"""Run whole programs with the standard library's fork and with Dragon, and report the differences of their ends.
 
 python tests/differential/run_whole.py --programs 500 --seed 1
 """

@@ -1,4 +1,4 @@
-"""Programs that are drawn do the same with Dragon as with the standard library. run.py and run_whole.py draw more."""
+"""Random programs have the same results with Dragon and the standard library. run.py and run_whole.py draw more."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEEDS, EACH = range(4), 12
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_step_gives_what_it_gives_with_the_standard_library(site: Site, seed: int) -> None:
+def test_every_step_has_the_same_result_as_with_the_standard_library(site: Site, seed: int) -> None:
     with all_ways(site.environment) as ways:
 
         @hypothesis.seed(seed)
@@ -46,7 +46,7 @@ def test_every_step_gives_what_it_gives_with_the_standard_library(site: Site, se
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whole_programs_print_and_end_as_with_the_standard_library(seed: int) -> None:
+def test_whole_programs_have_the_same_output_and_exit_code_as_with_the_standard_library(seed: int) -> None:
     for program in drawn(3, seed):
         with tempfile.TemporaryDirectory() as folder:
             ways = list(OURS)
@@ -54,5 +54,5 @@ def test_whole_programs_print_and_end_as_with_the_standard_library(seed: int) ->
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_differences_that_are_meant_stand_in_the_guide(name: str) -> None:
+def test_the_guide_lists_all_intended_differences(name: str) -> None:
     assert f"`{name}`" in GUIDE.read_text()
