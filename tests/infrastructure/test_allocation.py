@@ -1,4 +1,4 @@
-"""CPUs and GPUs as an allocation gives them, with environments as they are found on clusters."""
+"""The CPUs and GPUs of an allocation, with environments that are set on real clusters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ VARIABLES = {
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine of 256 CPUs without GPUs, and no workload manager."""
+    """Simulate a machine of 256 CPUs without GPUs and without a workload manager."""
     for name in VARIABLES.union(*gpus.GPU_VARIABLES.values()):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(256)))
@@ -89,14 +89,14 @@ def test_the_workload_manager_limits_the_cpus(
 
 
 @pytest.mark.parametrize(("quota", "count"), [(math.inf, 256), (1.5, 2), (0.05, 1), (4.0, 4)])
-def test_a_control_groups_share_of_time_limits_the_cpus(
+def test_the_cpu_quota_of_a_control_group_limits_the_cpus(
     monkeypatch: pytest.MonkeyPatch, quota: float, count: int
 ) -> None:
     monkeypatch.setattr(node_desc, "cpu_quota", lambda: quota)
     assert len(find_cpus()) == count
 
 
-def test_a_control_groups_set_names_the_cpus(tmp_path: Path) -> None:
+def test_the_cpuset_of_a_control_group_selects_the_cpus(tmp_path: Path) -> None:
     (tmp_path / "cpuset.cpus.effective").write_text("4-7,64,66-67\n")
     assert find_cpus() == [4, 5, 6, 7, 64, 66, 67]
     (tmp_path / "cpuset.cpus.effective").write_text("\n")
@@ -125,7 +125,7 @@ def test_a_control_groups_set_names_the_cpus(tmp_path: Path) -> None:
         ({"CUDA_VISIBLE_DEVICES": "1,9,2"}, [1]),
     ],
 )
-def test_a_mask_limits_nvidias_devices(
+def test_a_mask_limits_the_devices_of_nvidia(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], numbers: list[int]
 ) -> None:
     monkeypatch.setattr(gpus, "_nvidia", lambda: UUIDS)
@@ -143,7 +143,7 @@ def test_a_mask_limits_nvidias_devices(
         ("MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f", [0]),
     ],
 )
-def test_a_mask_may_name_devices(monkeypatch: pytest.MonkeyPatch, mask: str, numbers: list[int]) -> None:
+def test_a_mask_can_have_the_names_of_devices(monkeypatch: pytest.MonkeyPatch, mask: str, numbers: list[int]) -> None:
     monkeypatch.setattr(gpus, "_nvidia", lambda: UUIDS)
     found = find_gpus({**PBS_WITH_CGROUPS, "CUDA_VISIBLE_DEVICES": mask})
     assert found.numbers == numbers
@@ -160,7 +160,9 @@ def test_a_mask_may_name_devices(monkeypatch: pytest.MonkeyPatch, mask: str, num
         ({"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "1"}, [1], "HIP_VISIBLE_DEVICES"),
     ],
 )
-def test_amds_masks(environment: dict[str, str], numbers: list[int], variable: str, monkeypatch: object) -> None:
+def test_a_mask_limits_the_devices_of_amd(
+    environment: dict[str, str], numbers: list[int], variable: str, monkeypatch: object
+) -> None:
     assert isinstance(monkeypatch, pytest.MonkeyPatch)
     monkeypatch.setattr(gpus, "_amd", lambda: [f"GPU-{i:016x}" for i in range(8)])
     found = find_gpus(environment)
@@ -170,7 +172,9 @@ def test_amds_masks(environment: dict[str, str], numbers: list[int], variable: s
 @pytest.mark.parametrize(
     ("mask", "numbers"), [(None, [0, 1, 2, 3, 4, 5]), ("0,3", [0, 3]), ("0.0,0.1,5.1", [0.0, 0.1, 5.1]), ("6", [])]
 )
-def test_intels_mask_may_name_tiles(monkeypatch: pytest.MonkeyPatch, mask: str | None, numbers: list[float]) -> None:
+def test_a_mask_of_intel_can_select_tiles(
+    monkeypatch: pytest.MonkeyPatch, mask: str | None, numbers: list[float]
+) -> None:
     monkeypatch.setattr(gpus, "_intel", lambda: [""] * 6)
     found = find_gpus(AURORA if mask is None else {**AURORA, "ZE_AFFINITY_MASK": mask})
     assert (found.vendor, found.numbers) == ("intel", numbers)
@@ -180,7 +184,7 @@ def test_intels_mask_may_name_tiles(monkeypatch: pytest.MonkeyPatch, mask: str |
 # ---- rehearsed nodes
 
 
-def test_a_rehearsed_node_has_the_shape_that_it_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulated_node_has_the_claimed_cpus_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     set_environment(monkeypatch, {"CUDA_VISIBLE_DEVICES": "", "NCPUS": "2"})
     node = describe_this_node({"host_name": "node3", "cpus": 32, "gpus": 4})
     assert (node.host_name, node.cpus, node.gpus) == ("node3", list(range(32)), [0, 1, 2, 3])
@@ -200,6 +204,6 @@ def test_resources_without_limits_are_those_of_the_machine(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("claims", [{"cpus": 0}, {"gpus": -1}, {"cpus": "many"}])
-def test_claims_that_make_no_sense(claims: dict[str, object]) -> None:
+def test_invalid_claims_are_refused(claims: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="cannot claim"):
         describe_this_node(claims)

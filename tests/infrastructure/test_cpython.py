@@ -17,13 +17,13 @@ from dragon.infrastructure import cpython
 
 
 def output_of(program: str, *options: str) -> str:
-    """What a program prints on stdout and stderr, the names of the module under test in it."""
+    """Return what a program prints on stdout; the program can use the module under test."""
     head = "from dragon.infrastructure import cpython\n"
     command = [sys.executable, *options, "-c", head + textwrap.dedent(program)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_an_interpreter_that_ends_says_so() -> None:
+def test_is_exiting_is_true_at_the_exit_of_the_interpreter() -> None:
     program = """
         from multiprocessing import util
         util.Finalize(None, lambda: print(cpython.is_exiting()), exitpriority=1)
@@ -32,7 +32,7 @@ def test_an_interpreter_that_ends_says_so() -> None:
     assert output_of(program) == "False\nTrue\n"
 
 
-def test_threads_finalizers_and_exit_handlers_come_to_their_end_when_they_are_asked_to() -> None:
+def test_threads_finalizers_and_exit_handlers_can_be_completed_on_request() -> None:
     program = """
         import atexit, threading, time
         from multiprocessing import util
@@ -47,7 +47,7 @@ def test_threads_finalizers_and_exit_handlers_come_to_their_end_when_they_are_as
     assert output_of(program) == "thread\nfinalizer\nexit handler\nend\n"
 
 
-def test_exit_handlers_and_finalizers_can_be_forgotten() -> None:
+def test_exit_handlers_and_finalizers_can_be_removed() -> None:
     program = """
         import atexit
         from multiprocessing import util
@@ -59,7 +59,7 @@ def test_exit_handlers_and_finalizers_can_be_forgotten() -> None:
     assert output_of(program) == ""
 
 
-def test_hooks_of_forks_are_called() -> None:
+def test_hooks_after_a_fork_can_be_called() -> None:
     program = """
         from multiprocessing import util
         class Held: pass
@@ -70,7 +70,7 @@ def test_hooks_of_forks_are_called() -> None:
     assert output_of(program) == "hook True\n"
 
 
-def test_streams_are_flushed() -> None:
+def test_flush_streams_flushes_stdout() -> None:
     program = """
         import os
         print("flushed")
@@ -80,7 +80,7 @@ def test_streams_are_flushed() -> None:
     assert output_of(program) == "flushed\n"
 
 
-def test_a_process_that_is_being_made_is_known_and_may_start_none() -> None:
+def test_a_process_that_imports_its_main_module_cannot_start_processes() -> None:
     assert not cpython.is_being_made()
     with cpython.making():
         assert cpython.is_being_made()
@@ -91,7 +91,7 @@ def test_a_process_that_is_being_made_is_known_and_may_start_none() -> None:
 
 
 @pytest.mark.parametrize("kind", ["name", "path"])
-def test_a_main_program_is_imported_under_another_name(kind: str, tmp_path: os.PathLike[str]) -> None:
+def test_a_main_program_is_imported_as_mp_main(kind: str, tmp_path: os.PathLike[str]) -> None:
     file = os.path.join(tmp_path, "main_program.py")
     with open(file, "w") as program:
         program.write("print(__name__)\n")
@@ -105,7 +105,7 @@ def test_a_main_program_is_imported_under_another_name(kind: str, tmp_path: os.P
     assert output_of(imports) == "__mp_main__\nTrue\n"
 
 
-def test_a_forked_process_leaves_stdin_and_has_an_id_of_its_own() -> None:
+def test_a_forked_process_keeps_stdin_and_has_its_own_native_id() -> None:
     program = """
         import multiprocessing as mp, os, sys, threading
 
@@ -124,7 +124,7 @@ def test_a_forked_process_leaves_stdin_and_has_an_id_of_its_own() -> None:
     assert output_of(program) == "True True\nTrue\n"
 
 
-def test_children_are_noted_and_forgotten_once_they_have_ended() -> None:
+def test_children_that_have_ended_are_removed_from_the_active_children() -> None:
     here, there = mp.get_context("fork").Pipe()
     process = mp.get_context("fork").Process(target=there.recv)
     process.start()
@@ -135,7 +135,7 @@ def test_children_are_noted_and_forgotten_once_they_have_ended() -> None:
     assert process not in mp.active_children()
 
     class Child:
-        """Of what a process has, what those look at who wait for all."""
+        """The part of a process that active_children() uses."""
 
         class _popen:
             @staticmethod
@@ -146,7 +146,7 @@ def test_children_are_noted_and_forgotten_once_they_have_ended() -> None:
     assert Child not in mp.active_children()  # looked at, found ended, and forgotten
 
 
-def test_a_start_method_can_be_added_and_the_choice_be_suspended() -> None:
+def test_a_start_method_can_be_added_and_the_default_can_be_suspended() -> None:
     program = """
         import multiprocessing as mp
         cpython.start_methods()["another"] = mp.get_context("spawn")
@@ -171,7 +171,7 @@ def test_registered_reducers_are_known_by_type() -> None:
     del cpython.type_reducers()[Reduced]
 
 
-def test_a_descriptor_is_offered_until_it_has_been_received() -> None:
+def test_a_duplicated_descriptor_is_listed_until_it_has_been_received() -> None:
     program = """
         import os
         from multiprocessing import resource_sharer
@@ -207,7 +207,7 @@ def test_the_temporary_folder_is_made_by_the_given_function() -> None:
     assert output_of(program) == "True\nTrue\npymp-\nFalse\n"
 
 
-def test_the_settings_of_the_log_are_none_until_somebody_asks_for_it() -> None:
+def test_the_log_has_no_settings_before_its_first_use() -> None:
     program = """
         import logging
         from multiprocessing import util
@@ -220,7 +220,7 @@ def test_the_settings_of_the_log_are_none_until_somebody_asks_for_it() -> None:
     assert output_of(program) == f"(None, False)\n({logging.INFO}, False)\n({logging.INFO}, True)\n"
 
 
-def test_the_tracker_of_shared_memory_and_the_fork_server_are_helpers() -> None:
+def test_the_resource_tracker_and_the_fork_server_are_helpers() -> None:
     program = """
         import multiprocessing as mp
         from multiprocessing import forkserver, shared_memory
@@ -236,12 +236,12 @@ def test_the_tracker_of_shared_memory_and_the_fork_server_are_helpers() -> None:
     assert output_of(program) == "0 None\nTrue True\n2\n"
 
 
-def test_the_options_of_the_interpreter_are_told() -> None:
+def test_interpreter_flags_returns_the_options_of_the_interpreter() -> None:
     program = "print(cpython.interpreter_flags())"
     assert output_of(program, "-O", "-B", "-X", "dev") == "['-O', '-B', '-X', 'dev']\n"
 
 
-def test_the_functions_of_random_have_a_generator_behind_them() -> None:
+def test_random_generator_is_the_generator_of_the_functions_of_random() -> None:
     generator = cpython.random_generator()
     state = random.getstate()
     first = random.random()

@@ -1,4 +1,4 @@
-"""Names that programs for dragonhpc import: they exist, or docs/from_dragonhpc.md names a replacement."""
+"""Names that programs for dragonhpc import: each exists, or docs/from_dragonhpc.md names a replacement."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXTRAS = {
 
 
 def listed() -> tuple[list[str], set[str]]:
-    """What the guide's table of names says is not here: beginnings of names of modules, and single names."""
+    """Return the names that the guide lists as missing: prefixes of names of modules, and single names."""
     modules, names = [], set()
     for line in GUIDE.read_text().partition("## Every other name")[2].splitlines():
         if not line.startswith("| `"):
@@ -50,7 +50,7 @@ def listed() -> tuple[list[str], set[str]]:
 
 
 def is_told_of(module: ModuleType, name: str) -> bool:
-    """Whether a module has a name, or an error for it that says what to use."""
+    """Return whether a module has a name, or an error for it that names the replacement."""
     try:
         getattr(module, name)
     except AttributeError:
@@ -60,7 +60,7 @@ def is_told_of(module: ModuleType, name: str) -> bool:
     return True
 
 
-def test_every_public_name_is_here_or_in_the_guide() -> None:
+def test_every_public_name_exists_or_is_in_the_guide() -> None:
     modules, names = listed()
     missing, stale, lacking = [], set(names), set[str]()
     for line in NAMES.read_text().splitlines()[1:]:
@@ -102,7 +102,7 @@ def test_every_public_name_is_here_or_in_the_guide() -> None:
         "dragon.ai.collective_group.CollectiveGroup",
     ],
 )
-def test_packages_are_there_after_importing_dragon_alone(expression: str) -> None:
+def test_the_packages_of_dragon_are_available_after_import_dragon(expression: str) -> None:
     code = f"import dragon; assert {expression!r}.split('.')[1] in ('mpbridge', 'infrastructure') or True; {expression}"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -117,7 +117,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
             getattr(module, "nothing")  # noqa: B009
 
 
-def test_classes_of_multiprocessing_by_their_names() -> None:
+def test_the_classes_of_mpbridge_have_their_names_of_dragonhpc() -> None:
     from dragon.mpbridge import context, process, queues, sharedctypes, synchronize
 
     assert (queues.DragonQueue, queues.DragonJoinableQueue) == (queues.Queue, queues.JoinableQueue)
@@ -128,7 +128,7 @@ def test_classes_of_multiprocessing_by_their_names() -> None:
     assert process.DragonPopen.__name__ == "Popen"
 
 
-def test_the_heap_of_multiprocessing_is_there_once_that_is_used() -> None:
+def test_the_heap_of_multiprocessing_is_available_after_a_lock_was_made() -> None:
     code = """
 import dragon, multiprocessing
 multiprocessing.set_start_method("dragon")
@@ -138,7 +138,7 @@ multiprocessing.heap.Arena
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_streams_are_named_by_the_classes_of_processes() -> None:
+def test_the_process_classes_have_constants_for_streams() -> None:
     for kind in (Process, ProcessTemplate):
         assert (kind.PIPE, kind.STDOUT, kind.DEVNULL) == (-1, -2, -3)
     process = Process("true", ident="named")
@@ -150,12 +150,12 @@ def test_streams_are_named_by_the_classes_of_processes() -> None:
     shown.join()
 
 
-def test_one_cpu_is_a_list_of_one() -> None:
+def test_a_single_device_number_becomes_a_list() -> None:
     assert Policy(cpu_affinity=0).cpu_affinity == [0]  # type: ignore[arg-type]
     assert Policy(gpu_affinity=1).gpu_affinity == [1]  # type: ignore[arg-type]
 
 
-def test_backends_by_name() -> None:
+def test_a_pmi_backend_is_found_by_its_name() -> None:
     assert PMIBackend.from_str("PMIX") == PMIBackend.PMIX
     assert PMIBackend.from_str("None") is PMIBackend.from_str(None) is None
     with pytest.raises(ValueError, match="'pigeon' is not a valid PMIBackend: there are 'cray'"):
@@ -169,7 +169,7 @@ def put_value(queue: Queue) -> None:
     queue.put((get_local_kv("from the parent"), host_id()))
 
 
-def test_values_of_a_node() -> None:
+def test_processes_of_a_node_share_key_value_pairs() -> None:
     from dragon.utils import b64decode, b64encode, get_local_kv, hash, host_id, set_local_kv
 
     queue = Queue()
@@ -185,7 +185,7 @@ def test_values_of_a_node() -> None:
     assert hash(b"abc") == hash(b"abc") != hash(b"abd")
 
 
-def test_policies_are_evaluated_without_starting_anything() -> None:
+def test_policies_are_evaluated_without_starting_processes() -> None:
     from dragon.globalservices import node
     from dragon.globalservices.policy_eval import PolicyEvaluator
 
@@ -199,7 +199,7 @@ def test_policies_are_evaluated_without_starting_anything() -> None:
         PolicyEvaluator().evaluate([Policy(host_name="nowhere")])
 
 
-def test_logs_are_those_of_python(tmp_path: Path) -> None:
+def test_setup_of_the_log_uses_the_loggers_of_python(tmp_path: Path) -> None:
     from dragon.dlogging.util import DragonLoggingServices, setup_BE_logging
 
     before = logging.getLogger().handlers[:]
@@ -218,12 +218,12 @@ def test_logs_are_those_of_python(tmp_path: Path) -> None:
         (lambda: importlib.import_module("dragon.telemetry.collector").Collector({}), "Telemetry"),
     ],
 )
-def test_a_missing_name_says_what_to_use_instead(make: Callable[[], object], advice: str) -> None:
+def test_the_error_for_an_unsupported_class_names_the_replacement(make: Callable[[], object], advice: str) -> None:
     with pytest.raises(NotSupportedError, match=advice):
         make()
 
 
-def test_gpus_and_the_folder_of_the_package() -> None:
+def test_the_description_of_gpus_and_the_folder_of_the_package_are_available() -> None:
     from dragon.infrastructure.gpu_desc import AcceleratorDescriptor, find_accelerators
 
     found = find_accelerators()
@@ -250,7 +250,7 @@ def change(point: Any, points: Any, named: Any, queue: Queue) -> None:
     queue.put((point.x, points[0].x, len(points)))
 
 
-def test_structures_are_shared() -> None:
+def test_structures_are_shared_between_processes() -> None:
     point, points, named, queue = Value(Point, (1.5, 2)), Array(Point, [(1, 2), (3, 4)]), Value(Named), Queue()
     process = Process(change, (point, points, named, queue))
     process.start()
@@ -273,7 +273,7 @@ def test_values_and_arrays_of_any_type_are_pickled(kind: Any) -> None:
     assert type(value.get_obj()) is kind
 
 
-def test_structures_that_a_function_made_are_sent_as_what_they_are_made_of() -> None:
+def test_structures_that_are_defined_in_a_function_can_be_sent() -> None:
     class Bits(ctypes.Structure):
         _fields_ = (("low", ctypes.c_uint, 4), ("high", ctypes.c_uint, 4), ("points", Point * 2))
 

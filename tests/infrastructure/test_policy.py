@@ -1,4 +1,4 @@
-"""Policies as plain data."""
+"""Policies: their description, their combination and their checks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ policies = st.builds(
 
 
 @given(policies)
-def test_a_policy_is_what_its_description_says(policy: Policy) -> None:
+def test_a_policy_is_restored_from_its_description(policy: Policy) -> None:
     assert Policy.from_sdict(policy.get_sdict()) == policy
     assert Policy.from_sdict(policy.sdesc) == policy
 
 
 @given(policies, policies)
-def test_the_higher_policy_decides(low: Policy, high: Policy) -> None:
+def test_a_merged_policy_has_the_values_of_the_higher_policy(low: Policy, high: Policy) -> None:
     merged, default = Policy.merge(low, high), Policy()
     for name in policies_fields():
         wanted = getattr(high, name) if getattr(high, name) != getattr(default, name) else getattr(low, name)
@@ -36,25 +36,25 @@ def policies_fields() -> list[str]:
     return list(Policy().get_sdict())
 
 
-def test_blocks_nest() -> None:
+def test_nested_with_blocks_combine_their_policies() -> None:
     with Policy(cpu_affinity=[1]), Policy(gpu_affinity=[2]):
         assert Policy.thread_policy() == Policy(cpu_affinity=[1], gpu_affinity=[2])
     assert Policy.thread_policy() == Policy()
 
 
 @pytest.mark.parametrize("value", ["0", True, [None], ["1"], (1,)])
-def test_an_affinity_is_a_list_of_numbers(value: object) -> None:
+def test_an_affinity_must_be_a_list_of_numbers(value: object) -> None:
     with pytest.raises(PolicyError, match="list of device numbers"):
         Policy(cpu_affinity=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("field", ["placement", "distribution", "wait_mode"])
 @pytest.mark.parametrize("value", ["HOST_NAME", "BLOCK", 99, None])
-def test_a_choice_is_one_of_those_that_there_are(field: str, value: object) -> None:
+def test_an_option_must_be_a_member_of_its_enumeration(field: str, value: object) -> None:
     with pytest.raises(PolicyError, match=rf"{field} must be one of Policy\."):
         Policy(**{field: value})  # type: ignore[arg-type]
 
 
-def test_a_host_name_is_needed_where_it_is_asked_for() -> None:
+def test_placement_by_host_name_requires_a_host_name() -> None:
     with pytest.raises(PolicyError, match="host_name"):
         Policy(placement=Policy.Placement.HOST_NAME)

@@ -1,4 +1,4 @@
-"""A folder with a predictable name is opened only if it belongs to this user, is private, and is no link."""
+"""A folder with a predictable name is opened only if it belongs to this user, is private, and is not a link."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_folder_that_is_replaced_while_it_is_opened_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o755, 0o710, 0o701])
-def test_a_folder_that_is_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
+def test_a_folder_with_permissions_for_other_users_is_refused(tmp_path: Path, mode: int) -> None:
     folder = private(tmp_path / "folder")
     folder.chmod(mode)
     (folder / "file").chmod(mode)
@@ -73,7 +73,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert not make_private(tmp_path / "link")
 
 
-def test_a_socket_in_a_private_folder_is_spoken_to(tmp_path: Path) -> None:
+def test_a_socket_in_a_private_folder_is_connected_to(tmp_path: Path) -> None:
     folder = private(tmp_path / "folder")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as caller:
         listener.bind(str(folder / "agent"))
@@ -87,7 +87,7 @@ def test_a_socket_in_a_private_folder_is_spoken_to(tmp_path: Path) -> None:
 
 @takes_root
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
-def test_a_socket_in_a_folder_of_another_user_is_not_spoken_to(tmp_path: Path, kind: socket.SocketKind) -> None:
+def test_a_socket_in_a_folder_of_another_user_is_refused(tmp_path: Path, kind: socket.SocketKind) -> None:
     folder = private(tmp_path / "folder")
     with socket.socket(socket.AF_UNIX, kind) as listener, socket.socket(socket.AF_UNIX, kind) as caller:
         listener.bind(str(folder / "agent"))
