@@ -1,4 +1,4 @@
-"""What only a real GPU shows: CUDA in the run's processes and loading workers, NVML's measurements, nccl."""
+"""Tests that need a real GPU: CUDA in processes and loading workers, measurements of NVML, and NCCL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORKERS: dict[str, Any] = {"num_workers": 2, "seed": 1}
 
 @pytest.fixture(autouse=True)
 def _cuda_is_in_use() -> None:
-    """Use CUDA in this process, as a trainer that has its model on the GPU has done."""
+    """Use CUDA in this process, as a trainer with its model on the GPU does."""
     torch.ones(1, device="cuda")
 
 
@@ -57,7 +57,7 @@ def test_workers_load_for_a_program_that_uses_cuda(method: str | None, pinned: b
             assert rows == [float(index) for index in range(64)]
 
 
-def test_a_forked_worker_that_uses_cuda_says_so() -> None:
+def test_cuda_in_a_forked_worker_is_an_error() -> None:
     with (
         ElasticDataLoader(OnTheGpu(), 8, multiprocessing_context="fork", **WORKERS) as loader,
         pytest.raises(RuntimeError, match="Cannot re-initialize CUDA in forked subprocess"),
@@ -84,7 +84,7 @@ def test_batches_on_the_gpu_arrive_from_workers_that_have_ended() -> None:
     assert [row for batch in received for row in batch[:, 0].tolist()] == [2.0 * index for index in range(64)]
 
 
-def test_batches_are_intact_while_their_copies_to_the_gpu_are_under_way() -> None:
+def test_batches_are_unchanged_while_they_are_copied_to_the_gpu() -> None:
     """The copy of a pinned batch runs behind a kernel of 50 ms, while the loader makes the next batches."""
     with ElasticDataLoader(Numbers(), 4, pin_memory=True, **WORKERS) as loader:
         for _ in range(5):
@@ -107,7 +107,7 @@ def dragons() -> Any:
     return mp.get_context("dragon")
 
 
-def test_a_tensor_on_the_gpu_passes_through_a_queue(dragons: Any) -> None:
+def test_a_tensor_on_the_gpu_is_sent_through_a_queue(dragons: Any) -> None:
     tensors, results = dragons.Queue(), dragons.Queue()
     process = dragons.Process(target=doubled, args=(tensors, results))
     process.start()
@@ -166,7 +166,7 @@ def reduce_by_nccl(results: Queue) -> None:
     dist.destroy_process_group()
 
 
-def test_a_rank_for_each_gpu_reduces_by_nccl() -> None:
+def test_one_rank_per_gpu_reduces_a_sum_with_nccl() -> None:
     results, ranks = Queue(), torch.cuda.device_count()
     group = CollectiveGroup(reduce_by_nccl, (results,), port=29771)
     group.start()
@@ -175,7 +175,7 @@ def test_a_rank_for_each_gpu_reduces_by_nccl() -> None:
     assert [results.get() for _ in range(ranks)] == [ranks * (ranks + 1) / 2] * ranks
 
 
-def test_nvml_measures_the_gpu() -> None:
+def test_telemetry_has_the_measurements_of_nvml() -> None:
     pytest.importorskip("pynvml")
     telemetry = Telemetry(telem_cfg={"collector_rate": 0.2})
     telemetry.start(4)
@@ -198,7 +198,7 @@ def test_nvml_measures_the_gpu() -> None:
         telemetry.shutdown()
 
 
-def test_a_rank_that_is_killed_leaves_the_memory_of_the_gpu(site: Site) -> None:
+def test_the_memory_of_the_gpu_is_released_after_a_process_was_killed(site: Site) -> None:
     program = site.write("""
         import os, signal, torch
         held = torch.ones(4 * 1024**3, dtype=torch.uint8, device="cuda")

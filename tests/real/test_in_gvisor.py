@@ -1,4 +1,4 @@
-"""gVisor, the kernel in user space of many hosted notebooks and functions, knows a part of Linux only."""
+"""gVisor, the kernel in user space of many hosted notebooks and functions, which implements only a part of Linux."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROGRAM = """
 
 @pytest.fixture(scope="module")
 def sandbox() -> list[str]:
-    """What comes before a command that runs in gVisor."""
+    """The words before a command that runs in gVisor."""
     runsc = shutil.which("runsc")
     if runsc is None:
         pytest.skip("there is no runsc")

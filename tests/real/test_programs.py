@@ -1,4 +1,4 @@
-"""Programs that use well-known packages over multiprocessing, each run as its user would: as a script."""
+"""Programs that use well-known packages over multiprocessing, each run as a script."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ NEEDS = {
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A folder for what a program makes, with a name short enough for the sockets of a run."""
+    """A folder for the files of a program, with a name short enough for the sockets of a run."""
     with tempfile.TemporaryDirectory(prefix="d") as folder:
         yield Path(folder)
 
 
 def processes_of(session: int) -> list[str]:
-    """Command lines of the processes of a session."""
+    """Return the command lines of the processes of a session."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -56,7 +56,7 @@ def processes_of(session: int) -> list[str]:
 
 
 def await_end(session: int, folder: Path) -> list[str]:
-    """What is left of a program after a while."""
+    """Wait for the processes and files of a program to disappear; return those that remain."""
     deadline = time.monotonic() + GRACE
     while True:
         left = processes_of(session) + [str(path) for path in folder.iterdir()]
@@ -66,7 +66,7 @@ def await_end(session: int, folder: Path) -> list[str]:
 
 
 def run_program(path: Path, scratch: Path) -> str:
-    """Run a script to its end; what it wrote. It must succeed, say nothing on stderr and leave nothing behind."""
+    """Run a script to its end; return its output. It must succeed, print nothing on stderr and leave nothing."""
     environment = {**os.environ, "TMPDIR": str(scratch)}
     environment.pop("XDG_RUNTIME_DIR", None)
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -95,12 +95,12 @@ def run_program(path: Path, scratch: Path) -> str:
 
 @pytest.mark.timeout(LIMIT + 3 * GRACE)
 @pytest.mark.parametrize("name", NEEDS)
-def test_program(name: str, scratch: Path) -> None:
+def test_a_program_ends_without_errors_and_leaves_nothing(name: str, scratch: Path) -> None:
     missing = [package for package in NEEDS[name] if importlib.util.find_spec(package) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
     assert run_program(PROGRAMS / f"{name}.py", scratch) == "ok\n"
 
 
-def test_every_program_is_run() -> None:
+def test_every_program_is_listed() -> None:
     assert sorted(NEEDS) == sorted(path.stem for path in PROGRAMS.glob("*.py"))

@@ -30,7 +30,7 @@ def test_unknown_fields_are_found_by_the_schema() -> None:
 
 
 @needs_agent
-def test_the_loss_of_a_pod_is_told(site: Site, pods: Pods) -> None:
+def test_the_loss_of_a_pod_is_reported(site: Site, pods: Pods) -> None:
     process = pods.start(site, "sh", "-c", "echo ready; exec sleep 600")
     assert hear(site, process) == ["ready"]
     with pods.lan.cut("sweep-2"):

@@ -22,7 +22,7 @@ IN_SALLOC = ["salloc", "--quiet", "-N3"]
 pytestmark = needs_agent
 
 
-def test_sbatch(site: Site, slurm: Slurm) -> None:
+def test_a_program_runs_on_all_nodes_in_sbatch(site: Site, slurm: Slurm) -> None:
     assert slurm.submit(site, HELLO) == ("COMPLETED 0:0", "head n1\nnodes n1 n2 n3\n")
 
 
@@ -30,13 +30,13 @@ def test_the_exit_code_of_the_program_is_that_of_the_job(site: Site, slurm: Slur
     assert slurm.submit(site, "sh", "-c", "exit 7") == ("FAILED 7:0", "")
 
 
-def test_a_part_of_the_allocation(site: Site, slurm: Slurm) -> None:
+def test_a_program_can_use_a_part_of_the_allocation(site: Site, slurm: Slurm) -> None:
     command = [*IN_SALLOC, *dragon("--nodes", "2", HELLO)]
     assert site.run(*command, env=slurm.environment).stdout == "head n1\nnodes n1 n2\n"
 
 
 @pytest.mark.parametrize("name", ["0_dragon_pool", "1_dragon_process_group", "3_dragon_dictionary"])
-def test_documented_programs(site: Site, slurm: Slurm, name: str) -> None:
+def test_documented_programs_run_in_salloc(site: Site, slurm: Slurm, name: str) -> None:
     pytest.importorskip("numpy")
     done = site.run(*IN_SALLOC, *dragon(DOCUMENTED / f"{name}.py"), env=slurm.environment)
     assert done.returncode == 0, done.stderr
@@ -47,13 +47,13 @@ def test_documented_programs(site: Site, slurm: Slurm, name: str) -> None:
 
 
 @pytest.mark.parametrize("asked", ["--gpus-per-task=1 --ntasks-per-node=2", "--ntasks-per-gpu=1 --gpus=4", "--gpus=4"])
-def test_a_node_has_all_its_gpus_however_the_job_asked_for_them(site: Site, slurm: Slurm, asked: str) -> None:
+def test_an_agent_has_all_gpus_of_its_node_with_any_option_for_gpus(site: Site, slurm: Slurm, asked: str) -> None:
     command = ["salloc", "--quiet", "-N2", *asked.split(), *dragon("sh", "-c", "echo $SLURM_STEP_GPUS")]
     done = site.run(*command, env=slurm.environment)
     assert (done.stdout, done.stderr) == ("0,1\n", "")
 
 
-def test_a_node_has_all_its_cpus_whatever_the_job_says_of_a_task(site: Site, slurm: Slurm) -> None:
+def test_an_agent_has_all_cpus_of_its_node_with_cpus_per_task(site: Site, slurm: Slurm) -> None:
     count = os.cpu_count() or 1
     words = dragon("sh", "-c", "echo $SLURM_CPUS_ON_NODE, $SLURM_CPUS_PER_TASK for a task")
     command = ["salloc", "--quiet", "-N2", f"--ntasks-per-node={count}", "--cpus-per-task=1", *words]
@@ -61,13 +61,13 @@ def test_a_node_has_all_its_cpus_whatever_the_job_says_of_a_task(site: Site, slu
     assert done.stdout == f"{count}, 1 for a task\n"
 
 
-def test_more_nodes_than_the_allocation_has(site: Site, slurm: Slurm) -> None:
+def test_more_nodes_than_the_allocation_has_are_an_error(site: Site, slurm: Slurm) -> None:
     done = site.run("salloc", "--quiet", "-N2", *dragon("--nodes", "3", "true"), env=slurm.environment)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("dragon: 3 nodes were requested; the allocation has 2: n[1-2]\n")
 
 
-def test_beside_another_step_of_the_job(site: Site, slurm: Slurm) -> None:
+def test_a_program_runs_beside_another_step_of_the_job(site: Site, slurm: Slurm) -> None:
     script = site.write(
         f"""\
         #!/bin/sh
@@ -83,7 +83,7 @@ def test_beside_another_step_of_the_job(site: Site, slurm: Slurm) -> None:
     assert done.stdout == "head n1\nnodes n1 n2 n3\n", done.stderr
 
 
-def test_scancel_ends_all_that_salloc_started(site: Site, slurm: Slurm) -> None:
+def test_scancel_ends_all_processes_that_salloc_started(site: Site, slurm: Slurm) -> None:
     process = slurm.start(site, "sh", "-c", "echo ready; exec sleep 600")
     assert hear(site, process) == ["ready"]
     slurm.tell("scancel", "--me")
@@ -92,7 +92,7 @@ def test_scancel_ends_all_that_salloc_started(site: Site, slurm: Slurm) -> None:
     site.assert_nothing_left()
 
 
-def test_scancel_ends_all_that_sbatch_started(site: Site, slurm: Slurm) -> None:
+def test_scancel_ends_all_processes_that_sbatch_started(site: Site, slurm: Slurm) -> None:
     started = site.folder / "started"
     script = slurm.script(site, "sh", "-c", f"touch {started}; exec sleep 600")
     site.run("sbatch", "-N3", "--output=job.out", script, env=slurm.environment)
@@ -102,7 +102,9 @@ def test_scancel_ends_all_that_sbatch_started(site: Site, slurm: Slurm) -> None:
 
 
 @pytest.mark.parametrize("to", [[], ["--batch"]], ids=["steps", "batch"])
-def test_slurms_warning_reaches_the_program_which_goes_on(site: Site, slurm: Slurm, to: list[str]) -> None:
+def test_the_program_receives_the_warning_signal_of_slurm_and_continues(
+    site: Site, slurm: Slurm, to: list[str]
+) -> None:
     script = slurm.script(site, PROGRAMS / "warned.py")
     output = site.folder / "job.out"
     site.run("sbatch", "-N3", "--output=job.out", script, env=slurm.environment)
@@ -113,7 +115,7 @@ def test_slurms_warning_reaches_the_program_which_goes_on(site: Site, slurm: Slu
     site.assert_nothing_left()
 
 
-def test_the_loss_of_a_nodes_agent_is_told(site: Site, slurm: Slurm) -> None:
+def test_the_loss_of_the_agent_of_a_node_is_reported(site: Site, slurm: Slurm) -> None:
     process = slurm.start(site, "sh", "-c", "echo ready; exec sleep 600")
     assert hear(site, process) == ["ready"]
     os.kill(agent_of(site, "n2"), signal.SIGKILL)
@@ -126,6 +128,6 @@ def test_the_loss_of_a_nodes_agent_is_told(site: Site, slurm: Slurm) -> None:
 
 
 def agent_of(site: Site, name: str) -> int:
-    """The process id of a node's agent."""
+    """Return the process id of the agent of a node."""
     agents = [pid for pid, command in site.processes() if "dragon node --join" in command and "srun" not in command]
     return next(pid for pid in agents if f"SLURMD_NODENAME={name}\0" in Path(f"/proc/{pid}/environ").read_text())

@@ -1,4 +1,4 @@
-"""`dragon` over three hosts with addresses of their own: what it does when their network fails or is slow."""
+"""`dragon` over three hosts whose network fails or is slow."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ pytestmark = needs_agent
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Have the program of a run end, as by Ctrl-C."""
+    """End the program of a run, as with Ctrl-C."""
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
 
 
 def agents(hosts: SshHosts, name: str) -> list[int]:
-    """The processes of the runtime at a host."""
+    """Return the processes of the runtime at a host."""
     return [pid for pid, command in hosts.lan.processes(name).items() if "dragon node --join" in command]
 
 
-def test_a_host_that_is_cut_off_is_told_and_clears_itself(site: Site, ssh_hosts: SshHosts) -> None:
+def test_the_loss_of_a_disconnected_host_is_reported_and_its_agent_ends(site: Site, ssh_hosts: SshHosts) -> None:
     process = ssh_hosts.start(site, *READY)
     assert hear(site, process) == ["ready"]
     assert agents(ssh_hosts, "node3")
@@ -45,7 +45,7 @@ def test_a_host_that_is_cut_off_is_told_and_clears_itself(site: Site, ssh_hosts:
     end(process)
 
 
-def test_the_run_ends_with_the_host_of_the_program(site: Site, ssh_hosts: SshHosts) -> None:
+def test_the_run_ends_after_the_loss_of_the_host_of_the_head_process(site: Site, ssh_hosts: SshHosts) -> None:
     process = ssh_hosts.start(site, *READY)
     assert hear(site, process) == ["ready"]
     with ssh_hosts.lan.cut("node1"):
@@ -55,7 +55,7 @@ def test_the_run_ends_with_the_host_of_the_program(site: Site, ssh_hosts: SshHos
         await_that(lambda: not agents(ssh_hosts, "node1"), "the end of the agent that was cut off")
 
 
-def test_a_resilient_program_goes_on_without_its_host(site: Site, ssh_hosts: SshHosts) -> None:
+def test_a_resilient_program_is_restarted_after_the_loss_of_its_host(site: Site, ssh_hosts: SshHosts) -> None:
     command = ["sh", "-c", "echo $(hostname) $DRAGON_RESILIENT_RESTART; exec sleep 600"]
     process = ssh_hosts.start(site, "--resilient", *command)
     assert hear(site, process) == ["node1"]
@@ -76,7 +76,7 @@ def test_a_wait_for_a_process_of_a_lost_host_ends_with_an_error(site: Site, ssh_
         await_that(lambda: not agents(ssh_hosts, "node3"), "the end of the agent that was cut off")
 
 
-def test_a_host_without_power(site: Site, tmp_path: Path) -> None:
+def test_the_loss_of_a_host_without_power_is_reported(site: Site, tmp_path: Path) -> None:
     with start_hosts(tmp_path) as hosts:
         process = hosts.start(site, *READY)
         assert hear(site, process) == ["ready"]
@@ -85,7 +85,7 @@ def test_a_host_without_power(site: Site, tmp_path: Path) -> None:
         end(process)
 
 
-def test_an_agent_that_is_stopped_is_not_taken_for_lost(site: Site, ssh_hosts: SshHosts) -> None:
+def test_a_stopped_agent_is_not_reported_as_lost(site: Site, ssh_hosts: SshHosts) -> None:
     process = ssh_hosts.start(site, PROGRAMS / "stay.py")
     assert sorted(hear(site, process, 3)) == ["here: node1", "here: node2", "here: node3"]
     for pid in agents(ssh_hosts, "node2"):
@@ -98,14 +98,14 @@ def test_an_agent_that_is_stopped_is_not_taken_for_lost(site: Site, ssh_hosts: S
     assert not re.search(r"is (gone|lost)", err)
 
 
-def test_a_link_that_is_full_for_long_is_not_taken_for_cut(site: Site, ssh_hosts: SshHosts) -> None:
+def test_a_host_with_a_saturated_link_is_not_reported_as_lost(site: Site, ssh_hosts: SshHosts) -> None:
     # Two of the six processes are there, and send 6 MiB: for longer than a silence may last.
     with ssh_hosts.lan.shaped("node3", "8mbit"):
         process = ssh_hosts.start(site, PROGRAMS / "everywhere.py")
         assert process.communicate(timeout=100) == ("ok\n", "")
 
 
-def test_a_host_far_away(site: Site, ssh_hosts: SshHosts) -> None:
+def test_a_host_with_a_high_latency_can_be_used(site: Site, ssh_hosts: SshHosts) -> None:
     with ssh_hosts.lan.delayed("node3", 0.05):
         process = ssh_hosts.start(site, PROGRAMS / "hello.py")
         assert process.communicate(timeout=100) == ("head node1\nnodes node1 node2 node3\n", "")
@@ -119,7 +119,7 @@ def test_a_host_far_away(site: Site, ssh_hosts: SshHosts) -> None:
         ("host.invalid", "Could not resolve hostname host.invalid"),
     ],
 )
-def test_a_host_that_ssh_does_not_reach_is_named_with_its_words(
+def test_the_error_for_an_unreachable_host_has_the_message_of_ssh(
     site: Site, ssh_hosts: SshHosts, host: str, told: str
 ) -> None:
     done = site.run(*ssh_hosts.dragon("--hostlist", f"node1,{host}", "true"))
@@ -128,7 +128,7 @@ def test_a_host_that_ssh_does_not_reach_is_named_with_its_words(
     assert told in done.stderr
 
 
-def test_a_host_whose_cable_is_out_is_named(site: Site, ssh_hosts: SshHosts) -> None:
+def test_the_error_for_a_disconnected_host_names_it(site: Site, ssh_hosts: SshHosts) -> None:
     with ssh_hosts.lan.cut("node2"):
         done = site.run(*ssh_hosts.dragon("--hostlist", "node1,node2", "--join-timeout", "5", "true"))
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""joblib with its own process pool, loky, in a program whose start method is ours."""
+"""joblib with its own process pool, loky, in a program with the start method "dragon"."""
 
 from __future__ import annotations
 

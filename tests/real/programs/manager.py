@@ -1,4 +1,4 @@
-"""multiprocessing's managers: shared containers, locks and pools behind a server process of ours."""
+"""Managers of multiprocessing: shared containers, locks and pools in a server process of the runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other start methods work beside ours, also where ours is the default: libraries ask for them by name."""
+"""Other start methods work beside "dragon", also where "dragon" is the default: libraries request them by name."""
 
 from __future__ import annotations
 

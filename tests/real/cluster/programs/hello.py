@@ -1,4 +1,4 @@
-"""A process on each node says where it is."""
+"""A process on each node reports its host and its parent process."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A process on each node says that it is there, and stays until somebody ends it."""
+"""A process on each node prints its host, and runs until it is ended."""
 
 import sys
 import time

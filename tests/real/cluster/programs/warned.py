@@ -1,4 +1,4 @@
-"""A process on each node works until the main program, which is told that its time is nearly over, has it end."""
+"""A process on each node works until the main program, which receives the warning before the time limit, ends it."""
 
 import signal
 import time
