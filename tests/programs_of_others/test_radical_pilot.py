@@ -70,7 +70,7 @@ PROGRAM = """
 
 
 @pytest.mark.timeout(480)
-def test_tasks_of_a_pilot(site: Site) -> None:
+def test_a_pilot_runs_tasks(site: Site) -> None:
     if not (ENVIRONMENT / "ready").exists():
         pytest.skip(f"there is no RADICAL-Pilot in {ENVIRONMENT} (make programs)")
     configs = site.folder / ".radical" / "pilot" / "configs"

@@ -1,4 +1,4 @@
-"""Tools that run a program of the user's: coverage, and pytest with pytest-xdist."""
+"""Tools that run a program of the user: coverage, and pytest with pytest-xdist."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MAIN = """
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_coverage_measures_children(site: Site, way: str) -> None:
+def test_coverage_measures_child_processes(site: Site, way: str) -> None:
     if importlib.util.find_spec("coverage") is None:
         pytest.skip("coverage not installed (extra test)")
     site.write(MEASURED, "measured.py")
@@ -113,7 +113,7 @@ SUITE = """
 
 
 @pytest.mark.parametrize("way", ["python", "two nodes"])
-def test_pytest_in_several_workers(site: Site, way: str) -> None:
+def test_pytest_runs_with_two_workers(site: Site, way: str) -> None:
     if importlib.util.find_spec("xdist") is None:
         pytest.skip("pytest-xdist not installed (extra test)")
     site.write("import dragon", "conftest.py")

@@ -1,4 +1,4 @@
-"""Programs that use a package of somebody else, as its users write them, run here as they are."""
+"""Programs that use third-party packages run unchanged."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
 
 
 def is_installed(name: str) -> bool:
-    """Whether there is this package, or script of a package."""
+    """Return whether a package, or a script of a package, is installed."""
     if name.endswith(".py"):
         return shutil.which(name, path=SCRIPTS) is not None
     return importlib.util.find_spec(name) is not None
 
 
-def test_every_program_is_run() -> None:
+def test_every_program_is_listed() -> None:
     assert sorted(PROGRAMS) == sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
@@ -54,7 +54,7 @@ CASES = [(name, way) for number, name in enumerate(PROGRAMS) for way in ("two no
 
 
 @pytest.mark.parametrize(("name", "way"), CASES)
-def test_program(site: Site, name: str, way: str) -> None:
+def test_a_program_prints_the_expected_lines(site: Site, name: str, way: str) -> None:
     packages, lines = PROGRAMS[name]
     missing = [package for package in packages if not is_installed(package)]
     if missing:

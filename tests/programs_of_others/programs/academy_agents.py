@@ -1,4 +1,4 @@
-"""Academy: agents in processes of an executor that speak to each other through an exchange."""
+"""Academy: agents in processes of an executor that exchange messages through an exchange."""
 
 import asyncio
 import logging

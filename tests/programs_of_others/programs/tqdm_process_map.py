@@ -1,4 +1,4 @@
-"""tqdm: a map over processes with a bar, and bars that workers write themselves with the lock that they are given."""
+"""tqdm: a map over processes with a bar, and bars that workers write with a shared lock."""
 
 import multiprocessing as mp
 import sys
