@@ -71,7 +71,7 @@ def test_idx_files_are_read_compressed_or_not(tmp_path: Path, wrap: Any) -> None
     ],
     ids=["truncated", "too long", "header", "wrong magic", "empty", "truncated gz", "damaged gz"],
 )
-def test_a_damaged_idx_file_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_the_error_for_a_damaged_idx_file_names_it(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "images"
     path.write_bytes(content)
     with pytest.raises(mnist_data.DataError, match=reason) as caught:
@@ -97,7 +97,7 @@ def test_images_without_labels_are_refused(tmp_path: Path) -> None:
         mnist_data.load(tmp_path)
 
 
-def test_images_of_another_size_are_refused(tmp_path: Path) -> None:
+def test_images_of_a_wrong_size_are_refused(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     (tmp_path / TRAIN_IMAGES).write_bytes(idx(3, 8, 8))
     with pytest.raises(mnist_data.DataError, match="images of 8 x 8"):
@@ -121,7 +121,7 @@ def test_missing_files_are_downloaded_from_the_first_mirror_that_has_them(
 
 
 @pytest.mark.usefixtures("no_network")
-def test_without_files_and_network_scikit_learns_digits_are_used(
+def test_the_digits_of_scikit_learn_are_used_without_files_and_network(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     digits = mnist_data.load(tmp_path)
@@ -136,7 +136,7 @@ def test_without_files_and_network_scikit_learns_digits_are_used(
     assert set(digits.test_labels.tolist()) == set(range(10))
 
 
-def test_default_folder_is_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_folder_is_in_the_cache_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = mnist_data.default_folder()
     assert folder.name == "data"
@@ -152,7 +152,7 @@ def test_workers_share_the_cpus(cpus: int, workers: int, threads: int) -> None:
     assert mnist.threads_per_worker(cpus, workers) == threads
 
 
-def test_devices_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_assigned_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mnist.torch.cuda, "is_available", lambda: True)
     devices: queue.Queue[str] = queue.Queue()
     for name in mnist.device_names(2):
@@ -179,7 +179,7 @@ def test_a_short_training_reports_its_progress(tmp_path: Path) -> None:
     assert result == trainer.train(0.5)
 
 
-def test_final_line() -> None:
+def test_the_final_line_has_the_loss_and_the_accuracy() -> None:
     line = mnist.Result(0.5, 0.02791020164489746, 99.1).line()
     assert line == "Final test for learning rate 0.5: loss: 0.02791020164489746 accuracy: 99.1"
 
@@ -187,7 +187,7 @@ def test_final_line() -> None:
 @pytest.mark.parametrize(
     ("memory", "size", "count"), [(1024**3, 1024, 1024), (67108864, 1024, 64), (10, 2, 2), (3, 2, 0)]
 )
-def test_number_of_images(memory: int, size: int, count: int) -> None:
+def test_the_number_of_images_follows_from_the_memory(memory: int, size: int, count: int) -> None:
     assert conv.number_of_images(memory, size) == count
 
 
@@ -200,13 +200,13 @@ def test_images_are_the_same_on_every_node() -> None:
     assert images.kernel().sum() == pytest.approx(1)
 
 
-def test_a_reading_is_a_line() -> None:
+def test_a_reading_is_printed_as_a_line() -> None:
     line = telem.Reading("pinoak0033", 0.17, {0: 0}).line()
     assert line == "nodename: pinoak0033 cpu load average 1 minute: 0.17 device # 0 utilization: 0.00%"
     assert telem.Reading("pinoak0034", 29.7, {}).line() == "nodename: pinoak0034 cpu load average 1 minute: 29.7"
 
 
-def test_lines_leave_progress_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_display_omits_progress(capsys: pytest.CaptureFixture[str]) -> None:
     display = telem.LineDisplay()
     for message in ("hello", telem.Progress("job", 2), telem.Reading("n", 1.0, {0: 5, 1: 10})):
         display.show(message)
@@ -217,7 +217,7 @@ def test_lines_leave_progress_out(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_bars_show_gauges_and_progress(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_display_shows_gauges_and_progress(capsys: pytest.CaptureFixture[str]) -> None:
     display = telem.BarDisplay()
     for message in ("hello", telem.Reading("n", 22.07, {0: 9}), telem.Progress("job", 1)):
         display.show(message)
@@ -231,7 +231,7 @@ def test_bars_show_gauges_and_progress(capsys: pytest.CaptureFixture[str]) -> No
 
 
 class FakeDriver:
-    """A driver of two GPUs, of which the first one is divided and does not tell its utilization."""
+    """A driver of two GPUs, of which the first one is partitioned and does not report its utilization."""
 
     class NVMLError(Exception):
         pass
@@ -255,18 +255,18 @@ class FakeDriver:
         return SimpleNamespace(gpu=42)
 
 
-def test_gpus_are_read_through_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_utilization_of_gpus_is_read_from_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telem, "pynvml", FakeDriver(present=True))
     devices = telem.find_devices()
     assert telem.read_node("n", devices).devices == {1: 42}
 
 
-def test_without_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpus_are_found_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telem, "pynvml", FakeDriver(present=False))
     assert telem.find_devices() == {}
 
 
-def test_default_options() -> None:
+def test_options_have_their_default_values() -> None:
     defaults = vars(options.parse([]))
     assert defaults.pop("data") == mnist_data.default_folder()
     assert defaults == {
