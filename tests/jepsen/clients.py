@@ -1,9 +1,9 @@
 """Clients on all nodes use registers, counters, a set and, under a lock, a bank in a replicated dictionary, and a queue
-of each node, until they are told to stop; a last one then looks at all that is left. Each notes what it does.
+of each node, until a stop is requested; a last client then reads all objects. Each client records its operations.
 
 clients.py FOLDER SEED linearizable|default
 
-Clients begin at once ("begun" is printed) and end when FOLDER/stop is there. One that is killed is replaced.
+Clients begin immediately ("begun" is printed) and end when FOLDER/stop exists. A killed client is replaced.
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ def on(host: str) -> Policy:
 
 
 def by_manager(ddict: DDict, name: str, count: int) -> list[list[str]]:
-    """So many keys of each manager."""
+    """Return `count` keys of each manager."""
     found: dict[int, list[str]] = {}
     for number in range(100):
         found.setdefault(ddict.which_manager(f"{name} {number}"), []).append(f"{name} {number}")

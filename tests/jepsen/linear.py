@@ -1,5 +1,5 @@
-"""Whether operations on one object can have happened one after the other, each at one moment between its call and its
-return: the search of Wing and Gong, which remembers where it has been as Lowe's does.
+"""Check whether operations on one object can have happened one after the other, each at one moment between its call and
+its return: the search of Wing and Gong, with the cache of visited states of Lowe.
 
 An operation of unknown outcome may happen at any time after its call, or never.
 """

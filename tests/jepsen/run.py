@@ -1,5 +1,5 @@
-"""Have clients on three hosts of this machine use a replicated dictionary and queues while processes and hosts are
-killed, stopped and cut off, and check what they saw.
+"""Run clients on three hosts of this machine that use a replicated dictionary and queues while processes and hosts are
+killed, stopped and disconnected, and check the results of their operations.
 
     python tests/jepsen/run.py --minutes 60 --seed 7
 

@@ -67,29 +67,29 @@ def test_possible_histories_are_accepted(history: list[Operation]) -> None:
 
 
 @pytest.mark.parametrize("history", WRONG.values(), ids=WRONG)
-def test_impossible_histories_are_found(history: list[Operation]) -> None:
+def test_impossible_histories_are_reported(history: list[Operation]) -> None:
     [fault] = check(history)
     assert fault.sure
     assert is_linearizable(REGISTER, fault.operations) is Verdict.NO
 
 
-def test_additions_that_each_count_once_are_right() -> None:
+def test_additions_that_are_counted_once_are_accepted() -> None:
     assert check([add(0, 1, 9), add(1, 2, 8), add(2, 3, None, 5), done("get", 10, 11, None, 7, "counter")]) == []
 
 
-def test_an_addition_that_counts_twice_is_found() -> None:
+def test_an_addition_that_is_counted_twice_is_reported() -> None:
     assert check([add(0, 1, 2), done("get", 3, 4, None, 2, "counter")])
 
 
-def test_two_additions_that_found_the_same_are_found() -> None:
+def test_two_additions_with_the_same_previous_value_are_reported() -> None:
     assert check([add(0, 1, 2), add(0, 1, 2)])
 
 
-def test_an_addition_that_was_lost_is_found() -> None:
+def test_a_lost_addition_is_reported() -> None:
     assert check([add(0, 1, 2), add(1, 3, 4), done("get", 5, 6, None, 1, "counter")])
 
 
-def test_a_pair_of_which_only_one_key_was_put_is_found() -> None:
+def test_a_partial_put_of_a_pair_is_reported() -> None:
     first = done("put", 1, 2, "a", what="pair")
     both, half = done("get_many", 3, 4, None, ["a", "a"], "pair"), done("get_many", 5, 6, None, ["b", "a"], "pair")
     assert check([first, both]) == []
@@ -106,21 +106,21 @@ def elements(begun: int, ended: int, *values: str) -> Operation:
     return Operation(FINAL, "set", "elements", None, begun, ended, list(values))
 
 
-def test_a_set_may_have_what_was_perhaps_added() -> None:
+def test_an_element_with_an_unknown_outcome_may_be_in_the_set() -> None:
     for seen in (["a"], ["a", "b"]):
         assert check([element(1, 2, "a"), element(3, None, "b"), elements(5, 6, *seen)]) == []
 
 
-def test_an_element_that_is_missing_is_found() -> None:
+def test_a_missing_element_is_reported() -> None:
     [fault] = check([element(1, 2, "a"), element(3, 4, "b"), elements(5, 6, "b")])
     assert fault.operations[0] == element(1, 2, "a")
 
 
-def test_an_element_that_nobody_added_is_found() -> None:
+def test_an_element_that_was_never_added_is_reported() -> None:
     assert check([element(1, 2, "a"), elements(5, 6, "a", "b")])
 
 
-def test_a_set_that_nobody_could_read_at_the_end_is_found() -> None:
+def test_a_set_without_a_final_read_is_reported() -> None:
     assert check([element(1, 2, "a")])
 
 
@@ -135,32 +135,32 @@ def taken(begun: int, ended: int | None, message: str | None) -> Operation:
 DRAINED = done("drained", 100, 101, what="queue node1")
 
 
-def test_each_message_once_is_right() -> None:
+def test_messages_that_are_taken_once_are_accepted() -> None:
     assert check([sent(1, 2, "a"), sent(3, None, "b"), taken(4, 5, "a"), taken(6, 7, None), DRAINED]) == []
 
 
-def test_a_message_that_was_taken_twice_is_found() -> None:
+def test_a_message_that_was_taken_twice_is_reported() -> None:
     assert check([sent(1, 2, "a"), taken(4, 5, "a"), taken(6, 7, "a"), DRAINED])
 
 
-def test_a_message_that_was_put_by_nobody_is_found() -> None:
+def test_a_message_that_was_never_put_is_reported() -> None:
     assert check([taken(4, 5, "a"), DRAINED])
     assert check([done("put", 1, 2, "a", False, "queue node1"), taken(4, 5, "a"), DRAINED])
 
 
-def test_a_message_that_is_lost_is_found_unless_somebody_may_have_it() -> None:
+def test_a_lost_message_is_reported_unless_a_take_has_an_unknown_outcome() -> None:
     assert check([sent(1, 2, "a"), DRAINED])
     assert check([sent(1, 2, "a"), taken(3, None, None), DRAINED]) == []
 
 
-def test_a_queue_may_be_gone_with_its_host_only() -> None:
+def test_a_queue_may_be_lost_only_with_its_host() -> None:
     history = [sent(1, 2, "a")]
     assert check(history)
     assert check(history, lost=["node2"])
     assert check(history, lost=["node1"]) == []
 
 
-def test_a_message_that_overtook_another_one_is_found() -> None:
+def test_messages_in_the_wrong_order_are_reported() -> None:
     one, other = sent(1, 2, "a"), sent(3, 4, "b")
     assert check([one, other, taken(5, 6, "b"), taken(7, 8, "a"), DRAINED])
     assert check([one, other, taken(5, 8, "b"), taken(7, 9, "a"), DRAINED]) == []
@@ -171,21 +171,21 @@ def look(amounts: list[int], begun: int) -> Operation:
     return done("look", begun, begun + 1, None, amounts, "bank")
 
 
-def test_a_bank_whose_money_stays_is_right() -> None:
+def test_a_bank_with_a_constant_sum_is_accepted() -> None:
     assert check([look([100, 100], 1), look([90, 110], 3), look([90, 110], 5)]) == []
 
 
-def test_money_that_comes_from_nowhere_is_found() -> None:
+def test_a_change_of_the_sum_of_a_bank_is_reported() -> None:
     transfer = done("transfer", 3, None, 5, None, "bank")
     [fault] = check([look([100, 100], 1), transfer, look([100, 105], 5), look([100, 105], 7)])
     assert (fault.object, len(fault.operations)) == ("bank", 3)
 
 
-def test_an_error_that_should_not_have_been_raised_is_found() -> None:
+def test_an_unexpected_error_is_reported() -> None:
     assert check([Operation("client", "register a", "get", None, 1, error="ValueError", broken=True)])
 
 
-def test_reads_that_are_behind_are_told_from_writes_that_are_wrong() -> None:
+def test_stale_reads_are_distinguished_from_wrong_writes() -> None:
     behind, wrong = WRONG["a stale read"], WRONG["taken twice"]
     assert check(without_reads(behind)) == []
     found = done("setdefault", 5, 6, "c", "a")
@@ -222,21 +222,21 @@ FORTH = {
 
 
 @pytest.mark.parametrize("history", [*BEHIND.values(), *BACK.values()], ids=[*BEHIND, *BACK])
-def test_a_process_that_goes_back_is_found(history: list[Operation]) -> None:
+def test_reads_that_go_back_in_one_process_are_reported(history: list[Operation]) -> None:
     assert len(reads_that_go_back(history)) == 1
 
 
 @pytest.mark.parametrize("history", FORTH.values(), ids=FORTH)
-def test_a_process_that_does_not_go_back_is_right(history: list[Operation]) -> None:
+def test_reads_that_do_not_go_back_are_accepted(history: list[Operation]) -> None:
     assert reads_that_go_back(history) == []
 
 
 @pytest.mark.parametrize("history", [*BEHIND.values(), *BACK.values()], ids=[*BEHIND, *BACK])
-def test_with_the_node_that_decides_only_what_others_put_may_go(history: list[Operation]) -> None:
+def test_after_a_loss_of_the_primary_only_values_of_other_processes_may_be_lost(history: list[Operation]) -> None:
     assert bool(reads_that_go_back(history, ["node2"])) == (history in BEHIND.values())
 
 
-def test_a_few_operations_explain_what_is_wrong_with_many() -> None:
+def test_a_violation_in_a_long_history_is_explained_by_a_few_operations() -> None:
     history = [operation for n in range(0, 4000, 4) for operation in (put(str(n), n, n + 1), get(str(n), n + 2, n + 3))]
     wrong = get("3996", 4002, 4003)
     later = [put("later", 4004, 4005), get("later", 4006, 4007)]
@@ -245,7 +245,7 @@ def test_a_few_operations_explain_what_is_wrong_with_many() -> None:
     assert set(told) == {put("3996", 3996, 3997), put("new", 4000, 4001), wrong}
 
 
-def test_operations_before_a_known_state_explain_nothing() -> None:
+def test_operations_before_a_known_state_are_omitted_from_an_explanation() -> None:
     history = [add(n, 10 * n, 10 * n + 1) for n in range(100)]
     told = explained(COUNTER, [*history, add(100, 1000, 1001), add(100, 1002, 1003)])
     assert [(one.given, one.result) for one in told] == [(101, 0), (1, 100)]
@@ -255,17 +255,17 @@ def test_operations_before_a_known_state_explain_nothing() -> None:
     assert [(one.name, one.result) for one in told] == [("put", None), ("pop", "0"), ("get", None), ("get", "0")]
 
 
-def test_many_unknown_additions_are_decided() -> None:
+def test_a_history_with_many_additions_of_unknown_outcome_is_decided() -> None:
     unknown = [add(None, 1, None) for _ in range(40)]
     assert is_linearizable(COUNTER, [*unknown, add(20, 5, 6), add(25, 7, 8)]) is Verdict.YES
     assert is_linearizable(COUNTER, [*unknown, add(20, 5, 6), add(20, 7, 8)]) is Verdict.NO
 
 
-def test_a_search_that_takes_too_long_says_so() -> None:
+def test_a_search_that_reaches_its_limit_is_open() -> None:
     assert is_linearizable(REGISTER, RIGHT["one after the other"], steps=2) is Verdict.OPEN
 
 
-def test_a_history_is_kept_as_it_was(tmp_path: Any) -> None:
+def test_a_history_is_recorded_and_read_back(tmp_path: Any) -> None:
     recorder = Recorder(tmp_path, "client")
 
     def fail(error: Exception) -> Any:
@@ -286,7 +286,7 @@ def test_a_history_is_kept_as_it_was(tmp_path: Any) -> None:
 
 
 def every_order_was_tried(model: Model, history: list[Operation]) -> bool:
-    """Whether one of all orders of all operations that may have happened is possible."""
+    """Return whether any order of the operations that may have happened is possible."""
     sure = [operation for operation in history if operation.ended is not None]
     unknown = [operation for operation in history if operation.ended is None]
     for count in range(len(unknown) + 1):
@@ -311,7 +311,7 @@ steps = st.tuples(times, st.sampled_from(["get", "put", "pop", "setdefault"]), s
 
 @settings(max_examples=400)
 @given(st.lists(steps, max_size=6))
-def test_registers_are_judged_as_by_trying_every_order(drawn: list[Any]) -> None:
+def test_the_verdict_on_a_register_equals_that_of_trying_every_order(drawn: list[Any]) -> None:
     values = [f"v{number}" for number in range(len(drawn))]
     history = []
     for value, ((begun, lasting), name, seen) in zip(values, drawn, strict=True):
@@ -326,7 +326,7 @@ def test_registers_are_judged_as_by_trying_every_order(drawn: list[Any]) -> None
 
 @settings(max_examples=400)
 @given(st.lists(st.tuples(times, st.sampled_from([0, 1, 1, 3]), st.integers(0, 6)), max_size=6))
-def test_counters_are_judged_as_by_trying_every_order(drawn: list[Any]) -> None:
+def test_the_verdict_on_a_counter_equals_that_of_trying_every_order(drawn: list[Any]) -> None:
     history = []
     for (begun, lasting), by, seen in drawn:
         ended = None if lasting is None else begun + lasting

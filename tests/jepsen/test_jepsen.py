@@ -1,4 +1,4 @@
-"""Whatever happens to processes, hosts and cables, clients see what the documents promise. run.py does it for hours."""
+"""Clients observe the documented guarantees while processes, hosts and cables fail. run.py continues for hours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def victims(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
 
 
 @pytest.mark.parametrize("reads", ["linearizable", "default"])
-def test_clients_see_what_is_promised_whatever_fails(site: Site, victims: SshHosts, tmp_path: Path, reads: str) -> None:
+def test_clients_observe_the_documented_guarantees_during_faults(
+    site: Site, victims: SshHosts, tmp_path: Path, reads: str
+) -> None:
     seed = f"{os.environ.get('JEPSEN_SEED', 'a')}-{reads}"
     print(f"seed {seed}")
     done = round_of(victims, site, tmp_path / seed, seed, 15, reads)
