@@ -1,4 +1,4 @@
-"""Shared by the tests of the standard library's documentation: the dragon context, processes, and a timeout."""
+"""The context, the processes and the timeout of the tests of the standard library's documentation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """CPython's own tests of multiprocessing and of process-pool executors, run with the start method "dragon".
 
 Classes of many tests run in a process each, small ones a few to a process, and several processes at a time. A test that
-hangs or crashes is a failed test; those after it go on in a new process. What the tests of a process leave behind
-(processes, files of a run) is a failure too.
+hangs or crashes is a failed test; the tests after it continue in a new process. Processes and files of a run that the
+tests of a process leave are failures too.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
 
 
 def _assert_python_ok(*arguments: str, **_: Any) -> Any:
-    """Run a program in a Python that has registered the start method, as the program itself does not."""
+    """Run a program in a Python that has registered the start method; the program itself does not register it."""
     path = os.pathsep.join([str(Path(__file__).parent / "early"), *sys.path])
     return script_helper.assert_python_ok(*arguments, PYTHONPATH=path)
 
@@ -142,7 +142,7 @@ def _nobody_waits(test: unittest.TestCase, condition: Any) -> None:
 
 
 def _ignore_two_signals(conn: Any) -> None:
-    """The original, which ends before its second signal is sent where a Pipe has room for what it sends last."""
+    """Wait for two signals. The original ends before its second signal if the pipe has room for its last message."""
     came: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
     conn.send("ready")

@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of pipes and connections.
+"""Guarantees of the standard library's documentation for pipes and connections.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -21,7 +21,7 @@ import pytest
 from documented import CONTEXT, LONG, ended, start
 
 
-def test_pipes_are_duplex_unless_told_otherwise() -> None:
+def test_pipes_are_duplex_by_default() -> None:
     """If duplex is True (the default) then the pipe is bidirectional. If duplex is False then the pipe is
     unidirectional: conn1 can only be used for receiving messages and conn2 can only be used for sending messages."""
     first, second = CONTEXT.Pipe()
@@ -37,7 +37,7 @@ def test_pipes_are_duplex_unless_told_otherwise() -> None:
         sending.recv()
 
 
-def test_recv_blocks_until_there_is_something_or_the_end() -> None:
+def test_recv_blocks_until_a_message_or_the_end_of_the_pipe() -> None:
     """Blocks until there is something to receive. Raises EOFError if there is nothing left to receive and the other end
     was closed."""
     here, there = CONTEXT.Pipe()
@@ -54,7 +54,7 @@ def send_and_close(connection: Any) -> None:
     connection.close()
 
 
-def test_poll() -> None:
+def test_poll_waits_for_at_most_its_timeout() -> None:
     """If timeout is not specified then it will return immediately. If timeout is a number then this specifies the
     maximum time in seconds to block. If timeout is None then an infinite timeout is used."""
     here, there = CONTEXT.Pipe()
@@ -65,7 +65,7 @@ def test_poll() -> None:
     assert here.poll(None) is True
 
 
-def test_bytes() -> None:
+def test_messages_of_bytes_are_sent_and_received() -> None:
     """Return a complete message of byte data sent from the other end of the connection as a string. If maxlength is
     specified and the message is longer than maxlength then OSError is raised and the connection will no longer be
     readable. If the buffer is too short then a BufferTooShort exception is raised and the complete message is
@@ -88,7 +88,7 @@ def test_bytes() -> None:
         here.recv_bytes()
 
 
-def test_wait_for_several() -> None:
+def test_wait_returns_the_ready_connections() -> None:
     """Wait till an object in object_list is ready. Returns the list of those objects in object_list which are ready.
     If timeout is a float then the call blocks for at most that many seconds. A negative timeout is equivalent to a
     zero timeout."""
@@ -99,7 +99,7 @@ def test_wait_for_several() -> None:
     assert mp.connection.wait([here for here, _ in pairs], LONG) == [pairs[1][0]]
 
 
-def test_any_object_that_can_be_pickled_is_sent() -> None:
+def test_any_picklable_object_can_be_sent() -> None:
     """Send an object to the other end of the connection which should be read using recv(). The object must be
     picklable."""
     a, b = CONTEXT.Pipe()
@@ -112,7 +112,7 @@ def test_any_object_that_can_be_pickled_is_sent() -> None:
     assert b.recv() == "goes on"
 
 
-def test_a_part_of_a_buffer_is_sent() -> None:
+def test_a_part_of_a_buffer_can_be_sent() -> None:
     """If offset is given then data is read from that position in buffer. If size is given then that many bytes
     will be read from buffer."""
     a, b = CONTEXT.Pipe()
@@ -125,7 +125,7 @@ def test_a_part_of_a_buffer_is_sent() -> None:
             a.send_bytes(b"0123456789", offset, size)
 
 
-def test_bytes_are_read_into_a_buffer() -> None:
+def test_a_message_can_be_received_into_a_buffer() -> None:
     """Read into buffer a complete message of byte data sent from the other end of the connection and return the
     number of bytes in the message. buffer must be a writable bytes-like object. If offset is given then the
     message will be written into the buffer from that position."""
@@ -149,7 +149,7 @@ def test_a_message_that_is_too_long_for_the_buffer_is_in_the_error() -> None:
     assert caught.value.args[0] == b"0123456789"
 
 
-def test_poll_without_a_limit_waits() -> None:
+def test_poll_without_a_timeout_waits_for_a_message() -> None:
     """If timeout is None then an infinite timeout is used."""
     a, b = CONTEXT.Pipe()
     threading.Timer(0.05, a.send, [1]).start()
@@ -157,7 +157,7 @@ def test_poll_without_a_limit_waits() -> None:
     assert b.recv() == 1
 
 
-def test_a_connection_that_is_left_is_closed() -> None:
+def test_a_connection_is_closed_at_the_end_of_its_with_block() -> None:
     """Connection objects now support the context management protocol: __enter__() returns the connection object,
     and __exit__() calls close()."""
     a, b = CONTEXT.Pipe()
@@ -170,7 +170,7 @@ def test_a_connection_that_is_left_is_closed() -> None:
         b.recv()
 
 
-def test_a_connection_that_is_forgotten_is_closed() -> None:
+def test_a_connection_is_closed_when_it_is_garbage_collected() -> None:
     """Close the connection. This is called automatically when the connection is garbage collected."""
     a, b = CONTEXT.Pipe()
     del a
@@ -194,7 +194,7 @@ def test_connections_can_be_sent_over_connections() -> None:
     assert ended(process) == 0
 
 
-def test_a_descriptor_tells_of_messages() -> None:
+def test_the_descriptor_of_a_connection_can_be_polled_for_messages() -> None:
     """Return the file descriptor or handle used by the connection."""
     a, b = CONTEXT.Pipe()
     assert select.select([b.fileno()], [], [], 0)[0] == []
@@ -204,7 +204,7 @@ def test_a_descriptor_tells_of_messages() -> None:
 
 
 @pytest.mark.parametrize("method", ["recv", "recv_bytes", "recv_bytes_into"])
-def test_the_end_is_told_to_each_way_of_receiving(method: str) -> None:
+def test_every_receive_method_raises_eoferror_at_the_end(method: str) -> None:
     """Blocks until there is something to receive. Raises EOFError if there is nothing left to receive and the other end
     was closed."""
     a, b = CONTEXT.Pipe()
@@ -219,7 +219,7 @@ def test_the_end_is_told_to_each_way_of_receiving(method: str) -> None:
         getattr(b, method)(*arguments)
 
 
-def test_a_message_is_waited_for_as_bytes() -> None:
+def test_recv_bytes_blocks_until_there_is_a_message() -> None:
     """Return a complete message of byte data sent from the other end of the connection as a string. Blocks until there
     is something to receive."""
     a, b = CONTEXT.Pipe()
@@ -227,7 +227,7 @@ def test_a_message_is_waited_for_as_bytes() -> None:
     assert b.recv_bytes() == b"late"
 
 
-def test_the_place_in_a_buffer_is_within_it() -> None:
+def test_an_offset_outside_the_buffer_is_an_error() -> None:
     """Offset must be a non-negative integer less than the length of buffer (in bytes)."""
     a, b = CONTEXT.Pipe()
     a.send_bytes(b"x")
@@ -237,7 +237,7 @@ def test_the_place_in_a_buffer_is_within_it() -> None:
     assert b.recv_bytes_into(bytearray(3), 2) == 1
 
 
-def test_objects_and_bytes_are_pickles_and_their_bytes() -> None:
+def test_an_object_is_sent_as_the_bytes_of_its_pickle() -> None:
     """a.send([1, 'hello', None]); b.recv() == [1, 'hello', None]; b.send_bytes(b'thank you'); a.recv_bytes() ==
     b'thank you'."""
     a, b = CONTEXT.Pipe()
@@ -250,7 +250,7 @@ def test_objects_and_bytes_are_pickles_and_their_bytes() -> None:
     assert a.recv() == "by hand"
 
 
-def test_both_ends_are_used_at_the_same_time() -> None:
+def test_both_ends_of_a_pipe_can_be_used_at_the_same_time() -> None:
     """Of course there is no risk of corruption from processes using different ends of the pipe at the same time."""
     a, b = CONTEXT.Pipe()
     process = start(send_and_receive, b)
@@ -269,7 +269,7 @@ def send_and_receive(connection: Any) -> None:
 # ---- wait()
 
 
-def test_wait_takes_what_can_be_read() -> None:
+def test_wait_accepts_connections_sockets_and_sentinels() -> None:
     """An object can appear in object_list if it is a readable Connection object; a connected and readable
     socket.socket object; or the sentinel attribute of a Process object."""
     process = start(time.sleep, 60)
@@ -285,7 +285,7 @@ def test_wait_takes_what_can_be_read() -> None:
         assert set(mp.connection.wait(objects, LONG)) == set(objects)
 
 
-def test_wait_tells_of_an_end_that_was_closed() -> None:
+def test_wait_returns_a_connection_whose_other_end_was_closed() -> None:
     """A connection or socket object is ready when there is data available to be read from it, or the other end has been
     closed."""
     a, b = CONTEXT.Pipe()
@@ -295,14 +295,14 @@ def test_wait_tells_of_an_end_that_was_closed() -> None:
         b.recv()
 
 
-def test_wait_without_a_limit_waits() -> None:
+def test_wait_without_a_timeout_waits_for_a_message() -> None:
     """If timeout is None then it will block for an unlimited period."""
     a, b = CONTEXT.Pipe()
     threading.Timer(0.05, a.send, [1]).start()
     assert mp.connection.wait([b]) == [b]
 
 
-def test_wait_goes_on_after_a_signal() -> None:
+def test_wait_continues_after_a_signal() -> None:
     """If select.select() is interrupted by a signal, it can raise OSError with an error number of EINTR, whereas wait()
     will not."""
     a, b = CONTEXT.Pipe()
@@ -322,7 +322,7 @@ def wait_while_signalled(connection: Any) -> None:
     assert mp.connection.wait([connection], LONG) == [connection]
 
 
-def test_messages_of_several_processes_are_waited_for() -> None:
+def test_wait_returns_messages_of_several_processes() -> None:
     """The following code uses wait() to wait for messages from multiple processes at once. (The writable end is closed
     by who has started the process, so that the process is the only one that owns a handle for it.)"""
     readers, processes, messages = [], [], []

@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of contexts, of the module's functions and in its guidelines.
+"""Guarantees of the standard library's documentation for contexts, for the module's functions and in its guidelines.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 # ---- contexts and start methods
 
 
-def test_the_methods_are_listed_and_the_name_of_one_is_told() -> None:
+def test_the_start_methods_are_listed_and_that_of_a_context_is_returned() -> None:
     """Returns a list of the supported start methods, the first of which is the default. get_start_method(): return
     the name of start method used for starting processes."""
     assert {"fork", "spawn", "forkserver", "dragon"} <= set(mp.get_all_start_methods())
     assert CONTEXT.get_start_method() == "dragon"
 
 
-def test_a_context_of_no_method_is_refused() -> None:
+def test_a_context_of_an_unknown_start_method_is_refused() -> None:
     """ValueError is raised if the specified start method is not available."""
     with pytest.raises(ValueError, match="cannot find context for 'none'"):
         mp.get_context("none")
@@ -46,7 +46,7 @@ def test_a_context_has_the_same_attributes_as_the_module() -> None:
     assert {name for name in mp.__all__ if hasattr(spawn, name) and not hasattr(CONTEXT, name)} == set()
 
 
-def test_the_method_is_fixed_by_who_asks_and_set_once(site: Site) -> None:
+def test_the_start_method_can_be_set_only_once(site: Site) -> None:
     """If the start method has not been fixed and allow_none is true then None is returned; is false, then the start
     method is fixed to the default and the name is returned. set_start_method() should not be used more than once:
     RuntimeError, unless force is true."""
@@ -72,13 +72,13 @@ def test_the_method_is_fixed_by_who_asks_and_set_once(site: Site) -> None:
     ], result.stderr
 
 
-def test_the_context_of_no_method_is_the_context_itself() -> None:
+def test_get_context_without_a_method_returns_the_context_itself() -> None:
     """If method is None then the default context is returned. (That of a context is itself.)"""
     assert CONTEXT.get_context() is CONTEXT
     assert CONTEXT.get_context("spawn") is mp.get_context("spawn")
 
 
-def test_several_start_methods_are_used_in_one_program() -> None:
+def test_several_start_methods_can_be_used_in_one_program() -> None:
     """Context objects have the same API as the multiprocessing module, and allow one to use multiple start methods in
     the same program."""
     for context in (CONTEXT, mp.get_context("fork"), CONTEXT):
@@ -96,7 +96,7 @@ def hello(box: Any) -> None:
 # ---- the module's functions
 
 
-def test_live_children_are_told_and_others_joined() -> None:
+def test_active_children_returns_live_children_and_joins_the_others() -> None:
     """Return list of all live children of the current process. Calling this has the side effect of "joining" any
     processes which have already finished."""
     living, finished = start(time.sleep, 60), start(time.sleep, 0)
@@ -108,13 +108,13 @@ def test_live_children_are_told_and_others_joined() -> None:
     assert ended(living) == -9
 
 
-def test_the_number_of_cpus_is_that_which_the_run_may_use() -> None:
+def test_cpu_count_is_the_number_of_usable_cpus_of_the_run() -> None:
     """The number of usable CPUs can be obtained with os.process_cpu_count() (or len(os.sched_getaffinity(0))). (Here
     cpu_count() is this number, over all nodes.)"""
     assert CONTEXT.cpu_count() == len(os.sched_getaffinity(0))
 
 
-def test_the_parent_of_a_process_is_known_there() -> None:
+def test_parent_process_returns_the_parent_of_a_process() -> None:
     """Return the Process object corresponding to the parent process of the current_process()."""
     box = CONTEXT.Queue()
     process = start(tell_of_parent, box)
@@ -127,7 +127,7 @@ def tell_of_parent(box: Any) -> None:
     box.put((parent.name, parent.pid, parent.is_alive()))
 
 
-def test_the_end_of_the_parent_is_seen() -> None:
+def test_a_process_can_observe_the_end_of_its_parent() -> None:
     """Return the Process object corresponding to the parent process. (It is joined like any other.)"""
     box = CONTEXT.Queue()
     process = start(parent_of_a_waiter, box)
@@ -154,7 +154,7 @@ def test_freezing_support_has_no_effect() -> None:
     assert CONTEXT.freeze_support() is None
 
 
-def test_the_interpreter_of_processes_is_that_of_the_run() -> None:
+def test_set_executable_has_no_effect() -> None:
     """set_executable(): set the path of the Python interpreter to use when starting a child process. Supported on POSIX
     when the 'spawn' start method is used. (Here it has no effect: processes are forked.)"""
     CONTEXT.set_executable("/nowhere/python")
@@ -167,7 +167,7 @@ def test_the_interpreter_of_processes_is_that_of_the_run() -> None:
 # ---- logging
 
 
-def test_the_logger_is_that_of_the_module() -> None:
+def test_get_logger_returns_the_logger_of_the_module() -> None:
     """Returns the logger used by multiprocessing. Messages sent to this logger will not by default propagate to the
     root logger."""
     logger = CONTEXT.get_logger()
@@ -206,7 +206,7 @@ def test_processes_log_to_stderr_with_their_names(site: Site) -> None:
 # ---- dummy
 
 
-def test_dummies_are_threads_whatever_the_start_method(site: Site) -> None:
+def test_multiprocessing_dummy_uses_threads_with_any_start_method(site: Site) -> None:
     """multiprocessing.dummy replicates the API of multiprocessing but is no more than a wrapper around the threading
     module. The Pool function returns an instance of ThreadPool."""
     result = site.python("""
@@ -236,7 +236,7 @@ def test_a_pool_of_threads_has_an_initializer() -> None:
 # ---- programming guidelines
 
 
-def test_objects_of_one_process_last_as_long_as_it() -> None:
+def test_arguments_of_a_process_exist_until_its_end() -> None:
     """It is better to pass the object as an argument to the constructor for the child process. This also ensures that
     as long as the child process is still alive the object will not be garbage collected in the parent process."""
     results = CONTEXT.Queue()
@@ -252,7 +252,7 @@ def use_later(results: Any, lock: Any, box: Any, value: Any) -> None:
     results.put((lock.acquire(), box.get(), value.value))
 
 
-def test_a_process_that_has_put_much_may_be_joined_first() -> None:
+def test_a_process_that_put_a_large_message_can_be_joined_before_the_get() -> None:
     """An example which will deadlock is the following: a process puts 'X' * 1000000, and is joined before the queue is
     read. (Not here: what is put is in the queue.)"""
     box = CONTEXT.Queue()
@@ -260,7 +260,7 @@ def test_a_process_that_has_put_much_may_be_joined_first() -> None:
     assert len(box.get()) == 1000000
 
 
-def test_attributes_of_a_subclass_are_sent() -> None:
+def test_attributes_of_a_subclass_of_process_are_sent() -> None:
     """Ensure that all arguments to Process.__init__() are picklable. Also, if you subclass Process then make sure that
     instances will be picklable when the Process.start method is called."""
     process = Subclass()
@@ -283,7 +283,7 @@ CONSTANT = "constant"
 changed = ["at the import"]
 
 
-def test_constants_are_seen_and_later_changes_are_not() -> None:
+def test_a_process_does_not_see_later_changes_of_global_variables() -> None:
     """Bear in mind that if code run in a child process tries to access a global variable, then the value it sees (if
     any) may not be the same as the value in the parent process at the time that Process.start was called. However,
     global variables which are just module level constants cause no problems."""
@@ -298,7 +298,7 @@ def tell_globals(box: Any) -> None:
     box.put((CONSTANT, changed[0]))
 
 
-def test_a_replaced_stdin_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_stdin_of_the_parent_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beware of replacing sys.stdin with a "file like object". (A process has an empty one of its own.)"""
     mine = io.StringIO("mine")
     monkeypatch.setattr("sys.stdin", mine)

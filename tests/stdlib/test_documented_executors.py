@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of executors and futures.
+"""Guarantees of the standard library's documentation for executors and futures.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/concurrent.futures.html.
 """
@@ -62,7 +62,7 @@ def test_submit_returns_a_future(executor: ProcessPoolExecutor) -> None:
     assert isinstance(executor.submit(fail, 1).exception(LONG), ValueError)
 
 
-def test_map_times_out_and_raises_in_its_place(executor: ProcessPoolExecutor) -> None:
+def test_map_raises_the_timeout_or_the_error_of_a_call(executor: ProcessPoolExecutor) -> None:
     """The returned iterator raises a TimeoutError if __next__() is called and the result isn't available after timeout
     seconds from the original call. If a fn call raises an exception, then that exception will be raised when its value
     is retrieved from the iterator."""
@@ -75,7 +75,7 @@ def test_map_times_out_and_raises_in_its_place(executor: ProcessPoolExecutor) ->
         next(results)
 
 
-def test_after_shutdown_nothing_is_taken() -> None:
+def test_an_executor_accepts_no_calls_after_shutdown() -> None:
     """Calls to Executor.submit() and Executor.map() made after shutdown will raise RuntimeError. If cancel_futures is
     True, this method will cancel all pending futures that the executor has not started running."""
     executor = ProcessPoolExecutor(1, mp_context=CONTEXT)
@@ -97,7 +97,7 @@ def test_an_abrupt_end_breaks_the_executor() -> None:
             executor.submit(double, 1)
 
 
-def test_an_initializer_that_raises_breaks_it() -> None:
+def test_an_initializer_that_raises_an_error_breaks_the_executor() -> None:
     """Should initializer raise an exception, all currently pending jobs will raise a BrokenProcessPool."""
     executor = ProcessPoolExecutor(1, mp_context=CONTEXT, initializer=fail_quietly)
     with executor, pytest.raises(BrokenProcessPool):
@@ -117,7 +117,7 @@ def test_max_workers_must_be_positive() -> None:
         ProcessPoolExecutor(0, mp_context=CONTEXT)
 
 
-def test_waiting_for_futures(executor: ProcessPoolExecutor) -> None:
+def test_wait_and_as_completed_return_completed_futures(executor: ProcessPoolExecutor) -> None:
     """wait(): return_when must be one of FIRST_COMPLETED, FIRST_EXCEPTION, ALL_COMPLETED. as_completed(): yields
     futures as they complete."""
     slow, quick = executor.submit(time.sleep, 1), executor.submit(double, 2)
@@ -129,7 +129,7 @@ def test_waiting_for_futures(executor: ProcessPoolExecutor) -> None:
     assert {f.result() for f in as_completed([executor.submit(double, n) for n in range(3)], LONG)} == {0, 2, 4}
 
 
-def test_callbacks_of_futures(executor: ProcessPoolExecutor) -> None:
+def test_callbacks_of_a_future_are_called_in_order(executor: ProcessPoolExecutor) -> None:
     """Added callables are called in the order that they were added and are always called in a thread belonging to the
     process that added them. If the future has already completed or been cancelled, fn will be called immediately."""
     called: list[int] = []
@@ -143,7 +143,7 @@ def test_callbacks_of_futures(executor: ProcessPoolExecutor) -> None:
     assert called == [0, 1, 2, 3]
 
 
-def test_an_executor_takes_keywords_and_calls_in_another_process(executor: ProcessPoolExecutor) -> None:
+def test_submit_passes_keywords_and_calls_in_another_process(executor: ProcessPoolExecutor) -> None:
     """Schedules the callable, fn, to be executed as fn(*args, **kwargs)."""
     assert executor.submit(int, "11", base=2).result(LONG) == 3
     assert executor.submit(os.getpid).result(LONG) != os.getpid()
@@ -164,7 +164,7 @@ def _sleep(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-def test_an_executor_that_is_left_has_done_all() -> None:
+def test_the_end_of_a_with_block_waits_for_all_futures() -> None:
     """You can avoid having to call this method explicitly if you use the with statement, which will shutdown the
     Executor (waiting as if Executor.shutdown() were called with wait set to True)."""
     with ProcessPoolExecutor(2, CONTEXT) as executor:
@@ -177,7 +177,7 @@ def many(count: int) -> Iterator[int]:
     yield from range(count)
 
 
-def test_iterables_are_read_at_once(executor: ProcessPoolExecutor) -> None:
+def test_map_reads_its_iterables_immediately(executor: ProcessPoolExecutor) -> None:
     """The iterables are collected immediately rather than lazily."""
     elements = many(3)
     results = executor.map(double, elements)
@@ -186,7 +186,7 @@ def test_iterables_are_read_at_once(executor: ProcessPoolExecutor) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="the argument `buffersize` is there from Python 3.14 on")
-def test_iterables_are_read_as_far_as_the_buffer(executor: ProcessPoolExecutor) -> None:
+def test_map_reads_its_iterables_up_to_the_buffer_size(executor: ProcessPoolExecutor) -> None:
     """If the buffer is full, iteration over the iterables pauses until a result is yielded from the buffer."""
     elements = many(10)
     results = executor.map(double, elements, buffersize=2)  # type: ignore[call-arg, unused-ignore]
@@ -217,7 +217,7 @@ def test_a_shutdown_waits_for_all_calls() -> None:
     assert set(mp.active_children()) <= before
 
 
-def test_a_shutdown_need_not_wait() -> None:
+def test_a_shutdown_without_wait_returns_immediately() -> None:
     """If wait is False then this method will return immediately and the resources associated with the executor will be
     freed when all pending futures are done executing."""
     event = CONTEXT.Manager().Event()
@@ -255,7 +255,7 @@ def test_a_program_ends_when_all_calls_are_done(site: Site) -> None:
 
 
 @pytest.mark.parametrize("method", ["submit", "map"])
-def test_after_a_shutdown_both_ways_to_call_raise(method: str) -> None:
+def test_submit_and_map_are_errors_after_a_shutdown(method: str) -> None:
     """Calls to Executor.submit() and Executor.map() made after shutdown will raise RuntimeError."""
     executor = ProcessPoolExecutor(1, CONTEXT)
     executor.shutdown()
@@ -272,7 +272,7 @@ def test_a_result_that_cannot_be_pickled_is_an_error(executor: ProcessPoolExecut
     assert executor.submit(double, 1).result(LONG) == 2
 
 
-def test_there_are_at_most_so_many_workers(executor: ProcessPoolExecutor) -> None:
+def test_an_executor_has_at_most_max_workers_processes(executor: ProcessPoolExecutor) -> None:
     """An Executor subclass that executes calls asynchronously using a pool of at most max_workers processes. By default
     max_tasks_per_child is None which means worker processes will live as long as the pool."""
     assert 1 <= len(set(executor.map(pid_of_this, range(30)))) <= 2
@@ -287,7 +287,7 @@ def test_an_initializer_is_called_in_each_worker() -> None:
         assert box.get(timeout=LONG) == "started"
 
 
-def test_after_an_initializer_that_raised_nothing_is_taken() -> None:
+def test_an_executor_accepts_no_calls_after_an_initializer_raised_an_error() -> None:
     """Should initializer raise an exception, all currently pending jobs will raise a BrokenProcessPool, as well as any
     attempt to submit more jobs to the pool."""
     with ProcessPoolExecutor(1, CONTEXT, fail_quietly) as executor:
@@ -298,7 +298,7 @@ def test_after_an_initializer_that_raised_nothing_is_taken() -> None:
             executor.submit(double, 1)
 
 
-def test_a_broken_pool_is_a_broken_executor() -> None:
+def test_brokenprocesspool_is_a_brokenexecutor_error() -> None:
     """BrokenExecutor: derived from RuntimeError, this exception class is raised when an executor is broken for some
     reason. BrokenProcessPool: derived from BrokenExecutor, raised when one of the workers has terminated in a non-clean
     fashion (for example, if it was killed from the outside)."""
@@ -313,7 +313,7 @@ def test_a_broken_pool_is_a_broken_executor() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="there from Python 3.14 on")
 @pytest.mark.parametrize("method", ["terminate_workers", "kill_workers"])
-def test_workers_are_ended_at_once(method: str) -> None:
+def test_terminate_workers_and_kill_workers_end_the_workers(method: str) -> None:
     """Attempt to terminate (kill) all living worker processes immediately. Internally, it will also call
     Executor.shutdown() to ensure that all other resources associated with the executor are freed."""
     executor = ProcessPoolExecutor(1, CONTEXT)

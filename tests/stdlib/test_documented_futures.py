@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of futures.
+"""Guarantees of the standard library's documentation for futures.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/concurrent.futures.html.
 """
@@ -56,7 +56,7 @@ def done(executor: ProcessPoolExecutor) -> Future[Any]:
 
 @pytest.fixture
 def busy(executor: ProcessPoolExecutor, manager: Any) -> Iterator[Future[bool]]:
-    """A call that runs until the test is over, with enough behind it for the next to be pending."""
+    """A call that runs until the end of the test, with enough calls queued that the next one is pending."""
     event = manager.Event()
     future = executor.submit(until_set, event)
     behind = [executor.submit(double, n) for n in range(2)]
@@ -82,7 +82,7 @@ def test_a_call_that_runs_or_has_ended_is_not_cancelled(executor: ProcessPoolExe
         done.set_result(2)
 
 
-def test_the_error_of_a_call_is_told_with_its_traceback(executor: ProcessPoolExecutor) -> None:
+def test_the_error_of_a_call_is_raised_with_its_traceback(executor: ProcessPoolExecutor) -> None:
     """If the call raised an exception, this method will raise the same exception. exception(): return the
     exception raised by the call. If the call completed without raising, None is returned."""
     failed = executor.submit(operator.truediv, 1, 0)
@@ -93,7 +93,7 @@ def test_the_error_of_a_call_is_told_with_its_traceback(executor: ProcessPoolExe
     assert executor.submit(abs, 1).exception(LONG) is None
 
 
-def test_a_result_that_does_not_come_in_time_raises(executor: ProcessPoolExecutor) -> None:
+def test_result_raises_an_error_at_its_timeout(executor: ProcessPoolExecutor) -> None:
     """If the call hasn't completed in timeout seconds, then a TimeoutError will be raised."""
     future = executor.submit(time.sleep, 0.5)
     with pytest.raises(TimeoutError):
@@ -125,14 +125,14 @@ def test_a_cancelled_call_has_no_result(executor: ProcessPoolExecutor, busy: Fut
 
 
 @pytest.mark.parametrize("timeout", [0, 0.01])
-def test_an_exception_that_does_not_come_in_time_raises(busy: Future[bool], timeout: float) -> None:
+def test_exception_raises_an_error_at_its_timeout(busy: Future[bool], timeout: float) -> None:
     """If the call hasn't completed in timeout seconds, then a TimeoutError will be raised. timeout can be an int or
     float."""
     with pytest.raises(TimeoutError):
         busy.exception(timeout)
 
 
-def test_a_callback_gets_the_future(executor: ProcessPoolExecutor, busy: Future[bool]) -> None:
+def test_a_callback_is_called_with_the_future(executor: ProcessPoolExecutor, busy: Future[bool]) -> None:
     """fn will be called, with the future as its only argument, when the future is cancelled or finishes running."""
     called: list[Any] = []
     cancelled = executor.submit(double, 1)
@@ -155,7 +155,7 @@ def test_the_error_of_a_callback_is_logged(executor: ProcessPoolExecutor, caplog
 # ---- the module's functions
 
 
-def test_futures_are_waited_for_once_each(executor: ProcessPoolExecutor, done: Future[Any], busy: Future[bool]) -> None:
+def test_wait_returns_each_future_once(executor: ProcessPoolExecutor, done: Future[Any], busy: Future[bool]) -> None:
     """Duplicate futures given to fs are removed and will be returned only once. Returns a named 2-tuple of sets. The
     first set, named done, contains the futures that completed (finished or cancelled futures) before the wait
     completed. The second set, named not_done, contains the futures that did not complete (pending or running)."""
@@ -165,7 +165,7 @@ def test_futures_are_waited_for_once_each(executor: ProcessPoolExecutor, done: F
     assert wait([busy, pending, done], LONG, FIRST_COMPLETED).done == {done}
 
 
-def test_futures_of_several_executors_are_waited_for(executor: ProcessPoolExecutor) -> None:
+def test_wait_accepts_futures_of_several_executors(executor: ProcessPoolExecutor) -> None:
     """Wait for the Future instances (possibly created by different Executor instances) given by fs to complete."""
     with ProcessPoolExecutor(1, CONTEXT) as other:
         futures = {executor.submit(double, 1), other.submit(double, 2)}
@@ -173,13 +173,13 @@ def test_futures_of_several_executors_are_waited_for(executor: ProcessPoolExecut
         assert {future.result() for future in as_completed(futures, LONG)} == {2, 4}
 
 
-def test_without_an_exception_all_are_waited_for(executor: ProcessPoolExecutor) -> None:
+def test_first_exception_waits_for_all_futures_without_an_exception(executor: ProcessPoolExecutor) -> None:
     """If no future raises an exception then it is equivalent to ALL_COMPLETED."""
     futures = [executor.submit(double, n) for n in range(3)]
     assert wait(futures, LONG, FIRST_EXCEPTION).not_done == set()
 
 
-def test_completed_futures_come_first_and_once(done: Future[Any], busy: Future[bool]) -> None:
+def test_as_completed_yields_completed_futures_first_and_once(done: Future[Any], busy: Future[bool]) -> None:
     """Any futures given by fs that are duplicated will be returned once. Any futures that completed before
     as_completed() is called will be yielded first. The returned iterator raises a TimeoutError if __next__() is called
     and the result isn't available after timeout seconds from the original call to as_completed()."""

@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of listeners, clients and authentication keys.
+"""Guarantees of the standard library's documentation for listeners, clients and authentication keys.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -104,7 +104,7 @@ def test_the_example_of_a_listener() -> None:
         assert ended(process) == 0
 
 
-def test_no_key_no_authentication() -> None:
+def test_a_listener_without_a_key_does_not_authenticate() -> None:
     """No authentication is done if authkey is None."""
     with mp.connection.Listener(("localhost", 0)) as listener:
         process = start(say, listener.address)
@@ -125,7 +125,7 @@ def say_with_own_key(address: Any) -> None:
     say(address, key=bytes(mp.current_process().authkey))
 
 
-def test_the_family_is_told_by_the_address(tmp_path: Path) -> None:
+def test_the_family_of_a_listener_follows_from_its_address(tmp_path: Path) -> None:
     """An 'AF_INET' address is a tuple of the form (hostname, port) where hostname is a string and port is an integer.
     An 'AF_UNIX' address is a string representing a filename on the filesystem. If family is None then the family is
     inferred from the format of address."""
@@ -156,7 +156,7 @@ def test_last_accepted_is_the_address_of_the_last_client() -> None:
         assert ended(process) == 0
 
 
-def test_a_closed_listener_takes_nobody() -> None:
+def test_a_closed_listener_accepts_no_connections() -> None:
     """__exit__() calls close(). Close the bound socket or named pipe of the listener object."""
     with mp.connection.Listener(("localhost", 0)) as listener:
         address = listener.address
@@ -166,7 +166,7 @@ def test_a_closed_listener_takes_nobody() -> None:
         listener.accept()
 
 
-def test_connections_of_a_listener_go_to_processes() -> None:
+def test_connections_of_a_listener_can_be_sent_to_processes() -> None:
     """Connection objects themselves can now be transferred between processes using Connection.send() and
     Connection.recv(). (Those of sockets too.)"""
     with mp.connection.Listener(("localhost", 0)) as listener:

@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of locks and the like.
+"""Guarantees of the standard library's documentation for locks and other synchronization primitives.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -20,7 +20,7 @@ import pytest
 from documented import CONTEXT, LONG, ended, start
 
 
-def test_locks_may_be_released_by_anybody() -> None:
+def test_a_lock_can_be_released_by_any_process() -> None:
     """A non-recursive lock object: release() can be called from any process or thread, not only the one which
     originally acquired the lock. When invoked on an unlocked lock, a ValueError is raised."""
     lock = CONTEXT.Lock()
@@ -38,7 +38,7 @@ def release(lock: Any) -> None:
     lock.release()
 
 
-def test_recursive_locks_belong_to_their_owner() -> None:
+def test_a_recursive_lock_can_be_released_only_by_its_owner() -> None:
     """A recursive lock must be released by the process or thread that acquired it. An AssertionError is raised if this
     method is called by a process or thread other than the owner or if the lock is in an unlocked state."""
     lock = CONTEXT.RLock()
@@ -104,7 +104,7 @@ def test_barriers() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])
-def test_acquire_says_whether_it_was_acquired(kind: str) -> None:
+def test_acquire_returns_whether_the_lock_was_acquired(kind: str) -> None:
     """With the block argument set to False, the method call does not block. When invoked with a positive,
     floating-point value for timeout, block for at most the number of seconds specified by timeout as long as the
     lock can not be acquired. Invocations with a negative value for timeout are equivalent to a timeout of zero."""
@@ -146,7 +146,7 @@ def wait_for_it(condition: Any, waiting: Any, woken: Any) -> None:
     woken.release()
 
 
-def test_an_event_is_waited_for() -> None:
+def test_wait_blocks_until_an_event_is_set() -> None:
     """Event: wait(timeout) blocks until the internal flag is true, and returns whether it is."""
     event = CONTEXT.Event()
     assert event.wait(0.01) is False
@@ -172,7 +172,7 @@ def test_a_barrier_has_an_action_and_can_be_broken() -> None:
     assert barrier.wait() == 0
 
 
-def test_a_lock_is_waited_for_until_it_is_released() -> None:
+def test_acquire_blocks_until_the_lock_is_released() -> None:
     """Once a process or thread has acquired a lock, subsequent attempts to acquire it from any process or thread will
     block until it is released."""
     lock, box = CONTEXT.Lock(), CONTEXT.Queue()
@@ -192,7 +192,7 @@ def acquire_and_tell(lock: Any, box: Any) -> None:
         box.put("acquired")
 
 
-def test_one_process_at_a_time_has_a_lock(tmp_path: Path) -> None:
+def test_only_one_process_at_a_time_holds_a_lock(tmp_path: Path) -> None:
     """For instance one can use a lock to ensure that only one process prints to standard output at a time."""
     lock, output = CONTEXT.Lock(), tmp_path / "output"
     processes = [start(write_by_letter, lock, output, str(n) * 20) for n in range(3)]
@@ -222,7 +222,7 @@ def test_the_first_argument_is_named_block(kind: str) -> None:
     assert isinstance(lock, getattr(mp.synchronize, kind))
 
 
-def test_a_recursive_lock_is_released_as_often_as_acquired() -> None:
+def test_a_recursive_lock_is_released_once_for_each_acquire() -> None:
     """Once a process or thread has acquired a recursive lock, the same process or thread may acquire it again without
     blocking; that process or thread must release it once for each time it has been acquired. If after the decrement
     the recursion level is still nonzero, the lock remains locked."""
@@ -239,7 +239,7 @@ def try_to_acquire(lock: Any) -> None:
     sys.exit(not lock.acquire(False))
 
 
-def test_a_failed_attempt_leaves_the_level_as_it_is() -> None:
+def test_a_failed_acquire_does_not_change_a_recursive_lock() -> None:
     """If the lock has already been acquired (and thus is owned) by another process or thread, the current process or
     thread does not take ownership and the recursion level within the lock is not changed."""
     lock = CONTEXT.RLock()
@@ -260,7 +260,7 @@ def tell_error_of_release(lock: Any, box: Any) -> None:
     box.put(error_of(lock.release))
 
 
-def test_one_who_waits_gets_a_recursive_lock() -> None:
+def test_a_released_recursive_lock_is_acquired_by_exactly_one_waiter() -> None:
     """If any other processes or threads are blocked waiting for the lock to become unlocked, allow exactly one of them
     to proceed."""
     lock, box, go = CONTEXT.RLock(), CONTEXT.Queue(), CONTEXT.Event()
@@ -283,7 +283,7 @@ def acquire_until(lock: Any, box: Any, go: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "wait"])
-def test_ctrl_c_interrupts_who_waits(kind: str) -> None:
+def test_ctrl_c_interrupts_a_waiting_acquire(kind: str) -> None:
     """If the SIGINT signal generated by Ctrl-C arrives while the main thread is blocked by a call to
     BoundedSemaphore.acquire(), Lock.acquire(), RLock.acquire(), Semaphore.acquire(), Condition.acquire() or
     Condition.wait() then the call will be immediately interrupted and KeyboardInterrupt will be raised."""
@@ -322,7 +322,7 @@ def test_a_condition_takes_a_lock(kind: str) -> None:
     assert ended(start(try_to_acquire, lock)) == 0
 
 
-def test_waiting_for_a_condition_has_a_limit() -> None:
+def test_wait_for_a_condition_ends_at_its_timeout() -> None:
     """wait(), wait_for(): the return value is that of the predicate, or False if the method timed out (of
     threading.Condition, of which this is an alias)."""
     condition = CONTEXT.Condition()
@@ -332,7 +332,7 @@ def test_waiting_for_a_condition_has_a_limit() -> None:
         assert condition.wait_for(lambda: "true", 0.01) == "true"
 
 
-def test_each_at_a_barrier_has_its_number() -> None:
+def test_wait_at_a_barrier_returns_a_different_number_to_each_process() -> None:
     """Barrier: a clone of threading.Barrier. (The return value of wait() is an integer in the range 0 to parties - 1,
     different for each.)"""
     barrier, box = CONTEXT.Barrier(3), CONTEXT.Queue()
@@ -348,7 +348,7 @@ def pass_barrier(barrier: Any, box: Any) -> None:
         box.put("broken")
 
 
-def test_an_aborted_barrier_lets_go_who_waits() -> None:
+def test_processes_that_wait_at_an_aborted_barrier_get_an_error() -> None:
     """Barrier: a clone of threading.Barrier. (abort() causes any active or future calls to wait() to fail with the
     BrokenBarrierError.)"""
     barrier, box = CONTEXT.Barrier(2), CONTEXT.Queue()

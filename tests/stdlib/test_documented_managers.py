@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of managers.
+"""Guarantees of the standard library's documentation for managers.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -133,7 +133,7 @@ def test_the_manager_of_a_context_is_started() -> None:
         assert manager._process.is_alive()
 
 
-def test_a_manager_that_is_forgotten_is_shut_down() -> None:
+def test_a_manager_is_shut_down_when_it_is_garbage_collected() -> None:
     """Manager processes will be shutdown as soon as they are garbage collected or their parent process exits."""
     manager = CONTEXT.Manager()
     process = manager._process
@@ -194,7 +194,7 @@ def test_the_address_is_read_only() -> None:
         manager.address = ("127.0.0.1", 50001)  # type: ignore[misc]
 
 
-def test_a_server_serves_where_it_is_told_to() -> None:
+def test_a_server_can_run_in_a_process_of_the_program() -> None:
     """get_server(): returns a Server object which represents the actual server under the control of the Manager. The
     Server object supports the serve_forever() method. Server additionally has an address attribute."""
     box = CONTEXT.Queue()
@@ -235,13 +235,13 @@ def linger() -> None:
     mp.util.Finalize(None, time.sleep, (60,), exitpriority=0)
 
 
-def test_objects_may_be_sent_as_xml() -> None:
+def test_a_manager_can_serialize_objects_as_xml() -> None:
     """serializer must be 'pickle' (use pickle serialization) or 'xmlrpclib' (use xmlrpc.client serialization)."""
     with Manager(serializer="xmlrpclib", ctx=CONTEXT) as manager:
         assert manager.Counter(5).add(2) == 7  # type: ignore[attr-defined]
 
 
-def test_entering_starts_what_is_not_started() -> None:
+def test_a_with_block_of_a_started_manager_shuts_it_down() -> None:
     """__enter__() starts the server process (if it has not already started) and then returns the manager object.
     __exit__() calls shutdown()."""
     manager = Manager(ctx=CONTEXT)
@@ -253,7 +253,7 @@ def test_entering_starts_what_is_not_started() -> None:
     assert not process.is_alive()
 
 
-def test_processes_use_a_server_somewhere_else() -> None:
+def test_several_processes_use_the_server_of_another_process() -> None:
     """Running the following commands creates a server for a single shared queue which remote clients can access.
     Another client can also use it. Local processes can also access that queue. (callable can be left as None where a
     manager instance will be connected to the server.)"""

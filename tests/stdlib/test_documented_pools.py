@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of pools.
+"""Guarantees of the standard library's documentation for pools.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -46,14 +46,14 @@ def pool() -> Iterator[Any]:
         yield pool
 
 
-def test_initializer() -> None:
+def test_an_initializer_is_called_in_each_worker_of_a_pool() -> None:
     """If initializer is not None then each worker process will call initializer(*initargs) when it starts."""
     box = CONTEXT.Queue()
     with CONTEXT.Pool(2, box.put, ("started",)):
         assert [box.get(timeout=LONG) for _ in range(2)] == ["started"] * 2
 
 
-def test_maxtasksperchild() -> None:
+def test_a_worker_is_replaced_after_maxtasksperchild_tasks() -> None:
     """maxtasksperchild is the number of tasks a worker process can complete before it will exit and be replaced with a
     fresh worker process."""
     with CONTEXT.Pool(1, maxtasksperchild=2) as pool:
@@ -68,7 +68,7 @@ def test_apply_blocks_and_runs_in_one_worker(pool: Any) -> None:
         pool.apply(fail, ("on purpose",))
 
 
-def test_callbacks(pool: Any) -> None:
+def test_callbacks_of_a_pool_are_called_with_results_and_errors(pool: Any) -> None:
     """When the result becomes ready callback is applied to it, that is unless the call failed, in which case the
     error_callback is applied instead."""
     called, done = [], threading.Event()
@@ -96,14 +96,14 @@ def test_imap_keeps_the_order_and_has_next_with_a_timeout(pool: Any) -> None:
     pool.terminate()
 
 
-def test_starmap() -> None:
+def test_starmap_unpacks_its_arguments() -> None:
     """The elements of the iterable are expected to be iterables that are unpacked as arguments."""
     with CONTEXT.Pool(2) as pool:
         assert pool.starmap(add, [(1, 2), (3, 4)]) == [3, 7]
         assert pool.starmap_async(add, [(1, 2)]).get(LONG) == [3]
 
 
-def test_close_join_terminate() -> None:
+def test_a_closed_pool_completes_its_tasks_and_accepts_no_more() -> None:
     """Prevents any more tasks from being submitted to the pool. Once all the tasks have been completed the worker
     processes will exit. One must call close() or terminate() before using join()."""
     pool = CONTEXT.Pool(2)
@@ -117,7 +117,7 @@ def test_close_join_terminate() -> None:
     assert result.get() == [0, 2, 4]
 
 
-def test_leaving_the_block_terminates() -> None:
+def test_the_end_of_a_with_block_terminates_a_pool() -> None:
     """Pool objects now support the context management protocol: __exit__() calls terminate()."""
     with CONTEXT.Pool(1) as pool:
         assert pool.apply(double, (1,)) == 2
@@ -125,7 +125,7 @@ def test_leaving_the_block_terminates() -> None:
         pool.apply(double, (1,))
 
 
-def test_async_results() -> None:
+def test_an_async_result_has_a_state_and_a_timeout() -> None:
     """Return the result when it arrives. If timeout is not None and the result does not arrive within timeout seconds
     then multiprocessing.TimeoutError is raised. If the remote call raised an exception then that exception will be
     reraised by get(). successful(): will raise ValueError if the result is not ready."""
@@ -144,7 +144,7 @@ def test_async_results() -> None:
         assert not failed.successful()
 
 
-def test_thread_pools_are_the_standard_librarys() -> None:
+def test_a_thread_pool_is_that_of_the_standard_library() -> None:
     """ThreadPool is the same API on threads; the start method does not matter to it."""
     with mp.pool.ThreadPool(2) as pool:
         assert pool.map(threading.get_ident, []) == []
@@ -189,7 +189,7 @@ def test_a_pool_belongs_to_its_process(two: Any) -> None:
         two.apply(repr, (two,))
 
 
-def test_without_a_number_there_is_a_worker_for_each_cpu() -> None:
+def test_a_pool_has_one_worker_per_cpu_by_default() -> None:
     """processes is the number of worker processes to use. If processes is None then the number returned by
     os.process_cpu_count() is used."""
     before = set(mp.active_children())
@@ -203,7 +203,7 @@ def test_workers_live_as_long_as_the_pool() -> None:
         assert len(set(pool.map(pid, range(20), chunksize=1))) == 1
 
 
-def test_the_class_takes_a_context() -> None:
+def test_the_pool_class_accepts_a_context() -> None:
     """context can be used to specify the context used for starting the worker processes."""
     with mp.pool.Pool(1, context=CONTEXT) as pool:
         assert pool.apply(start_method_of_this) == "dragon"
@@ -245,7 +245,7 @@ def test_the_error_of_a_map_is_raised(two: Any) -> None:
         next(results)
 
 
-def test_results_come_before_all_elements_are_there(two: Any) -> None:
+def test_imap_yields_results_before_its_iterable_ends(two: Any) -> None:
     """A lazier version of map()."""
     go = threading.Event()
     results = two.imap(square, elements_until(go))
@@ -261,7 +261,7 @@ def elements_until(go: threading.Event) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("method", ["imap", "imap_unordered"])
-def test_a_lazy_map_has_chunks(two: Any, method: str) -> None:
+def test_imap_accepts_a_chunk_size(two: Any, method: str) -> None:
     """The chunksize argument is the same as the one used by the map() method."""
     assert sorted(getattr(two, method)(double, range(10), 4)) == [2 * x for x in range(10)]
 
@@ -272,7 +272,7 @@ def test_results_of_one_worker_are_in_order() -> None:
         assert list(pool.imap_unordered(double, range(50))) == [2 * x for x in range(50)]
 
 
-def test_terminate_leaves_work_undone(tmp_path: Path) -> None:
+def test_terminate_ends_a_pool_without_completing_its_tasks(tmp_path: Path) -> None:
     """Stops the worker processes immediately without completing outstanding work."""
     pool = CONTEXT.Pool(1)
     pool.apply_async(time.sleep, (60,))
@@ -283,7 +283,7 @@ def test_terminate_leaves_work_undone(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")
-def test_a_pool_that_is_forgotten_is_terminated() -> None:
+def test_a_pool_is_terminated_when_it_is_garbage_collected() -> None:
     """When the pool object is garbage collected terminate() will be called immediately."""
     before = set(mp.active_children())
     pool = CONTEXT.Pool(1)
@@ -295,7 +295,7 @@ def test_a_pool_that_is_forgotten_is_terminated() -> None:
     assert not worker.is_alive()
 
 
-def test_entering_gives_the_pool() -> None:
+def test_a_with_block_returns_the_pool() -> None:
     """__enter__() returns the pool object, and __exit__() calls terminate()."""
     pool = CONTEXT.Pool(1)
     with pool as entered:
@@ -303,7 +303,7 @@ def test_entering_gives_the_pool() -> None:
     pool.join()
 
 
-def test_a_result_is_waited_for_until_a_limit(two: Any) -> None:
+def test_wait_for_a_result_ends_at_its_timeout(two: Any) -> None:
     """Wait until the result is available or until timeout seconds pass. ready(): return whether the call has
     completed."""
     result = two.apply_async(time.sleep, (0.2,))

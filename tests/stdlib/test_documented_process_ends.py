@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of the end of processes.
+"""Guarantees of the standard library's documentation for the end of processes.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -34,7 +34,7 @@ def test_the_sentinel_becomes_ready_at_the_end() -> None:
         process.join(LONG)
 
 
-def test_terminate_and_kill() -> None:
+def test_terminate_and_kill_send_their_signals() -> None:
     """On POSIX this is done using the SIGTERM signal. Same as terminate() but using the SIGKILL signal on POSIX."""
     first, second = start(sleep), start(sleep)
     first.terminate()
@@ -58,7 +58,7 @@ def parent_of_a_sleeper(box: Any) -> None:
     sleep()
 
 
-def test_close() -> None:
+def test_a_closed_process_object_cannot_be_used() -> None:
     """Close the Process object, releasing all resources associated with it. ValueError is raised if the underlying
     process is still running. Once close() returns successfully, most other methods and attributes of the Process
     object will raise ValueError."""
@@ -77,7 +77,7 @@ def test_close() -> None:
 
 
 @pytest.mark.parametrize("daemon", [True, False])
-def test_the_daemon_flag_is_given_and_passed_on(daemon: bool) -> None:
+def test_the_daemon_flag_is_an_argument_and_is_inherited(daemon: bool) -> None:
     """If provided, the keyword-only daemon argument sets the process daemon flag to True or False. If None (the
     default), this flag will be inherited from the creating process."""
     box = CONTEXT.Queue()
@@ -112,7 +112,7 @@ def tell_and_sleep(box: Any, connection: Any) -> None:
     sleep()
 
 
-def test_others_are_joined() -> None:
+def test_processes_that_are_not_daemons_are_joined_at_exit() -> None:
     """Remember also that non-daemonic processes will be joined automatically."""
     box = CONTEXT.Queue()
     assert ended(start(leave_a_child, box)) == 0
@@ -146,7 +146,7 @@ def join_itself(box: Any) -> None:
         box.put(type(error).__name__)
 
 
-def test_select_waits_for_a_sentinel() -> None:
+def test_select_can_wait_for_a_sentinel() -> None:
     """On POSIX, this is a file descriptor usable with primitives from the select module."""
     process = start(sleep)
     assert select.select([process.sentinel], [], [], 0)[0] == []
@@ -186,7 +186,7 @@ def test_finally_clauses_are_executed_when_interrupted() -> None:
     assert ended(process) == 1
 
 
-def test_the_text_of_a_process_tells_its_state() -> None:
+def test_the_text_of_a_process_shows_its_state() -> None:
     """print(p, p.is_alive()): <Process ... initial> False, <Process ... started> True, and after terminate()
     <Process ... stopped exitcode=-SIGTERM> False."""
     process = CONTEXT.Process(target=sleep)
@@ -198,14 +198,14 @@ def test_the_text_of_a_process_tells_its_state() -> None:
     assert repr(process).endswith(" stopped exitcode=-SIGTERM>")
 
 
-def test_a_key_is_bytes() -> None:
+def test_an_authentication_key_is_bytes() -> None:
     """The process's authentication key (a byte string)."""
     process = CONTEXT.Process()
     with pytest.raises(TypeError):
         process.authkey = "text"
 
 
-def test_finding_a_process_ended_joins_it() -> None:
+def test_is_alive_joins_an_ended_process() -> None:
     """Calling a finished process's Process.is_alive will join the process. (It is no zombie any more.)"""
     process = start(sleep, 0)
     assert mp.connection.wait([process.sentinel], LONG)
@@ -218,7 +218,7 @@ def test_finding_a_process_ended_joins_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [mp.BufferTooShort, mp.AuthenticationError, mp.TimeoutError])
-def test_all_exceptions_have_one_base(kind: type[Exception]) -> None:
+def test_all_exceptions_have_a_common_base_class(kind: type[Exception]) -> None:
     """ProcessError: the base class of all multiprocessing exceptions. (Contexts have them too.)"""
     assert issubclass(kind, CONTEXT.ProcessError)
     assert getattr(CONTEXT, kind.__name__) is kind

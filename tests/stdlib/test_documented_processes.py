@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of processes.
+"""Guarantees of the standard library's documentation for processes.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -44,7 +44,7 @@ def tell_ids(box: Any) -> None:
     box.put((os.getpid(), threading.main_thread().native_id, threading.get_native_id(), threading.get_ident()))
 
 
-def test_the_main_thread_of_a_process_is_its_own() -> None:
+def test_the_main_thread_of_a_process_has_the_process_id() -> None:
     """threading: the native integral thread ID of this thread. (Of a main thread on Linux it is the process id.)"""
     box = CONTEXT.Queue()
     process = start(tell_ids, box)
@@ -72,7 +72,7 @@ class Overridden(CONTEXT.Process):  # type: ignore[misc, name-defined]
         self.box.put("overridden")
 
 
-def test_run_may_be_called_here() -> None:
+def test_run_calls_the_target_in_the_calling_process() -> None:
     """The standard run() method invokes the callable object passed to the object's constructor as the target argument,
     if any, with sequential and keyword arguments taken from the args and kwargs arguments."""
     called: list[Any] = []
@@ -80,7 +80,7 @@ def test_run_may_be_called_here() -> None:
     assert called == [1]
 
 
-def test_a_process_is_started_once() -> None:
+def test_a_process_can_be_started_only_once() -> None:
     """This must be called at most once per process object."""
     process = start(sleep, 0)
     with pytest.raises(AssertionError):
@@ -88,7 +88,7 @@ def test_a_process_is_started_once() -> None:
     assert ended(process) == 0
 
 
-def test_join_returns_none_and_may_be_called_again() -> None:
+def test_join_returns_none_and_can_be_called_repeatedly() -> None:
     """Note that the method returns None if its process terminates or if the method times out. A process can be joined
     many times."""
     process = start(sleep)
@@ -105,7 +105,7 @@ def test_joining_before_the_start_is_an_error() -> None:
         CONTEXT.Process(target=sleep).join()
 
 
-def test_names() -> None:
+def test_a_process_has_a_name() -> None:
     """The name is a string used for identification purposes only. If no explicit name is provided to the constructor, a
     name of the form 'Process-N1:N2:...:Nk' is constructed."""
     assert CONTEXT.Process(name="mine").name == "mine"
@@ -115,7 +115,7 @@ def test_names() -> None:
     assert process.name == "renamed"
 
 
-def test_it_is_alive_from_start_until_its_end() -> None:
+def test_a_process_is_alive_from_its_start_until_its_end() -> None:
     """Roughly, a process object is alive from the moment the start() method returns until the child process
     terminates."""
     process = CONTEXT.Process(target=sleep)
@@ -176,7 +176,7 @@ def test_the_pid_is_none_before_the_start() -> None:
         (os.kill, (0, 0), 0),
     ],
 )
-def test_exit_codes(target: Any, args: tuple[Any, ...], code: int) -> None:
+def test_exit_codes_of_returns_exits_and_errors(target: Any, args: tuple[Any, ...], code: int) -> None:
     """If the child's run() method returned normally, the exit code will be 0. If it terminated via sys.exit() with an
     integer argument N, the exit code will be N. If the child terminated due to an exception not caught within run(),
     the exit code will be 1."""
@@ -239,7 +239,7 @@ def test_a_group_is_refused() -> None:
         CONTEXT.Process(group="group")
 
 
-def test_without_a_target_nothing_is_called() -> None:
+def test_a_process_without_a_target_ends_without_error() -> None:
     """target is the callable object to be invoked by the run() method. It defaults to None, meaning nothing is
     called."""
     process = CONTEXT.Process()
@@ -261,7 +261,7 @@ def put_both(box: Any, first: Any, *, second: Any = None) -> None:
     box.put((first, second))
 
 
-def test_by_default_no_arguments_are_passed() -> None:
+def test_no_arguments_are_passed_by_default() -> None:
     """By default, no arguments are passed to target."""
     assert ended(start(time.time)) == 0
 
@@ -278,7 +278,7 @@ def test_the_constructor_of_a_subclass_calls_that_of_the_class() -> None:
         Careless().start()
 
 
-def test_several_may_have_one_name() -> None:
+def test_several_processes_can_have_the_same_name() -> None:
     """Multiple processes may be given the same name."""
     box = CONTEXT.Queue()
     processes = [start(describe, box, name="twin") for _ in range(2)]
@@ -286,7 +286,7 @@ def test_several_may_have_one_name() -> None:
     assert [ended(process) for process in processes] == [0, 0]
 
 
-def test_the_name_of_a_childs_child_counts_both() -> None:
+def test_the_name_of_a_grandchild_has_the_numbers_of_both_generations() -> None:
     """If no explicit name is provided to the constructor, a name of the form 'Process-N1:N2:...:Nk' is constructed,
     where each Nk is the N-th child of its parent."""
     box = CONTEXT.Queue()

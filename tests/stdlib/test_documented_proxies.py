@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of proxies.
+"""Guarantees of the standard library's documentation for proxies.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -23,7 +23,7 @@ def manager() -> Iterator[Any]:
         yield manager
 
 
-def test_a_proxy_looks_like_its_referent_to_str_alone(manager: Any) -> None:
+def test_str_of_a_proxy_shows_the_referent_and_repr_the_proxy(manager: Any) -> None:
     """Notice that applying str() to a proxy will return the representation of the referent, whereas applying
     repr() will return the representation of the proxy."""
     squares = manager.list([i * i for i in range(4)])
@@ -37,7 +37,7 @@ def test_proxies_are_not_compared_by_value(manager: Any) -> None:
     assert manager.list([1, 2])[:] == [1, 2]
 
 
-def test_a_method_is_called_by_name_and_the_referent_copied(manager: Any) -> None:
+def test_callmethod_calls_a_method_and_getvalue_copies_the_referent(manager: Any) -> None:
     """_callmethod(methodname[, args[, kwds]]): call and return the result of a method of the proxy's referent. An
     exception is reraised by it. _getvalue(): return a copy of the referent."""
     numbers = manager.list(range(5))
@@ -53,7 +53,7 @@ def append(numbers: Any, nested: Any) -> None:
     nested[0].append("from a process")
 
 
-def test_proxies_are_handed_to_processes_and_contain_each_other(manager: Any) -> None:
+def test_proxies_can_be_sent_to_processes_and_contain_each_other(manager: Any) -> None:
     """An important feature of proxy objects is that they are picklable so they can be passed between processes. As
     such, a referent can contain proxy objects. This permits nesting of these managed lists, dicts, and other proxy
     objects."""
@@ -104,7 +104,7 @@ def test_proxies_nest_and_changes_of_mutable_values_are_not_seen() -> None:
 
 
 class Numbers:
-    """Something that a manager of the tests shares."""
+    """A class of objects that a manager of the tests shares."""
 
     def __init__(self, box: Any = None) -> None:
         self.numbers = [1, 2, 3]
@@ -176,7 +176,7 @@ def test_a_method_may_return_a_proxy(own: Any) -> None:
     assert type(numbers.last()) is int
 
 
-def test_a_class_of_proxies_tells_what_is_exposed(own: Any) -> None:
+def test_a_proxy_class_defines_the_exposed_methods(own: Any) -> None:
     """If exposed is None then proxytype._exposed_ is used instead if it exists. If method_to_typeid is None then
     proxytype._method_to_typeid_ is used instead if it exists."""
     limited = own.Limited()
@@ -186,7 +186,7 @@ def test_a_class_of_proxies_tells_what_is_exposed(own: Any) -> None:
         limited._callmethod("last")
 
 
-def test_there_may_be_no_method_to_create_a_type(own: Any) -> None:
+def test_a_registered_type_without_create_method_has_no_method(own: Any) -> None:
     """create_method determines whether a method should be created with name typeid which can be used to tell the server
     process to create a new shared object and return a proxy for it. By default it is True."""
     assert hasattr(own, "Numbers")
@@ -212,7 +212,7 @@ def test_a_result_that_cannot_be_sent_is_a_remote_error(own: Any) -> None:
     assert numbers.last() == 3
 
 
-def test_the_copy_of_what_cannot_be_pickled_is_an_error(own: Any) -> None:
+def test_a_copy_of_an_unpicklable_referent_is_an_error(own: Any) -> None:
     """Return a copy of the referent. If the referent is unpicklable then this will raise an exception."""
     with pytest.raises(RemoteError, match="generator"):
         own.Numbers().below(3)._getvalue()
@@ -250,7 +250,7 @@ def test_several_proxies_have_one_referent(manager: Any) -> None:
     assert numbers[:] == [1, 2]
 
 
-def test_a_proxy_is_used_as_its_referent(manager: Any) -> None:
+def test_a_proxy_of_a_list_supports_indexes_slices_and_len(manager: Any) -> None:
     """In this way, a proxy can be used just like its referent can: l[4], l[2:5]."""
     squares = manager.list([i * i for i in range(10)])
     assert (squares[4], squares[2:5], len(squares)) == (16, [4, 9, 16], 10)
@@ -266,7 +266,7 @@ def test_proxies_of_dictionaries_and_lists_are_nested(manager: Any) -> None:
     assert (str(outer[0]), str(outer[1])) == ("{'a': 1, 'b': 2}", "{'c': 3, 'z': 26}")
 
 
-def test_an_item_that_is_assigned_again_is_changed(manager: Any) -> None:
+def test_a_change_of_an_item_is_visible_after_a_new_assignment(manager: Any) -> None:
     """However, storing a value in a container proxy (which triggers a __setitem__ on the proxy object) does propagate
     through the manager and so to effectively modify such an item, one could re-assign the modified value."""
     items = manager.list([{}])
@@ -277,7 +277,7 @@ def test_an_item_that_is_assigned_again_is_changed(manager: Any) -> None:
     assert items[0] == {"a": 1}
 
 
-def test_several_processes_use_one_proxy(manager: Any) -> None:
+def test_several_processes_can_use_one_proxy(manager: Any) -> None:
     """(There is never a problem with different processes using the same proxy.)"""
     numbers = manager.list()
     processes = [CONTEXT.Process(target=append_many, args=(numbers,)) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of queues.
+"""Guarantees of the standard library's documentation for queues.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -22,7 +22,7 @@ def put(box: Any, *values: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
-def test_queues_time_out_as_documented(kind: str) -> None:
+def test_put_and_get_raise_full_and_empty_at_their_timeout(kind: str) -> None:
     """If timeout is a positive number, it blocks at most timeout seconds and raises the queue.Full exception if no free
     slot was available within that time. Otherwise (block is False), put an item on the queue if a free slot is
     immediately available, else raise the queue.Full exception."""
@@ -40,7 +40,7 @@ def test_queues_time_out_as_documented(kind: str) -> None:
     assert (box.qsize(), box.full(), box.empty(), box.get()) == (1, True, False, "item")
 
 
-def test_closed_queues_take_and_give_nothing() -> None:
+def test_put_and_get_on_a_closed_queue_are_errors() -> None:
     """If the queue is closed, ValueError is raised."""
     box = CONTEXT.Queue()
     box.close()
@@ -50,14 +50,14 @@ def test_closed_queues_take_and_give_nothing() -> None:
             call()
 
 
-def test_order_of_one_process() -> None:
+def test_messages_of_one_process_arrive_in_order() -> None:
     """If a process puts several objects they come in that order (queues are first-in first-out)."""
     box = CONTEXT.Queue()
     ended(start(put, box, *range(100)))
     assert [box.get(timeout=LONG) for _ in range(100)] == list(range(100))
 
 
-def test_joinable_queues() -> None:
+def test_a_joinable_queue_counts_unfinished_tasks() -> None:
     """Blocks until all items in the queue have been gotten and processed. Raises a ValueError if called more times than
     there were items placed in the queue."""
     box = CONTEXT.JoinableQueue()
@@ -76,7 +76,7 @@ def process_all(box: Any, count: int) -> None:
         box.task_done()
 
 
-def test_simple_queues() -> None:
+def test_a_simple_queue_has_put_get_empty_and_close() -> None:
     """It is a simplified Queue type, very close to a locked Pipe: empty(), get(), put(), close()."""
     box = CONTEXT.SimpleQueue()
     assert box.empty()
@@ -110,7 +110,7 @@ def test_a_get_with_a_timeout_raises_empty() -> None:
     assert 0.1 <= time.monotonic() - begun < LONG
 
 
-def test_sizes_of_a_queue() -> None:
+def test_qsize_empty_and_full_report_the_size() -> None:
     """Return the approximate size of the queue. Return True if the queue is empty, False otherwise. Return True if
     the queue is full, False otherwise."""
     box = CONTEXT.Queue(2)
@@ -243,13 +243,13 @@ def test_the_thread_is_joined_once_the_queue_is_closed() -> None:
 
 
 def box_of_the_same(box: Any) -> Any:
-    """Another object for the same queue."""
+    """Return another object for the same queue."""
     there, here = CONTEXT.Pipe()
     there.send(box)
     return here.recv()
 
 
-def test_a_process_may_leave_without_its_thread() -> None:
+def test_a_process_can_end_after_cancel_join_thread() -> None:
     """The process can call cancel_join_thread() to make join_thread() do nothing. In particular, this prevents the
     background thread from being joined automatically when the process exits."""
     assert ended(start(put_and_cancel, CONTEXT.Queue())) == 0
@@ -262,7 +262,7 @@ def put_and_cancel(box: Any) -> None:
     box.join_thread()
 
 
-def test_a_joinable_queue_without_tasks_is_joined_at_once() -> None:
+def test_join_of_a_joinable_queue_without_tasks_returns_immediately() -> None:
     """Block until all items in the queue have been gotten and processed."""
     box = CONTEXT.JoinableQueue()
     box.join()
@@ -284,7 +284,7 @@ def hand_back(box: Any, back: Any) -> None:
     back.put(box.get())
 
 
-def test_a_closed_simple_queue_is_not_used_any_more() -> None:
+def test_a_closed_simple_queue_cannot_be_used() -> None:
     """A queue must not be used anymore after it is closed. For example, get(), put() and empty() methods must no longer
     be called."""
     box = CONTEXT.SimpleQueue()

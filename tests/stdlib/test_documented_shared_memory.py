@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of shared memory.
+"""Guarantees of the standard library's documentation for shared memory.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.shared_memory.html.
 """
@@ -47,7 +47,7 @@ def test_shared_memory_has_a_name_and_a_size() -> None:
         SharedMemory(memory.name)
 
 
-def test_shareable_lists() -> None:
+def test_a_shareable_list_is_shared_by_its_name() -> None:
     """Provides a mutable list-like object where all values stored within are stored in a shared memory block. They
     cannot change their overall length and do not support slicing."""
     items = ShareableList(["howdy", b"HoWdY", -273.154, 100, None, True, 42])
@@ -63,7 +63,7 @@ def test_shareable_lists() -> None:
         items.shm.unlink()
 
 
-def test_shared_memory_managers() -> None:
+def test_a_shared_memory_manager_releases_its_blocks_at_shutdown() -> None:
     """Once a SharedMemoryManager's shutdown() has been called, all blocks that it made are released."""
     with SharedMemoryManager(ctx=CONTEXT) as manager:
         name = manager.SharedMemory(20).name
@@ -86,7 +86,7 @@ def test_a_process_writes_into_memory_by_its_name(block: SharedMemory) -> None:
     assert bytes(block.buf[:5]) == b"howdy"
 
 
-def test_a_process_is_given_memory(block: SharedMemory) -> None:
+def test_a_process_accesses_memory_that_it_receives(block: SharedMemory) -> None:
     """This style of shared memory permits distinct processes to potentially read and write to a common (or shared)
     region of volatile memory. (The object can be an argument.)"""
     assert ended(start(write_into, block, b"howdy")) == 0
@@ -98,7 +98,7 @@ def write_into(memory: SharedMemory, data: bytes) -> None:
     memory.close()
 
 
-def test_memory_outlives_the_process_that_made_it() -> None:
+def test_memory_remains_after_the_end_of_its_creator() -> None:
     """As a resource for sharing data across processes, shared memory blocks may outlive the original process that
     created them."""
     box = CONTEXT.Queue()
@@ -129,7 +129,7 @@ def test_each_block_has_a_name_of_its_own(block: SharedMemory) -> None:
             setattr(block, name, 1)
 
 
-def test_the_size_is_ignored_by_who_attaches(block: SharedMemory) -> None:
+def test_the_size_is_ignored_when_attaching(block: SharedMemory) -> None:
     """When attaching to an existing shared memory block, the size parameter is ignored. buf: a memoryview of contents
     of the shared memory block."""
     other = SharedMemory(block.name, size=10**6)
@@ -138,7 +138,7 @@ def test_the_size_is_ignored_by_who_attaches(block: SharedMemory) -> None:
     other.close()
 
 
-def test_closed_memory_is_still_there(block: SharedMemory) -> None:
+def test_memory_remains_after_close(block: SharedMemory) -> None:
     """Note that calling close() does not cause the shared memory block itself to be destroyed."""
     other = SharedMemory(block.name)
     other.buf[0] = 7
@@ -160,7 +160,7 @@ def test_memory_is_unlinked_and_closed_in_either_order() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="the argument `track` is there from Python 3.13 on")
-def test_memory_that_is_not_tracked_is_left_to_its_owner(block: SharedMemory) -> None:
+def test_untracked_memory_remains_after_the_end_of_a_process(block: SharedMemory) -> None:
     """track, when True, registers the shared memory block with a resource tracker process. It should be set to False
     when there is already another process in place that does the bookkeeping."""
     assert ended(start(attach_untracked, block.name)) == 0
@@ -263,14 +263,14 @@ def items() -> Iterator[Any]:
         items.shm.unlink()
 
 
-def test_the_types_of_a_list(items: Any) -> None:
+def test_a_shareable_list_accepts_only_built_in_types(items: Any) -> None:
     """This constrains storable values to only the int, float, bool, str, bytes, and None built-in data types."""
     assert [type(item) for item in items] == [str, bytes, float, int, type(None), bool, int]
     with pytest.raises((KeyError, TypeError, ValueError)):
         items[0] = [1]
 
 
-def test_a_list_keeps_its_length(items: Any) -> None:
+def test_the_length_of_a_shareable_list_is_fixed(items: Any) -> None:
     """These lists can not change their overall length (i.e. no append(), insert(), etc.) and do not support the dynamic
     creation of new ShareableList instances via slicing."""
     assert not hasattr(items, "append")
@@ -290,7 +290,7 @@ def test_the_type_of_an_item_may_change(items: Any) -> None:
     assert items[2] == "dry ice"
 
 
-def test_items_are_counted_and_found(items: Any) -> None:
+def test_count_and_index_of_a_shareable_list(items: Any) -> None:
     """Return the number of occurrences of value. Return first index position of value. Raise ValueError if value is not
     present."""
     assert (items.count(b"HoWdY"), items.count(b"howdy"), items.index(42)) == (1, 0, 6)
@@ -298,7 +298,7 @@ def test_items_are_counted_and_found(items: Any) -> None:
         items.index("absent")
 
 
-def test_a_list_tells_its_memory_and_format(items: Any) -> None:
+def test_a_shareable_list_has_the_attributes_shm_and_format(items: Any) -> None:
     """format: read-only attribute containing the struct packing format used by all currently stored values. shm: the
     SharedMemory instance where the values are stored."""
     assert items.format.startswith("8s8sdq")

@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of the objects of managers.
+"""Guarantees of the standard library's documentation for the objects of managers.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -27,7 +27,7 @@ def started(target: Any, *args: Any) -> Any:
     return process
 
 
-def test_every_object_of_a_manager() -> None:
+def test_a_manager_creates_the_documented_types() -> None:
     """A manager returned by Manager() will support types list, dict, Namespace, Lock, RLock, Semaphore,
     BoundedSemaphore, Condition, Event, Barrier, Queue, Value and Array."""
     with CONTEXT.Manager() as manager:
@@ -111,7 +111,7 @@ def notify(condition: Any, names: Any) -> None:
         condition.notify_all()
 
 
-def test_an_event_and_a_barrier_of_a_manager(manager: Any) -> None:
+def test_a_manager_shares_an_event_and_a_barrier(manager: Any) -> None:
     """Create a shared threading.Event object and return a proxy for it. Create a shared threading.Barrier object and
     return a proxy for it."""
     event, barrier = manager.Event(), manager.Barrier(2)
@@ -152,7 +152,7 @@ def set_both(value: Any, numbers: Any) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="managers have sets from Python 3.14 on")
-def test_a_set_of_a_manager(manager: Any) -> None:
+def test_a_manager_shares_a_set(manager: Any) -> None:
     """set(), set(sequence), set(mapping): create a shared set object and return a proxy for it."""
     numbers = manager.set([1, 2])
     started(numbers.add, 3).join(LONG)

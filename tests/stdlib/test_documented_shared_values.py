@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of shared ctypes.
+"""Guarantees of the standard library's documentation for shared ctypes.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -45,7 +45,7 @@ class Point(ctypes.Structure):
     _fields_ = (("x", ctypes.c_double), ("y", ctypes.c_double))
 
 
-def test_structures_are_shared() -> None:
+def test_structures_are_shared_with_a_process() -> None:
     """Structures and arrays of structures are allocated from shared memory (the example of the documentation)."""
     points = CONTEXT.Array(Point, [(1.875, -6.25), (-5.75, 2.0)])
     ended(start(square, points))
@@ -74,7 +74,7 @@ def test_a_value_is_changed_by_several_processes_under_its_lock() -> None:
     assert counter.value == 1500
 
 
-def test_a_lock_that_is_given_is_the_one() -> None:
+def test_a_given_lock_is_the_lock_of_the_value() -> None:
     """If lock is a Lock or RLock object then that will be used to synchronize access to the value."""
     lock = CONTEXT.RLock()
     value = CONTEXT.Value("d", 1.5, lock=lock)
@@ -110,7 +110,7 @@ def test_an_array_is_a_sequence() -> None:
         numbers[0] = "x"
 
 
-def test_processes_change_what_is_shared() -> None:
+def test_processes_change_shared_values_and_arrays() -> None:
     """Data can be stored in a shared memory map using Value or Array. The example prints 3.1415927 and
     [0, -1, -2, -3, -4, -5, -6, -7, -8, -9]."""
     number, numbers = CONTEXT.Value("d", 0.0), CONTEXT.Array("i", range(10))
@@ -125,7 +125,7 @@ def change(number: Any, numbers: Any) -> None:
         numbers[index] = -numbers[index]
 
 
-def test_the_lock_that_is_made_is_recursive() -> None:
+def test_the_default_lock_is_recursive() -> None:
     """If lock is True (the default) then a new recursive lock object is created to synchronize access to the value."""
     value = CONTEXT.Value("i", 0, lock=True)
     assert isinstance(value.get_lock(), mp.synchronize.RLock)
@@ -134,14 +134,14 @@ def test_the_lock_that_is_made_is_recursive() -> None:
     assert value.value == 1
 
 
-def test_an_array_without_a_lock_is_an_array() -> None:
+def test_an_array_without_a_lock_is_a_ctypes_array() -> None:
     """If lock is False then access to the returned object will not be automatically protected by a lock."""
     numbers = CONTEXT.Array("i", 3, lock=False)
     assert isinstance(numbers, ctypes.Array)
     assert not hasattr(numbers, "get_lock")
 
 
-def test_the_lock_is_given_by_name() -> None:
+def test_lock_is_a_keyword_only_argument() -> None:
     """Note that lock is a keyword-only argument."""
     with pytest.raises(TypeError):
         CONTEXT.Array("i", 3, CONTEXT.Lock())
@@ -149,7 +149,7 @@ def test_the_lock_is_given_by_name() -> None:
         CONTEXT.Value("i", 3, CONTEXT.Lock())
 
 
-def test_arguments_go_to_the_constructor() -> None:
+def test_arguments_are_passed_to_the_constructor_of_the_type() -> None:
     """typecode_or_type determines the type of the returned object: it is either a ctypes type or a one character
     typecode of the kind used by the array module. *args is passed on to the constructor for the type."""
     point = CONTEXT.Value(Point, 1, 2)
@@ -169,7 +169,7 @@ def test_arguments_go_to_the_constructor() -> None:
         ((ctypes.c_int * 3)(9, 2, 8), lambda: CONTEXT.RawArray("i", (9, 2, 8))),
     ],
 )
-def test_raw_objects_are_those_of_ctypes(plain: Any, shared: Any) -> None:
+def test_raw_objects_equal_the_objects_of_ctypes(plain: Any, shared: Any) -> None:
     """The table below compares the syntax for creating shared ctypes objects from shared memory with the normal ctypes
     syntax."""
     assert isinstance(shared(), type(plain))
@@ -188,7 +188,7 @@ def change_raw(point: Any, numbers: Any) -> None:
     numbers[1] = 1
 
 
-def test_a_wrapper_is_made_for_an_object() -> None:
+def test_synchronized_returns_a_wrapper_with_a_lock() -> None:
     """Return a process-safe wrapper object for a ctypes object which uses lock to synchronize access. A synchronized
     wrapper will have two methods in addition to those of the object it wraps: get_obj() returns the wrapped object and
     get_lock() returns the lock object used for synchronization."""
@@ -219,7 +219,7 @@ def square_one(point: Any) -> None:
     point.y **= 2
 
 
-def test_a_wrapper_is_entered_and_left() -> None:
+def test_a_wrapper_is_a_context_manager() -> None:
     """Synchronized objects support the context manager protocol."""
     value = CONTEXT.Value("i", 0)
     with value:
@@ -231,7 +231,7 @@ def try_lock(value: Any) -> None:
     raise SystemExit(not value.get_lock().acquire(False))
 
 
-def test_the_module_makes_what_processes_change(site: Site) -> None:
+def test_objects_of_sharedctypes_are_changed_by_processes(site: Site) -> None:
     """Below is an example where a number of ctypes objects are modified by a child process (with Value and Array of
     multiprocessing.sharedctypes, once the start method is chosen)."""
     result = site.python("""

@@ -14,7 +14,7 @@ from conftest import Site
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("nodes", [(), ("--nodes", "2")], ids=["python", "two-nodes"])
-def test_every_applicable_test_passes(site: Site, nodes: tuple[str, ...]) -> None:
+def test_every_applicable_test_of_cpython_passes(site: Site, nodes: tuple[str, ...]) -> None:
     pytest.importorskip("test._test_multiprocessing", reason="this Python has no tests of its own installed")
     command = [sys.executable, Path(__file__).with_name("run.py"), *nodes, "--limit", "180"]
     done = site.run(*command, timeout=840)
