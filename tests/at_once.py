@@ -1,4 +1,4 @@
-"""Several tests at a time: each worker has a network and a runtime folder of its own.
+"""Run several tests at a time: each worker has its own network and its own runtime folder.
 
 Runs of one worker are then not seen by tests of another that list or end all runs of the user, and the ports of one are
 free for the others.
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def take_own_network() -> None:
-    """Move this process to a network of its own that has the machine's addresses and no way out. Raises OSError."""
+    """Move this process to its own network, which has the addresses of the machine and no route out. Raises OSError."""
     told = subprocess.run(["ip", "-json", "-4", "addr", "show", "scope", "global"], capture_output=True, check=True)
     addresses = [f"{a['local']}/{a['prefixlen']}" for device in json.loads(told.stdout) for a in device["addr_info"]]
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK):

@@ -1,4 +1,4 @@
-"""Shared fixtures: run programs in processes of their own, and check what they leave behind."""
+"""Shared fixtures: run programs in separate processes, and check that nothing remains of them."""
 
 from __future__ import annotations
 

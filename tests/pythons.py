@@ -1,7 +1,7 @@
-"""What depends on the interpreter, run with one: python tests/pythons.py INTERPRETER [PART ...]
+"""Run the tests that depend on the interpreter: python tests/pythons.py INTERPRETER [PART ...]
 
-Gives it a virtual environment with the package and what these tests need, which is neither PyTorch nor Ray, and shows
-of each part the last line that pytest, or the part itself, prints. docs/pythons.md has the results.
+Makes a virtual environment with the package and the requirements of these tests, without PyTorch and Ray, and shows the
+last line that pytest, or the part itself, prints for each part. docs/pythons.md has the results.
 """
 
 from __future__ import annotations

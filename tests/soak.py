@@ -1,12 +1,13 @@
-"""Make and drop processes, pools, queues, groups and dictionaries for long, and see what those processes take that live
+"""Make and drop processes, pools, queues, groups and dictionaries for a long time, and measure the processes that live
 as long as the run: memory, descriptors and threads of agents, zygotes, the front end and the program itself.
 
     python tests/soak.py --minutes 10 --nodes 3
 
-A round makes some of everything, on every node, and drops it. Between two rounds all is measured. Printed is what each
-took in the first and in the last third of the rounds after a tenth of them, in which caches fill. It fails where
-something grew by more than a megabyte, two descriptors or one thread. In a run of several nodes 10 kB for each round
-are allowed besides: a round has 14 processes, and an agent remembers 16,384 that have ended, 0.7 kB each.
+A round makes objects of every kind, on every node, and drops them. All processes are measured between two rounds. The
+program prints the medians of the first and of the last third of the rounds, without the first tenth, in which caches
+fill. It fails if a process grew by more than a megabyte, two descriptors or one thread. In a run of several nodes 10 kB
+for each round are allowed in addition: a round has 14 processes, and an agent remembers 16,384 that have ended, 0.7 kB
+each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Imports go down the floors of docs/architecture.md, not up, level or in circles; no test modules share a name."""
+"""Imports follow the floors of docs/architecture.md, without cycles; no two test modules have the same name."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ HANDS_ON = {"dragon/infrastructure/connection.py", "dragon/infrastructure/parame
 
 
 def imports(path: Path, package: str) -> set[str]:
-    """The rooms of its package that a module imports anywhere, but for the sake of its annotations."""
+    """Return the parts of its package that a module imports anywhere, except for its annotations."""
     found = set()
     depth = package.count(".") + 1
     tree = ast.parse(path.read_text())
@@ -111,7 +111,7 @@ MODULES = sorted(path for package in FLOORS for path in (SOURCE / package).rglob
 
 
 def imports_up(path: Path) -> set[str]:
-    """The rooms that a module imports and that are not below its own."""
+    """Return the parts of its package that a module imports and that are not on a floor below its own."""
     package, *rooms = path.relative_to(SOURCE).with_suffix("").parts
     if str(path.relative_to(SOURCE)) in HANDS_ON or rooms[0] in ("__init__", "__main__"):
         return set()
@@ -120,14 +120,14 @@ def imports_up(path: Path) -> set[str]:
     return {name for name in others if floors[name] >= floors[rooms[0]]}
 
 
-def test_imports_go_down() -> None:
-    """Rooms of one floor do not import each other either."""
+def test_modules_import_only_packages_of_lower_floors() -> None:
+    """Packages of the same floor do not import each other."""
     assert len(MODULES) > 500
     assert {str(path.relative_to(SOURCE)): up for path in MODULES if (up := imports_up(path))} == {}
 
 
 @pytest.mark.parametrize("wing", WINGS)
-def test_wings_of_the_agent_import_lower_ones_only(wing: str) -> None:
+def test_wings_of_the_agent_import_only_lower_wings(wing: str) -> None:
     room = SOURCE / "dragon" / "agent" / wing
     for path in room.rglob("*.py") if room.is_dir() else [room.with_suffix(".py")]:
         for other in imports(path, "dragon.agent") - {wing}:
@@ -139,7 +139,7 @@ def name_of(path: Path) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """The modules that a module imports, whenever and for whatever; not those whose names a package hands on."""
+    """Return all modules that a module imports, except those whose names a package re-exports."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -152,13 +152,13 @@ def imported(path: Path) -> set[str]:
 NAMES = {name_of(path) for path in MODULES}
 
 
-def test_no_modules_import_each_other() -> None:
+def test_imports_have_no_cycle() -> None:
     order = TopologicalSorter({name_of(path): imported(path) for path in MODULES})
     order.prepare()  # raises CycleError, which names a circle
 
 
-def test_torchloader_imports_what_is_public_alone() -> None:
-    """As any package on top of dragon should: the guide names the modules."""
+def test_torchloader_imports_only_public_names() -> None:
+    """The guide lists the public modules, for every package on top of dragon."""
     public = {
         "dragon",
         *re.findall(r"`(dragon[\w.]*)`", GUIDE.read_text().partition("| names |")[2].partition("\n\n")[0]),
@@ -174,6 +174,6 @@ def test_torchloader_imports_what_is_public_alone() -> None:
                 assert {alias.name for alias in node.names} <= set(dragon.__all__)
 
 
-def test_no_two_test_modules_have_one_name() -> None:
+def test_no_two_test_modules_have_the_same_name() -> None:
     names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []

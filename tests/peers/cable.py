@@ -1,4 +1,4 @@
-"""A long cable between a host and its switch: it delays every frame, in both directions.
+"""A simulated cable between a host and its switch, which delays every frame in both directions.
 
     cable.py DEVICE BRIDGE SECONDS
 

@@ -1,4 +1,4 @@
-"""Hosts on this machine, isolated from each other as far as its kernel can.
+"""Hosts on this machine, isolated from each other as far as its kernel permits.
 
 Each has a name, an address, processes and a `/run` of its own, and a cable to a switch. The desk, where users sit, is a
 network of its own too, and contains the switch. All of it is kept by processes that read from this one: it vanishes
@@ -55,8 +55,8 @@ def permitted() -> None:
 
 
 class Lan:
-    """Hosts that know each other by their names, and as NAME.`domain` if a domain is given. If `memory` is given (such
-    as "256m"), each has that much shared memory of its own; otherwise they share this machine's.
+    """Hosts that resolve the names of each other, also as NAME.`domain` if a domain is given. If `memory` is given
+    (such as "256m"), each has that much shared memory of its own; otherwise they share this machine's.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], domain: str = "", memory: str = "") -> None:

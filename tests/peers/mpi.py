@@ -1,6 +1,4 @@
-"""Real MPI libraries, each in an environment of its own, into which `make mpi` installs MPICH and Open MPI from
-PyPI.
-"""
+"""Real MPI libraries, each in its own environment, into which `make mpi` installs MPICH and Open MPI from PyPI."""
 
 from __future__ import annotations
 
