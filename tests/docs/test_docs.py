@@ -62,12 +62,12 @@ def sessions(page: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", ["first_steps.md", "install.md"])
-def test_commands_print_what_is_shown(site: Site, page: str) -> None:
+def test_the_commands_of_a_page_print_the_shown_output(site: Site, page: str) -> None:
     """Run the commands in the order of the page, in a folder with its programs; `…` matches anything."""
     follow(site, page, {})
 
 
-def test_commands_of_slurm_print_what_is_shown(site: Site, slurm: Slurm) -> None:
+def test_the_commands_of_the_slurm_tutorial_print_the_shown_output(site: Site, slurm: Slurm) -> None:
     follow(site, "tutorials/slurm.md", slurm.environment)
 
 

@@ -322,7 +322,7 @@ def test_malformed_or_too_large_frames_are_refused(frame: bytes, refusals: pytes
     st.booleans(),
 )
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-def test_a_run_starts_although_a_stranger_sends_any_data(sent: list[bytes], by_tls: bool) -> None:
+def test_a_run_starts_after_invalid_data_from_an_unauthenticated_connection(sent: list[bytes], by_tls: bool) -> None:
     async def run() -> None:
         meeting = Meeting("a")
         if by_tls:
@@ -350,7 +350,7 @@ values = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["nonce", "proof", "version", "index", "member"]), values, max_size=5))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-def test_a_run_starts_although_a_stranger_sends_any_greeting(changed: dict[str, Any]) -> None:
+def test_a_run_starts_after_an_invalid_greeting_from_an_unauthenticated_connection(changed: dict[str, Any]) -> None:
     async def run() -> None:
         meeting = Meeting("a")
         control = await meeting.call()

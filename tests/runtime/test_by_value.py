@@ -37,7 +37,7 @@ def launch(request: pytest.FixtureRequest, site: Site) -> Launch:
     return run
 
 
-def test_tasks_see_what_an_initializer_sets(launch: Launch) -> None:
+def test_tasks_see_the_global_variables_that_an_initializer_sets(launch: Launch) -> None:
     printed = launch("""
         import multiprocessing as mp
         import dragon

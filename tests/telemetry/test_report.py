@@ -145,7 +145,7 @@ def test_a_report_of_a_run_without_values_is_refused(tmp_path: Path) -> None:
         report(written(tmp_path / "run"))
 
 
-def test_the_error_about_a_run_with_only_damaged_files_says_so(tmp_path: Path) -> None:
+def test_the_error_for_a_run_with_only_damaged_files_names_the_cause(tmp_path: Path) -> None:
     recording = written(tmp_path / "run", Parcel(NOON, [row(NOON, 1)], []))
     (file,) = recording.folder.glob("*.parquet")
     file.write_bytes(file.read_bytes()[:100])

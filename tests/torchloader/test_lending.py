@@ -1,4 +1,4 @@
-"""Loading workers of programs that the scheduler did not start use cores of the same nodes."""
+"""Cores of a node shared between a run and loading workers of programs that the scheduler did not start."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def lent(cores: int, number: int) -> dict[str, Node]:
     return {"a": Node(cores, DEVICES, lent=number)}
 
 
-def test_workers_leave_the_cores_that_others_use_and_return_to_them() -> None:
+def test_workers_are_removed_from_lent_cores_and_added_when_the_cores_are_returned() -> None:
     busy, alone = running("job", 16, {"a": (0,)}), running("job", 8, {"a": (0,)})
     assert decide(busy, nodes=lent(16, 8), cause=Cause.LENT) == [Resize("job", 16, 8, "cores lent")]
     assert decide(alone, nodes=lent(16, 8), cause=Cause.LENT) == []
     assert decide(alone, nodes=lent(16, 0), cause=Cause.LENT) == [Resize("job", 8, 16, "cores lent")]
 
 
-def test_an_application_gets_its_minimum_whatever_others_use() -> None:
+def test_an_application_has_its_minimum_of_workers_on_lent_cores() -> None:
     nodes = lent(8, 7)
     assert decide(running("job", 4, {"a": (0, 1)}, minimum=3), nodes=nodes) == [Resize("job", 4, 3, "arrival")]
     assert decide(queued("new", devices=2, minimum=3), nodes=nodes) == [Launch("new", {"a": (0, 1)}, 3, "arrival")]
 
 
-def test_with_workers_anywhere_those_of_a_lent_node_move_to_another() -> None:
+def test_workers_that_may_run_anywhere_move_from_a_lent_node_to_another() -> None:
     nodes = {"a": Node(8, DEVICES, lent=6), "b": Node(8, ())}
     (resize,) = decide(running("job", 8, {"a": (0,)}), nodes=nodes, anywhere=True)
     assert resize == Resize("job", 8, 10, "arrival", {"a": {"b": 8}})
@@ -51,7 +51,7 @@ def test_with_workers_anywhere_those_of_a_lent_node_move_to_another() -> None:
     modest=st.booleans(),
     fixed=st.booleans(),
 )
-def test_running_applications_keep_their_minimum_and_use_what_is_left(
+def test_running_applications_keep_their_minimum_and_use_the_remaining_cores(
     number: int, workers: list[int], modest: bool, fixed: bool
 ) -> None:
     curve, moved = (MODEST if modest else HUNGRY), (99.0 if fixed else None)
@@ -78,7 +78,7 @@ def test_a_node_grants_the_run_its_fair_share() -> None:
     assert OthersClaim("loading_cores").settle(lambda others: str(others).encode() if others else b"none")
 
 
-def test_the_master_lends_what_its_latest_claim_was_not_granted() -> None:
+def test_the_master_lends_the_cores_that_its_latest_claim_was_not_granted() -> None:
     nodes, lender = lent(8, 0), Lender(simulated=False)
     assert dict(lender.claims(nodes, loads=False)) == {}
     assert dict(lender.claims(nodes, loads=True)) == {"a": Claim(8, 8)}

@@ -66,7 +66,7 @@ def test_an_application_waits_until_there_are_cores_for_its_minimum() -> None:
     assert decide(queued("new", devices=4, minimum=5)) == []
 
 
-def test_cores_are_taken_from_those_who_need_them_less_before_they_are_given() -> None:
+def test_a_new_job_is_started_after_the_resizes_that_release_its_cores() -> None:
     old, rich = running("old", 2, {"a": (0,)}), running("rich", 14, {"a": (1,)}, MODEST)
     assert decide(old, rich, queued("new")) == [
         Resize("rich", 14, 2, "arrival"),
