@@ -30,10 +30,11 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Model:
-    """An object: its first state; `step`, which gives whether an operation is possible in a state, and the state after
-    it; and `spare`, which says that operations may be left out of a history without making a wrong one of a good one:
-    those that change nothing, and, where given what the others have seen, those whose change nobody saw. `known` gives,
-    in place of one that nothing else overlaps, what says the same of the state after it without what came before."""
+    """An object: its first state; `step`, which returns whether an operation is possible in a state, and the state
+    after it; and `spare`, which returns whether a linearizable history remains so without an operation: one that
+    changes nothing, or one whose change no other operation has observed, given the results of the others. `known`
+    replaces an operation that overlaps no other by one that implies the same state after it without the state before
+    it."""
 
     first: Any
     step: Callable[[Any, Operation], tuple[bool, Any]]
@@ -57,7 +58,7 @@ def _register(state: Any, operation: Operation) -> tuple[bool, Any]:
 
 
 def _spare_in_register(operation: Operation, seen: set[Any]) -> bool:
-    """`seen` is what the operations other than this one have returned."""
+    """`seen` are the results of the other operations."""
     match operation.name:
         case "get":
             return True
@@ -145,9 +146,9 @@ def _entries(operations: Sequence[Operation], at: int) -> list[int]:
 
 
 def _linked(operations: Sequence[Operation]) -> tuple[list[int], list[int]]:
-    """All calls (an operation's index) and returns (the index and their number) in the order of time, as a list that
-    things can be taken out of and put back: what follows each, and what precedes it. Its head and end is one entry
-    more."""
+    """Return all calls (an operation's index) and returns (the index plus the number of operations) in the order of
+    time, as a doubly linked list: the successor and the predecessor of each entry. One further entry is its head and
+    its end."""
     count = len(operations)
     moments = [(operation.begun, 0, index) for index, operation in enumerate(operations)]
     moments += [(one.ended, 1, count + index) for index, one in enumerate(operations) if one.ended is not None]
@@ -211,8 +212,8 @@ def _shortened(model: Model, known: list[Operation], left: list[Operation]) -> l
 
 
 def _begun_late(model: Model, operations: list[Operation]) -> tuple[list[Operation], list[Operation]]:
-    """The latest operation after which the state is known, and that cannot be followed by what comes later, with
-    that; or none, and all. Those of unknown outcome stay: they may happen later."""
+    """Return the latest operation after which the state is known and that the later operations cannot follow, and these
+    later operations; or no operation, and all. Operations of unknown outcome remain: they may happen later."""
     ordered = sorted((one for one in operations if one.ended is not None), key=lambda one: one.begun)
     unknown = [one for one in operations if one.ended is None]
     ends = list(accumulate((one.ended or 0 for one in ordered), max))
@@ -227,7 +228,7 @@ def _begun_late(model: Model, operations: list[Operation]) -> tuple[list[Operati
 
 
 def _without(model: Model, operations: list[Operation], unwanted: list[Operation]) -> list[Operation]:
-    """Leave out of the unwanted ones what may be."""
+    """Leave out those unwanted operations that may be left out."""
     left = list(operations)
     for one in unwanted:
         if one in left:

@@ -3,22 +3,22 @@ killed, stopped and disconnected, and check the results of their operations.
 
     python tests/jepsen/run.py --minutes 60 --seed 7
 
-A round is a run of its own over three hosts (network namespaces, each with an sshd; it takes root), with twelve
-clients and some faults, of which at most one takes a host for good. What clients do and which faults there are is drawn
-from the seed and the round's number; when exactly they meet is not. A seed gives a similar round, never the same one.
+A round is a separate run over three hosts (network namespaces, each with an sshd; root is required), with twelve
+clients and some faults, of which at most one removes a host permanently. The operations and the faults are drawn from
+the seed and the round's number; their timing is not. The same seed gives a similar round, not an identical one.
 
-Checked is what docs/dictionary.md and docs/queues_and_pools.md promise: registers and counters are linearizable, a set
-has what was put into it, no message of a queue is taken twice, invented, out of order or lost.
+The guarantees of docs/dictionary.md and docs/queues_and_pools.md are checked: registers and counters are linearizable,
+a set has all added elements, no message of a queue is taken twice, invented, out of order or lost.
 
-Printed are, of each round, how many operations and faults there were, and of each violation a few operations that
-cannot all have happened. The history of such a round is kept:
+The number of operations and faults is printed for each round, and for each violation a few operations that cannot all
+have happened. The history of a round with a violation is kept:
 
     python tests/jepsen/run.py --check FOLDER/7-12     # check that round's history once more
     less FOLDER/7-12/faults.json                       # what was done to the hosts, by the same clock
-    less FOLDER/7-12/stderr                            # what the run said
+    less FOLDER/7-12/stderr                            # the messages of the run
 
-With --reads default the dictionary is one whose reads look at the copy of their own node, which may be behind: what is
-behind is counted and shown, but is no violation. That shows that such things are found.
+With --reads default the reads of the dictionary use the copy on their own node, which may be stale: stale reads are
+counted and shown, but are not violations. This shows that the checker finds them.
 """
 
 from __future__ import annotations
