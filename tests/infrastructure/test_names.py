@@ -103,7 +103,7 @@ def test_every_public_name_exists_or_is_in_the_guide() -> None:
     ],
 )
 def test_the_packages_of_dragon_are_available_after_import_dragon(expression: str) -> None:
-    code = f"import dragon; assert {expression!r}.split('.')[1] in ('mpbridge', 'infrastructure') or True; {expression}"
+    code = f"import dragon; {expression}"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
