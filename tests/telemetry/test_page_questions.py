@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from served import serving
+from test_tasks import until_counted
 
 from conftest import Site
 
@@ -50,6 +51,7 @@ CHOOSE_WHILE = """async (question) => {
 def page(site: Site, browser: Any) -> Iterator[Any]:
     """The page of a run at level 5 that has done four tasks."""
     with serving(site, "told", "--dashboard", "-T", "5", site.write(PROGRAM)) as link:
+        until_counted(link, {("sleep", False): 4})
         browser.set_viewport_size({"width": 1280, "height": 5000})  # all of it is on the screen
         browser.goto(link)
         browser.locator("#timeline[data-tasks='4']").wait_for()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,8 +109,16 @@ def counted(nodes: list[dict[str, Any]]) -> dict[tuple[str, bool], int]:
     return found
 
 
-def test_the_server_returns_the_tasks_of_an_interval(link: str, wait_until: WaitUntil) -> None:
-    wait_until(lambda: counted(nodes_of(link)) == DONE)
+def until_counted(link: str, expected: dict[tuple[str, bool], int], timeout: float = 30) -> None:
+    """Wait until the server has these tasks, by name and failure."""
+    deadline = time.monotonic() + timeout
+    while counted(nodes := nodes_of(link)) != expected:
+        assert time.monotonic() < deadline, nodes
+        time.sleep(0.05)
+
+
+def test_the_server_returns_the_tasks_of_an_interval(link: str) -> None:
+    until_counted(link, DONE)
     (node,) = nodes_of(link)
     assert (node["node"], node["count"], node["known_since"], node["lost"]) == (0, 6, 0, 0)
     address, token = link.split("#")
@@ -159,9 +168,9 @@ def test_the_timeline_shows_a_task_that_still_runs(site: Site, browser: Any, tmp
                 end.touch()
 
 
-def test_each_node_returns_the_tasks_of_its_processes(site: Site, wait_until: WaitUntil) -> None:
+def test_each_node_returns_the_tasks_of_its_processes(site: Site) -> None:
     with run(site, "-T", "5", "--nodes", "2", words=("node-1",)) as link:
-        wait_until(lambda: counted(nodes_of(link)) == DONE)
+        until_counted(link, DONE)
         (there,) = [node for node in nodes_of(link) if node["node"] == 1]
         assert {"square", "divide"} <= {task[3] for task in there["tasks"]}
 
