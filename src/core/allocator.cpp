@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "layout.hpp"
+#include "system_calls.hpp"
 
 namespace dragon {
 
@@ -70,9 +71,7 @@ void Arena::make_room(uint64_t length) {
 }
 
 void Arena::take_pages(Offset start, uint64_t length) {
-    int error;
-    while ((error = posix_fallocate(fd_, static_cast<off_t>(start), static_cast<off_t>(length))) == EINTR);
-    if (!error) return;
+    if (allocate_bytes(fd_, start, length) == 0) return;
     throw OutOfMemory("asked for " + std::to_string(length) +
                       " bytes of shared memory; the system gives no more, it has left " +
                       std::to_string(memory_available()) + " bytes (" + std::to_string(committed()) +

@@ -77,7 +77,7 @@ void Arena::after_fork() {
 }
 
 Arena::Arena(uint64_t limit) : Arena(make(limit)) {
-    if (posix_fallocate(fd_, 0, round_up(kTables, kPage)) != 0)
+    if (allocate_bytes(fd_, 0, round_up(kTables, kPage)) != 0)
         throw OutOfMemory("no memory for the arena's own tables (" + std::to_string(kTables) + " bytes)");
     Header& h = header();
     h.limit = std::min(limit, region_);

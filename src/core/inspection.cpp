@@ -1,9 +1,8 @@
 // What processes wait for, as other processes see it.
-#include <fcntl.h>
-
 #include <map>
 
 #include "layout.hpp"
+#include "system_calls.hpp"
 
 namespace dragon {
 
@@ -73,7 +72,7 @@ std::vector<SpanInfo> Arena::running_tasks() const {
 
 void Arena::trace(bool on) {
     Offset spans = kTables / kPage * kPage;
-    if (on && posix_fallocate(fd_, static_cast<off_t>(spans), sizeof(Header) - spans) != 0)
+    if (on && allocate_bytes(fd_, spans, sizeof(Header) - spans) != 0)
         throw OutOfMemory("no memory for a trace (" + std::to_string(sizeof(Header) - spans) + " bytes)");
     header().tracing = on;
 }

@@ -2,6 +2,7 @@
 // for them.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -35,6 +36,14 @@ inline int anonymous_memory(const char* label) {
     int fd = static_cast<int>(syscall(SYS_memfd_create, label, kCloseOnExec));
     if (fd < 0) throw SystemFailure(errno, "memfd_create");
     return fd;
+}
+
+// Allocates bytes of a file from `start` on, however often a signal interrupts that: older kernels end the
+// call for any signal. Returns the number of the error, or 0.
+inline int allocate_bytes(int fd, uint64_t start, uint64_t length) {
+    int error;
+    while ((error = posix_fallocate(fd, static_cast<off_t>(start), static_cast<off_t>(length))) == EINTR);
+    return error;
 }
 
 }  // namespace dragon

@@ -168,6 +168,19 @@ def test_the_timeline_shows_a_task_that_still_runs(site: Site, browser: Any, tmp
                 end.touch()
 
 
+def test_a_run_at_level_5_is_traced_before_its_agent_has_started(site: Site) -> None:
+    code = """
+        from dragon import _core
+        from dragon.native.queue import Queue
+
+        queue = Queue(0)
+        print(_core.tracing())
+    """
+    for level, traced in (("5", "True"), ("4", "False")):
+        done = site.python(code, env={"DRAGON_TELEMETRY_LEVEL": level})
+        assert (done.stdout, done.stderr) == (f"{traced}\n", "")
+
+
 def test_each_node_returns_the_tasks_of_its_processes(site: Site) -> None:
     with run(site, "-T", "5", "--nodes", "2", words=("node-1",)) as link:
         until_counted(link, DONE)

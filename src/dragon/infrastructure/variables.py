@@ -65,6 +65,7 @@ DASHBOARD = "DRAGON_DASHBOARD"
 OTLP = "DRAGON_OTLP"
 
 HIGHEST_TELEMETRY_LEVEL = 5
+TRACING_LEVEL = 5  # from which tasks, waits and messages are recorded
 SHORTEST_PERIOD = 0.05  # seconds
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

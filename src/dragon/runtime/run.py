@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -175,6 +176,7 @@ def start_run(label: str = "", command: str = "") -> Run:
 def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
     """Make the arena of a run in that folder, and start its agent."""
     _core.create_arena(variables.arena_limit())
+    _trace_from_the_start()
     agent_socket, zygote_socket = bind_sockets(folder)
     owner = run_folder.this_process()
     settings = {
@@ -201,6 +203,13 @@ def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
         os.kill(pid, signal.SIGKILL)  # it would report errors about the folder, which the caller removes
         raise
     return agent
+
+
+def _trace_from_the_start() -> None:
+    """Record tasks and waits at once, if the agent will collect them: the first tasks may end before it runs."""
+    with suppress(ValueError, MemoryError):  # the agent reports both
+        if variables.telemetry_level() >= variables.TRACING_LEVEL:
+            _core.trace(True)
 
 
 def bind_sockets(folder: Path) -> tuple[socket.socket, socket.socket]:

@@ -99,7 +99,7 @@ class Telemetry:
             self._sampler = Sampler(
                 sources_of(level), self._period, lambda: see(self._services, history.size, level), self._store
             )
-        if level >= 5:
+        if level >= variables.TRACING_LEVEL:
             self._trace()
         return [level]
 

@@ -38,7 +38,8 @@ class Tracer:
         self._messages: list[Span] = []
         self._next = 0
         self._lost = 0
-        _, self._next, _ = _core.take_spans(0)
+        if not _core.tracing():  # else the run is traced since its start
+            _, self._next, _ = _core.take_spans(0)
         _core.trace(True)
         self._watch(self._on_sent, self._on_received, self._on_operated)
         self._timer = services.loop.call_later(_COLLECT_INTERVAL_S, self._collect)
