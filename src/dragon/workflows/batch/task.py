@@ -152,13 +152,30 @@ class Task:
 
 
 class Function(Task):
-    """A task that calls a function."""
+    """A task that calls a function: made by Batch.function().
+
+    Examples:
+        >>> from dragon.workflows.batch import Batch, Function
+        >>> with Batch(workers_per_node=1) as batch:
+        ...     task = batch.function(pow, 2, 10)
+        ...     isinstance(task, Function), task.get(timeout=60)
+        (True, 1024)
+    """
 
     __slots__ = ()
 
 
 class Job(Task):
-    """A task that runs programs or functions as processes of their own: one, or the ranks of a job."""
+    """A task that runs a process, or the ranks of a job: made by Batch.process() and Batch.job().
+
+    Examples:
+        >>> from dragon.native.process import ProcessTemplate
+        >>> from dragon.workflows.batch import Batch, Job
+        >>> with Batch(workers_per_node=1) as batch:
+        ...     task = batch.process(ProcessTemplate("true"))
+        ...     isinstance(task, Job), task.get(timeout=60)
+        (True, 0)
+    """
 
     __slots__ = ()
 
