@@ -78,6 +78,19 @@ def test_a_node_grants_the_run_its_fair_share() -> None:
     assert OthersClaim("loading_cores").settle(lambda others: str(others).encode() if others else b"none")
 
 
+@pytest.mark.usefixtures("own_folders")
+def test_all_cores_are_granted_while_another_program_decides() -> None:
+    share, other, found = Share("a"), OthersClaim("loading_cores"), []
+
+    def decide(others: list[bytes]) -> bytes:
+        found.append(share.claim(Claim(8, 8)))
+        return _lease(wanted=6.0, held=0.0)
+
+    assert other.settle(decide)
+    assert found == [Granted("a", Claim(8, 8), 8)]
+    assert _next(share) == Granted("a", Claim(8, 8), 4)
+
+
 def test_the_master_lends_the_cores_that_its_latest_claim_was_not_granted() -> None:
     nodes, lender = lent(8, 0), Lender(simulated=False)
     assert dict(lender.claims(nodes, loads=False)) == {}

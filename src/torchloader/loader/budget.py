@@ -98,6 +98,7 @@ class Budget:
         self._renewed = -math.inf
         self._granted = 1
         self._last = 1, 1.0, 0.0
+        self.is_settled = False  # whether a request was decided: another program may have been deciding each time
 
     @property
     def is_due(self) -> bool:
@@ -137,7 +138,7 @@ class Budget:
         try:
             if self._claim is None:
                 self._claim = self._make_claim()
-            self._claim.settle(decide)
+            self.is_settled = self._claim.settle(decide) or self.is_settled
         except (OSError, RunEndedError, ValueError) as error:
             self._is_alone = True
             _log.warning(

@@ -46,7 +46,8 @@ class Share:
             self._cores = 0
         else:
             self._budget = self._budget or Budget(self._claim.of)
-            self._cores = self._budget.ask(self._claim.cores, 1.0, 0.0)
+            granted = self._budget.ask(self._claim.cores, 1.0, 0.0)
+            self._cores = granted if self._budget.is_settled else self._claim.cores
         return Granted(self._name, self._claim, self._cores)
 
 
