@@ -36,7 +36,8 @@ def in_order(samples: list[int]) -> bool:
 
 
 def test_jobs_run_from_their_arrival_to_their_end(cluster: Cluster) -> None:
-    cluster.start(cluster.job("first", 40, 0.001, 0.01), cluster.job("second", 40, 0.001, 0.01, arrival=0.5))
+    jobs = cluster.job("first", 40, 0.001, 0.01), cluster.job("second", 40, 0.001, 0.01, arrival=0.5)
+    cluster.start(*jobs, options=("--device", "cpu", "--cores", "8", "--mode", "1"))
     assert cluster.end() == 0, cluster.err
     for name in ("first", "second"):
         assert cluster.states(name) == ["queued", "starting", "running", "finished"]

@@ -99,7 +99,7 @@ def test_the_status_is_printed_as_a_table() -> None:
         "iteration": 5, "iterations": 100, "samples_per_second": 12.34, "waiting": 0.25,
         "away": 2,
     }  # fmt: skip
-    nodes = [{"node": "vm", "cores": 8, "used": 6, "devices": 2}]
+    nodes = [{"node": "vm", "cores": 8, "used": 6, "lent": 0, "devices": 2}]
     told = lines({"time": 61.4, "policy": "even", "nodes": nodes, "applications": [application]}).splitlines()
     assert told[0] == "61 s, policy even; vm: 6 of 8 cores load"
     assert told[2].split()[:10] == ["job", "running", "5/100", "12.3", "25%", "3x2,", "2", "away", "2", "vm"]
