@@ -24,35 +24,17 @@ from dragon.workflows.batch.call import NEVER, Call, Kind, Output, Work, describ
 from dragon.workflows.batch.client import Client, OtherClient, OwnClient, wait_all
 from dragon.workflows.batch.crew import Crew
 from dragon.workflows.batch.descriptor import MakeTask
-from dragon.workflows.batch.errors import (
-    BatchError,
-    ReadAfterWriteDependencyError,
-    SubmitAfterCloseError,
-    TaskCancelledError,
-    TaskNotReadyError,
-)
+from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.logs import Logs, checked_stream, output_of, read_files
 from dragon.workflows.batch.options import Options
 from dragon.workflows.batch.outcome import Failure
 from dragon.workflows.batch.promise import Promise
 from dragon.workflows.batch.scheduler import Scheduler
-from dragon.workflows.batch.task import Function, Job, Task, task_of
+from dragon.workflows.batch.task import Task, task_of
 from dragon.workflows.batch.topology import BatchTopology
 from dragon.workflows.batch.worker import Plan
 
-__all__ = [
-    "Batch",
-    "BatchError",
-    "BatchTopology",
-    "Function",
-    "Job",
-    "MakeTask",
-    "ReadAfterWriteDependencyError",
-    "SubmitAfterCloseError",
-    "Task",
-    "TaskCancelledError",
-    "TaskNotReadyError",
-]
+__all__ = ["Batch"]
 
 _batches: weakref.WeakValueDictionary[Any, Batch] = weakref.WeakValueDictionary()
 
