@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from dragon.agent.telemetry.gpu_driver import Driver
+from dragon.agent.telemetry.gpu_driver import Driver, measured
 from dragon.agent.telemetry.gpu_source import driver_of
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.gpu_desc import AccVendor
@@ -79,23 +79,15 @@ def _metrics(vendor: str, device: int, level: int) -> Metrics:
     if level < _FROM_LEVEL:
         return []
     driver = _opened(vendor)
-    found: Metrics = []
-    reason: Exception | None = None
     try:
         handle = _handle(vendor, device)
     except driver.errors as error:
         raise RuntimeError(f"the driver does not report GPU {device}: {error}") from error
-    for metric, read in driver.readings.items():
-        try:
-            value = read(handle)
-        except driver.errors as error:  # devices differ in what they report
-            reason = error
-            continue
-        if value is not None:
-            found.append({"metric": metric, "value": float(value)})
-    if reason is not None and not found:
+    values, errors = measured(driver, handle)
+    if errors and not values:
+        reason = next(iter(errors.values()))
         raise RuntimeError(f"the driver reports no metric of GPU {device}: {reason}") from reason
-    return found
+    return [{"metric": metric, "value": float(value)} for metric, value in values.items()]
 
 
 def _gpus(vendor: str) -> Gpus:

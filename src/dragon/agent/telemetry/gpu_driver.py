@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from dragon.infrastructure.gpus import Gpus
 
-__all__ = ["Driver", "Reading", "Untold", "at", "memory_readings"]
+__all__ = ["Driver", "Reading", "Untold", "at", "measured", "memory_readings"]
 
 Device = TypeVar("Device")
 Reading = Callable[[Any], float | None]
@@ -39,6 +39,20 @@ class Driver(Protocol):
 
     def processes(self, device: Any) -> list[tuple[int, int]]:
         """Return the ids of the processes that use a device, and the bytes of its memory that each uses."""
+
+
+def measured(driver: Driver, device: Any) -> tuple[dict[str, float], dict[str, Exception]]:
+    """Return the metrics that a device reports now, and the errors of those that it does not report, by name."""
+    values, errors = {}, {}
+    for metric, read in driver.readings.items():
+        try:
+            value = read(device)
+        except driver.errors as error:
+            errors[metric] = error
+            continue
+        if value is not None:
+            values[metric] = value
+    return values, errors
 
 
 def at(devices: list[Device], number: int) -> Device:

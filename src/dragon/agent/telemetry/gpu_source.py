@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dragon.agent.telemetry.amd import AmdDriver
-from dragon.agent.telemetry.gpu_driver import Driver
+from dragon.agent.telemetry.gpu_driver import Driver, measured
 from dragon.agent.telemetry.intel import IntelDriver
 from dragon.agent.telemetry.nvidia import NvidiaDriver
 from dragon.agent.telemetry.seen import Seen
@@ -75,14 +75,10 @@ class GpuSource:
         if self._devices is None:
             self._devices = self._open()  # here, because a driver may be slow
         for number, device in self._devices.items():
-            for metric, read in self._driver.readings.items():
-                try:
-                    value = read(device)
-                except self._driver.errors as error:
-                    self._failures[number, str(error)].append(metric)
-                    continue
-                if value is not None:
-                    samples.append(Sample(metric, value, tags_of(gpu=number)))
+            values, errors = measured(self._driver, device)
+            samples += [Sample(metric, value, tags_of(gpu=number)) for metric, value in values.items()]
+            for metric, error in errors.items():
+                self._failures[number, str(error)].append(metric)
             if self._with_processes:
                 samples += self._processes(number, device, seen)
         self._tell_failures()
