@@ -229,7 +229,7 @@ class Scheduler:
         worth = Worth(self._objective, demands, before, costs, self._until(demands, before))
         wanted = worth.without_idle_moves(wanted, cores)
         if exceeds(used(demands, before), cores):
-            return wanted  # some of its cores are lent to other programs now
+            return wanted  # other programs use some of these cores now
         kept = self.policy(pinned, cores)
         if any(kept[name] == 0 < wanted[name] for name in everybody):
             return wanted  # an application can only start if others change
