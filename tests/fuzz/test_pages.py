@@ -6,7 +6,8 @@ import asyncio
 import socket
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import pytest
 from hypothesis import given, settings
@@ -27,19 +28,25 @@ ASKED = [
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """The port of a server that runs in a thread."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
+    started: Future[tuple[int, Callable[[], object]]] = Future()
 
     async def page(request: Request) -> Response:
         return Response(b"the page")
 
-    server = asyncio.run_coroutine_threadsafe(serve(0, {"/page": page}), loop).result(30)
-    yield server.port
-    loop.call_soon_threadsafe(server.close)
-    loop.call_soon_threadsafe(loop.stop)
+    async def serving() -> None:
+        server = await serve(0, {"/page": page})
+        over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        started.set_result((server.port, lambda: loop.call_soon_threadsafe(over.set)))
+        await over.wait()
+        server.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serving()))  # it ends the requests that are still open
+    thread.start()
+    port, stop = started.result(30)
+    yield port
+    stop()
     thread.join()
-    loop.close()
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
