@@ -319,13 +319,14 @@ if __name__ == "__main__":
     assert (done.stdout, done.stderr) == ("True 2\nTrue\nTrue 2\nTrue\n", "")
 
 
-@pytest.mark.parametrize("before", ["workers start", "another dataset is sent"])
-def test_a_copy_of_the_dataset_is_made_again_if_its_holder_is_killed(site: Site, before: str) -> None:
+@pytest.mark.parametrize("when", ["before workers start", "before another is sent", "while another is sent"])
+def test_a_copy_of_the_dataset_is_made_again_if_its_holder_is_killed(site: Site, when: str) -> None:
     done = run(
         site,
         2,
         f"""
 import glob
+import threading
 from contextlib import suppress
 {MEMORY}
 
@@ -334,8 +335,12 @@ if __name__ == "__main__":
     workers = looked_at(batches)
     ((_, file),) = set(workers.values())
     (holder,) = holders(file) - workers.keys()
-    os.kill(holder, signal.SIGKILL)
-    if {before == "workers start"}:
+    if {when == "while another is sent"}:  # it does not reply, and is killed while its reply is awaited
+        os.kill(holder, signal.SIGSTOP)
+        threading.Timer(1.5, os.kill, (holder, signal.SIGKILL)).start()
+    else:
+        os.kill(holder, signal.SIGKILL)
+    if {when == "before workers start"}:
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
     else:

@@ -28,7 +28,8 @@ class NodeCopies:
     def content(self, node: str, number: int, snapshot: NodeSnapshot, needed: set[int]) -> OnNode | Snapshot:
         """Return what a worker on a node is sent of a snapshot, after the node has got its copy if it has none.
 
-        If the node cannot hold one, as its holder ends or has no memory for it, the worker is sent a copy of its own.
+        If the node cannot hold one, as its holder ends twice or has no memory for it, the worker is sent a copy of its
+        own.
 
         Args:
             node: its name.
@@ -38,13 +39,19 @@ class NodeCopies:
         """
         with self._lock:
             try:
-                holder = self._holders.get(node)
-                if holder is None or not holder.is_alive:
-                    holder = self._holders[node] = _Holder(node)
-                copy = holder.copy(number, snapshot, needed)
+                try:
+                    copy = self._holder(node).copy(number, snapshot, needed)
+                except ChildProcessError:  # it was killed, which is known only now
+                    copy = self._holder(node).copy(number, snapshot, needed)
             except (NodeLostError, OSError):  # to start a worker there says what is wrong
                 copy = None
         return copy or snapshot.for_other_nodes()
+
+    def _holder(self, node: str) -> _Holder:
+        holder = self._holders.get(node)
+        if holder is None or not holder.is_alive:
+            holder = self._holders[node] = _Holder(node)
+        return holder
 
     def close(self) -> None:
         """Free all copies. Processes that have loaded one keep its memory."""
