@@ -153,6 +153,41 @@ def test_a_wait_on_a_lost_node_raises_an_error_that_names_it(site: Site, victim:
     assert "node-1" in err
 
 
+def test_a_connection_of_a_lost_node_is_readable_and_raises_an_error_that_names_it(site: Site) -> None:
+    process, pids = start(
+        site,
+        """
+    import multiprocessing as mp
+    from multiprocessing.connection import wait
+
+    def make_pipe(answers):
+        reader, writer = mp.Pipe(False)
+        answers.put(reader)
+        report(answers)
+        time.sleep(1000)
+
+    if __name__ == "__main__":
+        mp.set_start_method("dragon")
+        answers = Queue()
+        Process(make_pipe, (answers,), policy=on(1)).start()
+        reader = answers.get()
+        assert wait([reader], 0) == []
+        print(json.dumps(answers.get()[1]), flush=True)
+        print(wait([reader], 30) == [reader])
+        try:
+            reader.recv()
+        except NodeLostError as error:
+            print(error)
+    """,
+    )
+    os.kill(pids["agent"], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    readable, error = out.splitlines()
+    assert readable == "True", out + err
+    assert "node-1" in error
+    assert "is lost" in error
+
+
 def test_a_lock_is_released_if_its_holder_was_on_a_lost_node(site: Site) -> None:
     process, pids = start(
         site,

@@ -208,37 +208,6 @@ def test_replies_of_a_dictionary_wait_until_there_is_memory_for_them(site: Site)
     assert done.stdout == "9 True\n", done.stdout + done.stderr
 
 
-def test_waiting_on_a_pipe_of_another_node_raises_an_error_that_names_poll(site: Site) -> None:
-    done = site.dragon(
-        "--nodes",
-        "2",
-        site.write("""
-    import multiprocessing
-    from multiprocessing.connection import wait
-    import dragon
-
-    def look(reader, results):
-        try:
-            wait([reader], timeout=30)
-        except NotImplementedError as error:
-            results.put(str(error))
-
-    if __name__ == "__main__":
-        multiprocessing.set_start_method("dragon")
-        results = multiprocessing.Queue()
-        for _ in range(2):
-            reader, writer = multiprocessing.Pipe(duplex=False)
-            writer.send("to be seen at once on this node")
-            process = multiprocessing.Process(target=look, args=(reader, results))
-            process.start()
-            process.join()
-        print(results.get(timeout=30))
-    """),
-    )
-    assert "use poll(timeout)" in done.stdout, done.stdout + done.stderr
-    assert "nanobind" not in done.stderr
-
-
 def test_queues_of_another_node_use_no_descriptors(site: Site) -> None:
     program = site.write("""
         import os

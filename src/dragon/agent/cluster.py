@@ -29,6 +29,7 @@ from dragon.runtime.protocol.agents import (
     FlowFailed,
     FlowOrphaned,
     FlowTaken,
+    IsReadable,
     Left,
     LinkBroken,
     MakeFor,
@@ -40,6 +41,7 @@ from dragon.runtime.protocol.agents import (
     Released,
     SignalProcess,
     StartFor,
+    WatchReadable,
 )
 from dragon.runtime.protocol.decoding import decode_request
 from dragon.runtime.protocol.front_end import (
@@ -243,6 +245,7 @@ class Cluster:
     def on_link_broken(self, node: int, reason: str) -> None:
         """Discard what was in flight to a node."""
         self.peers.outboxes.broken(node, reason)
+        self.peers.mirrors.broken(node, reason)
         self._services.shards.link_broken(node)
 
     def _on_outside(self, node: int, reason: str) -> None:
@@ -260,8 +263,6 @@ class Cluster:
         """Handle a notice of a node."""
         peers, services = self.peers, self._services
         match notice:
-            case FlowTaken(number, size):
-                peers.outboxes.taken(node, number, size)
             case Released(pid, name):
                 peers.guests.release((node, pid), name)
             case Left(pid):
@@ -272,6 +273,22 @@ class Cluster:
                     services.groups.on_event(event)
             case SignalProcess(puid, number):
                 services.registry.signal(puid, number)
+            case LinkBroken(reason):
+                self.on_link_broken(node, reason)
+            case Outside(reason):
+                self._on_outside(node, reason)
+            case _:
+                self._on_notice_of_channel(node, notice)
+
+    def _on_notice_of_channel(self, node: int, notice: Notice) -> None:
+        peers = self.peers
+        match notice:
+            case WatchReadable(name, on):
+                peers.watches.begin(node, name) if on else peers.watches.end(node, name)
+            case IsReadable(name, is_readable):
+                peers.mirrors.reported(name, is_readable)
+            case FlowTaken(number, size):
+                peers.outboxes.taken(node, number, size)
             case FlowFailed(number, error):
                 peers.outboxes.failed(node, number, error)
             case FlowOrphaned(number):
@@ -280,7 +297,3 @@ class Cluster:
                 peers.flows.cut(node, number)
             case FlowClosed(number):
                 peers.flows.close(node, number)
-            case LinkBroken(reason):
-                self.on_link_broken(node, reason)
-            case Outside(reason):
-                self._on_outside(node, reason)

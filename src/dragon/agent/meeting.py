@@ -11,8 +11,10 @@ from typing import Any, Protocol
 from dragon.agent.objects.bell import Bell
 from dragon.agent.objects.flows import Flows
 from dragon.agent.objects.guests import Guests
+from dragon.agent.objects.mirrors import Mirrors
 from dragon.agent.objects.outboxes import Outboxes
 from dragon.agent.objects.peers import Peers
+from dragon.agent.objects.watches import Watches
 from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.direct import Direct
 from dragon.agent.wire.links import Links
@@ -139,14 +141,23 @@ async def meet(
     members = await _members(links, control, index, messages) if near else membership.members
     links.members = dict(enumerate(members))
     guests = Guests(asyncio.get_running_loop())
+
+    def any_changed() -> None:
+        guests.try_all()
+        watches.look_at_all()
+
+    bell = Bell(guests.try_those_at, any_changed)
+    watches = Watches(links, bell, guests.try_those_at)
     peers = Peers(
         index,
         members,
         links,
         membership.settings.get("idle", 0),
         guests=guests,
-        outboxes=Outboxes(links, Bell(guests.try_those_at, guests.try_all)),
+        outboxes=Outboxes(links, bell),
         flows=Flows(links.notify),
+        mirrors=Mirrors(links),
+        watches=watches,
     )
     early.members.set_result(members)
     return Met(membership, control, peers, early, messages, listening, fabric)

@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from dragon import _core
-from dragon.infrastructure.errors import DestroyedError, NodeLostError, NotSupportedError, RunEndedError
+from dragon.infrastructure.errors import DestroyedError, NodeLostError, RunEndedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import Unwanted, ask, error_named
 from dragon.runtime.lacking import warn_user
-from dragon.runtime.protocol.objects import OpenOutbox, Operate, Operation, WhyGone
+from dragon.runtime.protocol.objects import OpenMirror, OpenOutbox, Operate, Operation, WhyGone
 from dragon.runtime.serialization import to_another_node
 
 __all__ = ["REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
@@ -105,15 +105,15 @@ class _Remote:
     def _close(self) -> None:
         if not self._remote_closed:
             self._remote_closed = True
-            self._drop_outbox()
+            self._drop_channels()
             self._call("_release")
 
-    def _drop_outbox(self) -> None:
-        """Release the channel through which messages are sent, if there is one."""
+    def _drop_channels(self) -> None:
+        """Release the channels of this node that serve this handle."""
 
     def __del__(self) -> None:
         if not self._remote_closed:
-            self._drop_outbox()
+            self._drop_channels()
             self._dropped.append(self._remote_name)
 
 
@@ -157,6 +157,7 @@ class RemoteChannel(_Remote):
     _kind = "Channel"
 
     _out: _core.Channel | None = None
+    _mirror: _core.Channel | None = None
     _bounded: bool | None = None
 
     def put(
@@ -194,9 +195,9 @@ class RemoteChannel(_Remote):
                     return None
         return self._out
 
-    def _drop_outbox(self) -> None:
-        if self._out is not None:
-            self._dropped.append(self._out._name())
+    def _drop_channels(self) -> None:
+        self._dropped.extend(channel._name() for channel in (self._out, self._mirror) if channel is not None)
+        self._mirror = None  # with its descriptor
 
     def put_nowait(self, obj: Any) -> None:
         self.put(obj, False)
@@ -296,10 +297,12 @@ class RemoteChannel(_Remote):
         return self._checked_wait("_wait_readable", timeout=timeout)
 
     def _fileno(self) -> int:
-        raise NotSupportedError(
-            "an object on another node has no file descriptor, so connection.wait() and select() cannot wait for it: "
-            "use poll(timeout), or make the pipe or queue on the node of its reader"
-        )
+        self._check_open()
+        if self._mirror is not None:
+            with suppress(_core.DestroyedError):  # this process was forked from one that has closed its handle
+                return self._mirror._fileno()
+        self._mirror = _core.Channel(ask(OpenMirror(self._remote_name)))
+        return self._mirror._fileno()
 
     def _join(self, timeout: float | None) -> bool:
         return self._checked_wait("_join", timeout=timeout)

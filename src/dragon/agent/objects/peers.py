@@ -22,7 +22,9 @@ from dragon.runtime.remote import node_of
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
     from dragon.agent.objects.flows import Flows
     from dragon.agent.objects.guests import Guests
+    from dragon.agent.objects.mirrors import Mirrors
     from dragon.agent.objects.outboxes import Outboxes
+    from dragon.agent.objects.watches import Watches
     from dragon.agent.wire.links import Links
     from dragon.runtime.protocol.front_end import Proposal
 
@@ -34,8 +36,9 @@ _Answer = TypeVar("_Answer")
 class Peers:
     """All nodes of the run; `index` is this one's, and the last `idle` of them are spare.
 
-    It also has the objects for what passes between nodes: outgoing messages (`outboxes`), incoming ones (`flows`), and
-    the operations of other nodes' processes (`guests`).
+    It also has the objects for what passes between nodes: outgoing messages (`outboxes`), incoming ones (`flows`), the
+    operations of other nodes' processes (`guests`), and whether channels can be read, of other nodes (`mirrors`) and of
+    this one (`watches`).
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class Peers:
         guests: Guests,
         outboxes: Outboxes,
         flows: Flows,
+        mirrors: Mirrors,
+        watches: Watches,
     ) -> None:
         self.index = index
         self.members = members
@@ -59,6 +64,8 @@ class Peers:
         self.guests = guests
         self.outboxes = outboxes
         self.flows = flows
+        self.mirrors = mirrors
+        self.watches = watches
         self._idle = idle
 
     def host(self, node: int) -> str:
@@ -86,6 +93,7 @@ class Peers:
         self.links.forget(node, reason)
         self.guests.node_left(node)
         self.flows.node_left(node)
+        self.watches.node_left(node)
 
     def ask(self, node: int, request: Request[_Answer]) -> asyncio.Future[_Answer]:
         """Send a request to another node. Returns a future of the answer."""

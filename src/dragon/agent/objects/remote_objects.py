@@ -24,6 +24,7 @@ from dragon.runtime.protocol.objects import (
     Announce,
     CloseAtEnd,
     MakeObject,
+    OpenMirror,
     OpenOutbox,
     Operate,
     Operation,
@@ -58,6 +59,7 @@ class RemoteObjects:
         return [
             Operate.served_for(lambda r, caller: self.operate(r, caller.pid)),
             OpenOutbox.served_for(lambda r, caller: self.outbox(caller.pid, r.name)),
+            OpenMirror.served_for(lambda r, caller: self.mirror(caller.pid, r.name)),
             WhyGone.served_by(lambda r: self._peers.outboxes.why_gone(r.outbox)),
             WhyLost.served_by(lambda r: self._peers.flows.why_lost(r.name)),
             Announce.served_by(lambda r: asyncio.ensure_future(self._peers.announce(self._peers.index, r.names))),
@@ -71,6 +73,7 @@ class RemoteObjects:
         for name in request.released:
             if node_of(name) == self._peers.index:
                 self._peers.outboxes.dropped(caller, name)
+                self._peers.mirrors.dropped(caller, name)
             elif node_of(name) not in self._peers.lost:
                 self._links.notify(node_of(name), Released(caller, name))
         operation = request.operation
@@ -137,10 +140,20 @@ class RemoteObjects:
     def outbox(self, caller: int, name: Name) -> Name:
         """Return a channel of this node whose messages are forwarded to a channel of another node. Raises
         NodeLostError."""
-        if node_of(name) in self._peers.lost:
-            raise NodeLostError(f"{self._links.host(node_of(name))} is lost: {self._peers.lost[node_of(name)]}")
+        self._check_not_lost(node_of(name))
         self._note_contact(caller, node_of(name))
         return self._peers.outboxes.open(caller, name)
+
+    def mirror(self, caller: int, name: Name) -> asyncio.Future[Name]:
+        """Return a future of a channel of this node that can be read while a channel of another node can. Raises
+        NodeLostError."""
+        self._check_not_lost(node_of(name))
+        self._note_contact(caller, node_of(name))
+        return self._peers.mirrors.open(caller, name)
+
+    def _check_not_lost(self, node: int) -> None:
+        if node in self._peers.lost:
+            raise NodeLostError(f"{self._links.host(node)} is lost: {self._peers.lost[node]}")
 
     def make(self, wanted: MakeObject) -> asyncio.Future[Name]:
         """Create an object on another node; it stays alive until the caller has attached to it."""
@@ -168,6 +181,7 @@ class RemoteObjects:
             self._loop.remove_reader(fd)
             os.close(fd)
         self._peers.outboxes.left(caller)
+        self._peers.mirrors.left(caller)
         for key in [key for key in self._inboxes if key[0] == caller]:
             del self._inboxes[key]
         for node in nodes:

@@ -87,6 +87,7 @@ class LinkOwner(Protocol):
     serve: Serve
     noticed: Callable[[int, Notice], None]
     received: Callable[[int, int, int, Any], asyncio.Future[None] | None]
+    before_send: dict[int, Callable[[int], None]]  # by node: called before anything is sent to it
 
     def host(self, node: int) -> str:
         """Return a node's name for messages."""
@@ -301,6 +302,8 @@ class Link(asyncio.BufferedProtocol):
     def _write(self, frame: Frame, payload: Any) -> None:
         if self.transport.is_closing():
             return
+        if self.node in self._owner.before_send:
+            self._owner.before_send[self._peer](self._peer)
         data = encode(frame)
         following = memoryview(payload).cast("B")
         lane, flag = self._lane(len(following))

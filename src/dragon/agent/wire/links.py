@@ -61,6 +61,7 @@ class Links:
         self.received = received
         self.fabric = fabric
         self.is_broken = is_broken
+        self.before_send: dict[int, Callable[[int], None]] = {}  # by node: called before anything is sent to it
         self.lost: dict[int, str] = {}
         self.unreachable: dict[int, str] = {}  # nodes that the last attempt did not reach, and why
         # Seconds until the front end declares a node without a connection lost. No wait fails earlier,

@@ -21,6 +21,7 @@ __all__ = [
     "FlowFailed",
     "FlowOrphaned",
     "FlowTaken",
+    "IsReadable",
     "Left",
     "LinkBroken",
     "MakeFor",
@@ -33,6 +34,7 @@ __all__ = [
     "Released",
     "SignalProcess",
     "StartFor",
+    "WatchReadable",
 ]
 
 
@@ -122,6 +124,20 @@ class Released(Notice, tag="release", frozen=True):
 
     pid: int
     name: Name
+
+
+class WatchReadable(Notice, tag="watch_readable", frozen=True):
+    """Report whether a channel can be read, now and at each change; with `on` false, do so no more."""
+
+    name: Name
+    on: bool
+
+
+class IsReadable(Notice, tag="is_readable", frozen=True):
+    """A channel that the receiving node watches can be read from now on, or cannot."""
+
+    name: Name
+    is_readable: bool
 
 
 class FlowTaken(Notice, tag="flow_taken", frozen=True):

@@ -20,6 +20,7 @@ __all__ = [
     "MakeObject",
     "NamedObject",
     "OfAProcess",
+    "OpenMirror",
     "OpenOutbox",
     "Operate",
     "Operation",
@@ -80,6 +81,12 @@ class WaitHere(OfAProcess[tuple[bool, Any]], tag="objects.wait", frozen=True):
 
 class OpenOutbox(OfAProcess[Name], tag="remote.outbox", frozen=True):
     """Return a channel of this node whose messages are forwarded to a channel of another node."""
+
+    name: Name
+
+
+class OpenMirror(OfAProcess[Name], tag="remote.mirror", frozen=True):
+    """Return a channel of this node that can be read while a channel of another node can."""
 
     name: Name
 

@@ -1,0 +1,100 @@
+"""File descriptors of channels of other nodes, for select() and similar functions.
+
+A process that needs one is given the descriptor of a channel of its own node, the mirror, which has a message in it
+while the channel can be read. Its owner's agent reports every change, before anything else that it sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dragon.agent.wire.links import Links
+from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.messages import Name
+from dragon.runtime.handle import Channel
+from dragon.runtime.protocol.agents import WatchReadable
+from dragon.runtime.remote import node_of
+
+__all__ = ["Mirrors"]
+
+
+class _Mirror:
+    """`users` has the number of handles of each process that use it. `known` is done once the first report has come."""
+
+    def __init__(self) -> None:
+        self.channel = Channel()
+        self.users: dict[int, int] = {}
+        self.known: asyncio.Future[Name] = asyncio.get_running_loop().create_future()
+        self._is_readable = False
+
+    def set(self, is_readable: bool) -> None:
+        if is_readable and not self._is_readable:
+            self.channel.put(None)
+        elif self._is_readable and not is_readable:
+            self.channel.get(False)
+        self._is_readable = is_readable
+        if not self.known.done():
+            self.known.set_result(self.channel._name())
+
+
+class Mirrors:
+    """The mirrors of one node, by the channels of other nodes."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._mirrors: dict[Name, _Mirror] = {}
+        self._leads_to: dict[Name, Name] = {}  # by the names of mirrors
+
+    def open(self, pid: int, name: Name) -> asyncio.Future[Name]:
+        """Return a future of the mirror of a channel, for a handle of that process. It fails with NodeLostError."""
+        mirror = self._mirrors.get(name)
+        if mirror is None:
+            mirror = self._mirrors[name] = _Mirror()
+            self._leads_to[mirror.channel._name()] = name
+            self._links.notify(node_of(name), WatchReadable(name, True))
+        mirror.users[pid] = mirror.users.get(pid, 0) + 1
+        return asyncio.shield(mirror.known)
+
+    def reported(self, name: Name, is_readable: bool) -> None:
+        """Note whether a channel can be read, as its node reports."""
+        mirror = self._mirrors.get(name)
+        if mirror is not None:
+            mirror.set(is_readable)
+
+    def dropped(self, pid: int, mirror_name: Name) -> None:
+        """Handle that a process has dropped a handle that used that mirror."""
+        name = self._leads_to.get(mirror_name)
+        if name is None:
+            return
+        users = self._mirrors[name].users
+        if users.get(pid, 0) > 1:
+            users[pid] -= 1
+        else:
+            self._remove_user(pid, name)
+
+    def left(self, pid: int) -> None:
+        """Handle the end of a process."""
+        for name in [name for name, mirror in self._mirrors.items() if pid in mirror.users]:
+            self._remove_user(pid, name)
+
+    def _remove_user(self, pid: int, name: Name) -> None:
+        mirror = self._mirrors[name]
+        mirror.users.pop(pid, None)
+        if not mirror.users:
+            del self._mirrors[name], self._leads_to[mirror.channel._name()]
+            if node_of(name) not in self._links.lost:
+                self._links.notify(node_of(name), WatchReadable(name, False))
+
+    def broken(self, node: int, reason: str) -> None:
+        """Handle that the connection to a node broke, or the node is lost: to read its channels fails then, at once."""
+        gone = node in self._links.lost or node in self._links.unreachable
+        for name, mirror in list(self._mirrors.items()):
+            if node_of(name) != node:
+                continue
+            if not gone:
+                self._links.notify(node, WatchReadable(name, True))
+            elif mirror.known.done():
+                mirror.set(True)
+            else:
+                del self._mirrors[name], self._leads_to[mirror.channel._name()]
+                mirror.known.set_exception(NodeLostError(self._links.what_happened(node, reason)))

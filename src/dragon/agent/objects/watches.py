@@ -1,0 +1,138 @@
+"""Reports to other nodes whether channels of this node can be read, for the descriptors that processes there wait for.
+
+A change is reported to a node before anything that is sent to it later. So if a process has emptied a channel before it
+released a lock, and one of another node acquires the lock, that one sees the channel empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dragon import _core
+from dragon.agent.objects.bell import Bell
+from dragon.agent.wire.links import Links
+from dragon.infrastructure.messages import Name
+from dragon.runtime.handle import Channel
+from dragon.runtime.protocol.agents import IsReadable
+
+__all__ = ["Watches"]
+
+_LOCK_RETRY_S = 0.02  # seconds between two attempts if a stopped process holds a lock
+_RECHECK_S = 1.0  # seconds; the longest delay of a change that nothing was sent after
+
+
+class Watches:
+    """The channels of this node that other nodes watch.
+
+    `others` handles the other waits for a channel that has changed, given its offset.
+    """
+
+    def __init__(self, links: Links, bell: Bell, others: Callable[[int], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._links = links
+        self._bell = bell
+        self._others = others
+        self._channels: dict[Name, Channel] = {}
+        self._watchers: dict[Name, set[int]] = {}  # the nodes that watch a channel
+        self._readable: dict[int, set[Name]] = {}  # by watching node: the channels that were reported as readable
+        self._recheck: asyncio.TimerHandle | None = None
+
+    def begin(self, node: int, name: Name) -> None:
+        """Report the state of a channel to a node, and its changes from now on."""
+        self._watchers.setdefault(name, set()).add(node)
+        self._readable.setdefault(node, set()).discard(name)
+        self._links.before_send[node] = self._before_send
+        if self._recheck is None:
+            self._recheck = self._loop.call_later(_RECHECK_S, self._look_again)
+        self._open(node, name)
+
+    def _open(self, node: int, name: Name) -> None:
+        if node not in self._watchers.get(name, ()):
+            return  # it has ended its watch
+        try:
+            if name not in self._channels:
+                channel = Channel._attached((name[0], name[1], name[2] & ~0xFF))
+                channel._watch(True)
+                self._channels[name] = channel
+                self._bell.listen(name[0], lambda: self._changed(name[0]))
+        except _core.LockedError:
+            self._loop.call_later(_LOCK_RETRY_S, self._open, node, name)
+        except _core.DestroyedError:
+            self._report(node, name, True)
+        else:
+            self._report(node, name, self._is_readable(name, False))
+
+    def end(self, node: int, name: Name) -> None:
+        """Report no more changes of a channel to a node."""
+        watching = self._watchers.get(name, set())
+        watching.discard(node)
+        self._readable.get(node, set()).discard(name)
+        if not watching:
+            self._close(name)
+        if not any(node in watching for watching in self._watchers.values()):
+            self._links.before_send.pop(node, None)
+            self._readable.pop(node, None)
+
+    def node_left(self, node: int) -> None:
+        """Report nothing more to a node."""
+        for name in [name for name, watching in self._watchers.items() if node in watching]:
+            self.end(node, name)
+
+    def _close(self, name: Name) -> None:
+        self._watchers.pop(name, None)
+        channel = self._channels.pop(name, None)
+        if channel is None:
+            return
+        if all(other[0] != name[0] for other in self._channels):  # a later channel may have the place of this one
+            self._bell.ignore(name[0])
+        try:
+            channel._watch(False)
+        except _core.DestroyedError:
+            pass  # it needs no watching any more
+        channel._close()
+
+    def _changed(self, offset: int) -> None:
+        self._others(offset)
+        for name in [name for name in self._channels if name[0] == offset]:
+            self._look(name)
+
+    def look_at_all(self) -> None:
+        """Report everything that has changed."""
+        for name in list(self._channels):
+            self._look(name)
+
+    def _look_again(self) -> None:
+        self._recheck = self._loop.call_later(_RECHECK_S, self._look_again) if self._watchers else None
+        self.look_at_all()
+
+    def _look(self, name: Name) -> None:
+        for node in list(self._watchers.get(name, ())):
+            self._look_for(node, name)
+
+    def _look_for(self, node: int, name: Name) -> None:
+        reported = name in self._readable[node]
+        if name in self._channels and self._is_readable(name, reported) != reported:
+            self._report(node, name, not reported)
+
+    def _report(self, node: int, name: Name, is_readable: bool) -> None:
+        # Noted before it is sent, since to send it reports what has changed.
+        if is_readable:
+            self._readable[node].add(name)
+        else:
+            self._readable[node].discard(name)
+        self._links.notify(node, IsReadable(name, is_readable))
+
+    def _before_send(self, node: int) -> None:
+        self._bell.answer()
+        for name in list(self._readable.get(node, ())):
+            self._look_for(node, name)
+
+    def _is_readable(self, name: Name, otherwise: bool) -> bool:
+        """Return whether a channel can be read; `otherwise` if a stopped process holds its lock."""
+        try:
+            return bool(self._channels[name]._wait_readable(0))
+        except _core.DestroyedError:
+            return True
+        except _core.LockedError:
+            return otherwise

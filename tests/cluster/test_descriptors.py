@@ -1,0 +1,179 @@
+"""select() and connection.wait() for connections and queues of another node."""
+
+from __future__ import annotations
+
+import textwrap
+
+from conftest import Site
+
+HEAD = """
+    import os, select, time
+    import multiprocessing as mp
+    from multiprocessing.connection import wait
+    import dragon
+    from dragon.native.machine import System, current
+    from dragon.native.process import Process
+
+    def elsewhere(target, *args):
+        policies = System().hostname_policies()
+        policy = next(policy for policy in policies if policy.host_name != current().hostname)
+        process = Process(target, args, policy=policy)
+        process.start()
+        return process
+
+    def is_readable(connection):
+        return bool(select.select([connection], [], [], 0)[0])
+
+"""
+
+
+def run(site: Site, body: str, nodes: int = 2) -> str:
+    """Run a program over simulated nodes. Returns what it prints."""
+    program = site.write(HEAD + textwrap.indent(textwrap.dedent(body), "    "))
+    done = site.dragon("--nodes", str(nodes), program, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_a_connection_is_readable_while_it_has_messages(site: Site) -> None:
+    assert (
+        run(
+            site,
+            """
+        def child(reader, answer):
+            print(is_readable(reader), wait([reader], 0))
+            answer.put("ready")
+            print(wait([reader]) == [reader], is_readable(reader))
+            print(reader.recv(), is_readable(reader), reader.recv(), is_readable(reader), flush=True)
+            answer.put("received")
+            print(wait([reader], 30) == [reader], reader.recv_bytes())
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            reader, writer = mp.Pipe(False)
+            answer = mp.Queue()
+            process = elsewhere(child, reader, answer)
+            answer.get()
+            writer.send(1)
+            writer.send(2)
+            answer.get()
+            writer.send_bytes(b"3" * 2)
+            process.join()
+        """,
+        )
+        == "False []\nTrue True\n1 True 2 False\nTrue b'33'\n"
+    )
+
+
+def test_a_queue_of_another_node_is_awaited_together_with_one_of_this_node(site: Site) -> None:
+    assert (
+        run(
+            site,
+            """
+        def child(far, answer):
+            near = mp.Queue()
+            answer.put("ready")
+            print(wait([far, near]) == [far], far.get())
+            near.put("near")
+            print(wait([far, near]) == [near], near.get(), wait([far, near], 0))
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            far, answer = mp.Queue(), mp.Queue()
+            process = elsewhere(child, far, answer)
+            answer.get()
+            far.put("far")
+            process.join()
+        """,
+        )
+        == "True far\nTrue near []\n"
+    )
+
+
+def test_a_connection_is_readable_once_its_other_end_is_closed(site: Site) -> None:
+    assert (
+        run(
+            site,
+            """
+        def child(reader, answer):
+            print(is_readable(reader))
+            answer.put("ready")
+            print(wait([reader]) == [reader])
+            try:
+                reader.recv()
+            except EOFError:
+                print("end")
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            reader, writer = mp.Pipe(False)
+            answer = mp.Queue()
+            process = elsewhere(child, reader, answer)
+            answer.get()
+            writer.close()
+            process.join()
+        """,
+        )
+        == "False\nTrue\nend\n"
+    )
+
+
+def test_a_reader_with_the_lock_sees_what_other_readers_have_taken(site: Site) -> None:
+    """Workers of some pools share a pipe like this: a reader that waits with the lock held stops all of them."""
+    assert (
+        run(
+            site,
+            """
+        def child(reader, lock, answer, count):
+            taken = []
+            while len(taken) < count and wait([reader], 10):
+                with lock:
+                    if is_readable(reader):
+                        message = reader.recv()
+                        if message is None:
+                            break
+                        taken.append(message)
+            answer.put(taken)
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            reader, writer = mp.Pipe(False)
+            lock, answer = mp.Lock(), mp.Queue()
+            processes = [elsewhere(child, reader, lock, answer, 1000) for _ in range(2)]
+            here = mp.Process(target=child, args=(reader, lock, answer, 1000))
+            here.start()
+            for number in range(600):
+                writer.send(number)
+                if number % 10 == 0:
+                    time.sleep(0.002)
+            for _ in range(3):
+                writer.send(None)
+            print(sorted(number for _ in range(3) for number in answer.get(timeout=30)) == list(range(600)))
+        """,
+            3,
+        )
+        == "True\n"
+    )
+
+
+def test_descriptors_are_closed_with_their_connections(site: Site) -> None:
+    assert (
+        run(
+            site,
+            """
+        def child(connections):
+            before = len(os.listdir("/proc/self/fd"))
+            for reader in connections:
+                assert not is_readable(reader)
+                reader.close()
+            print(len(os.listdir("/proc/self/fd")) - before)
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            pipes = [mp.Pipe(False) for _ in range(20)]
+            process = elsewhere(child, [reader for reader, _ in pipes])
+            process.join()
+        """,
+        )
+        == "0\n"
+    )
