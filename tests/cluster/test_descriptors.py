@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
+from pathlib import Path
+
+import pytest
 
 from conftest import Site
+
+PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
 
 HEAD = """
     import os, select, time
@@ -177,3 +183,46 @@ def test_descriptors_are_closed_with_their_connections(site: Site) -> None:
         )
         == "0\n"
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may break connections of other processes")
+def test_messages_are_noticed_after_the_connection_to_the_node_has_broken(site: Site) -> None:
+    assert run(
+        site,
+        f"""
+        import sys
+        sys.path.insert(0, {str(PROGRAMS)!r})
+        from broken_links import break_connections, report_agent
+        from dragon.infrastructure.errors import NodeLostError
+
+        def received(reader):
+            while True:
+                try:
+                    return reader.recv()
+                except NodeLostError as error:
+                    assert "broke" in str(error)
+
+        def child(readers, answer):
+            assert not any(is_readable(reader) for reader in readers)
+            answer.put("ready")
+            for reader in readers:
+                print(wait([reader], 30) == [reader], received(reader), is_readable(reader), flush=True)
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            answer = mp.Queue()
+            report_agent(answer)
+            elsewhere(report_agent, answer)
+            agents = [answer.get(timeout=30) for _ in range(2)]
+            pipes = [mp.Pipe(False) for _ in range(6)]
+            process = elsewhere(child, [reader for reader, _ in pipes], answer)
+            answer.get(timeout=30)
+            for number, (_, writer) in enumerate(pipes):
+                while not break_connections(agents):  # the last one is established again
+                    time.sleep(0.01)
+                time.sleep(0.1 * (number % 2))
+                writer.send(number)
+                time.sleep(0.5)
+            process.join()
+        """,
+    ) == "".join(f"True {number} False\n" for number in range(6))
