@@ -226,3 +226,44 @@ def test_messages_are_noticed_after_the_connection_to_the_node_has_broken(site: 
             process.join()
         """,
     ) == "".join(f"True {number} False\n" for number in range(6))
+
+
+def test_messages_keep_their_order_while_readability_is_reported(site: Site) -> None:
+    assert (
+        run(
+            site,
+            """
+        COUNT = 3000
+
+        def child(reader, answer):
+            queues = [mp.Queue() for _ in range(3)]
+            assert not is_readable(reader)
+            answer.put(queues)
+            expected = [0] * len(queues)
+            while min(expected) < COUNT:
+                for queue in wait(queues + [reader]):
+                    if queue is reader:
+                        reader.recv()
+                        continue
+                    place = queues.index(queue)
+                    assert queue.get() == expected[place], expected
+                    expected[place] += 1
+            print("in order")
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            reader, writer = mp.Pipe(False)
+            answer = mp.Queue()
+            process = elsewhere(child, reader, answer)
+            queues = answer.get()
+            for number in range(COUNT):
+                for queue in queues:
+                    queue.put(number)
+                if number % 3 == 0:
+                    writer.send(number)
+            process.join()
+            print(process.exitcode)
+        """,
+        )
+        == "in order\n0\n"
+    )

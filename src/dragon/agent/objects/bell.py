@@ -25,6 +25,7 @@ class Bell:
         self._loop = asyncio.get_running_loop()
         self._changed, self._any_changed = changed, any_changed
         self._answers: dict[int, Callable[[], None]] = {}
+        self._collected: set[int] = set()  # notifications that were read and are handled soon
         self._bell = _core.agent_bell()
         # The kernel limits the size of pipes of a user who has many.
         self._largest = min(_LARGEST, fcntl.fcntl(self._bell, fcntl.F_GETPIPE_SZ))
@@ -44,11 +45,15 @@ class Bell:
         if others:
             self._loop.call_soon(self._tell, others)
 
-    def _on_bell(self) -> None:
-        self._tell(self._hear())
+    def collect(self) -> set[int]:
+        """Read pending notifications, which are handled soon. Returns the offsets of the objects; 0 stands for any."""
+        offsets = self._read()
+        if offsets and not self._collected:
+            self._loop.call_soon(self._on_bell)
+        self._collected |= offsets
+        return offsets
 
-    def _hear(self) -> set[int]:
-        """Call the handlers of channels. Returns the offsets of other objects; 0 stands for any."""
+    def _read(self) -> set[int]:
         try:
             data = os.read(self._bell, self._largest)
         except BlockingIOError:
@@ -56,6 +61,15 @@ class Bell:
         offsets = {int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)}
         if len(data) == self._largest:  # the pipe was full: notifications may have been lost
             offsets.update(self._answers, [0])
+        return offsets
+
+    def _on_bell(self) -> None:
+        self._tell(self._hear())
+
+    def _hear(self) -> set[int]:
+        """Call the handlers of channels. Returns the offsets of other objects; 0 stands for any."""
+        offsets = self._read() | self._collected
+        self._collected = set()
         for offset in sorted(offsets & self._answers.keys()):
             answer = self._answers.get(offset)
             if answer is not None:

@@ -17,6 +17,8 @@ from dragon.runtime.remote import node_of
 
 __all__ = ["Mirrors"]
 
+_MEMORY_RETRY_S = 0.02  # seconds between two attempts if the node has no memory for the message
+
 
 class _Mirror:
     """`users` has the number of handles of each process that use it. `known` is done once the first report has come."""
@@ -24,15 +26,26 @@ class _Mirror:
     def __init__(self) -> None:
         self.channel = Channel()
         self.users: dict[int, int] = {}
-        self.known: asyncio.Future[Name] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.known: asyncio.Future[Name] = self._loop.create_future()
+        self._reported = False  # whether the channel can be read
         self._is_readable = False
 
     def set(self, is_readable: bool) -> None:
-        if is_readable and not self._is_readable:
-            self.channel.put(None)
-        elif self._is_readable and not is_readable:
+        """Note whether the channel can be read."""
+        self._reported = is_readable
+        self._show()
+
+    def _show(self) -> None:
+        if self._reported and not self._is_readable:
+            try:
+                self.channel.put(None)
+            except MemoryError:
+                self._loop.call_later(_MEMORY_RETRY_S, self._show)
+                return
+        elif self._is_readable and not self._reported:
             self.channel.get(False)
-        self._is_readable = is_readable
+        self._is_readable = self._reported
         if not self.known.done():
             self.known.set_result(self.channel._name())
 

@@ -36,6 +36,7 @@ class Watches:
         self._channels: dict[Name, Channel] = {}
         self._watchers: dict[Name, set[int]] = {}  # the nodes that watch a channel
         self._readable: dict[int, set[Name]] = {}  # by watching node: the channels that were reported as readable
+        self._reporting: set[int] = set()  # the nodes to which _before_send() is reporting
         self._recheck: asyncio.TimerHandle | None = None
 
     def begin(self, node: int, name: Name) -> None:
@@ -93,7 +94,10 @@ class Watches:
         channel._close()
 
     def _changed(self, offset: int) -> None:
-        self._others(offset)
+        self._look_at(offset)
+        self._loop.call_soon(self._others, offset)  # what they send comes after reports on other channels
+
+    def _look_at(self, offset: int) -> None:
         for name in [name for name in self._channels if name[0] == offset]:
             self._look(name)
 
@@ -116,7 +120,7 @@ class Watches:
             self._report(node, name, not reported)
 
     def _report(self, node: int, name: Name, is_readable: bool) -> None:
-        # Noted before it is sent, since to send it reports what has changed.
+        # It is noted before it is sent, as to send it calls _before_send().
         if is_readable:
             self._readable[node].add(name)
         else:
@@ -124,9 +128,23 @@ class Watches:
         self._links.notify(node, IsReadable(name, is_readable))
 
     def _before_send(self, node: int) -> None:
-        self._bell.answer()
-        for name in list(self._readable.get(node, ())):
-            self._look_for(node, name)
+        """Report what has changed to a node to which something else is about to be sent.
+
+        Notifications are only read here: their handlers may be sending just now.
+        """
+        if node in self._reporting:
+            return
+        self._reporting.add(node)
+        try:
+            changed = self._bell.collect()
+            if 0 in changed:
+                self.look_at_all()
+            for offset in changed & {name[0] for name in self._channels} if changed else ():
+                self._look_at(offset)
+            for name in list(self._readable.get(node, ())):
+                self._look_for(node, name)
+        finally:
+            self._reporting.discard(node)
 
     def _is_readable(self, name: Name, otherwise: bool) -> bool:
         """Return whether a channel can be read; `otherwise` if a stopped process holds its lock."""
