@@ -29,6 +29,7 @@ PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
     "loguru_enqueue": (["loguru"], ["file done", "context done"]),
     "optuna_studies": (["optuna"], ["file done", "database done"]),
     "parsl_executors": (["parsl", "interchange.py"], ["apps done", "bash done"]),
+    "pebble_pools": (["pebble"], ["tasks done", "time limit done", "worker ended with 3", "next worker done"]),
     "rhapsody_concurrent": (["rhapsody"], ["tasks done"]),
     "rhapsody_dragon": (["rhapsody"], ["tasks done", "failures done"]),
     "scikit_learn_search": (["sklearn"], ["multiprocessing done", "loky done"]),
