@@ -245,7 +245,7 @@ class Cluster:
     def on_link_broken(self, node: int, reason: str) -> None:
         """Discard what was in flight to a node."""
         self.peers.outboxes.broken(node, reason)
-        self.peers.mirrors.broken(node, reason)
+        self.peers.proxies.broken(node, reason)
         self._services.shards.link_broken(node)
 
     def _on_outside(self, node: int, reason: str) -> None:
@@ -286,7 +286,7 @@ class Cluster:
             case WatchReadable(name, on):
                 peers.watches.begin(node, name) if on else peers.watches.end(node, name)
             case IsReadable(name, is_readable):
-                peers.mirrors.reported(name, is_readable)
+                peers.proxies.reported(name, is_readable)
             case FlowTaken(number, size):
                 peers.outboxes.taken(node, number, size)
             case FlowFailed(number, error):

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from dragon.agent.objects.bell import Bell
 from dragon.agent.objects.flows import Flows
 from dragon.agent.objects.guests import Guests
-from dragon.agent.objects.mirrors import Mirrors
 from dragon.agent.objects.outboxes import Outboxes
 from dragon.agent.objects.peers import Peers
+from dragon.agent.objects.proxy_channels import ProxyChannels
 from dragon.agent.objects.watches import Watches
 from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.direct import Direct
@@ -156,7 +156,7 @@ async def meet(
         guests=guests,
         outboxes=Outboxes(links, bell),
         flows=Flows(links.notify),
-        mirrors=Mirrors(links),
+        proxies=ProxyChannels(links),
         watches=watches,
     )
     early.members.set_result(members)

@@ -11,7 +11,7 @@ from typing import Any
 from dragon.infrastructure import cpython
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.array_types import is_nameless, parts_of
-from dragon.runtime.ctypes_memory import in_words, kind_of, words_for
+from dragon.runtime.ctypes_memory import in_words, kind_of, with_views, words_for
 from dragon.runtime.handle import Words
 
 __all__ = ["Array", "DragonArray", "DragonRawArray", "DragonRawValue", "DragonValue", "RawArray", "RawValue", "Value"]
@@ -34,17 +34,26 @@ def _rebuild(kind: Any, words: Words) -> Any:
     return obj
 
 
-def _rebuild_array(words: Words, *parts: Any) -> Any:
-    return _rebuild(functools.reduce(operator.mul, parts), words)
+def _rebuild_raw(words: Words, *parts: Any) -> Any:
+    return with_views(_rebuild(functools.reduce(operator.mul, parts), words))
+
+
+def _rebuild_synchronized(lock: Any, words: Words, *parts: Any) -> Any:
+    obj = _rebuild(functools.reduce(operator.mul, parts), words)
+    result = mp_sharedctypes.synchronized(obj, lock)
+    result.get_obj = functools.partial(with_views, obj)
+    return result
+
+
+def _words_and_parts(obj: Any) -> tuple[Any, ...]:
+    kind = kind_of(obj)
+    return (obj._wrapper, *(parts_of(kind) if is_nameless(kind) else (kind,)))
 
 
 def _reduce(obj: Any) -> Any:
     if not isinstance(obj._wrapper, Words):
         return _standard_reduce(obj)
-    kind = kind_of(obj)
-    if is_nameless(kind):
-        return _rebuild_array, (obj._wrapper, *parts_of(kind))
-    return _rebuild, (kind, obj._wrapper)
+    return _rebuild_raw, _words_and_parts(obj)
 
 
 mp_sharedctypes.reduce_ctype = _reduce  # type: ignore[attr-defined]
@@ -53,7 +62,7 @@ mp_sharedctypes.reduce_ctype = _reduce  # type: ignore[attr-defined]
 def _reduce_synchronized(obj: Any) -> Any:
     # The standard library's objects can be sent only to processes that it starts.
     shared = isinstance(getattr(obj._obj, "_wrapper", None), Words)
-    return (mp_sharedctypes.synchronized, (obj._obj, obj._lock)) if shared else obj.__reduce__()
+    return (_rebuild_synchronized, (obj._lock, *_words_and_parts(obj._obj))) if shared else obj.__reduce__()
 
 
 def _type_of(typecode_or_type: Any) -> Any:

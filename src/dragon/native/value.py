@@ -6,7 +6,7 @@ from multiprocessing.sharedctypes import typecode_to_type  # type: ignore[attr-d
 from typing import Any
 
 from dragon.native.lock import RLock
-from dragon.runtime.ctypes_memory import fill, in_words, words_for
+from dragon.runtime.ctypes_memory import fill, in_words, with_views, words_for
 from dragon.runtime.ctypes_types import described, undescribed
 
 __all__ = ["Value"]
@@ -65,7 +65,7 @@ class Shared:
 
     def get_obj(self) -> Any:
         """Return the ctypes object."""
-        return self._memory.data
+        return with_views(self._memory.data)
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Acquire the lock. Returns False after `timeout` seconds; raises AttributeError if the object has no lock."""

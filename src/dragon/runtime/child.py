@@ -16,6 +16,7 @@ from dragon.infrastructure import cpython
 from dragon.infrastructure.messages import Name
 from dragon.infrastructure.system_text import restored
 from dragon.runtime.by_value import imported_main
+from dragon.runtime.copies import write_back
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, become
 from dragon.runtime.surroundings import take_over
@@ -125,7 +126,10 @@ def run_entry(entry: str, payload: bytes | tuple[Name, int], variables: list[str
     _open_streams()
     for variable, descriptor in zip(variables, descriptors, strict=False):
         os.environ[variable] = str(descriptor)
-    return find_entry(entry)(payload if isinstance(payload, bytes) else _in_arena(*payload), descriptors)
+    try:
+        return find_entry(entry)(payload if isinstance(payload, bytes) else _in_arena(*payload), descriptors)
+    finally:
+        write_back()
 
 
 def _in_arena(name: Name, size: int) -> memoryview:

@@ -11,11 +11,12 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+from dragon.runtime.copies import Copy
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import node_of_memory
 from dragon.runtime.remote import RemoteWords
 
-__all__ = ["fill", "in_words", "kind_of", "words_for"]
+__all__ = ["fill", "in_words", "kind_of", "with_views", "words_for"]
 
 _MOST = 2**32 - 1  # words
 _COMPOUND = (ctypes.Structure, ctypes.Union, ctypes.Array)
@@ -33,9 +34,23 @@ def in_words(kind: Any, words: Words) -> Any:
     """Return the object of that ctypes type that the words hold."""
     if not isinstance(words, RemoteWords):
         return kind.from_buffer(words)
-    mirror = _part(kind, words, bytearray(ctypes.sizeof(kind)), 0)
+    mirror = _part(kind, Copy(words, ctypes.sizeof(kind), _grain(kind)), 0)
     mirror._refresh()
     return mirror
+
+
+def with_views(obj: Any) -> Any:
+    """Return the object, of which the program may have views from now on, such as NumPy's."""
+    if isinstance(obj, _Mirror):
+        obj._copy.have_views()
+    return obj
+
+
+def _grain(kind: Any) -> int:
+    """Return the size of an array's elements, in bytes; 1 if they have parts."""
+    while issubclass(kind, ctypes.Array):
+        kind = kind._type_
+    return 1 if issubclass(kind, _COMPOUND) else ctypes.sizeof(kind)
 
 
 def fill(words: Words, obj: Any) -> None:
@@ -55,19 +70,18 @@ def kind_of(obj: Any) -> Any:
 @functools.cache
 def _mirror(kind: Any) -> Any:
     bases = (_ArrayMirror, kind) if issubclass(kind, ctypes.Array) else (_Mirror, kind)
-    return type(kind)(kind.__name__, bases, {"_words": None, "__module__": kind.__module__})
+    return type(kind)(kind.__name__, bases, {"_copy": None, "__module__": kind.__module__})
 
 
-def _part(kind: Any, words: RemoteWords, memory: bytearray, offset: int) -> Any:
-    """Return the mirror of the object at `offset` bytes in the words. `memory` is the local buffer of all the words."""
-    mirror = _mirror(kind).from_buffer(memory, offset)
-    mirror._words, mirror._memory, mirror._offset = words, memory, offset
+def _part(kind: Any, copy: Copy, offset: int) -> Any:
+    """Return the mirror of the object at `offset` bytes in the words of that copy."""
+    mirror = _mirror(kind).from_buffer(copy.memory, offset)
+    mirror._copy, mirror._offset = copy, offset
     return mirror
 
 
 class _Mirror:
-    _words: Any
-    _memory: bytearray
+    _copy: Copy
     _offset: int
 
     def _inner(self, found: Any) -> Any:
@@ -75,24 +89,11 @@ class _Mirror:
         if isinstance(found, _COMPOUND) and not isinstance(found, _Mirror):
             start = ctypes.addressof(found) - ctypes.addressof(self)  # type: ignore[arg-type]
             if 0 <= start < max(1, ctypes.sizeof(self)):  # type: ignore[arg-type]
-                return _part(type(found), self._words, self._memory, self._offset + start)
+                return _part(type(found), self._copy, self._offset + start)
         return found
 
     def _pull(self, start: int, size: int) -> None:
-        data = self._words._read(self._offset + start, size)
-        ctypes.memmove(ctypes.addressof(self) + start, data, size)  # type: ignore[arg-type]
-
-    def _push(self, before: bytes) -> None:
-        after = bytes(self)
-        position, end = 0, len(after)
-        while position < end:
-            if before[position] == after[position]:
-                position += 1
-                continue
-            start = position
-            while position < end and before[position] != after[position]:
-                position += 1
-            self._words._write(self._offset + start, after[start:position])
+        self._copy.read(self._offset + start, size)
 
     def _refresh(self) -> bytes:
         self._pull(0, ctypes.sizeof(self))  # type: ignore[arg-type]
@@ -110,7 +111,7 @@ class _Mirror:
             return
         before = self._refresh()
         super().__setattr__(name, value)
-        self._push(before)
+        self._copy.write(self._offset, before)
 
 
 class _ArrayMirror(_Mirror):
@@ -129,7 +130,7 @@ class _ArrayMirror(_Mirror):
     def __setitem__(self, index: Any, value: Any) -> None:
         before = self._refresh()
         super().__setitem__(index, value)  # type: ignore[misc]
-        self._push(before)
+        self._copy.write(self._offset, before)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self[:])

@@ -16,14 +16,19 @@ from dragon import _core
 from dragon.infrastructure.errors import DestroyedError, NodeLostError, RunEndedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import Unwanted, ask, error_named
+from dragon.runtime.copies import refresh, write_back
 from dragon.runtime.lacking import warn_user
-from dragon.runtime.protocol.objects import OpenMirror, OpenOutbox, Operate, Operation, WhyGone
+from dragon.runtime.protocol.objects import OpenOutbox, OpenProxy, Operate, Operation, WhyGone
 from dragon.runtime.serialization import to_another_node
 
 __all__ = ["REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
 
 
 _Got = TypeVar("_Got")
+_OF_COPIES = {"read", "write"}
+_MOST_PARTS = 10_000  # that are written at once
+# What ends when another process has done something, whose changes of shared memory are then to be seen.
+_RECEIVING = {"acquire", "get", "wait", "_join", "_sleep"}
 
 
 def node_of(name: Name) -> int:
@@ -69,14 +74,19 @@ class _Remote:
     ) -> tuple[bool, Any]:
         """Call a method of the object. Returns whether it succeeded within `timeout` seconds, and its result; see
         Operate. `late` undoes a call that succeeded although an exception interrupted it."""
+        if method not in _OF_COPIES:
+            write_back()
         thread = threading.get_ident()
         operation = Operation(self._remote_name, self._kind, method, given, timeout, thread, ticket, doing, index)
         released = [_released.popleft() for _ in range(len(_released))]
         try:
             request = Operate(operation, payload, released, inbox, outgoing)
-            return ask(request, (), self._is_open if timeout != 0 else None, late)
+            answer: tuple[bool, Any] = ask(request, (), self._is_open if timeout != 0 else None, late)
         except Unwanted:
             raise (EOFError if method == "get" else ValueError)("another thread closed this handle") from None
+        if method in _RECEIVING and answer[0]:
+            refresh()
+        return answer
 
     def _is_open(self) -> bool:
         return not self._remote_closed
@@ -157,7 +167,7 @@ class RemoteChannel(_Remote):
     _kind = "Channel"
 
     _out: _core.Channel | None = None
-    _mirror: _core.Channel | None = None
+    _proxy: _core.Channel | None = None
     _bounded: bool | None = None
 
     def put(
@@ -169,6 +179,7 @@ class RemoteChannel(_Remote):
         flush: bool = False,
     ) -> None:
         self._check_open()
+        write_back()
         outbox = self._outbox()
         if outbox is not None:
             try:
@@ -196,8 +207,8 @@ class RemoteChannel(_Remote):
         return self._out
 
     def _drop_channels(self) -> None:
-        self._dropped.extend(channel._name() for channel in (self._out, self._mirror) if channel is not None)
-        self._mirror = None  # with its descriptor
+        self._dropped.extend(channel._name() for channel in (self._out, self._proxy) if channel is not None)
+        self._proxy = None  # with its descriptor
 
     def put_nowait(self, obj: Any) -> None:
         self.put(obj, False)
@@ -278,6 +289,7 @@ class RemoteChannel(_Remote):
 
     def _put_bytes(self, buffer: Any, start: int, size: int) -> None:
         self._check_open()
+        write_back()
         outbox = self._outbox()
         if outbox is not None:
             try:
@@ -298,11 +310,11 @@ class RemoteChannel(_Remote):
 
     def _fileno(self) -> int:
         self._check_open()
-        if self._mirror is not None:
+        if self._proxy is not None:
             with suppress(_core.DestroyedError):  # this process was forked from one that has closed its handle
-                return self._mirror._fileno()
-        self._mirror = _core.Channel(ask(OpenMirror(self._remote_name)))
-        return self._mirror._fileno()
+                return self._proxy._fileno()
+        self._proxy = _core.Channel(ask(OpenProxy(self._remote_name)))
+        return self._proxy._fileno()
 
     def _join(self, timeout: float | None) -> bool:
         return self._checked_wait("_join", timeout=timeout)
@@ -433,7 +445,13 @@ class RemoteWords(_Remote):
 
     def _write(self, start: int, data: bytes) -> None:
         """Write bytes from `start` on."""
-        self._call("write", start, payload=data)
+        self._write_parts([(start, data)])
+
+    def _write_parts(self, parts: list[tuple[int, bytes]]) -> None:
+        """Write bytes from the start of each part on."""
+        for first in range(0, len(parts), _MOST_PARTS):
+            starts, datas = zip(*parts[first : first + _MOST_PARTS], strict=True)
+            self._call("write", starts, [len(data) for data in datas], payload=b"".join(datas))
 
 
 REMOTE: dict[type, type[_Remote]] = {

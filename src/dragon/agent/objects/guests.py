@@ -274,7 +274,9 @@ class Guests:
         if method == "read":
             return bytes(memoryview(handle).cast("B")[given[0] : given[0] + given[1]])
         if method == "write":
-            memoryview(handle).cast("B")[given[0] : given[0] + len(payload)] = payload
+            memory, data = memoryview(handle).cast("B"), memoryview(payload)
+            for start, size in zip(*given, strict=True):
+                memory[start : start + size], data = data[:size], data[size:]
             handle.add(0, 0)  # wakes processes that wait for a word
             return None
         if method == "_put_back":

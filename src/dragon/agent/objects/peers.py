@@ -22,8 +22,8 @@ from dragon.runtime.remote import node_of
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
     from dragon.agent.objects.flows import Flows
     from dragon.agent.objects.guests import Guests
-    from dragon.agent.objects.mirrors import Mirrors
     from dragon.agent.objects.outboxes import Outboxes
+    from dragon.agent.objects.proxy_channels import ProxyChannels
     from dragon.agent.objects.watches import Watches
     from dragon.agent.wire.links import Links
     from dragon.runtime.protocol.front_end import Proposal
@@ -37,7 +37,7 @@ class Peers:
     """All nodes of the run; `index` is this one's, and the last `idle` of them are spare.
 
     It also has the objects for what passes between nodes: outgoing messages (`outboxes`), incoming ones (`flows`), the
-    operations of other nodes' processes (`guests`), and whether channels can be read, of other nodes (`mirrors`) and of
+    operations of other nodes' processes (`guests`), and whether channels can be read, of other nodes (`proxies`) and of
     this one (`watches`).
     """
 
@@ -51,7 +51,7 @@ class Peers:
         guests: Guests,
         outboxes: Outboxes,
         flows: Flows,
-        mirrors: Mirrors,
+        proxies: ProxyChannels,
         watches: Watches,
     ) -> None:
         self.index = index
@@ -64,7 +64,7 @@ class Peers:
         self.guests = guests
         self.outboxes = outboxes
         self.flows = flows
-        self.mirrors = mirrors
+        self.proxies = proxies
         self.watches = watches
         self._idle = idle
 

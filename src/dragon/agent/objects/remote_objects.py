@@ -24,8 +24,8 @@ from dragon.runtime.protocol.objects import (
     Announce,
     CloseAtEnd,
     MakeObject,
-    OpenMirror,
     OpenOutbox,
+    OpenProxy,
     Operate,
     Operation,
     WhyGone,
@@ -59,7 +59,7 @@ class RemoteObjects:
         return [
             Operate.served_for(lambda r, caller: self.operate(r, caller.pid)),
             OpenOutbox.served_for(lambda r, caller: self.outbox(caller.pid, r.name)),
-            OpenMirror.served_for(lambda r, caller: self.mirror(caller.pid, r.name)),
+            OpenProxy.served_for(lambda r, caller: self.proxy(caller.pid, r.name)),
             WhyGone.served_by(lambda r: self._peers.outboxes.why_gone(r.outbox)),
             WhyLost.served_by(lambda r: self._peers.flows.why_lost(r.name)),
             Announce.served_by(lambda r: asyncio.ensure_future(self._peers.announce(self._peers.index, r.names))),
@@ -73,7 +73,7 @@ class RemoteObjects:
         for name in request.released:
             if node_of(name) == self._peers.index:
                 self._peers.outboxes.dropped(caller, name)
-                self._peers.mirrors.dropped(caller, name)
+                self._peers.proxies.dropped(caller, name)
             elif node_of(name) not in self._peers.lost:
                 self._links.notify(node_of(name), Released(caller, name))
         operation = request.operation
@@ -144,12 +144,12 @@ class RemoteObjects:
         self._note_contact(caller, node_of(name))
         return self._peers.outboxes.open(caller, name)
 
-    def mirror(self, caller: int, name: Name) -> asyncio.Future[Name]:
+    def proxy(self, caller: int, name: Name) -> asyncio.Future[Name]:
         """Return a future of a channel of this node that can be read while a channel of another node can. Raises
         NodeLostError."""
         self._check_not_lost(node_of(name))
         self._note_contact(caller, node_of(name))
-        return self._peers.mirrors.open(caller, name)
+        return self._peers.proxies.open(caller, name)
 
     def _check_not_lost(self, node: int) -> None:
         if node in self._peers.lost:
@@ -181,7 +181,7 @@ class RemoteObjects:
             self._loop.remove_reader(fd)
             os.close(fd)
         self._peers.outboxes.left(caller)
-        self._peers.mirrors.left(caller)
+        self._peers.proxies.left(caller)
         for key in [key for key in self._inboxes if key[0] == caller]:
             del self._inboxes[key]
         for node in nodes:

@@ -20,8 +20,8 @@ __all__ = [
     "MakeObject",
     "NamedObject",
     "OfAProcess",
-    "OpenMirror",
     "OpenOutbox",
+    "OpenProxy",
     "Operate",
     "Operation",
     "WaitHere",
@@ -85,7 +85,7 @@ class OpenOutbox(OfAProcess[Name], tag="remote.outbox", frozen=True):
     name: Name
 
 
-class OpenMirror(OfAProcess[Name], tag="remote.mirror", frozen=True):
+class OpenProxy(OfAProcess[Name], tag="remote.proxy", frozen=True):
     """Return a channel of this node that can be read while a channel of another node can."""
 
     name: Name

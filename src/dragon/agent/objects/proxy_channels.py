@@ -1,6 +1,6 @@
 """File descriptors of channels of other nodes, for select() and similar functions.
 
-A process that needs one is given the descriptor of a channel of its own node, the mirror, which has a message in it
+A process that needs one is given the descriptor of a channel of its own node, the proxy, which has a message in it
 while the channel can be read. Its owner's agent reports every change, before anything else that it sends.
 """
 
@@ -15,12 +15,12 @@ from dragon.runtime.handle import Channel
 from dragon.runtime.protocol.agents import WatchReadable
 from dragon.runtime.remote import node_of
 
-__all__ = ["Mirrors"]
+__all__ = ["ProxyChannels"]
 
 _MEMORY_RETRY_S = 0.02  # seconds between two attempts if the node has no memory for the message
 
 
-class _Mirror:
+class _Proxy:
     """`users` has the number of handles of each process that use it. `known` is done once the first report has come."""
 
     def __init__(self) -> None:
@@ -50,36 +50,36 @@ class _Mirror:
             self.known.set_result(self.channel._name())
 
 
-class Mirrors:
-    """The mirrors of one node, by the channels of other nodes."""
+class ProxyChannels:
+    """The proxies of one node, by the channels of other nodes."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
-        self._mirrors: dict[Name, _Mirror] = {}
-        self._leads_to: dict[Name, Name] = {}  # by the names of mirrors
+        self._proxies: dict[Name, _Proxy] = {}
+        self._leads_to: dict[Name, Name] = {}  # by the names of proxies
 
     def open(self, pid: int, name: Name) -> asyncio.Future[Name]:
-        """Return a future of the mirror of a channel, for a handle of that process. It fails with NodeLostError."""
-        mirror = self._mirrors.get(name)
-        if mirror is None:
-            mirror = self._mirrors[name] = _Mirror()
-            self._leads_to[mirror.channel._name()] = name
+        """Return a future of the proxy of a channel, for a handle of that process. It fails with NodeLostError."""
+        proxy = self._proxies.get(name)
+        if proxy is None:
+            proxy = self._proxies[name] = _Proxy()
+            self._leads_to[proxy.channel._name()] = name
             self._links.notify(node_of(name), WatchReadable(name, True))
-        mirror.users[pid] = mirror.users.get(pid, 0) + 1
-        return asyncio.shield(mirror.known)
+        proxy.users[pid] = proxy.users.get(pid, 0) + 1
+        return asyncio.shield(proxy.known)
 
     def reported(self, name: Name, is_readable: bool) -> None:
         """Note whether a channel can be read, as its node reports."""
-        mirror = self._mirrors.get(name)
-        if mirror is not None:
-            mirror.set(is_readable)
+        proxy = self._proxies.get(name)
+        if proxy is not None:
+            proxy.set(is_readable)
 
-    def dropped(self, pid: int, mirror_name: Name) -> None:
-        """Handle that a process has dropped a handle that used that mirror."""
-        name = self._leads_to.get(mirror_name)
+    def dropped(self, pid: int, proxy_name: Name) -> None:
+        """Handle that a process has dropped a handle that used that proxy."""
+        name = self._leads_to.get(proxy_name)
         if name is None:
             return
-        users = self._mirrors[name].users
+        users = self._proxies[name].users
         if users.get(pid, 0) > 1:
             users[pid] -= 1
         else:
@@ -87,27 +87,27 @@ class Mirrors:
 
     def left(self, pid: int) -> None:
         """Handle the end of a process."""
-        for name in [name for name, mirror in self._mirrors.items() if pid in mirror.users]:
+        for name in [name for name, proxy in self._proxies.items() if pid in proxy.users]:
             self._remove_user(pid, name)
 
     def _remove_user(self, pid: int, name: Name) -> None:
-        mirror = self._mirrors[name]
-        mirror.users.pop(pid, None)
-        if not mirror.users:
-            del self._mirrors[name], self._leads_to[mirror.channel._name()]
+        proxy = self._proxies[name]
+        proxy.users.pop(pid, None)
+        if not proxy.users:
+            del self._proxies[name], self._leads_to[proxy.channel._name()]
             if node_of(name) not in self._links.lost:
                 self._links.notify(node_of(name), WatchReadable(name, False))
 
     def broken(self, node: int, reason: str) -> None:
         """Handle that the connection to a node broke, or the node is lost: to read its channels fails then, at once."""
         gone = node in self._links.lost or node in self._links.unreachable
-        for name, mirror in list(self._mirrors.items()):
+        for name, proxy in list(self._proxies.items()):
             if node_of(name) != node:
                 continue
             if not gone:
                 self._links.notify(node, WatchReadable(name, True))
-            elif mirror.known.done():
-                mirror.set(True)
+            elif proxy.known.done():
+                proxy.set(True)
             else:
-                del self._mirrors[name], self._leads_to[mirror.channel._name()]
-                mirror.known.set_exception(NodeLostError(self._links.what_happened(node, reason)))
+                del self._proxies[name], self._leads_to[proxy.channel._name()]
+                proxy.known.set_exception(NodeLostError(self._links.what_happened(node, reason)))

@@ -1,0 +1,145 @@
+"""Copies of shared memory of other nodes.
+
+A program may have views of a copy, such as NumPy's, which read and change it without a call. What they have changed is
+written back before this process sends anything to another node, and when it ends; the copy is read again whenever the
+process has received something from another node, or acquired a lock there. So processes that exchange data in turns
+see each other's changes.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections import deque
+from collections.abc import Iterator
+from typing import ClassVar, Protocol
+from weakref import WeakSet
+
+from dragon.infrastructure.errors import DestroyedError, NodeLostError, RunEndedError
+from dragon.runtime.lacking import warn_user
+
+__all__ = ["Copy", "refresh", "write_back"]
+
+_BLOCK = 4096  # elements that are compared at once
+
+
+class _Words(Protocol):
+    def _read(self, start: int, size: int) -> bytes: ...
+    def _write_parts(self, parts: list[tuple[int, bytes]]) -> None: ...
+
+
+# Copies that were dropped before a view's changes had been written back: memory, what was last written, words, grain.
+_changed: deque[tuple[bytearray, bytearray, _Words, int]] = deque()
+
+
+class Copy:
+    """A copy of shared words of another node: `size` bytes, which are written in whole elements of `grain` bytes.
+
+    It is empty until it is read.
+    """
+
+    _dropped: ClassVar = _changed  # still available when the interpreter has cleared the module
+
+    def __init__(self, words: _Words, size: int, grain: int) -> None:
+        self.memory = bytearray(size)
+        self._words = words
+        self._grain = grain
+        self._synced: bytearray | None = None  # what was last read or written; None if there are no views
+
+    def have_views(self) -> None:
+        """Keep the copy in step with the shared memory from now on, since the program may have views of it."""
+        if self._synced is None:
+            self.read(0, len(self.memory))
+            self._synced = bytearray(self.memory)
+            if not _viewed:
+                atexit.register(write_back)
+            _viewed.add(self)
+
+    def read(self, start: int, size: int) -> None:
+        """Read bytes again, after views' changes of them were written back. Raises NodeLostError and
+        DestroyedError."""
+        self.write_back(start, size)
+        data = self._words._read(start, size)
+        self.memory[start : start + size] = data
+        if self._synced is not None:
+            self._synced[start : start + size] = data
+
+    def write(self, start: int, before: bytes) -> None:
+        """Write what differs from the bytes that were there before. Raises NodeLostError and DestroyedError."""
+        after = bytes(self.memory[start : start + len(before)])
+        parts = [(start + first, after[first:last]) for first, last in _differences(before, after, self._grain)]
+        self._words._write_parts(parts)
+        if self._synced is not None:
+            for first, data in parts:
+                self._synced[first : first + len(data)] = data
+
+    def write_back(self, start: int = 0, size: int | None = None) -> None:
+        """Write what views have changed. Raises NodeLostError and DestroyedError."""
+        if self._synced is not None:
+            end = len(self.memory) if size is None else start + size
+            self.write(start, bytes(self._synced[start:end]))
+
+    def refresh(self) -> None:
+        """Read everything again. Raises NodeLostError and DestroyedError."""
+        self.read(0, len(self.memory))
+
+    def __del__(self) -> None:
+        # The garbage collector may run during a request, so it is written with the next one.
+        if self._synced is not None and self._synced != self.memory:
+            self._dropped.append((self.memory, self._synced, self._words, self._grain))
+
+
+_viewed: WeakSet[Copy] = WeakSet()
+
+
+def write_back() -> None:
+    """Write back what views have changed of all copies."""
+    while _changed:
+        memory, synced, words, grain = _changed.popleft()
+        copy = Copy(words, 0, grain)
+        copy.memory, copy._synced = memory, synced
+        _keep_in_step(copy, False)
+    for copy in list(_viewed):
+        _keep_in_step(copy, False)
+
+
+def refresh() -> None:
+    """Read all copies again of which there may be views."""
+    for copy in list(_viewed):
+        _keep_in_step(copy, True)
+
+
+def _keep_in_step(copy: Copy, again: bool) -> None:
+    try:
+        copy.refresh() if again else copy.write_back()
+    except (DestroyedError, RunEndedError):
+        _forget(copy)  # nobody has that memory any more
+    except NodeLostError as error:
+        _forget(copy)
+        warn_user(f"a view of shared memory of another node keeps its contents from now on: {error}")
+
+
+def _forget(copy: Copy) -> None:
+    copy._synced = None
+    _viewed.discard(copy)
+
+
+def _differences(before: bytes, after: bytes, grain: int) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of each run of elements that differ."""
+    if before == after:
+        return
+    first = None
+    for block in range(0, len(after), _BLOCK * grain):
+        old, new = before[block : block + _BLOCK * grain], after[block : block + _BLOCK * grain]
+        if old == new:
+            if first is not None:
+                yield first, block
+                first = None
+            continue
+        for offset in range(0, len(new), grain):
+            if old[offset : offset + grain] != new[offset : offset + grain]:
+                first = block + offset if first is None else first
+            elif first is not None:
+                yield first, block + offset
+                first = None
+    if first is not None:
+        yield first, len(after)
