@@ -9,6 +9,7 @@ see each other's changes.
 from __future__ import annotations
 
 import atexit
+import sys
 from collections import deque
 from collections.abc import Iterator
 from typing import ClassVar, Protocol
@@ -19,7 +20,9 @@ from dragon.runtime.lacking import warn_user
 
 __all__ = ["Copy", "refresh", "write_back"]
 
+_Bytes = bytes | bytearray
 _BLOCK = 4096  # elements that are compared at once
+_WIDTHS = {1, 2, 4, 8}  # bytes, of NumPy's unsigned integers
 
 
 class _Words(Protocol):
@@ -59,14 +62,20 @@ class Copy:
         DestroyedError."""
         self.write_back(start, size)
         data = self._words._read(start, size)
-        self.memory[start : start + size] = data
-        if self._synced is not None:
-            self._synced[start : start + size] = data
+        if self._synced is None:
+            self.memory[start : start + size] = data
+            return
+        # Only what others have changed, as another thread may change the rest in a view just now.
+        for first, last in _differences(self._synced[start : start + size], data, self._grain):
+            self.memory[start + first : start + last] = data[first:last]
+            self._synced[start + first : start + last] = data[first:last]
 
-    def write(self, start: int, before: bytes) -> None:
+    def write(self, start: int, before: _Bytes) -> None:
         """Write what differs from the bytes that were there before. Raises NodeLostError and DestroyedError."""
-        after = bytes(self.memory[start : start + len(before)])
-        parts = [(start + first, after[first:last]) for first, last in _differences(before, after, self._grain)]
+        is_all = len(before) == len(self.memory)
+        after = self.memory if is_all else self.memory[start : start + len(before)]  # nothing large is copied
+        changes = _differences(before, after, self._grain)
+        parts = [(start + first, bytes(after[first:last])) for first, last in changes]
         self._words._write_parts(parts)
         if self._synced is not None:
             for first, data in parts:
@@ -75,8 +84,8 @@ class Copy:
     def write_back(self, start: int = 0, size: int | None = None) -> None:
         """Write what views have changed. Raises NodeLostError and DestroyedError."""
         if self._synced is not None:
-            end = len(self.memory) if size is None else start + size
-            self.write(start, bytes(self._synced[start:end]))
+            is_all = size is None or size == len(self.memory)
+            self.write(start, self._synced if is_all else self._synced[start : start + (size or 0)])
 
     def refresh(self) -> None:
         """Read everything again. Raises NodeLostError and DestroyedError."""
@@ -123,9 +132,15 @@ def _forget(copy: Copy) -> None:
     _viewed.discard(copy)
 
 
-def _differences(before: bytes, after: bytes, grain: int) -> Iterator[tuple[int, int]]:
+def _differences(before: _Bytes, after: _Bytes, grain: int) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each run of elements that differ."""
     if before == after:
+        return
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and grain in _WIDTHS and hasattr(numpy, "flatnonzero"):
+        changed = numpy.frombuffer(before, f"u{grain}") != numpy.frombuffer(after, f"u{grain}")
+        edges = numpy.flatnonzero(numpy.diff(changed, prepend=False, append=False)) * grain
+        yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
         return
     first = None
     for block in range(0, len(after), _BLOCK * grain):
