@@ -166,6 +166,34 @@ def test_a_message_arrives_after_the_changes_that_were_made_before_it(site: Site
     )
 
 
+def test_a_process_that_polls_an_event_sees_what_was_changed_before_it_was_set(site: Site) -> None:
+    assert (
+        run(
+            site,
+            """
+        import time
+
+        def child(array, ready, event):
+            view = np.frombuffer(array.get_obj())
+            ready.set()
+            while not event.is_set():
+                time.sleep(0.001)
+            print(view.tolist())
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            array, ready, event = mp.Array("d", 2), mp.Event(), mp.Event()
+            process = started(child, array, ready, event)
+            ready.wait()
+            np.frombuffer(array.get_obj())[:] = 3
+            event.set()
+            process.join()
+        """,
+        )
+        == "[3.0, 3.0]\n"
+    )
+
+
 def test_changes_of_an_array_that_was_dropped_are_not_lost(site: Site) -> None:
     assert (
         run(

@@ -84,7 +84,7 @@ class _Remote:
             answer: tuple[bool, Any] = ask(request, (), self._is_open if timeout != 0 else None, late)
         except Unwanted:
             raise (EOFError if method == "get" else ValueError)("another thread closed this handle") from None
-        if method in _RECEIVING and answer[0]:
+        if (method in _RECEIVING and answer[0]) or (method == "is_set" and answer[1]):
             refresh()
         return answer
 
