@@ -194,6 +194,36 @@ def test_a_process_that_polls_an_event_sees_what_was_changed_before_it_was_set(s
     )
 
 
+def test_tasks_of_an_event_loop_see_what_was_changed_before_they_were_served(site: Site) -> None:
+    assert (
+        run(
+            site,
+            """
+        import asyncio
+        from dragon import aio
+
+        async def changed(array):
+            view = np.frombuffer(array.get_obj())
+            for _ in range(50):
+                async with aio.Lock(array.get_lock()):
+                    view += 1
+
+        def child(array):
+            asyncio.run(changed(array))
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            array = mp.Array("d", 2, lock=mp.Lock())
+            processes = [started(child, array) for _ in range(2)]
+            for process in processes:
+                process.join()
+            print(array[:])
+        """,
+        )
+        == "[100.0, 100.0]\n"
+    )
+
+
 def test_changes_of_an_array_that_was_dropped_are_not_lost(site: Site) -> None:
     assert (
         run(

@@ -11,6 +11,7 @@ from typing import Any
 
 from dragon import _core
 from dragon.runtime.async_client import ask
+from dragon.runtime.copies import refresh, write_back
 from dragon.runtime.handle import Channel
 from dragon.runtime.protocol.objects import Operate, Operation, WaitHere
 from dragon.runtime.remote import node_of
@@ -36,8 +37,12 @@ async def wait(
     If the caller is cancelled, `late` is called with the outcome of a method that succeeded nevertheless.
     """
     operation = Operation(handle._name(), kind, method, given, None, threading.get_ident())
-    request = WaitHere(operation, _core.myself()) if is_here(handle) else Operate(operation)
-    _, value = await ask(request, late)
+    if is_here(handle):
+        _, value = await ask(WaitHere(operation, _core.myself()), late)
+        return value
+    write_back()
+    _, value = await ask(Operate(operation), late)
+    refresh()
     return value
 
 
