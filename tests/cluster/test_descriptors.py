@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from pathlib import Path
 
 import pytest
 
+from cluster.over_nodes import run
 from conftest import Site
 
 PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
@@ -33,18 +33,11 @@ HEAD = """
 """
 
 
-def run(site: Site, body: str, nodes: int = 2) -> str:
-    """Run a program over simulated nodes. Returns what it prints."""
-    program = site.write(HEAD + textwrap.indent(textwrap.dedent(body), "    "))
-    done = site.dragon("--nodes", str(nodes), program, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
 def test_a_connection_is_readable_while_it_has_messages(site: Site) -> None:
     assert (
         run(
             site,
+            HEAD,
             """
         def child(reader, answer):
             print(is_readable(reader), wait([reader], 0))
@@ -75,6 +68,7 @@ def test_a_queue_of_another_node_is_awaited_together_with_one_of_this_node(site:
     assert (
         run(
             site,
+            HEAD,
             """
         def child(far, answer):
             near = mp.Queue()
@@ -100,6 +94,7 @@ def test_a_connection_is_readable_once_its_other_end_is_closed(site: Site) -> No
     assert (
         run(
             site,
+            HEAD,
             """
         def child(reader, answer):
             print(is_readable(reader))
@@ -129,6 +124,7 @@ def test_a_reader_with_the_lock_sees_what_other_readers_have_taken(site: Site) -
     assert (
         run(
             site,
+            HEAD,
             """
         def child(reader, lock, answer, count):
             taken = []
@@ -166,6 +162,7 @@ def test_descriptors_are_closed_with_their_connections(site: Site) -> None:
     assert (
         run(
             site,
+            HEAD,
             """
         def child(connections):
             before = len(os.listdir("/proc/self/fd"))
@@ -189,6 +186,7 @@ def test_descriptors_are_closed_with_their_connections(site: Site) -> None:
 def test_messages_are_noticed_after_the_connection_to_the_node_has_broken(site: Site) -> None:
     assert run(
         site,
+        HEAD,
         f"""
         import sys
         sys.path.insert(0, {str(PROGRAMS)!r})
@@ -232,6 +230,7 @@ def test_messages_keep_their_order_while_readability_is_reported(site: Site) -> 
     assert (
         run(
             site,
+            HEAD,
             """
         COUNT = 3000
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-
+from cluster.over_nodes import run
 from conftest import Site
 
 HEAD = """
@@ -24,18 +23,11 @@ HEAD = """
 """
 
 
-def run(site: Site, body: str, nodes: int = 2) -> str:
-    """Run a program over simulated nodes. Returns what it prints."""
-    program = site.write(HEAD + textwrap.indent(textwrap.dedent(body), "    "))
-    done = site.dragon("--nodes", str(nodes), program, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
 def test_changes_of_a_view_are_there_once_the_process_has_ended(site: Site) -> None:
     assert (
         run(
             site,
+            HEAD,
             """
         def child(synchronized, raw, native, nested):
             np.frombuffer(synchronized.get_obj())[:] = 1
@@ -59,6 +51,7 @@ def test_workers_of_a_pool_see_what_was_changed_between_its_tasks(site: Site) ->
     assert (
         run(
             site,
+            HEAD,
             """
         def share(array):
             global view
@@ -88,6 +81,7 @@ def test_a_view_has_the_newest_contents_after_the_lock_was_acquired(site: Site) 
     assert (
         run(
             site,
+            HEAD,
             """
         def child(array):
             view = np.frombuffer(array.get_obj())
@@ -113,6 +107,7 @@ def test_views_that_change_other_elements_do_not_undo_each_other(site: Site) -> 
     assert (
         run(
             site,
+            HEAD,
             """
         def child(raw, queue, start):
             view = np.frombuffer(raw, np.uint8)
@@ -139,6 +134,7 @@ def test_a_message_arrives_after_the_changes_that_were_made_before_it(site: Site
     assert (
         run(
             site,
+            HEAD,
             """
         def child(raw, there, back):
             view = np.frombuffer(raw, np.int64)
@@ -170,6 +166,7 @@ def test_a_process_that_polls_an_event_sees_what_was_changed_before_it_was_set(s
     assert (
         run(
             site,
+            HEAD,
             """
         import time
 
@@ -198,6 +195,7 @@ def test_tasks_of_an_event_loop_see_what_was_changed_before_they_were_served(sit
     assert (
         run(
             site,
+            HEAD,
             """
         import asyncio
         from dragon import aio
@@ -228,6 +226,7 @@ def test_changes_of_an_array_that_was_dropped_are_not_lost(site: Site) -> None:
     assert (
         run(
             site,
+            HEAD,
             """
         def child(arrays, queue):
             for number in range(10):
