@@ -18,6 +18,7 @@ from dragon.runtime.remote import node_of
 __all__ = ["ProxyChannels"]
 
 _MEMORY_RETRY_S = 0.02  # seconds between two attempts if the node has no memory for the message
+_REACH_RETRY_S = 1.0  # seconds until an agent that could not be reached is asked again
 
 
 class _Proxy:
@@ -57,6 +58,8 @@ class ProxyChannels:
         self._links = links
         self._proxies: dict[Name, _Proxy] = {}
         self._leads_to: dict[Name, Name] = {}  # by the names of proxies
+        self._retries: dict[int, asyncio.TimerHandle] = {}  # by nodes that could not be reached
+        self._loop = asyncio.get_running_loop()
 
     def open(self, pid: int, name: Name) -> asyncio.Future[Name]:
         """Return a future of the proxy of a channel, for a handle of that process. It fails with NodeLostError."""
@@ -99,15 +102,31 @@ class ProxyChannels:
                 self._links.notify(node_of(name), WatchReadable(name, False))
 
     def broken(self, node: int, reason: str) -> None:
-        """Handle that the connection to a node broke, or the node is lost: to read its channels fails then, at once."""
-        gone = node in self._links.lost or node in self._links.unreachable
-        for name, proxy in list(self._proxies.items()):
-            if node_of(name) != node:
-                continue
-            if not gone:
-                self._links.notify(node, WatchReadable(name, True))
-            elif proxy.known.done():
+        """Handle that the connection to a node broke, the node could not be reached, or is lost.
+
+        Unless there is only to be a new connection, reading its channels fails at once, so they are readable.
+        """
+        is_lost = node in self._links.lost
+        if not is_lost and node not in self._links.unreachable:
+            self._watch_again(node)
+            return
+        for name in self._of(node):
+            proxy = self._proxies[name]
+            if proxy.known.done():
                 proxy.set(True)
             else:
                 del self._proxies[name], self._leads_to[proxy.channel._name()]
                 proxy.known.set_exception(NodeLostError(self._links.what_happened(node, reason)))
+        if not is_lost and node not in self._retries:
+            self._retries[node] = self._loop.call_later(_REACH_RETRY_S, self._reach_again, node)
+
+    def _reach_again(self, node: int) -> None:
+        del self._retries[node]
+        self._watch_again(node)
+
+    def _watch_again(self, node: int) -> None:
+        for name in self._of(node):
+            self._links.notify(node, WatchReadable(name, True))
+
+    def _of(self, node: int) -> list[Name]:
+        return [name for name in self._proxies if node_of(name) == node]
