@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -33,6 +34,12 @@ constexpr pid_t kNoProcess = (1 << 22) + 1;  // above the largest possible proce
 constexpr int kFolder = 3;  // used in place of a stream's number; the same as in runtime/spawning.py
 constexpr size_t kSignalSets = 3;
 enum Source : unsigned { kRequests = 1, kAgent = 2, kSignals = 4 };
+
+uint64_t wall_clock() {  // nanoseconds since 1970
+    timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+}
 
 ino_t inode(int fd) {
     struct stat of;
@@ -162,6 +169,7 @@ Next ForkServer::serve() {
     try {
         if (descriptors_.size() < 3) throw SystemFailure(EMFILE, "no room for its descriptors (ulimit -n)");
         if (asked_.name.size() > kLongestName) throw SystemFailure(ENAMETOOLONG, "the name of a process");
+        asked_at_ = wall_clock();
         slot_ = arena().reserve_slot();
         for (auto& name : asked_.attached) arena().attach_for(slot_, name.handle, name.role);
         std::string folder = restored(asked_.folder);
@@ -284,7 +292,7 @@ void ForkServer::started(pid_t pid, bool forked) {
     record.at(kPid) = static_cast<uint64_t>(pid);
     record.at(kStatus) = kRunning;
     record.changed();
-    event("started", 4, asked_.puid, asked_.group)
+    event("started", 5, asked_.puid, asked_.group)
         .text("pid")
         .number(static_cast<uint64_t>(pid))
         .text("name")
@@ -292,7 +300,9 @@ void ForkServer::started(pid_t pid, bool forked) {
         .text("parent")
         .number(asked_.parent)
         .text("record")
-        .raw(asked_.record.encoded);
+        .raw(asked_.record.encoded)
+        .text("time")
+        .number(asked_at_);
     close_descriptors();
 }
 
@@ -393,13 +403,15 @@ void ForkServer::ended(const Child& child, int status, bool leaves) {
     record.at(kStatus) = kExited;
     record.changed();
     arena().release(child.record, Role::Plain);
-    event("exited", 3, child.puid, child.group)
+    event("exited", 4, child.puid, child.group)
         .text("code")
         .signed_number(code)
         .text("signals")
         .number(signals)
         .text("leaves")
-        .number(leaves);
+        .number(leaves)
+        .text("time")
+        .number(wall_clock());
 }
 
 std::vector<pid_t> ForkServer::running() const {

@@ -113,6 +113,7 @@ class ForkServer {
     int lacking_ = 0;  // the number of the stream whose file cannot be opened, or kFolder
     SpawnRequest asked_;
     OwnerId slot_ = 0;
+    uint64_t asked_at_ = 0;  // when the start of its process began, in nanoseconds since 1970
     std::string why_;
     std::string events_;
     uint32_t untold_ = 0;

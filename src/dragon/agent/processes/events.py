@@ -27,12 +27,14 @@ class Stream(_Event, tag="stream", frozen=True):
 
 
 class Started(_Event, tag="started", frozen=True):
-    """A process has started. `parent` is the puid of the requester, `record` holds its state."""
+    """A process has started. `parent` is the puid of the requester, `record` holds its state, and `time` is when its
+    start began, in nanoseconds since 1970."""
 
     pid: int
     name: str
     parent: int
     record: Name
+    time: int
 
 
 class Failed(_Event, tag="failed", frozen=True):
@@ -46,11 +48,13 @@ class Exited(_Event, tag="exited", frozen=True):
     """A process has ended; a negative code is a signal. With `leaves` the processes that it started continue.
 
     `signals` has a bit for each signal that processes of its node have sent it through the runtime, from signal 1 on.
+    `time` is in nanoseconds since 1970.
     """
 
     code: int
     signals: int
     leaves: int
+    time: int
 
 
 class Synchronised(msgspec.Struct, tag_field="event", tag="synchronised", frozen=True):

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import signal as signals
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -55,7 +54,7 @@ class Registry:
     def started(self, told: Started) -> None:
         """Note that the zygote has started a process."""
         known = Known(
-            told.puid, told.pid, told.name, told.parent, told.group, told.record, self._node, started=time.time()
+            told.puid, told.pid, told.name, told.parent, told.group, told.record, self._node, started=told.time / 1e9
         )
         self._processes[told.puid] = self._living[told.puid] = known
         asked = self._asked.pop(told.puid, None)
@@ -75,7 +74,7 @@ class Registry:
         """Note that a process has ended."""
         known = self._processes.get(told.puid)
         if known is not None:
-            known.code, known.ended = told.code, time.time()
+            known.code, known.ended = told.code, told.time / 1e9
             known.terminated = _is_ended_by(told.code, told.signals | self._sent.pop(told.puid, 0))
             self._living.pop(told.puid, None)
             self._ended += 1
