@@ -17,6 +17,7 @@ from dragon.native.machine import System
 from dragon.native.process import Process
 
 THREADS = 6
+PAUSE_S = 0.003  # seconds between the writes of a thread: without it they take a processor for the whole test
 
 
 def write(ddict: DDict, folder: Path, name: str, seconds: float) -> None:
@@ -30,6 +31,7 @@ def write(ddict: DDict, folder: Path, name: str, seconds: float) -> None:
         os.write(noted, b"add\n")
         before = ddict.fetch_add("counter")
         os.write(noted, f"added {before}\n".encode())
+        time.sleep(PAUSE_S)
 
 
 def write_here(ddict: DDict, folder: Path, node: int, seconds: float) -> None:
