@@ -1,4 +1,4 @@
-"""The C++ tests of the core in core_tests.cpp, built with each sanitizer."""
+"""The C++ tests of the core, built without and with each sanitizer."""
 
 from __future__ import annotations
 
