@@ -9,7 +9,7 @@
 namespace dragon {
 namespace {
 
-TEST(size_classes_hold_what_they_promise) {
+TEST(class_of_size_matches_class_size) {
     size_t last = 0;
     for (size_t c = 0; c < kClasses; ++c) {
         CHECK(Arena::class_size(c) > last);
@@ -20,7 +20,7 @@ TEST(size_classes_hold_what_they_promise) {
     CHECK(Arena::class_of_size(0) == 0);
 }
 
-TEST(freed_blocks_are_used_again) {
+TEST(freed_block_is_reused_with_new_generation) {
     Arena& a = new_arena();
     for (size_t size : {size_t{1}, size_t{4096}, size_t{5000}, 3 * kMiB}) {
         Offset block = a.allocate(size);
@@ -39,7 +39,7 @@ TEST(freed_blocks_are_used_again) {
     CHECK(a.usage().in_use == 0);
 }
 
-TEST(limit_is_an_error_that_names_the_numbers) {
+TEST(out_of_memory_error_names_size_limit_and_usage) {
     Arena& a = new_arena(64 * kMiB);
     std::vector<Offset> held;
     std::string text;
@@ -61,10 +61,10 @@ TEST(limit_is_an_error_that_names_the_numbers) {
         CHECK(std::string(e.what()).find(std::to_string(100 * kMiB)) != std::string::npos);
     }
     for (Offset block : held) a.free(block);
-    a.free(a.allocate(20 * kMiB));  // the pages of the free small ones make room
+    a.free(a.allocate(20 * kMiB));  // takes the pages of the freed blocks
 }
 
-TEST(small_blocks_can_use_the_memory_to_the_limit) {
+TEST(small_blocks_fill_memory_up_to_the_limit) {
     Arena& a = new_arena(3 * kMiB);
     uint64_t count = 0;
     try {
@@ -75,7 +75,7 @@ TEST(small_blocks_can_use_the_memory_to_the_limit) {
     CHECK(count * 4096 > kMiB + kMiB / 2);
 }
 
-TEST(trim_gives_pages_back_and_cold_blocks_serve_again) {
+TEST(trim_returns_pages_and_trimmed_blocks_are_reused) {
     Arena& a = new_arena();
     Offset first = a.allocate(4 * kMiB), second = a.allocate(4 * kMiB);
     memset(a.at<char>(first), 1, 4 * kMiB);
@@ -93,7 +93,7 @@ TEST(trim_gives_pages_back_and_cold_blocks_serve_again) {
     CHECK(a.usage().blocks == 0);
 }
 
-TEST(many_freed_large_blocks_give_their_pages_back) {
+TEST(free_returns_pages_of_many_large_blocks) {
     Arena& a = new_arena(1024 * kMiB);
     std::vector<Offset> held;
     for (int i = 0; i < 20; ++i) held.push_back(a.allocate(16 * kMiB));
@@ -105,7 +105,7 @@ TEST(many_freed_large_blocks_give_their_pages_back) {
     CHECK(a.usage().in_use == 320 * kMiB);
 }
 
-TEST(threads_never_get_the_same_block) {
+TEST(concurrent_threads_get_distinct_blocks) {
     Arena& a = new_arena();
     std::vector<std::thread> threads;
     for (uint64_t t = 1; t <= 4; ++t)
@@ -129,7 +129,7 @@ TEST(threads_never_get_the_same_block) {
     CHECK(a.usage().blocks == 0);
 }
 
-TEST(arenas_are_opened_by_descriptor) {
+TEST(open_accepts_only_descriptors_of_arenas) {
     Arena& a = new_arena();
     auto c = new_channel();
     CHECK(put(*c, 3) == Status::Ok);

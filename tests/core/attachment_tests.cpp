@@ -6,7 +6,7 @@
 namespace dragon {
 namespace {
 
-TEST(an_object_lives_while_somebody_is_attached) {
+TEST(object_exists_while_a_process_is_attached) {
     Arena& a = new_arena();
     auto c = new_channel();
     CHECK(put(*c, 1) == Status::Ok && put(*c, 2, 5000) == Status::Ok);
@@ -19,12 +19,12 @@ TEST(an_object_lives_while_somebody_is_attached) {
     auto next = new_channel();
     CHECK(next.handle.offset == c.handle.offset && next.handle.generation != c.handle.generation);
     CHECK(!try_attach(c.handle));
-    c.release();  // of one that is gone: nothing happens
+    c.release();  // has no effect on an object that no longer exists
     CHECK(a.exists(next.handle));
     CHECK(!a.exists({0, 0}) && !a.exists({UINT64_MAX, 0}) && !a.exists({next.handle.offset + 8, 0}));
 }
 
-TEST(a_message_carries_an_object) {
+TEST(sent_object_exists_until_released_or_sender_reaped) {
     Arena& a = new_arena();
     auto c = new_channel();
     a.send(c.handle, Role::Plain);
@@ -33,7 +33,7 @@ TEST(a_message_carries_an_object) {
     CHECK(try_attach(c.handle));
     c.release();
     CHECK(!a.exists(c.handle));
-    // The record of that message is no record of one that carries the next object of that place.
+    // The record of that message does not count for the next object in the same block.
     auto next = new_channel();
     CHECK(next.handle.offset == c.handle.offset);
     pid_t child = fork_child([&] {
@@ -44,12 +44,12 @@ TEST(a_message_carries_an_object) {
     wait_status(child);
     next.release();
     CHECK(a.exists(next.handle));
-    CHECK(a.reap(child));  // who sent it is gone, and nobody came
+    CHECK(a.reap(child));  // the sender has ended, and no process has attached
     CHECK(!a.exists(next.handle));
     CHECK(block_count() == 1);
 }
 
-TEST(records_of_messages_do_not_pile_up) {
+TEST(records_of_sent_objects_are_reused) {
     Arena& a = new_arena();
     for (int i = 0; i < 2000; ++i) {
         auto c = new_semaphore(1, 1);
@@ -61,7 +61,7 @@ TEST(records_of_messages_do_not_pile_up) {
     CHECK(block_count() < 6);
 }
 
-TEST(sent_objects_of_reused_memory_go_with_their_sender) {
+TEST(reap_releases_sent_object_in_reused_block) {
     Arena& a = new_arena();
     pid_t child = fork_child([&] {
         for (int i = 0; i < 3; ++i) {
@@ -80,7 +80,7 @@ TEST(sent_objects_of_reused_memory_go_with_their_sender) {
     CHECK(block_count() == 0);
 }
 
-TEST(what_a_dead_process_was_attached_to_is_released) {
+TEST(reap_releases_attachments_of_dead_process) {
     Arena& a = new_arena();
     auto c = new_channel(0, true, Role::Reader);
     pid_t child = run_and_kill_child([&] {
@@ -98,14 +98,14 @@ TEST(what_a_dead_process_was_attached_to_is_released) {
     CHECK(block_count() == 1);
 }
 
-TEST(a_forked_childs_copy_of_a_handle_releases_nothing) {
+TEST(release_by_forked_child_has_no_effect) {
     Arena& a = new_arena();
     auto c = new_channel();
     join_child(fork_child([&] { c.release(); }));
     CHECK(a.exists(c.handle));
 }
 
-TEST(threads_attach_and_release_at_the_same_time) {
+TEST(concurrent_attach_send_and_release) {
     Arena& a = new_arena();
     auto c = new_channel();
     std::vector<std::thread> threads;

@@ -8,7 +8,7 @@
 namespace dragon {
 namespace {
 
-TEST(the_bell_is_readable_while_the_channel_is) {
+TEST(bell_is_readable_while_channel_is_readable) {
     Arena& a = new_arena();
     char folder[] = "/tmp/dragon-core-tests-XXXXXX";
     CHECK(mkdtemp(folder));
@@ -39,10 +39,10 @@ TEST(the_bell_is_readable_while_the_channel_is) {
     CHECK(get(*c, n) == Status::EndOfFile);
     CHECK(rung());
     c.release();
-    CHECK(rmdir(folder) == 0);  // the bell's file is gone
+    CHECK(rmdir(folder) == 0);  // release() has removed the file of the bell
 }
 
-TEST(a_child_can_open_bells_whatever_threads_of_its_parent_did) {
+TEST(forked_child_can_open_bells_while_parent_threads_do) {
     new_arena();
     char folder[] = "/tmp/dragon-core-tests-XXXXXX";
     CHECK(mkdtemp(folder));
@@ -73,7 +73,7 @@ TEST(a_child_can_open_bells_whatever_threads_of_its_parent_did) {
     CHECK(rmdir(folder) == 0);
 }
 
-TEST(the_agent_hears_of_a_channel_once_each_time_there_is_something_again) {
+TEST(agent_bell_rings_once_until_channel_is_drained) {
     Arena& a = new_arena();
     char folder[] = "/tmp/dragon-core-tests-XXXXXX";
     CHECK(mkdtemp(folder));

@@ -7,7 +7,7 @@
 namespace dragon {
 namespace {
 
-TEST(messages_come_in_order_whatever_their_size) {
+TEST(messages_of_all_sizes_arrive_in_order) {
     new_arena();
     auto c = new_channel();
     size_t sizes[] = {8, 224, 232, 240, 4096, 100'000};
@@ -18,10 +18,10 @@ TEST(messages_come_in_order_whatever_their_size) {
         CHECK(c->size() == 0);
     }
     c.release();
-    CHECK(block_count() == 1);  // the table of what this process is attached to
+    CHECK(block_count() == 1);  // the table of this process's attachments
 }
 
-TEST(who_takes_a_task_has_its_ticket_from_then_on) {
+TEST(get_stores_the_ticket_of_the_message) {
     Arena& a = new_arena();
     auto c = new_channel();
     uint64_t number = 1;
@@ -40,7 +40,7 @@ TEST(who_takes_a_task_has_its_ticket_from_then_on) {
     CHECK(c->get(a, message, 0, &mine) == Status::Timeout && mine == 9);
 }
 
-TEST(a_full_channel_takes_no_more) {
+TEST(put_to_full_channel_times_out) {
     new_arena();
     auto c = new_channel(2);
     CHECK(put(*c, 1) == Status::Ok && put(*c, 2, 1000) == Status::Ok);
@@ -55,7 +55,7 @@ TEST(a_full_channel_takes_no_more) {
     CHECK(get_or_fail(*c) == 3);
 }
 
-TEST(a_message_that_is_put_back_is_the_next_one) {
+TEST(message_put_back_is_received_next) {
     new_arena();
     for (size_t size : {64, 1000})
         for (uint64_t others : {0, 1, 2}) {
@@ -77,7 +77,7 @@ TEST(a_message_that_is_put_back_is_the_next_one) {
         }
 }
 
-TEST(an_empty_channel_times_out) {
+TEST(get_from_empty_channel_times_out) {
     new_arena();
     auto c = new_channel();
     uint64_t number;
@@ -90,7 +90,7 @@ TEST(an_empty_channel_times_out) {
     CHECK(c->wait_readable(long_deadline()) == Status::Ok);
 }
 
-TEST(every_message_reaches_one_reader) {
+TEST(each_message_is_received_once_and_in_order) {
     new_arena();
     auto c = new_channel(50);
     constexpr uint64_t kEach = 3000;
@@ -106,7 +106,7 @@ TEST(every_message_reaches_one_reader) {
             uint64_t number, last[3] = {0, 0, 0};
             while (count.fetch_add(1) < 3 * kEach) {
                 CHECK(get(*c, number, long_deadline()) == Status::Ok);
-                CHECK(number / 3 + 1 > last[number % 3]);  // each writer's are in order
+                CHECK(number / 3 + 1 > last[number % 3]);  // in the order of each writer
                 last[number % 3] = number / 3 + 1;
                 sum += number;
             }
@@ -132,7 +132,7 @@ TEST(processes_exchange_messages) {
     CHECK(arena().reap(child));
 }
 
-TEST(destroy_wakes_who_waits) {
+TEST(destroy_wakes_waiting_threads) {
     new_arena();
     auto empty = new_channel(), full = new_channel(1);
     CHECK(put(*full, 1) == Status::Ok);
@@ -157,7 +157,7 @@ TEST(destroy_wakes_who_waits) {
     CHECK(block_count() == 1);
 }
 
-TEST(join_waits_for_every_task) {
+TEST(join_waits_for_all_tasks) {
     new_arena();
     auto c = new_channel();
     CHECK(c->join(long_deadline()) == Status::Ok);
@@ -181,7 +181,7 @@ TEST(join_waits_for_every_task) {
     CHECK(c->join(0) == Status::Ok);
 }
 
-TEST(a_pipe_ends_when_its_last_writer_goes) {
+TEST(pipe_reports_end_after_last_writer_closes) {
     Arena& a = new_arena();
     auto reader = new_channel(0, true, Role::Reader);
     a.attach(reader.handle, Kind::Channel, Role::Writer);
@@ -200,7 +200,7 @@ TEST(a_pipe_ends_when_its_last_writer_goes) {
     CHECK(block_count() == 1);
 }
 
-TEST(a_pipe_breaks_when_its_last_reader_goes) {
+TEST(put_to_pipe_fails_after_last_reader_closes) {
     Arena& a = new_arena();
     auto reader = new_channel(1, true, Role::Reader);
     a.attach(reader.handle, Kind::Channel, Role::Writer);
@@ -211,7 +211,7 @@ TEST(a_pipe_breaks_when_its_last_reader_goes) {
     thread.join();
 }
 
-TEST(an_end_that_a_message_carries_is_not_gone) {
+TEST(pipe_end_in_a_message_counts_as_open) {
     Arena& a = new_arena();
     auto reader = new_channel(0, true, Role::Reader);
     a.attach(reader.handle, Kind::Channel, Role::Writer);

@@ -26,7 +26,8 @@ std::string payload_field(const std::string& payload) {
     return more;
 }
 
-// A new arena, and the sockets of a fork server in it, as the agent and who starts processes have them.
+// A new arena, and the sockets of a fork server: the ends of the server, of the agent, and of a process that
+// sends requests.
 struct ForkServerSockets {
     int requests[2], agent[2], signals;
 
@@ -55,7 +56,7 @@ struct ForkServerSockets {
     }
 };
 
-// What it does next; Wait once the record says something.
+// Serves until the caller has to act, or until the status in the record changes: then returns Next::Wait.
 Next wait_for_action(ForkServer& server, const Attached<Words>& record) {
     for (;;) {
         Next next = server.next();
@@ -64,7 +65,7 @@ Next wait_for_action(ForkServer& server, const Attached<Words>& record) {
     }
 }
 
-// From then on the server forks for requests with the main program of start_request() by itself.
+// Completes a first request, after which the server forks by itself for requests of start_request().
 void allow_forking(const ForkServerSockets& sockets, ForkServer& server) {
     auto record = new_words(4);
     sockets.send_request(start_request(record.handle));
@@ -72,12 +73,12 @@ void allow_forking(const ForkServerSockets& sockets, ForkServer& server) {
     CHECK(server.request().puid == 7 && server.request().name == "a name");
     CHECK(server.descriptors().size() == 3);
     server.fork_alike();
-    server.failed(ENOENT, "not this one");
+    server.failed(ENOENT, "not started in this test");
     CHECK(record->at(kStatus) == kFailed && record->at(kError) == ENOENT);
     record.release();
 }
 
-TEST(a_server_forks_by_itself_once_it_may) {
+TEST(server_forks_for_alike_requests_itself) {
     ForkServerSockets sockets;
     ForkServer server = sockets.server();
     allow_forking(sockets, server);
@@ -103,13 +104,14 @@ TEST(a_server_forks_by_itself_once_it_may) {
     }
     CHECK(record->at(kCode) == 3 && server.running().empty());
     server.synchronise();
-    std::string told = sockets.receive_events();
-    for (auto event : {"failed", "started", "exited", "synchronised"}) CHECK(told.find(event) != told.npos);
+    std::string events = sockets.receive_events();
+    for (auto event : {"failed", "started", "exited", "synchronised"})
+        CHECK(events.find(event) != events.npos);
     record.release();
     CHECK(block_count() <= 1);
 }
 
-TEST(another_main_program_is_not_forked_for_unasked) {
+TEST(server_returns_requests_with_other_surroundings) {
     ForkServerSockets sockets;
     ForkServer server = sockets.server();
     allow_forking(sockets, server);
@@ -119,27 +121,27 @@ TEST(another_main_program_is_not_forked_for_unasked) {
     for (int round = 0; round < 2; ++round) {
         sockets.send_request(start_request(record.handle, surroundings, 1));
         CHECK(wait_for_action(server, record) == Next::Request);
-        server.failed(ENOENT, "nor this one");
+        server.failed(ENOENT, "not started in this test");
         record->at(kStatus) = kAsked;
     }
-    sockets.send_request(
-        start_request(record.handle));  // asked again for, since the process has changed in between
+    // Returned although it was allowed before, since other surroundings were set up in between.
+    sockets.send_request(start_request(record.handle));
     CHECK(wait_for_action(server, record) == Next::Request);
 }
 
-TEST(a_request_that_is_too_large_for_a_datagram_lies_beside_it) {
+TEST(request_larger_than_a_datagram_is_read_from_a_file) {
     ForkServerSockets sockets;
     ForkServer server = sockets.server();
     auto record = new_words(4);
     std::string request = start_request(record.handle, payload_field(std::string(3 * kMiB, 'x')), 1);
-    FILE* beside = tmpfile();
-    CHECK(fwrite(request.data(), request.size(), 1, beside) == 1 && fflush(beside) == 0);
-    sockets.send_request("\xc0", {0, 1, 2, fileno(beside)});
+    FILE* file = tmpfile();
+    CHECK(fwrite(request.data(), request.size(), 1, file) == 1 && fflush(file) == 0);
+    sockets.send_request("\xc0", {0, 1, 2, fileno(file)});
     CHECK(wait_for_action(server, record) == Next::Request);
     CHECK(server.request().payload.size() == 3 * kMiB && server.descriptors().size() == 3);
 }
 
-TEST(requests_that_are_no_requests_are_refused) {
+TEST(malformed_requests_are_refused) {
     ForkServerSockets sockets;
     ForkServer server = sockets.server();
     auto record = new_words(4);
@@ -150,7 +152,7 @@ TEST(requests_that_are_no_requests_are_refused) {
     }
     sockets.send_request(start_request({record.handle.offset, record.handle.generation + 1}));
     CHECK(wait_for_action(server, record) == Next::Refused);
-    // Whatever is changed in it: it is refused, or a request still, for some other record maybe.
+    // With random bytes it is refused or still a request, possibly with another record.
     unsigned seed = 1;
     for (int round = 0; round < 5000; ++round) {
         std::string changed = whole;
@@ -163,7 +165,7 @@ TEST(requests_that_are_no_requests_are_refused) {
         record->at(kStatus) = kAsked;
         sockets.receive_events();
     }
-    sockets.send_request(whole, {});  // its descriptors were lost on the way
+    sockets.send_request(whole, {});  // without its descriptors
     CHECK(wait_for_action(server, record) == Next::Wait && record->at(kError) == EMFILE);
 }
 

@@ -11,7 +11,7 @@ Attached<Channel> new_user_queue(const Origin& origin) {
     return {a->create<Channel>(Kind::Channel, Role::Plain, sizeof(Channel), 0, false, origin), Role::Plain};
 }
 
-TEST(what_a_process_waits_for_is_seen_from_outside) {
+TEST(wait_is_reported_with_its_object_and_thread) {
     Arena& a = new_arena();
     auto channel = new_channel();
     CHECK(a.waits().empty());
@@ -26,7 +26,7 @@ TEST(what_a_process_waits_for_is_seen_from_outside) {
     CHECK(a.waits().empty());
 }
 
-TEST(each_of_a_few_threads_notes_its_own_wait) {
+TEST(waits_of_several_threads_are_recorded_separately) {
     Arena& a = new_arena();
     auto one = new_channel(), two = new_channel();
     int first = a.begin_wait(one.handle.offset, Purpose::Get, 1, 0);
@@ -34,12 +34,12 @@ TEST(each_of_a_few_threads_notes_its_own_wait) {
     a.end_wait(first);
     CHECK(a.waits().size() == 1 && a.waits()[0].object == two.handle.offset);
     while (first != -1) first = a.begin_wait(one.handle.offset, Purpose::Get, 3, 0);
-    a.end_wait(first);  // of one that found no place
+    a.end_wait(first);  // -1: has no effect
     CHECK(a.waits().size() > 1);
     a.end_wait(second);
 }
 
-TEST(what_a_dead_process_waited_for_goes_with_it) {
+TEST(reap_removes_wait_of_dead_process) {
     Arena& a = new_arena();
     auto channel = new_channel();
     pid_t pid = run_and_kill_child([&] { arena().begin_wait(channel.handle.offset, Purpose::Get, 1, 0); });
@@ -47,7 +47,7 @@ TEST(what_a_dead_process_waited_for_goes_with_it) {
     CHECK(a.waits().empty());
 }
 
-TEST(who_waits_learns_that_somebody_asks) {
+TEST(inquiry_is_active_until_its_deadline) {
     Arena& a = new_arena();
     CHECK(!a.asked());
     a.inquire(deadline_after(20));
@@ -56,7 +56,7 @@ TEST(who_waits_learns_that_somebody_asks) {
     CHECK(!a.asked());
 }
 
-TEST(waits_and_tasks_are_noted_while_the_run_is_traced) {
+TEST(spans_are_recorded_only_while_tracing) {
     Arena& a = new_arena();
     auto channel = new_channel();
     uint64_t next = 0, lost;
@@ -67,8 +67,7 @@ TEST(waits_and_tasks_are_noted_while_the_run_is_traced) {
     CHECK(a.take_spans(next, lost).empty());
     a.trace(true);
     wait_for(50'000);
-    wait_for(
-        -1'000'000'000);  // too short to be seen in a trace, however long this thread is kept from running
+    wait_for(-kSecond);  // too short to be recorded, even if this thread is delayed by other processes
     a.end_task(3, 8, now() - 20'000);
     std::vector<SpanInfo> spans = a.take_spans(next, lost);
     CHECK(spans.size() == 2 && lost == 0);
@@ -82,7 +81,7 @@ TEST(waits_and_tasks_are_noted_while_the_run_is_traced) {
     CHECK(a.take_spans(next, lost).empty() && lost == 0);
 }
 
-TEST(a_task_is_told_while_it_runs) {
+TEST(running_task_is_reported_until_it_ends) {
     Arena& a = new_arena();
     a.trace(true);
     Nanoseconds start = now() - 20'000;
@@ -95,7 +94,7 @@ TEST(a_task_is_told_while_it_runs) {
     CHECK(a.running_tasks().empty());
 }
 
-TEST(a_task_during_which_its_process_ended_has_failed) {
+TEST(task_of_ended_process_is_recorded_as_failed) {
     Arena& a = new_arena();
     a.trace(true);
     Nanoseconds start = now() - 20'000;
@@ -108,7 +107,7 @@ TEST(a_task_during_which_its_process_ended_has_failed) {
     CHECK(spans[0].start == start && a.running_tasks().empty());
 }
 
-TEST(of_more_spans_than_are_kept_the_newest_are_told) {
+TEST(newest_spans_are_kept_after_overflow) {
     Arena& a = new_arena();
     a.trace(true);
     for (uint64_t i = 0; i < kSpans + 100; ++i) a.end_task(i, 1, now() - 20'000);
@@ -118,7 +117,7 @@ TEST(of_more_spans_than_are_kept_the_newest_are_told) {
     CHECK(spans.front().what == 100 && spans.back().what == kSpans + 99);
 }
 
-TEST(processes_note_spans_while_others_are_read) {
+TEST(spans_can_be_read_while_processes_record_them) {
     Arena& a = new_arena();
     a.trace(true);
     constexpr uint64_t kEach = 20'000;
@@ -141,7 +140,7 @@ TEST(processes_note_spans_while_others_are_read) {
     CHECK(seen + all_lost == 2 * kEach);
 }
 
-TEST(users_queues_are_found_and_counted) {
+TEST(queues_of_users_are_listed_with_their_state) {
     Arena& a = new_arena();
     std::vector<Attached<Channel>> own, users;
     for (uint32_t i = 1; i <= 100; ++i) {
@@ -169,7 +168,7 @@ TEST(users_queues_are_found_and_counted) {
           states[1].bytes == kSmallBlock);
 }
 
-TEST(who_waits_at_a_queue_is_counted_until_it_is_killed) {
+TEST(queue_state_counts_waiter_until_it_is_reaped) {
     Arena& a = new_arena();
     auto c = new_user_queue({a.next_queue(), 7, {}, {}});
     pid_t child = fork_child([&] {
@@ -183,7 +182,7 @@ TEST(who_waits_at_a_queue_is_counted_until_it_is_killed) {
     CHECK(a.queues({c.handle.offset})[0].getting == 0);
 }
 
-TEST(looking_at_queues_disturbs_nobody_who_makes_them) {
+TEST(queues_can_be_listed_while_a_process_makes_them) {
     Arena& a = new_arena();
     auto words = new_words(1);
     pid_t child = fork_child([&] {

@@ -4,7 +4,8 @@
 namespace dragon {
 namespace {
 
-void kill_during_queue_operations(bool survivor_first) {
+// Whether the queue is used between the kill and reap(), or only after it.
+void kill_during_queue_operations(bool use_before_reap) {
     new_arena();
     for (size_t size : {64, 1000})
         for (int before : {0, 1, 2})
@@ -20,20 +21,21 @@ void kill_during_queue_operations(bool survivor_first) {
                     }
                     for (uint64_t i = 1; i <= there; ++i) CHECK(put(*tested_channel, i, size) == Status::Ok);
                 };
-                if (survivor_first)
+                if (use_before_reap)
                     o.before_reap = [=](bool) {
-                        CHECK(put(*tested_channel, 77, 64, long_deadline()) == Status::Ok);  // repairs
+                        CHECK(put(*tested_channel, 77, 64, long_deadline()) ==
+                              Status::Ok);  // repairs the channel
                         uint64_t number = 0, seen = 0;
                         for (; number != 77; ++seen)
                             CHECK(get(*tested_channel, number, long_deadline()) == Status::Ok);
                         for (uint64_t i = 0; i < seen; ++i) CHECK(tested_channel->task_done());
                     };
-                auto stays = [=](uint64_t n) { return survivor_first ? 0 : n; };
-                std::string what = std::to_string(size) + " bytes, " + std::to_string(before) + " there" +
-                                   (spares ? ", spares" : "");
+                auto left = [=](uint64_t n) { return use_before_reap ? 0 : n; };
+                std::string description = std::to_string(size) + " bytes, " + std::to_string(before) +
+                                          " in the queue" + (spares ? ", spare blocks" : "");
                 o.run = [=] { put(*tested_channel, 9, size); };
-                o.check = [=](bool done) { check_tested_channel(stays(there + done), stays(there + 1)); };
-                kill_after_every_change("put of " + what, o);
+                o.check = [=](bool done) { check_tested_channel(left(there + done), left(there + 1)); };
+                kill_after_every_change("put of " + description, o);
                 if (before == 0) continue;
                 o.run = [=] { put(*tested_channel, 1, size, 0, Side::Front); };
                 auto prepare = o.prepare;
@@ -41,23 +43,23 @@ void kill_during_queue_operations(bool survivor_first) {
                     prepare();
                     CHECK(get_or_fail(*tested_channel) == 1);
                 };
-                o.check = [=](bool done) { check_tested_channel(stays(there - 1 + done), stays(there)); };
-                kill_after_every_change("putting back of " + what, o);
+                o.check = [=](bool done) { check_tested_channel(left(there - 1 + done), left(there)); };
+                kill_after_every_change("putting back of " + description, o);
                 o.prepare = prepare;
                 o.run = [=] {
                     uint64_t number;
                     get(*tested_channel, number);
                 };
-                o.check = [=](bool done) { check_tested_channel(stays(there - 1), stays(there - done)); };
-                kill_after_every_change("get of " + what, o);
+                o.check = [=](bool done) { check_tested_channel(left(there - 1), left(there - done)); };
+                kill_after_every_change("get of " + description, o);
             }
 }
 
-TEST(killed_in_queue_operations_and_reaped) { kill_during_queue_operations(false); }
+TEST(queue_is_repaired_by_reap) { kill_during_queue_operations(false); }
 
-TEST(killed_in_queue_operations_and_survived) { kill_during_queue_operations(true); }
+TEST(queue_is_repaired_by_next_operation) { kill_during_queue_operations(true); }
 
-TEST(killed_in_get_beyond_the_spares) {
+TEST(kill_during_get_with_all_spare_blocks) {
     new_arena();
     Operation o;
     o.prepare = [] {
@@ -71,10 +73,10 @@ TEST(killed_in_get_beyond_the_spares) {
         get(*tested_channel, number);
     };
     o.check = [](bool done) { check_tested_channel(1, done ? 1 : 2); };
-    kill_after_every_change("get with all spares there", o);
+    kill_after_every_change("get with all spare blocks", o);
 }
 
-TEST(killed_in_tasks_and_destruction) {
+TEST(kill_during_task_done_and_destroy) {
     new_arena();
     Operation o;
     o.prepare = [] {

@@ -4,7 +4,17 @@
 namespace dragon {
 namespace {
 
-TEST(killed_in_allocate_and_free) {
+constexpr pid_t kNoProcess = 1 << 23;  // larger than any process id
+
+// Slots that a killed child has reserved and not filled stay reserved. Fills them, and reaps them.
+void reap_reserved_slots() {
+    SlotInfo slots[64];
+    for (size_t i = 0, n = arena().processes(slots, 64); i < n; ++i)
+        if (slots[i].pid == 0) arena().fill_slot(slots[i].owner, kNoProcess);
+    arena().reap_dead();
+}
+
+TEST(kill_during_allocate_and_free) {
     Arena& a = new_arena();
     static Offset block;
     for (size_t size : {size_t{200}, size_t{8000}, kMiB}) {
@@ -19,7 +29,7 @@ TEST(killed_in_allocate_and_free) {
     }
 }
 
-TEST(killed_in_carve_trim_and_cold_blocks) {
+TEST(kill_during_carve_and_trim) {
     Arena& a = new_arena();
     uint64_t committed = 0;
     static std::vector<Offset> held;
@@ -41,7 +51,7 @@ TEST(killed_in_carve_trim_and_cold_blocks) {
     o.run = [] { arena().trim(2 * kMiB); };
     kill_after_every_change("trim", o);
 
-    // A class of which no block is free.
+    // No block of the size class is free.
     o.prepare = [&] {
         held.clear();
         do held.push_back(a.allocate(512));
@@ -54,7 +64,7 @@ TEST(killed_in_carve_trim_and_cold_blocks) {
     kill_after_every_change("allocate of a new block", o);
 }
 
-TEST(killed_in_changes_of_references) {
+TEST(kill_during_reference_changes) {
     Arena& a = new_arena();
     Operation o;
     o.prepare = [] {};
@@ -94,11 +104,11 @@ TEST(killed_in_changes_of_references) {
         CHECK(tested_channel->references == 1 && tested_channel->ends[1] == 0);
         tested_channel.release();
     };
-    kill_after_every_change("attach of what was sent", o);
+    kill_after_every_change("attach of a sent object", o);
 }
 
-TEST(killed_as_the_last_one_attached) {
-    Arena& a = new_arena();
+TEST(kill_during_last_release_and_attach_for) {
+    new_arena();
     Operation o;
     o.prepare = [] {};
     o.prepare_child = [] {
@@ -118,19 +128,13 @@ TEST(killed_as_the_last_one_attached) {
     };
     o.run = [] {
         arena().attach_for(slot, tested_channel.handle, Role::Plain);
-        arena().fill_slot(slot, 1 << 23);  // no process
+        arena().fill_slot(slot, kNoProcess);
     };
-    o.check = [&](bool) {
-        // Slots that were never filled are for ever about to be; this is their end.
-        SlotInfo slots[64];
-        for (size_t i = 0, n = a.processes(slots, 64); i < n; ++i)
-            if (slots[i].pid == 0) a.fill_slot(slots[i].owner, 1 << 23);
-        a.reap_dead();
-    };
+    o.check = [](bool) { reap_reserved_slots(); };
     kill_after_every_change("attach_for", o);
 }
 
-TEST(killed_with_locks_and_conditions) {
+TEST(kill_during_lock_and_condition_operations) {
     Arena& a = new_arena();
     auto lock = new_lock(true);
     auto condition = new_condition();
@@ -167,25 +171,23 @@ TEST(killed_with_locks_and_conditions) {
     kill_after_every_change("notify", o);
 }
 
-TEST(killed_while_it_takes_a_slot) {
+TEST(kill_during_slot_reservation) {
     Arena& a = new_arena();
     Operation o;
     o.prepare = [] {};
     o.run = [] {
         OwnerId slot = arena().reserve_slot();
-        arena().fill_slot(slot, 1 << 23);
+        arena().fill_slot(slot, kNoProcess);
     };
     o.check = [&](bool) {
+        reap_reserved_slots();
         SlotInfo slots[64];
-        for (size_t i = 0, n = a.processes(slots, 64); i < n; ++i)
-            if (slots[i].pid == 0) a.fill_slot(slots[i].owner, 1 << 23);
-        a.reap_dead();
         CHECK(a.processes(slots, 64) == 1);
     };
     kill_after_every_change("reserve_slot", o);
 }
 
-TEST(killed_while_it_reaps) {
+TEST(kill_during_reap) {
     Arena& a = new_arena();
     static pid_t dead;
     Operation o;
@@ -198,7 +200,7 @@ TEST(killed_while_it_reaps) {
             put(*own, 2, 1000);
             arena().send(own.handle, Role::Plain);
             arena().allocate(5000);
-            // As if it had died in the middle of a put.
+            // The channel has a message of the process that is killed.
             put(*tested_channel, 3);
         });
     };

@@ -8,7 +8,7 @@
 namespace dragon {
 namespace {
 
-TEST(a_reserved_slot_is_attached_before_its_process_runs) {
+TEST(reserved_slot_is_attached_before_its_process_starts) {
     Arena& a = new_arena();
     auto c = new_channel();
     std::vector<Attached<Semaphore>> more;
@@ -35,12 +35,12 @@ TEST(a_reserved_slot_is_attached_before_its_process_runs) {
     CHECK(a.exists(c.handle) && a.exists(more[99].handle));
     CHECK(write(go[1], "x", 1) == 1);
     join_child(child);
-    CHECK(!a.exists(c.handle) && !a.exists(more[99].handle));  // leave() released all
+    CHECK(!a.exists(c.handle) && !a.exists(more[99].handle));  // leave() has released them
     CHECK(!a.alive(slot) && !a.reap(child));
     CHECK(block_count() <= 2);
 }
 
-TEST(a_slot_whose_process_never_came_is_reaped) {
+TEST(slot_is_reaped_if_its_process_never_took_it) {
     Arena& a = new_arena();
     auto c = new_channel();
     OwnerId slot = a.reserve_slot();
@@ -54,18 +54,19 @@ TEST(a_slot_whose_process_never_came_is_reaped) {
     CHECK(block_count() == 1);
 }
 
-TEST(the_same_process_id_again_is_another_process) {
+TEST(reused_process_id_is_distinguished) {
     Arena& a = new_arena();
     OwnerId slot = a.reserve_slot();
     a.fill_slot(slot, getpid());
     CHECK(a.alive(slot) && !a.reap(getpid()));
     OwnerId promised = a.reserve_slot();
-    a.promise_slot(promised, getpid());  // died before it took the slot; its process id is ours by now
+    // A process that ended before it took its slot, with the id that this process has now.
+    a.promise_slot(promised, getpid());
     CHECK(a.reap(getpid()));
     CHECK(a.alive(slot) && !a.alive(promised));
 }
 
-TEST(leaving_keeps_what_other_threads_may_use) {
+TEST(leave_keeps_attachments_while_blocks_are_owned) {
     Arena& a = new_arena();
     auto c = new_channel();
     pid_t child = fork_child([&] {
@@ -80,7 +81,7 @@ TEST(leaving_keeps_what_other_threads_may_use) {
     CHECK(block_count() == 1);
 }
 
-TEST(a_process_that_died_twice_over_is_reaped_once) {
+TEST(concurrent_reaps_of_a_process_succeed_once) {
     Arena& a = new_arena();
     pid_t child = run_and_kill_child([] { arena().allocate(5000); });
     std::atomic<int> reaped{0};

@@ -6,7 +6,7 @@
 namespace dragon {
 namespace {
 
-TEST(survivors_go_on_when_others_are_killed) {
+TEST(objects_work_after_processes_are_killed_at_random) {
     Arena& a = new_arena();
     auto c = new_channel(20);
     auto lock = new_lock();
@@ -37,7 +37,7 @@ TEST(survivors_go_on_when_others_are_killed) {
         uint64_t number;
         while (get(*c, number) == Status::Ok);
         CHECK(put(*c, 1, 64, long_deadline()) == Status::Ok && get_or_fail(*c) == 1);
-        CHECK(block_count() <= before + 257);  // the channel keeps some
+        CHECK(block_count() <= before + 257);  // the channel keeps up to 256 spare blocks
         check_free_lists();
     }
     c.release();

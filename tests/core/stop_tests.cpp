@@ -4,8 +4,8 @@
 namespace dragon {
 namespace {
 
-// While the child is stopped: who uses other objects notices nothing of it, and who uses the same waits no
-// longer than it said.
+// Checks while the child is stopped that operations on other objects succeed, and that those on the same
+// channel end by their deadlines.
 void stop_after_every_change(const std::string& name, Operation o) {
     Arena& a = arena();
     static Attached<Channel> other;
@@ -49,7 +49,7 @@ void stop_after_every_change(const std::string& name, Operation o) {
     other.release();
 }
 
-LONG_TEST(others_go_on_while_one_is_stopped) {
+LONG_TEST(stopped_process_does_not_block_others) {
     new_arena();
     Operation o;
     o.prepare = [] {

@@ -6,7 +6,7 @@
 namespace dragon {
 namespace {
 
-TEST(a_lock_admits_one_at_a_time) {
+TEST(lock_excludes_other_holders) {
     Arena& a = new_arena();
     auto lock = new_lock();
     uint64_t counter = 0;
@@ -32,7 +32,7 @@ TEST(a_lock_admits_one_at_a_time) {
     CHECK(lock->acquire(a.self(), 1, long_deadline()) == Status::Destroyed);
 }
 
-TEST(a_recursive_lock_counts) {
+TEST(recursive_lock_counts_acquisitions) {
     Arena& a = new_arena();
     auto lock = new_lock(true);
     for (uint32_t i = 1; i <= 3; ++i) {
@@ -46,7 +46,7 @@ TEST(a_recursive_lock_counts) {
     CHECK(lock->acquire(a.self(), 2, 0) == Status::Ok);
 }
 
-TEST(a_dead_holders_lock_is_recovered) {
+TEST(lock_of_dead_holder_is_recovered) {
     Arena& a = new_arena();
     auto lock = new_lock();
     auto hold_and_die = [&] {
@@ -57,15 +57,15 @@ TEST(a_dead_holders_lock_is_recovered) {
     CHECK(lock->acquire(a.self(), 1, long_deadline()) == Status::Recovered);
     CHECK(lock->release(a.self(), 1) == Lock::Release::Ok);
     hold_and_die();
-    CHECK(lock->acquire(a.self(), 1, deadline_after(0.001)) ==
-          Status::Recovered);  // a wait too short to notice by sleeping
+    // Shorter than the sleep after which a waiter checks whether the holder is alive.
+    CHECK(lock->acquire(a.self(), 1, deadline_after(0.001)) == Status::Recovered);
     CHECK(lock->release(a.self(), 1) == Lock::Release::Ok);
     CHECK(a.reap(hold_and_die()));
     CHECK(lock->acquire(a.self(), 1, 0) == Status::Recovered);
     CHECK(a.reap_dead() == 2);
 }
 
-TEST(a_semaphore_counts_and_is_bounded) {
+TEST(semaphore_counts_up_to_its_bound) {
     new_arena();
     auto s = new_semaphore(2, 3);
     CHECK(s->acquire(0) == Status::Ok && s->acquire(0) == Status::Ok);
@@ -86,37 +86,37 @@ TEST(a_semaphore_counts_and_is_bounded) {
     waiter.join();
 }
 
-TEST(a_dead_sleeper_does_not_slow_the_living) {
+TEST(dead_semaphore_waiter_does_not_delay_wakeups) {
     new_arena();
     auto s = new_semaphore(0, 1000);
     pid_t child = fork_child([&] { s->acquire(kForever); });
     usleep(100'000);
     kill(child, SIGKILL);
     wait_status(child);
-    CHECK(s->release(1));  // would have woken it
+    CHECK(s->release(1));  // the killed process would have been woken
     CHECK(s->acquire(0) == Status::Ok);
-    Nanoseconds slowest = 0;
+    Nanoseconds waited = 0;
     auto other = new_semaphore(0, 1000);
     std::thread echo([&] {
         for (int i = 0; i < 20; ++i) {
             CHECK(other->acquire(long_deadline()) == Status::Ok);
-            usleep(2000);  // the other one sleeps by now
+            usleep(2000);  // until the other thread sleeps
             CHECK(s->release(1));
         }
     });
     for (int i = 0; i < 20; ++i) {
-        CHECK(s->release(1));  // nobody sleeps, but for the dead one
+        CHECK(s->release(1));  // no process sleeps but the killed one
         CHECK(s->acquire(0) == Status::Ok);
         CHECK(other->release(1));
         Nanoseconds start = now();
         CHECK(s->acquire(long_deadline()) == Status::Ok);
-        slowest += now() - start;
+        waited += now() - start;
     }
     echo.join();
-    CHECK(slowest < 20 * kSecond / 20);  // each would take a slice of 0.1 s
+    CHECK(waited < 20 * kSecond / 20);  // an undetected wakeup would cost 0.1 s each time
 }
 
-TEST(an_event_wakes_all) {
+TEST(event_wakes_all_waiters) {
     new_arena();
     auto e = new_event();
     CHECK(!e->is_set() && e->wait(0) == Status::Timeout && e->wait(short_deadline()) == Status::Timeout);
@@ -133,7 +133,7 @@ TEST(an_event_wakes_all) {
     waiter.join();
 }
 
-TEST(a_condition_wakes_in_order) {
+TEST(condition_notifies_waiters_in_order) {
     Arena& a = new_arena();
     auto c = new_condition();
     uint64_t before = block_count();
@@ -158,7 +158,7 @@ TEST(a_condition_wakes_in_order) {
     c->leave(a, fourth);
 }
 
-TEST(a_dead_waiter_passes_its_notification_on) {
+TEST(notification_of_dead_waiter_goes_to_next_waiter) {
     Arena& a = new_arena();
     auto c = new_condition();
     uint64_t before = block_count();
@@ -172,7 +172,7 @@ TEST(a_dead_waiter_passes_its_notification_on) {
     char byte;
     CHECK(read(ready[0], &byte, 1) == 1);
     Offset mine = c->enter(a);
-    CHECK(c->notify(a, 1) == 1);  // the child's, which came first
+    CHECK(c->notify(a, 1) == 1);  // the child, which entered first
     CHECK(c->sleep(a, mine, 0) == Status::Timeout);
     kill(child, SIGKILL);
     wait_status(child);
@@ -181,13 +181,13 @@ TEST(a_dead_waiter_passes_its_notification_on) {
     CHECK(c->leave(a, mine));
     run_and_kill_child([&] { c->enter(arena()); });
     mine = c->enter(a);
-    CHECK(c->notify(a, 1) == 1);  // not wasted on one that is dead already
+    CHECK(c->notify(a, 1) == 1);  // this process, not the dead one
     CHECK(c->leave(a, mine));
     CHECK(a.reap_dead() == 1);
     CHECK(block_count() == before);
 }
 
-TEST(words_are_waited_on) {
+TEST(wait_returns_when_word_changes) {
     new_arena();
     auto w = new_words(3);
     CHECK(w->count() == 3 && w->at(2) == 0);
