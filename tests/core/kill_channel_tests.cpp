@@ -11,7 +11,7 @@ void kill_during_queue_operations(bool use_before_reap) {
         for (int before : {0, 1, 2})
             for (bool spares : {false, true}) {
                 Operation o;
-                uint64_t there = static_cast<uint64_t>(before);
+                uint64_t queued = static_cast<uint64_t>(before);
                 o.prepare = [=] {
                     tested_channel = new_channel(8);
                     for (uint64_t i = 1; i <= 2 && spares; ++i) CHECK(put(*tested_channel, i) == Status::Ok);
@@ -19,7 +19,7 @@ void kill_during_queue_operations(bool use_before_reap) {
                         get_or_fail(*tested_channel);
                         CHECK(tested_channel->task_done());
                     }
-                    for (uint64_t i = 1; i <= there; ++i) CHECK(put(*tested_channel, i, size) == Status::Ok);
+                    for (uint64_t i = 1; i <= queued; ++i) CHECK(put(*tested_channel, i, size) == Status::Ok);
                 };
                 if (use_before_reap)
                     o.before_reap = [=](bool) {
@@ -34,7 +34,7 @@ void kill_during_queue_operations(bool use_before_reap) {
                 std::string description = std::to_string(size) + " bytes, " + std::to_string(before) +
                                           " in the queue" + (spares ? ", spare blocks" : "");
                 o.run = [=] { put(*tested_channel, 9, size); };
-                o.check = [=](bool done) { check_tested_channel(left(there + done), left(there + 1)); };
+                o.check = [=](bool done) { check_tested_channel(left(queued + done), left(queued + 1)); };
                 kill_after_every_change("put of " + description, o);
                 if (before == 0) continue;
                 o.run = [=] { put(*tested_channel, 1, size, 0, Side::Front); };
@@ -43,14 +43,14 @@ void kill_during_queue_operations(bool use_before_reap) {
                     prepare();
                     CHECK(get_or_fail(*tested_channel) == 1);
                 };
-                o.check = [=](bool done) { check_tested_channel(left(there - 1 + done), left(there)); };
+                o.check = [=](bool done) { check_tested_channel(left(queued - 1 + done), left(queued)); };
                 kill_after_every_change("putting back of " + description, o);
                 o.prepare = prepare;
                 o.run = [=] {
                     uint64_t number;
                     get(*tested_channel, number);
                 };
-                o.check = [=](bool done) { check_tested_channel(left(there - 1), left(there - done)); };
+                o.check = [=](bool done) { check_tested_channel(left(queued - 1), left(queued - done)); };
                 kill_after_every_change("get of " + description, o);
             }
 }
