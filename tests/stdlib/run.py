@@ -396,6 +396,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.report is not None:
         return _run_in_order(options.names, options.report, options.limit)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     outcomes = list(_missing)
     classes: list[list[str]] = []
