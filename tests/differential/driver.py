@@ -207,7 +207,7 @@ class Pipes:
                 self.under_way[1 - end] += 1
             case "recv" | "recv_bytes" if self.under_way[end] or self.ends[1 - end].closed or connection.closed:
                 self.under_way[end] = max(0, self.under_way[end] - 1)
-                value = connection.recv_bytes() if name == "recv_bytes" else connection.recv()
+                value = connection.recv_bytes(*given) if name == "recv_bytes" else connection.recv()
                 return None if name == "recv_bytes" else value
             case "poll":
                 return connection.poll(LONG if self.under_way[end] else 0)

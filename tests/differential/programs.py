@@ -70,6 +70,7 @@ pipes = program(
     [
         step("send", ends, values),
         step("send_bytes", ends, st.integers(-1, 11), st.integers(-1, 11)),
+        step("recv_bytes", ends, st.sampled_from([-1, 0, 3, 100])),
         *[step(name, ends) for name in ("send_bytes", "recv", "recv", "recv_bytes", "poll", "close", "state")],
     ],
     10,

@@ -84,8 +84,18 @@ def test_messages_of_bytes_are_sent_and_received() -> None:
     there.send_bytes(b"long")
     with pytest.raises(OSError, match="limit"):
         here.recv_bytes(2)
-    with pytest.raises(OSError, match="closed"):
+    with pytest.raises(OSError, match="write-only"):
         here.recv_bytes()
+    here.send("still writable")
+    assert (there.recv(), here.closed, here.readable, here.writable) == ("still writable", False, False, True)
+
+
+def test_a_connection_that_cannot_send_is_closed_by_a_message_that_is_too_long() -> None:
+    here, there = CONTEXT.Pipe(duplex=False)
+    there.send_bytes(b"long")
+    with pytest.raises(OSError, match="limit"):
+        here.recv_bytes(2)
+    assert here.closed
 
 
 def test_wait_returns_the_ready_connections() -> None:

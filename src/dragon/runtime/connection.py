@@ -31,10 +31,11 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
         self._reader = reader
         self._writer = writer
         self._open = True
+        self._refused = False  # a message was longer than its receiver allowed
 
     def __reduce__(self) -> Any:
         self._check()
-        return Connection, (self._reader, self._writer)
+        return Connection, (self._reader if self.readable else None, self._writer)
 
     def __enter__(self) -> Self:
         return self
@@ -52,7 +53,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
 
     def _in(self) -> Channel:
         self._check()
-        if self._reader is None:
+        if self._reader is None or self._refused:
             raise OSError("connection is write-only")
         return self._reader
 
@@ -70,7 +71,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
     @property
     def readable(self) -> bool:
         """Whether this end can receive."""
-        return self._reader is not None
+        return self._reader is not None and not self._refused
 
     @property
     def writable(self) -> bool:
@@ -102,13 +103,19 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
         out._put_bytes(view, offset, size)
 
     def recv_bytes(self, maxlength: int | None = None) -> bytes:
-        """Return the next message as bytes. Raises OSError, and closes this end, if it is longer than `maxlength`."""
+        """Return the next message as bytes.
+
+        Raises OSError if it is longer than `maxlength`. Then this end cannot receive any more, and is closed if it
+        cannot send either.
+        """
         channel = self._in()
         if maxlength is not None and maxlength < 0:
             raise ValueError("negative maxlength")
         data = channel._get_bytes(None)
         if maxlength is not None and len(data) > maxlength:
-            self.close()
+            self._refused = True
+            if self._writer is None:
+                self.close()
             raise OSError(f"the message has {len(data)} bytes, the limit is {maxlength}")
         return data
 
