@@ -43,6 +43,7 @@ def test_threads_at_import_lead_to_fresh_interpreters_with_one_warning(site: Sit
     done = site.python(HEAD.format(at_import=thread))
     assert done.stdout == FINE, done.stderr
     assert done.stderr.count("fresh interpreters") == 1
+    assert "started a thread that outlives a fork (python" in done.stderr
 
 
 def test_numpy_and_its_threads_do_not_lead_to_fresh_interpreters(site: Site) -> None:
@@ -50,6 +51,26 @@ def test_numpy_and_its_threads_do_not_lead_to_fresh_interpreters(site: Site) -> 
     done = site.python(HEAD.format(at_import="import numpy; numpy.ones((300, 300)) @ numpy.ones((300, 300))"))
     assert done.stdout == FINE, done.stderr
     assert done.stderr == ""
+
+
+def test_pyarrow_and_its_thread_do_not_lead_to_fresh_interpreters(site: Site) -> None:
+    pytest.importorskip("pyarrow")
+    done = site.python(
+        HEAD.format(at_import="import pyarrow").replace("__name__))", "pyarrow.array(range(100_000))[-1].as_py()))", 1)
+    )
+    assert done.stdout == f"[0, 0, 0] {[('ok', 99_999)] * 3}\n", done.stderr
+    assert done.stderr == ""
+
+
+def test_a_hook_that_blocks_in_a_forked_child_leads_to_fresh_interpreters(site: Site) -> None:
+    at_import = """
+    if __name__ != "__main__":
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+        os.register_at_fork(after_in_child=lambda: time.sleep(1000))
+    """
+    done = site.python(HEAD.format(at_import=at_import))
+    assert done.stdout == FINE, done.stderr
+    assert "registered functions for forks that do not return" in done.stderr
 
 
 def test_an_error_at_the_import_of_the_main_program_is_printed(site: Site) -> None:

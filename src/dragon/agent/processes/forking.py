@@ -24,6 +24,9 @@ from dragon.runtime.surroundings import take_over
 __all__ = ["Forker"]
 
 _THREADS_END_WITHIN_S = 0.2  # seconds
+_FORK_ENDS_WITHIN_S = 10.0  # seconds
+# Threads whose library prepares itself for each fork: jemalloc's, which pyarrow starts, returns memory to the system.
+_FORKED_WELL = {"jemalloc_bg_thd"}
 _MOST_DRAWN = 1000  # times 624 numbers that a main program may draw from NumPy at import, without being taken as seeded
 
 _RANDOM = cpython.random_generator()
@@ -198,15 +201,42 @@ def _unsafe_to_fork() -> str:
     """Return why a fork of this process could hang or break its child; "" if it could not."""
     if any(os.path.realpath(f"/proc/self/fd/{fd}").startswith("/dev/nvidia") for fd in os.listdir("/proc/self/fd")):
         return "opened a GPU"
-    if len(os.listdir("/proc/self/task")) == 1:
+    if not _threads():
         return ""
     # Some libraries (OpenBLAS) end their threads before a fork and start them again when needed: try it.
     pid = os.fork()
     if pid == 0:
         os._exit(0)
-    os.waitpid(pid, 0)
+    if not _ends(pid):
+        return f"registered functions for forks that do not return within {_FORK_ENDS_WITHIN_S:g} s in a child"
     # A joined thread may still be visible for a moment.
     deadline = time.monotonic() + _THREADS_END_WITHIN_S
-    while (left := len(os.listdir("/proc/self/task"))) > 1 and time.monotonic() < deadline:
+    while (left := _threads()) and time.monotonic() < deadline:
         time.sleep(0.001)
-    return f"started {left - 1} threads that outlive a fork" if left > 1 else ""
+    if not left:
+        return ""
+    what = "a thread that outlives" if len(left) == 1 else f"{len(left)} threads that outlive"
+    return f"started {what} a fork ({', '.join(sorted(set(left)))})"
+
+
+def _threads() -> list[str]:
+    """Return the names of this process's other threads, but not of those that are known to allow a fork."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            names.append((task / "comm").read_text().strip() if task.name != str(os.getpid()) else "")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+    return [name for name in names if name and name not in _FORKED_WELL]
+
+
+def _ends(pid: int) -> bool:
+    """Wait for a child that only ends. Returns False, and kills it, if it does not."""
+    deadline = time.monotonic() + _FORK_ENDS_WITHIN_S
+    while time.monotonic() < deadline:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
