@@ -62,6 +62,23 @@ def test_pyarrow_and_its_thread_do_not_lead_to_fresh_interpreters(site: Site) ->
     assert done.stderr == ""
 
 
+def test_numexpr_and_its_threads_do_not_lead_to_fresh_interpreters(site: Site) -> None:
+    pytest.importorskip("numexpr")
+    at_import = "import numexpr; numbers = numexpr.evaluate('1.0 * x', {'x': list(range(100_000))})"
+    evaluation = "float(numexpr.evaluate('sum(2 * numbers)'))))"
+    done = site.python(HEAD.format(at_import=at_import).replace("__name__))", evaluation, 1))
+    assert done.stdout == f"[0, 0, 0] {[('ok', 9_999_900_000.0)] * 3}\n", done.stderr
+    assert done.stderr == ""
+
+
+def test_threads_beside_those_of_numexpr_lead_to_fresh_interpreters(site: Site) -> None:
+    pytest.importorskip("numexpr")
+    thread = "import numexpr; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()"
+    done = site.python(HEAD.format(at_import=thread))
+    assert done.stdout == FINE, done.stderr
+    assert "started a thread that outlives a fork" in done.stderr
+
+
 def test_a_hook_that_blocks_in_a_forked_child_leads_to_fresh_interpreters(site: Site) -> None:
     at_import = """
     if __name__ != "__main__":

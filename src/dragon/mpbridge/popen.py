@@ -86,7 +86,7 @@ class Popen:
         if placed.named:
             raise PolicyError(f"{process_obj.name} inherits open files, so it cannot run on {placed.node.host_name}")
         here = placement.place(Policy(placement=Policy.Placement.LOCAL))
-        if here.node.index != placed.node.index:
+        if here.node.index != placed.node.index and not _serves_manager(process_obj):
             _tell_of_descriptors(process_obj.name)
         return here
 
@@ -153,6 +153,14 @@ class Popen:
 
     def close(self) -> None:
         """Do nothing; multiprocessing calls this once the process has ended."""
+
+
+def _serves_manager(process_obj: Any) -> bool:
+    """Return whether a process is the server of a manager. It inherits a pipe of multiprocessing's, not of the user."""
+    from multiprocessing.managers import BaseManager  # programs without managers do not load it
+
+    server: Any = BaseManager._run_server  # type: ignore[attr-defined]
+    return getattr(process_obj._target, "__func__", None) is server.__func__
 
 
 _told: list[str] = []

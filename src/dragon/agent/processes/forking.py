@@ -7,12 +7,12 @@ import gc
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dragon import _core
+from dragon.agent.processes.fork_safety import unsafe_to_fork
 from dragon.infrastructure import cpython
 from dragon.infrastructure.messages import Spawn, decode_surroundings
 from dragon.infrastructure.system_text import restored
@@ -23,10 +23,6 @@ from dragon.runtime.surroundings import take_over
 
 __all__ = ["Forker"]
 
-_THREADS_END_WITHIN_S = 0.2  # seconds
-_FORK_ENDS_WITHIN_S = 10.0  # seconds
-# Threads whose library prepares itself for each fork: jemalloc's, which pyarrow starts, returns memory to the system.
-_FORKED_WELL = {"jemalloc_bg_thd"}
 _MOST_DRAWN = 1000  # times 624 numbers that a main program may draw from NumPy at import, without being taken as seeded
 
 _RANDOM = cpython.random_generator()
@@ -119,7 +115,7 @@ class Forker:
             # The started process raises the same error, where the user sees it.
             self._give_up_forking(" ".join(f"raised {type(error).__name__}: {error}".split()))
         else:
-            reason = _unsafe_to_fork()
+            reason = unsafe_to_fork()
             if reason:
                 self._give_up_forking(reason)
         self._server.disown()  # processes that the import started belong to the main program
@@ -195,48 +191,3 @@ class _ForkHooks:
             register(**hooks)
 
         os.register_at_fork = register_at_fork
-
-
-def _unsafe_to_fork() -> str:
-    """Return why a fork of this process could hang or break its child; "" if it could not."""
-    if any(os.path.realpath(f"/proc/self/fd/{fd}").startswith("/dev/nvidia") for fd in os.listdir("/proc/self/fd")):
-        return "opened a GPU"
-    if not _threads():
-        return ""
-    # Some libraries (OpenBLAS) end their threads before a fork and start them again when needed: try it.
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    if not _ends(pid):
-        return f"registered functions for forks that do not return within {_FORK_ENDS_WITHIN_S:g} s in a child"
-    # A joined thread may still be visible for a moment.
-    deadline = time.monotonic() + _THREADS_END_WITHIN_S
-    while (left := _threads()) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    if not left:
-        return ""
-    what = "a thread that outlives" if len(left) == 1 else f"{len(left)} threads that outlive"
-    return f"started {what} a fork ({', '.join(sorted(set(left)))})"
-
-
-def _threads() -> list[str]:
-    """Return the names of this process's other threads, but not of those that are known to allow a fork."""
-    names = []
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            names.append((task / "comm").read_text().strip() if task.name != str(os.getpid()) else "")
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
-    return [name for name in names if name and name not in _FORKED_WELL]
-
-
-def _ends(pid: int) -> bool:
-    """Wait for a child that only ends. Returns False, and kills it, if it does not."""
-    deadline = time.monotonic() + _FORK_ENDS_WITHIN_S
-    while time.monotonic() < deadline:
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            return True
-        time.sleep(0.001)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return False
