@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from conftest import Site
 
 __all__ = ["Mpi", "for_own_mpi4py", "mpi", "mpich", "openmpi"]
 
-ENVIRONMENTS = Path(__file__).parents[2] / ".venv" / "mpi"
+ENVIRONMENTS = Path(sys.prefix) / "mpi"  # beside the packages of the environment that runs the tests
 ALLTOALL = Path(__file__).parents[2] / "examples" / "mpi_workflow" / "alltoall.c"
 
 

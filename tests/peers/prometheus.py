@@ -45,6 +45,9 @@ class PrometheusServer:
         try:
             with urllib.request.urlopen(f"{self._url}/-/ready", timeout=30):
                 return True
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
         except urllib.error.URLError:
             return False
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from conftest import Site
 
-ENVIRONMENT = Path(__file__).parents[2] / ".venv" / "peers" / "radical.pilot"
+ENVIRONMENT = Path(sys.prefix) / "peers" / "radical.pilot"
 
 # Its resource `local.dragon`, with the launch method that takes functions and tasks of several ranks.
 RESOURCE = {

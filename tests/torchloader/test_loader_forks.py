@@ -8,6 +8,7 @@ PROGRAM = """
 import os
 import signal
 import sys
+import warnings
 
 from torchloader import ElasticDataLoader
 
@@ -15,6 +16,7 @@ if __name__ == "__main__":
     loader = ElasticDataLoader(range(400), batch_size=4, num_workers=2, collate_fn=list)
     batches = iter(loader)
     samples = next(batches)
+    warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads, from Python 3.12 on
     child = os.fork()
     if child == 0:
         signal.alarm(10)

@@ -154,6 +154,9 @@ from torchloader import ElasticDataLoader
 
 warnings.filterwarnings("error", message="torch.distributed has")
 
+def collate(samples):
+    return {"x": torch.tensor(samples)}
+
 if __name__ == "__main__":
     import transformers
 
@@ -165,9 +168,6 @@ if __name__ == "__main__":
         def forward(self, x):
             self.seen += x.int().tolist()
             return {"loss": self.layer(x.float().unsqueeze(1)).sum()}
-
-    def collate(samples):
-        return {"x": torch.tensor(samples)}
 
     class Trainer(transformers.Trainer):
         def get_train_dataloader(self):

@@ -56,6 +56,10 @@ class GatedStreams:
             yield number
 
 
+# For tests in which workers must start soon, or get a local class: from Python 3.14 on they are not forked by default.
+FORKED = {"multiprocessing_context": "fork"}
+
+
 def loader_of(dataset: Any, batch_size: int | None = 4, **options: Any) -> ElasticDataLoader:
     given = {"collate_fn": list, "seed": 1, "in_order": False, "timeout": 60, **options}
     return ElasticDataLoader(dataset, batch_size, **given)
@@ -245,7 +249,8 @@ def test_a_batch_that_ends_its_workers_is_an_error() -> None:
 
 
 def test_a_batch_that_is_not_made_in_time_is_a_timeout_error(tmp_path: Path) -> None:
-    with loader_of(Gated(12, tmp_path / "gate"), num_workers=2, prefetch_factor=1, timeout=1.0) as loader:
+    dataset = Gated(12, tmp_path / "gate")
+    with loader_of(dataset, num_workers=2, prefetch_factor=1, timeout=1.0, **FORKED) as loader:
         batches = iter(loader)
         assert len(take(batches, 2)) == 2
         with pytest.raises(TimeoutError, match=r"no batch in 1.0 s"):
@@ -294,7 +299,7 @@ def test_every_batch_is_pinned_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_streams_overtake_each_other_and_each_one_is_in_order(tmp_path: Path) -> None:
     barrier = tmp_path / "barrier"
-    with loader_of(GatedStreams(400, barrier), 2, num_workers=2) as loader:
+    with loader_of(GatedStreams(400, barrier), 2, num_workers=2, **FORKED) as loader:
         batches, given = iter(loader), []
         while loader.counters.workers < 2:
             given += take(batches, 1)
@@ -355,6 +360,6 @@ def test_the_set_of_batches_of_streams_is_that_of_pytorch() -> None:
         def __iter__(self) -> Iterator[int]:
             yield from shard(range(23))
 
-    theirs = data.DataLoader(Parts(), 3, num_workers=2, in_order=False)
+    theirs = data.DataLoader(Parts(), 3, num_workers=2, in_order=False, **FORKED)
     with elastic(theirs) as ours:
         assert sorted(batch.tolist() for batch in ours) == sorted(batch.tolist() for batch in theirs)
