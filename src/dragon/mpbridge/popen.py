@@ -159,8 +159,8 @@ def _serves_manager(process_obj: Any) -> bool:
     """Return whether a process is the server of a manager. It inherits a pipe of multiprocessing's, not of the user."""
     from multiprocessing.managers import BaseManager  # programs without managers do not load it
 
-    server: Any = BaseManager._run_server  # type: ignore[attr-defined]
-    return getattr(process_obj._target, "__func__", None) is server.__func__
+    owner = getattr(process_obj._target, "__self__", None)  # its target is a class method
+    return isinstance(owner, type) and issubclass(owner, BaseManager)
 
 
 _told: list[str] = []

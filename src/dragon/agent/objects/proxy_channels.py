@@ -102,9 +102,10 @@ class ProxyChannels:
                 self._links.notify(node_of(name), WatchReadable(name, False))
 
     def broken(self, node: int, reason: str) -> None:
-        """Handle that the connection to a node broke, the node could not be reached, or is lost.
+        """Handle that the connection to a node broke, that the node could not be reached, or that it is lost.
 
-        Unless there is only to be a new connection, reading its channels fails at once, so they are readable.
+        If only the connection broke, a new one is made. Otherwise reads of its channels fail at once, so the proxies
+        become readable; a node that is not lost is asked again after a delay.
         """
         is_lost = node in self._links.lost
         if not is_lost and node not in self._links.unreachable:
