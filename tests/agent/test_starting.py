@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pty
 import signal
@@ -51,6 +52,16 @@ def test_numpy_and_its_threads_do_not_lead_to_fresh_interpreters(site: Site) -> 
     done = site.python(HEAD.format(at_import="import numpy; numpy.ones((300, 300)) @ numpy.ones((300, 300))"))
     assert done.stdout == FINE, done.stderr
     assert done.stderr == ""
+
+
+def test_packages_of_science_do_not_lead_to_fresh_interpreters(site: Site) -> None:
+    packages = ["matplotlib", "numexpr", "pandas", "pyarrow", "scipy", "sklearn", "torch", "zarr"]
+    installed = [name for name in packages if importlib.util.find_spec(name) is not None]
+    if not installed:
+        pytest.skip(f"none of {', '.join(packages)} is installed")
+    done = site.python(HEAD.format(at_import=f"import {', '.join(installed)}"))
+    assert done.stdout == FINE, done.stderr
+    assert "fresh interpreters" not in done.stderr
 
 
 def test_pyarrow_and_its_thread_do_not_lead_to_fresh_interpreters(site: Site) -> None:
