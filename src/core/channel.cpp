@@ -195,7 +195,7 @@ Status Channel::put(Arena& a, Nanoseconds deadline, Side side, Insert insert) {
             if (status != Status::Timeout) return status;
         }
         if (deadline == 0 || now() >= deadline) return Status::Timeout;
-        auto ready = [this] { return !full() || destroyed.load() || is_broken(); };
+        auto ready = [this] { return !full() || destroyed.load(); };
         if (write_spin_.until(ready)) continue;
         Status status = writers_.sleep(ready, deadline, slices.next());
         if (status == Status::Interrupted) return status;

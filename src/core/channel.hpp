@@ -90,8 +90,10 @@ class Channel : public Object {
                 {load(results_.offset), load(results_.generation)},
                 {load(doing_.offset), load(doing_.generation)}};
     }
+    // Whether a put would wait. It fails at once for a pipe without readers.
     bool full() const {
-        return (capacity_ && count_.load() >= capacity_) || (mebibytes_ && bytes() >> 20 >= mebibytes_);
+        bool many = (capacity_ && count_.load() >= capacity_) || (mebibytes_ && bytes() >> 20 >= mebibytes_);
+        return many && !is_broken();
     }
     bool readable() const { return count_.load() > 0 || is_over(); }
     Word& arrivals() { return readers_.word; }

@@ -1,4 +1,4 @@
-"""Asynchronous use of queues and connections: get, put, join and recv."""
+"""Asynchronous use of queues and connections: get, put, join, recv and send."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import multiprocessing as mp
 import queue
 import random
 import threading
+from typing import Any
 
 import pytest
 from loops import in_asyncio, in_each_loop, soon
@@ -207,3 +208,31 @@ async def test_recv_raises_eof_error_for_a_closed_connection() -> None:
     other.close()
     with pytest.raises(EOFError):
         await receiving
+
+
+async def fill(end: Any) -> asyncio.Task[None]:
+    """Send until a connection has no room, and return the task that waits to send more."""
+    while True:
+        sending = asyncio.create_task(aio.send(end, bytes(2**20)))
+        await soon()
+        if not sending.done():
+            return sending
+
+
+@in_each_loop
+async def test_send_waits_for_room() -> None:
+    one, other = CONTEXT.Pipe()
+    sending = await fill(one)
+    while not sending.done():
+        await aio.recv(other)
+        await soon()
+    await sending
+
+
+@in_asyncio
+async def test_send_raises_broken_pipe_error_once_the_other_end_is_closed() -> None:
+    one, other = CONTEXT.Pipe()
+    sending = await fill(one)
+    other.close()
+    with pytest.raises(BrokenPipeError):
+        await sending

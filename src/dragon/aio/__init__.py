@@ -8,7 +8,7 @@ no lock.
 
 from dragon.aio.dictionary import Dict
 from dragon.aio.locks import Barrier, Condition, Event, Lock, Semaphore
-from dragon.aio.queues import Queue, recv
+from dragon.aio.queues import Queue, recv, send
 from dragon.aio.results import result, results
 from dragon.aio.running import join
 
@@ -24,4 +24,5 @@ __all__ = [
     "recv",
     "result",
     "results",
+    "send",
 ]

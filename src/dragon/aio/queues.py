@@ -11,7 +11,7 @@ from dragon.native.queue import Queue as NativeQueue
 from dragon.runtime.connection import Connection
 from dragon.runtime.handle import Channel
 
-__all__ = ["Queue", "recv"]
+__all__ = ["Queue", "recv", "send"]
 
 
 class Queue:
@@ -47,19 +47,7 @@ class Queue:
 
     async def put(self, obj: Any) -> None:
         """Wait for room and put an object."""
-        turn = turn_of(self._queue, "put")
-        if not turn.locked() and self._try_put(obj):
-            return
-        async with turn:
-            while not self._try_put(obj):
-                await wait(self._queue, "Channel", "_wait_writable")
-
-    def _try_put(self, obj: Any) -> bool:
-        try:
-            self._queue.put_nowait(obj)
-        except standard.Full:
-            return False
-        return True
+        await _put(self._queue, obj)
 
     async def join(self) -> None:
         """Wait until task_done() was called for every object that was put.
@@ -97,13 +85,32 @@ class Queue:
             yield await self.get()
 
 
+async def _put(channel: Any, obj: Any) -> None:
+    turn = turn_of(channel, "put")
+    if not turn.locked() and _try_put(channel, obj):
+        return
+    async with turn:
+        while not _try_put(channel, obj):
+            await wait(channel, "Channel", "_wait_writable")
+
+
+def _try_put(channel: Any, obj: Any) -> bool:
+    try:
+        channel.put_nowait(obj)
+    except standard.Full:
+        return False
+    return True
+
+
+async def send(connection: Connection, obj: Any) -> None:
+    """Wait for room and send an object over a connection. Raises BrokenPipeError once the other end is closed."""
+    _check(connection, "send")
+    await _put(connection._out(), obj)
+
+
 async def recv(connection: Connection) -> Any:
     """Wait for the next object of a connection and return it. Raises EOFError once the other end is closed."""
-    if not isinstance(connection, Connection):
-        raise TypeError(
-            "aio.recv() takes a connection of dragon.native or of multiprocessing with the start method 'dragon', not "
-            f"{connection!r}"
-        )
+    _check(connection, "recv")
     channel = connection._in()
     async with turn_of(channel, "get"):
         while True:
@@ -113,3 +120,11 @@ async def recv(connection: Connection) -> Any:
                 return channel.get_nowait()
             except standard.Empty:
                 continue  # another process took it
+
+
+def _check(connection: Connection, name: str) -> None:
+    if not isinstance(connection, Connection):
+        raise TypeError(
+            f"aio.{name}() takes a connection of dragon.native or of multiprocessing with the start method 'dragon', "
+            f"not {connection!r}"
+        )

@@ -7,7 +7,7 @@ import operator
 import threading
 from typing import Any
 
-from dragon.runtime.connection import Connection
+from dragon.runtime.connection import PIPE_MEBIBYTES, Connection
 from dragon.runtime.handle import Channel
 from dragon.runtime.run import identity
 
@@ -113,13 +113,13 @@ class JoinableQueue(Queue, mp_queues.JoinableQueue):  # type: ignore[misc]
 
 
 class SimpleQueue(_Queue, mp_queues.SimpleQueue):  # type: ignore[misc]
-    """multiprocessing.SimpleQueue."""
+    """multiprocessing.SimpleQueue, which is a pipe with locks there: a put waits where that of a pipe does."""
 
     def __init__(self, *, ctx: Any = None) -> None:
-        super().__init__(maker=identity().puid)
+        super().__init__(maker=identity().puid, mebibytes=PIPE_MEBIBYTES)
 
     def put(self, obj: Any) -> None:  # type: ignore[override]
-        """Put an object. Raises OSError once the queue is closed."""
+        """Put an object, after waiting while 4 MiB are in the queue. Raises OSError once the queue is closed."""
         self._check()
         self._operations.put(self, obj)
 

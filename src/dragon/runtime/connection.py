@@ -11,9 +11,20 @@ import msgspec
 from dragon.infrastructure.messages import Name, Output
 from dragon.runtime.handle import Channel
 
-__all__ = ["Connection", "ConnectionOptions", "Pipe", "PipeOptions", "connect_pipes", "own_end"]
+__all__ = [
+    "PIPE_MEBIBYTES",
+    "Connection",
+    "ConnectionOptions",
+    "Pipe",
+    "PipeOptions",
+    "connect_pipes",
+    "own_end",
+]
 
 READER, WRITER = 1, 2
+# The writer of a pipe waits while messages of this size are in flight: programs expect of a pipe that it slows down a
+# writer that is faster than the reader. More would leave the processors' caches.
+PIPE_MEBIBYTES = 4
 
 
 # Programs recognize connections by the standard library's class; all its methods are replaced.
@@ -207,17 +218,18 @@ _reduction.send_handle, _reduction.recv_handle = _send_handle, _receive_handle
 def Pipe(duplex: bool = True, *, channels: Any = None, options: Any = None) -> tuple[Connection, Connection]:
     """Return two connected ends: both of them send and receive, or (receiving, sending) if not `duplex`.
 
-    `channels` and `options` have no effect.
+    A writer waits while 4 MiB of messages are in flight; one message of any size always fits. `channels` and `options`
+    have no effect.
     """
-    first_in, second_out = _one_way()
+    first_in, second_out = _one_way(PIPE_MEBIBYTES)
     if not duplex:
         return Connection(first_in, None), Connection(None, second_out)
-    second_in, first_out = _one_way()
+    second_in, first_out = _one_way(PIPE_MEBIBYTES)
     return Connection(first_in, first_out), Connection(second_in, second_out)
 
 
-def _one_way() -> tuple[Channel, Channel]:
-    reader = Channel(0, True, READER)
+def _one_way(mebibytes: int) -> tuple[Channel, Channel]:
+    reader = Channel(0, True, READER, mebibytes=mebibytes)
     offset, generation, role = reader._name()
     # For a moment the channel has no writer; no other process can see it yet.
     writer = Channel._attached((offset, generation, role - READER + WRITER))
@@ -233,10 +245,11 @@ def connect_pipes(streams: list[Output]) -> dict[int, Connection]:
     for number, output in enumerate(streams):
         if output.kind != "pipe":
             continue
-        reading, writing = Pipe(duplex=False)
+        # The agent, which writes output, must not wait: it limits what is in flight by itself.
+        reader, writer = _one_way(PIPE_MEBIBYTES if number == 0 else 0)
+        reading, writing = Connection(reader, None), Connection(None, writer)
         ours, theirs = (writing, reading) if number == 0 else (reading, writing)
-        channel = theirs._reader if number == 0 else theirs._writer
-        assert channel is not None
+        channel = reader if number == 0 else writer
         # Keeps the other end alive until the agent is attached: the handle that is dropped here must not close it.
         channel._send()
         output.channel = channel._name()

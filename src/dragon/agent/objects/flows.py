@@ -4,6 +4,7 @@ nodes' outboxes."""
 from __future__ import annotations
 
 import asyncio
+import queue
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +27,8 @@ WINDOW = 12 * 2**20
 _ACKNOWLEDGED = WINDOW // 4
 
 _MEMORY_RETRY_S = 0.02  # seconds between two attempts to allocate memory
-# Seconds between two checks whether the channel's lock was released; doubled each time, up to the second.
+# Seconds between two checks whether the channel's lock was released, or whether it has room; doubled each time, up to
+# the second.
 LOCKED, LOCKED_LONG = 0.002, 0.1
 _IN_ORDER_S = 1.0  # seconds for which later messages of the node wait for a message
 _REMEMBERED = 256  # channels for which the reason of lost messages is kept
@@ -52,6 +54,7 @@ class _Flow:
         self.start = 0
         self.full_since: float | None = None
         self.delay = LOCKED
+        self.room_delay = LOCKED
         self.turn: asyncio.Future[None] | None = None
         self.limit: asyncio.TimerHandle | None = None  # of the turn
         self.awaited: list[asyncio.Future[None]] = []  # each is done once nothing waits
@@ -80,19 +83,19 @@ class _Flow:
             self._channel._close()
 
     def put_first(self) -> None:
-        """Put the oldest pending messages. Raises MemoryError if there is no space, and LockedError if another process
-        has locked the channel, or prevents attaching."""
+        """Put the oldest pending messages. Raises Full if the channel has as many bytes as it may have, MemoryError if
+        there is no space, and LockedError if another process has locked the channel, or prevents attaching."""
         kind, payload = self.waiting[0]
         if kind == PARCEL:
             while self.start < len(payload):
                 self.start = self.channel._put_parcel(payload, self.start)
-                self.full_since = None
+                self.full_since, self.room_delay = None, LOCKED
         elif isinstance(payload, bytearray):
             self.channel._put_parts(kind, payload, 0)
         else:
             self.channel._put_loan(kind, payload)
         self.waiting.popleft()
-        self.start, self.full_since, self.delay = 0, None, LOCKED
+        self.start, self.full_since, self.delay, self.room_delay = 0, None, LOCKED, LOCKED
 
 
 class Flows:
@@ -114,9 +117,9 @@ class Flows:
     def received(self, node: int, number: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
         """Handle messages that have arrived.
 
-        If there is no memory they stay pending, and once enough are in flight, senders wait too; if they cannot be put,
-        the sender is notified of the reason once. Returns a future if a process has locked the channel: later messages
-        of that node, such as the end of a process, are handled after it is done.
+        If there is no room in the channel, or no memory, they stay pending, and once enough are in flight, senders wait
+        too; if they cannot be put, the sender is notified of the reason once. Returns a future if a process has locked
+        the channel: later messages of that node, such as the end of a process, are handled after it is done.
         """
         flow = self._flows.get((node, number))
         if flow is None:
@@ -141,6 +144,13 @@ class Flows:
                     loop.call_later(_MEMORY_RETRY_S, self._put, flow)
                     return
                 self._fail(flow, MemoryError(f"{error}; messages in flight are lost"))
+                return
+            except queue.Full:
+                # Whatever a reader takes makes room, so the delay follows the pace of the readers.
+                flow.full_since = None
+                self._go_on(flow)
+                asyncio.get_running_loop().call_later(flow.room_delay, self._put, flow)
+                flow.room_delay = min(flow.room_delay * 2, LOCKED_LONG)
                 return
             except LockedError:
                 self._wait_for_lock(flow)
