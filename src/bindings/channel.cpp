@@ -260,6 +260,8 @@ void bind_channel(nb::module_& m) {
         .def("_full", [](ChannelHandle& h) { return look(h, [](Channel& c) { return c.full(); }); })
         .def("_task_done", [](ChannelHandle& h) { return look(h, [](Channel& c) { return c.task_done(); }); })
         .def("_join", &join, nb::arg("timeout").none())
+        .def(
+            "_refuse", [](ChannelHandle& h, bool refuse) { h.use()->refuse(refuse); }, nb::arg("refuse"))
         .def("_destroy", [](ChannelHandle& h) { h.use()->destroy(*h.a); });
 }
 

@@ -187,7 +187,7 @@ Status Channel::put(Arena& a, Nanoseconds deadline, Side side, Insert insert) {
         return Status::Ok;
     };
     for (;;) {
-        if (destroyed.load()) return Status::Destroyed;
+        if (destroyed.load() || refuses_.load()) return Status::Destroyed;
         if (is_broken()) return Status::Broken;
         if (has_room()) {
             Status status = try_put();
@@ -195,7 +195,7 @@ Status Channel::put(Arena& a, Nanoseconds deadline, Side side, Insert insert) {
             if (status != Status::Timeout) return status;
         }
         if (deadline == 0 || now() >= deadline) return Status::Timeout;
-        auto ready = [this] { return !full() || destroyed.load(); };
+        auto ready = [this] { return !full() || destroyed.load() || refuses_.load(); };
         if (write_spin_.until(ready)) continue;
         Status status = writers_.sleep(ready, deadline, slices.next());
         if (status == Status::Interrupted) return status;
@@ -377,6 +377,11 @@ Status Channel::join(Nanoseconds deadline) {
 void Channel::end_went(Arena& a) {
     if (bell_.load() && is_over()) ring(a, true);
     wake_all();
+}
+
+void Channel::refuse(bool refuses) {
+    refuses_ = refuses;
+    writers_.notify_all();
 }
 
 void Channel::wake_all() {

@@ -96,6 +96,8 @@ class Channel : public Object {
         return many && !is_broken();
     }
     bool readable() const { return count_.load() > 0 || is_over(); }
+    // Has puts fail, as for a destroyed channel, until this is revoked. Messages in it stay.
+    void refuse(bool refuses);
     Word& arrivals() { return readers_.word; }
     Sleepers& readers() { return readers_; }
 
@@ -161,6 +163,7 @@ class Channel : public Object {
     uint32_t number_;
     uint16_t mebibytes_;
     bool pipe_;
+    std::atomic<bool> refuses_{false};
 };
 // Four cache lines, of which only the second changes with each message that is put or taken.
 static_assert(sizeof(Channel) == 256);

@@ -157,6 +157,66 @@ def test_a_reply_of_a_dictionary_that_does_not_fit_in_memory_raises_memory_error
     assert done.stdout.count("messages in flight are lost") == 3, done.stdout
 
 
+def test_messages_wait_until_their_node_has_memory_and_more_are_refused(site: Site) -> None:
+    program = site.write("""
+        import time
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.event import Event
+        from dragon.native.machine import System
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+
+
+        def put(queue, refused, freed, received):
+            for number in range(10):
+                queue.put((number, bytes(2**20)))
+            accepted = 10
+            while True:
+                try:
+                    queue.put((accepted, b""))
+                except MemoryError as error:
+                    assert "earlier ones wait" in str(error)
+                    break
+                accepted += 1
+                time.sleep(0.05)
+            refused.set()
+            freed.wait()
+            while True:
+                try:
+                    queue.put((accepted, None))
+                    break
+                except MemoryError:
+                    time.sleep(0.05)
+            received.wait()
+
+
+        if __name__ == "__main__":
+            other = Policy(placement=Policy.Placement.HOST_ID, host_id=System().nodes[1])
+            queue, filler, refused, freed, received = Queue(0), Queue(0), Event(), Event(), Event()
+            try:
+                while True:
+                    filler.put(bytes(2**19))
+            except MemoryError:
+                pass
+            process = Process(put, (queue, refused, freed, received), policy=other)
+            process.start()
+            refused.wait()
+            filler.destroy()
+            freed.set()
+            numbers, content = [], b""
+            while content is not None:
+                number, content = queue.get()
+                numbers.append(number)
+            received.set()
+            process.join()
+            assert len(numbers) > 10 and numbers == list(range(len(numbers)))
+            assert process.returncode == 0
+    """)
+    done = site.dragon("--nodes", "2", program, env={"DRAGON_ARENA_SIZE": "64m"})
+    assert done.returncode == 0, done.stderr
+    assert "there is no memory for messages from node 1, which wait until there is" in done.stderr
+
+
 def test_replies_of_a_dictionary_wait_until_there_is_memory_for_them(site: Site) -> None:
     program = site.write("""
         import os, sys, threading, time

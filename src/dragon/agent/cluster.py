@@ -28,6 +28,7 @@ from dragon.runtime.protocol.agents import (
     FlowCut,
     FlowFailed,
     FlowOrphaned,
+    FlowStalled,
     FlowTaken,
     IsReadable,
     Left,
@@ -223,7 +224,7 @@ class Cluster:
             StartFor.served_for(lambda r, caller: asyncio.ensure_future(self._start_for(caller.node, r))),
             AnnounceFor.served_by(lambda r: guests.announce(r.node, r.name, r.count)),
             MakeFor.served_for(lambda r, caller: guests.make(caller.node, r.kind, r.given, r.options)),
-            OpenFlow.served_for(lambda r, caller: flows.open(caller.node, r.number, r.name)),
+            OpenFlow.served_for(lambda r, caller: flows.open(caller.node, r.number, r.name, r.droppable)),
             FlowArrived.served_for(lambda r, caller: flows.arrived(caller.node, r.number)),
         ]
 
@@ -291,6 +292,8 @@ class Cluster:
                 peers.outboxes.taken(node, number, size)
             case FlowFailed(number, error):
                 peers.outboxes.failed(node, number, error)
+            case FlowStalled(number, error_or_none):
+                peers.outboxes.stalled(node, number, error_or_none)
             case FlowOrphaned(number):
                 peers.flows.orphan(node, number)
             case FlowCut(number):

@@ -169,6 +169,7 @@ class RemoteChannel(_Remote):
     _out: _core.Channel | None = None
     _proxy: _core.Channel | None = None
     _bounded: bool | None = None
+    _droppable = False  # see OpenFlow
 
     def put(
         self,
@@ -180,14 +181,14 @@ class RemoteChannel(_Remote):
     ) -> None:
         self._check_open()
         write_back()
-        outbox = self._outbox()
-        if outbox is not None:
+        while (outbox := self._outbox()) is not None:
             try:
                 with to_another_node():
                     outbox.put(obj, block, timeout)
                 return
             except _core.DestroyedError:
-                self._lose_outbox(outbox)
+                if not self._accepts_again(outbox):
+                    break
         self._put_message(*to_parts(obj), _limit(block, timeout))
 
     def _outbox(self) -> _core.Channel | None:
@@ -199,7 +200,7 @@ class RemoteChannel(_Remote):
             if self._bounded is None:
                 self._bounded = self._capacity() > 0
             if not self._bounded:
-                name = ask(OpenOutbox(self._remote_name))
+                name = ask(OpenOutbox(self._remote_name, self._droppable))
                 try:
                     self._out = _core.Channel(name)
                 except _core.DestroyedError:
@@ -246,12 +247,21 @@ class RemoteChannel(_Remote):
                 if channel._size():
                     channel._get_parts(0)  # the agent did not take it
 
-    def _lose_outbox(self, outbox: _core.Channel) -> None:
-        """Drop an outbox that was destroyed. Raises the error that lost earlier messages, if any."""
-        self._out = None
+    def _accepts_again(self, outbox: _core.Channel) -> bool:
+        """Return whether an outbox that has refused a message accepts it by now; drop one that was destroyed.
+
+        Raises the error for which it refuses messages, or by which earlier ones were lost, if any.
+        """
+        try:
+            outbox._size()
+            exists = True
+        except _core.DestroyedError:
+            self._out = None
+            exists = False
         kind, text = ask(WhyGone(outbox._name()))
         if kind:
             raise error_named(kind, text) from None
+        return exists
 
     def _received(
         self, timeout: float | None, take: Callable[[_core.Channel], _Got], doing: Name | None = None, index: int = 0
@@ -290,13 +300,13 @@ class RemoteChannel(_Remote):
     def _put_bytes(self, buffer: Any, start: int, size: int) -> None:
         self._check_open()
         write_back()
-        outbox = self._outbox()
-        if outbox is not None:
+        while (outbox := self._outbox()) is not None:
             try:
                 outbox._put_bytes(buffer, start, size)
                 return
             except _core.DestroyedError:
-                self._lose_outbox(outbox)
+                if not self._accepts_again(outbox):
+                    break
         with _own_channel() as channel:
             channel._put_bytes(buffer, start, size)
             kind, data = channel._get_parts(0)

@@ -15,7 +15,7 @@ from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import FlowFailed, FlowTaken, Notice
+from dragon.runtime.protocol.agents import FlowFailed, FlowStalled, FlowTaken, Notice
 
 __all__ = ["LOCKED", "LOCKED_LONG", "PARCEL", "WINDOW", "Flows", "Watcher"]
 
@@ -32,7 +32,7 @@ _MEMORY_RETRY_S = 0.02  # seconds between two attempts to allocate memory
 LOCKED, LOCKED_LONG = 0.002, 0.1
 _IN_ORDER_S = 1.0  # seconds for which later messages of the node wait for a message
 _REMEMBERED = 256  # channels for which the reason of lost messages is kept
-_MEMORY_TIMEOUT_S = 10.0  # seconds without space for a message, after which it is dropped and its sender notified
+_MEMORY_TIMEOUT_S = 10.0  # seconds without space for a message, after which its sender is notified
 
 
 # Called with the other node, the number of the flow, the number of the message in it, and its size in bytes.
@@ -42,17 +42,19 @@ Watcher = Callable[[int, int, int, int], None]
 class _Flow:
     """The receiving end of one outbox, which puts into one channel."""
 
-    def __init__(self, node: int, number: int, name: Name) -> None:
+    def __init__(self, node: int, number: int, name: Name, droppable: bool) -> None:
         self.node = node
         self.number = number
         self.name = name
+        self.droppable = droppable
         self._channel: Channel | None = None
         self.taken = 0
         self.messages = 0
         # What has arrived and is not in the channel yet. Of the first, if it is a parcel, `start` bytes are.
         self.waiting: deque[tuple[int, Any]] = deque()
         self.start = 0
-        self.full_since: float | None = None
+        self.full_since: float | None = None  # since when there is no memory
+        self.stalled = False  # the sender was told that there is no memory
         self.delay = LOCKED
         self.room_delay = LOCKED
         self.turn: asyncio.Future[None] | None = None
@@ -107,9 +109,12 @@ class Flows:
         self._lost: dict[Name, tuple[str, str]] = {}
         self.on_received: Watcher | None = None
 
-    def open(self, node: int, number: int, name: Name) -> None:
-        """Open a flow from a node, which keeps the channel alive. Raises DestroyedError if it no longer exists."""
-        flow = _Flow(node, number, name)
+    def open(self, node: int, number: int, name: Name, droppable: bool = False) -> None:
+        """Open a flow from a node, which keeps the channel alive. Raises DestroyedError if it no longer exists.
+
+        `droppable` messages are lost after ten seconds without memory for them.
+        """
+        flow = _Flow(node, number, name, droppable)
         with suppress(LockedError):  # then it is attached with the first message
             flow.channel  # noqa: B018
         self._flows[node, number] = flow
@@ -138,12 +143,7 @@ class Flows:
             try:
                 flow.put_first()
             except MemoryError as error:
-                loop = asyncio.get_running_loop()
-                flow.full_since = flow.full_since or loop.time()
-                if flow.orphaned or loop.time() - flow.full_since < _MEMORY_TIMEOUT_S:
-                    loop.call_later(_MEMORY_RETRY_S, self._put, flow)
-                    return
-                self._fail(flow, MemoryError(f"{error}; messages in flight are lost"))
+                self._wait_for_memory(flow, error)
                 return
             except queue.Full:
                 # Whatever a reader takes makes room, so the delay follows the pace of the readers.
@@ -159,6 +159,9 @@ class Flows:
                 self._fail(flow, error)
                 return
             self._go_on(flow)
+            if flow.stalled:
+                flow.stalled = False
+                self._notify(flow.node, FlowStalled(flow.number, None))
             flow.taken += size
             if flow.taken >= _ACKNOWLEDGED and not flow.closing:
                 self._notify(flow.node, FlowTaken(flow.number, flow.taken))
@@ -166,6 +169,20 @@ class Flows:
         flow.release()
         if flow.closing:
             self._forget(flow)
+
+    def _wait_for_memory(self, flow: _Flow, error: MemoryError) -> None:
+        loop = asyncio.get_running_loop()
+        flow.full_since = flow.full_since or loop.time()
+        too_long = not flow.orphaned and loop.time() - flow.full_since >= _MEMORY_TIMEOUT_S
+        if too_long and flow.droppable:
+            self._fail(flow, MemoryError(f"{error}; messages in flight are lost"))
+            return
+        if too_long and not flow.stalled:
+            flow.stalled = True
+            log.error("there is no memory for messages from node %d, which wait until there is: %s", flow.node, error)
+            told = MemoryError(f"{error}; this message was not sent, earlier ones wait until there is memory")
+            self._notify(flow.node, FlowStalled(flow.number, error_of(told)))
+        loop.call_later(_MEMORY_RETRY_S, self._put, flow)
 
     def _wait_for_lock(self, flow: _Flow) -> None:
         loop = asyncio.get_running_loop()

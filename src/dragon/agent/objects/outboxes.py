@@ -52,11 +52,11 @@ class Outboxes:
         self._last = 0
         self._failures: dict[Name, tuple[int, _Tell]] = {}  # by outbox: its destination node, and the error
 
-    def open(self, pid: int, name: Name) -> Name:
-        """Return the outbox that leads to a channel, for a handle of that process."""
+    def open(self, pid: int, name: Name, droppable: bool) -> Name:
+        """Return the outbox that leads to a channel, for a handle of that process. See OpenFlow for `droppable`."""
         outbox = self._outboxes.get(name)
         if outbox is None:
-            outbox = self._outboxes[name] = _Outbox(self, self._links, name)
+            outbox = self._outboxes[name] = _Outbox(self, self._links, name, droppable)
             self._leads_to[outbox.name] = name
             self._open_flow(name, outbox)
         outbox.users[pid] = outbox.users.get(pid, 0) + 1
@@ -67,7 +67,7 @@ class Outboxes:
         """Open a flow. Messages may follow at once, since links keep the order."""
         self._last += 1
         self._by_flow[node_of(name), self._last] = outbox
-        opened = self._links.call(node_of(name), OpenFlow(self._last, name))
+        opened = self._links.call(node_of(name), OpenFlow(self._last, name, outbox.droppable))
         opened.add_done_callback(lambda future: self._opened(name, outbox, future))
         outbox.open(self._last)
 
@@ -118,6 +118,18 @@ class Outboxes:
         if outbox is not None:
             outbox.flow = 0
             self._give_up(outbox.leads_to, outbox, lambda: error)
+
+    def stalled(self, node: int, number: int, error: tuple[str, str] | None) -> None:
+        """Handle that messages wait for memory for long, so that no more are accepted, or (None) no longer do."""
+        outbox = self._by_flow.get((node, number))
+        if outbox is None:
+            return
+        if error is None:
+            self._failures.pop(outbox.name, None)
+        else:
+            told = error
+            self._failures[outbox.name] = node, lambda: told
+        outbox.channel._refuse(error is not None)
 
     def forget(self, node: int, number: int) -> None:
         """Remove a flow whose messages have all been sent."""
@@ -200,9 +212,10 @@ class _Outbox:
     """A channel of this node that leads to one of another node. `users` has the number of handles of each process that
     writes to it."""
 
-    def __init__(self, outboxes: Outboxes, links: Links, leads_to: Name) -> None:
+    def __init__(self, outboxes: Outboxes, links: Links, leads_to: Name, droppable: bool) -> None:
         self._outboxes = outboxes
         self.leads_to = leads_to
+        self.droppable = droppable
         self.channel = Channel(_CAPACITY, mebibytes=_MEBIBYTES)
         self.name = self.channel._name()
         self.users: dict[int, int] = {}

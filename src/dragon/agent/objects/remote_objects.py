@@ -58,7 +58,7 @@ class RemoteObjects:
         """Return the handlers of the requests that this object serves."""
         return [
             Operate.served_for(lambda r, caller: self.operate(r, caller.pid)),
-            OpenOutbox.served_for(lambda r, caller: self.outbox(caller.pid, r.name)),
+            OpenOutbox.served_for(lambda r, caller: self.outbox(caller.pid, r.name, r.droppable)),
             OpenProxy.served_for(lambda r, caller: self.proxy(caller.pid, r.name)),
             WhyGone.served_by(lambda r: self._peers.outboxes.why_gone(r.outbox)),
             WhyLost.served_by(lambda r: self._peers.flows.why_lost(r.name)),
@@ -137,12 +137,12 @@ class RemoteObjects:
             channel = self._inboxes[caller, name] = Channel._attached(name)
         return channel
 
-    def outbox(self, caller: int, name: Name) -> Name:
+    def outbox(self, caller: int, name: Name, droppable: bool) -> Name:
         """Return a channel of this node whose messages are forwarded to a channel of another node. Raises
-        NodeLostError."""
+        NodeLostError. See OpenFlow for `droppable`."""
         self._check_not_lost(node_of(name))
         self._note_contact(caller, node_of(name))
-        return self._peers.outboxes.open(caller, name)
+        return self._peers.outboxes.open(caller, name, droppable)
 
     def proxy(self, caller: int, name: Name) -> asyncio.Future[Name]:
         """Return a future of a channel of this node that can be read while a channel of another node can. Raises

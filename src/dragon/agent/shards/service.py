@@ -249,7 +249,7 @@ class ShardService:
     def _way_to(self, pid: int, name: Name) -> Channel:
         async def open_it() -> Name:
             self._inboxes.setdefault((node_of(name), pid), set()).add(name)
-            return self._peers.outboxes.open(os.getpid(), name)
+            return self._peers.outboxes.open(os.getpid(), name, droppable=True)
 
         if node_of(name) != self._peers.index:
             name_here = asyncio.run_coroutine_threadsafe(open_it(), self._loop).result()

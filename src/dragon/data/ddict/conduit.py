@@ -21,6 +21,7 @@ from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
 from dragon.runtime.protocol.objects import WhyGone, WhyLost
 from dragon.runtime.protocol.shards import ShardChannel
+from dragon.runtime.remote import RemoteChannel
 from dragon.runtime.run import this_run
 
 __all__ = ["Conduit", "conduit_to"]
@@ -36,6 +37,8 @@ class Conduit:
     def __init__(self, node: int) -> None:
         self.node = node
         self.requests = Channel._attached(ask(ShardChannel(node)))
+        if isinstance(self.requests, RemoteChannel):
+            self.requests._droppable = True  # a request that found no memory raises MemoryError
         self.answers = Channel()
         self.name: Name = self.answers._name()
         self.pid = os.getpid()

@@ -20,6 +20,7 @@ __all__ = [
     "FlowCut",
     "FlowFailed",
     "FlowOrphaned",
+    "FlowStalled",
     "FlowTaken",
     "IsReadable",
     "Left",
@@ -82,10 +83,15 @@ class MakeFor(BetweenAgents[Name], tag="make", frozen=True):
 
 
 class OpenFlow(BetweenAgents[None], tag="flow_open", frozen=True):
-    """Accept the messages of a flow for a channel. Raises DestroyedError if the channel does not exist any more."""
+    """Accept the messages of a flow for a channel. Raises DestroyedError if the channel does not exist any more.
+
+    Messages that find no memory wait until there is some. `droppable` ones, which both sides can do without, fail the
+    flow after ten seconds.
+    """
 
     number: int
     name: Name
+    droppable: bool = False
 
 
 class FlowArrived(BetweenAgents[None], tag="flow_arrived", frozen=True):
@@ -152,6 +158,14 @@ class FlowFailed(Notice, tag="flow_failed", frozen=True):
 
     number: int
     error: tuple[str, str]
+
+
+class FlowStalled(Notice, tag="flow_stalled", frozen=True):
+    """There has been no memory for messages of a flow for too long. They wait; an `error` of None says that they do not
+    any more."""
+
+    number: int
+    error: tuple[str, str] | None
 
 
 class FlowOrphaned(Notice, tag="flow_orphan", frozen=True):

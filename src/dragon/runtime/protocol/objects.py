@@ -80,9 +80,11 @@ class WaitHere(OfAProcess[tuple[bool, Any]], tag="objects.wait", frozen=True):
 
 
 class OpenOutbox(OfAProcess[Name], tag="remote.outbox", frozen=True):
-    """Return a channel of this node whose messages are forwarded to a channel of another node."""
+    """Return a channel of this node whose messages are forwarded to a channel of another node. See OpenFlow for
+    `droppable`."""
 
     name: Name
+    droppable: bool = False
 
 
 class OpenProxy(OfAProcess[Name], tag="remote.proxy", frozen=True):
