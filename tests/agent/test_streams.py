@@ -120,3 +120,44 @@ def test_a_process_blocks_while_much_of_its_output_is_unread(site: Site, nodes: 
     """
     done = site.dragon("--nodes", nodes, site.write(source))
     assert (done.stdout, done.stderr) == (f"True\n{4000 * 50_001}\n", "")
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_output_waits_for_memory(site: Site, nodes: str) -> None:
+    program = site.write("""
+        import time
+        from dragon.native.machine import System
+        from dragon.native.process import Popen, Process
+        from dragon.native.queue import Queue
+
+        SCRIPT = "read x; sleep 0.5; i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done"
+
+        def fill_memory():
+            queue = Queue(0)
+            for size in (2**20, 2**14, 2**10, 2**7, 1):
+                try:
+                    while True:
+                        queue.put(bytes(size))
+                except MemoryError:
+                    pass
+            return queue
+
+        if __name__ == "__main__":
+            policy = System().hostname_policies()[-1]
+            process = Process("sh", ["-c", SCRIPT], stdin=Popen.PIPE, stdout=Popen.PIPE, policy=policy)
+            process.start()
+            process.stdin_conn.send("\\n")
+            queue = fill_memory()
+            time.sleep(1)
+            queue.destroy()
+            lines = []
+            try:
+                while True:
+                    lines.append(process.stdout_conn.recv())
+            except EOFError:
+                pass
+            process.join()
+            print([int(line) for line in lines] == list(range(3000)))
+    """)
+    done = site.dragon("--nodes", nodes, program, env={"DRAGON_ARENA_SIZE": "16m"})
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

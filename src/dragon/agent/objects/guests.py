@@ -35,7 +35,7 @@ _IMMEDIATE = {
     "Words": {"__len__", "__getitem__", "__setitem__", "add", "swap_if", "read", "write", "_destroy"},
 }
 _WAITING = {
-    "Channel": {"put", "get", "_wait_readable", "_wait_writable", "_join"},
+    "Channel": {"put", "put_with_memory", "get", "_wait_readable", "_wait_writable", "_join"},
     "Lock": {"acquire"},
     "Semaphore": {"acquire"},
     "Event": {"wait"},
@@ -43,9 +43,9 @@ _WAITING = {
     "Words": {"wait"},
 }
 # Waits that the agent does for a process of this node: none that takes a message, which could be lost on cancellation.
-_WAITING_HERE = {kind: methods - {"put", "get"} for kind, methods in _WAITING.items()}
+_WAITING_HERE = {kind: methods - {"put", "put_with_memory", "get"} for kind, methods in _WAITING.items()}
 # Operations that consume something, and so must be served in order.
-_IN_TURN = {"Channel.put", "Channel.get", "Lock.acquire", "Semaphore.acquire"}
+_IN_TURN = {"Channel.put", "Channel.put_with_memory", "Channel.get", "Lock.acquire", "Semaphore.acquire"}
 _RECHECK_S = 1.0  # seconds; the longest delay after a notification that was lost with a killed process
 _LOCK_RETRY_S = 0.02  # seconds between two attempts if a process holds a lock
 _LOCKED_TIMEOUT_S = 1.0  # seconds for which non-waiting operations are retried then, as for local processes
@@ -336,6 +336,12 @@ class Guests:
                 return False, None, b""
             return True, None, b""
 
+        def put_with_memory() -> tuple[bool, Any, Any]:
+            try:
+                return put()
+            except MemoryError:
+                return False, None, b""
+
         def get() -> tuple[bool, Any, Any]:
             try:
                 if doing is None:
@@ -358,7 +364,13 @@ class Guests:
         def other() -> tuple[bool, Any, Any]:
             return getattr(handle, method)(*given, 0), None, b""
 
-        chosen = {"put": put, "get": get, "acquire": acquire, "_wait_writable": writable}
+        chosen = {
+            "put": put,
+            "put_with_memory": put_with_memory,
+            "get": get,
+            "acquire": acquire,
+            "_wait_writable": writable,
+        }
         return chosen.get(method, other)
 
     # ---- waiting

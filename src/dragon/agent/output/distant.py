@@ -30,9 +30,10 @@ class DistantChannel:
         self._ask("_attach")
 
     def put(self, obj: Any) -> asyncio.Future[Answer]:
-        """Put an object; the future fails if the reader or its node is lost."""
+        """Put an object, which waits for memory on the channel's node; the future fails if the reader or its node is
+        lost. Raises MemoryError if this node has none."""
         kind, data = to_parts(obj)
-        return self._ask("put", kind, timeout=None, payload=data)
+        return self._ask("put_with_memory", kind, timeout=None, payload=data)
 
     def get(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
         """Call `received` with the next object, or `ended` if there will be none."""

@@ -1,35 +1,24 @@
-"""The destinations of the output of processes: connections, descriptors and the front end."""
+"""The destinations of the output of processes: descriptors and the front end."""
 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import errno
 import os
 import select
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable
 
-from dragon import _core
-from dragon.agent.output.distant import DistantChannel
 from dragon.agent.output.to_front_end import Output
-from dragon.agent.wire.responses import RemoteError
-from dragon.infrastructure.messages import Name
-from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 
-__all__ = ["Lines", "Sink", "Tails", "ToChannel", "ToDescriptor", "ToDistantChannel", "ToFrontEnd"]
+__all__ = ["Lines", "Sink", "Tails", "ToDescriptor", "ToFrontEnd"]
 
 log = runtime_log("output")
 
 _TAIL = 4096  # bytes
 _MOST_TAILS = 1000
-_MOST_UNDER_WAY = 1000  # lines
 _PARTIAL_LINE_S = 0.05
-_MOST_UNREAD, _MOST_UNREAD_BYTES = 250_000, 64 * 2**20  # lines and bytes
-_RETRY_S = 0.05
-_GONE = {BrokenPipeError.__name__, _core.DestroyedError.__name__}  # what a channel without a reader answers
 
 
 class Sink:
@@ -53,168 +42,6 @@ class Sink:
 
     def close(self) -> None:
         """End the output."""
-
-
-class _Text:
-    """Decodes output to text line by line; characters that are split between pieces are joined."""
-
-    def __init__(self) -> None:
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-
-    def lines(self, data: bytes) -> Iterable[str]:
-        # Bytes are split, as str.splitlines() also splits at form feeds and Unicode separators.
-        return filter(None, map(self._decode, data.splitlines(keepends=True)))
-
-    def rest(self) -> Iterable[str]:
-        """Return the incomplete character at the end."""
-        return filter(None, [self._decode(b"", True)])
-
-
-class _Unread:
-    """The lines that were put into a channel and not read, as far as known."""
-
-    def __init__(self) -> None:
-        self.sizes: deque[int] = deque()
-        self.bytes = 0
-
-    def add(self, line: str) -> None:
-        self.sizes.append(len(line))
-        self.bytes += len(line)
-
-    def are(self, lines: int) -> None:
-        """Set the number of lines that are left."""
-        while len(self.sizes) > lines:
-            self.bytes -= self.sizes.popleft()
-
-    @property
-    def are_too_many(self) -> bool:
-        return len(self.sizes) >= _MOST_UNREAD or self.bytes >= _MOST_UNREAD_BYTES
-
-
-class ToChannel(Sink):
-    """Sends lines to the reader of the process's `stdout_conn`. With very many unread ones the process is blocked."""
-
-    def __init__(self, name: Name) -> None:
-        self.channel: Channel | None = Channel._attached(name)
-        self.loop = asyncio.get_running_loop()
-        self.text = _Text()
-        self.unread = _Unread()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether too many lines, or bytes of them, are unread. False if the reader is gone."""
-        try:
-            self.unread.are(self.channel.qsize() if self.channel is not None else 0)
-        except _core.DestroyedError:
-            return False  # it has no reader any more, which the next write detects
-        return self.unread.are_too_many
-
-    def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once is_full is false, which is tested every 50 ms."""
-        if self.is_full:
-            self.loop.call_later(_RETRY_S, self.when_there_is_room, callback)
-        else:
-            callback()
-
-    def write(self, data: bytes) -> None:
-        """Put each line into the channel. Does nothing if the reader is gone."""
-        self._put(self.text.lines(data))
-
-    def _put(self, lines: Iterable[str]) -> None:
-        if self.channel is None:
-            return
-        try:
-            for line in lines:
-                self.channel.put(line)
-                self.unread.add(line)
-        except (_core.DestroyedError, BrokenPipeError):
-            self._leave()  # it has no reader any more
-
-    def close(self) -> None:
-        """Put what is left of an incomplete character, then close the channel."""
-        self._put(self.text.rest())
-        self._leave()
-
-    def _leave(self) -> None:
-        if self.channel is not None:
-            self.channel._close()
-            self.channel = None
-
-
-class ToDistantChannel(Sink):
-    """Sends lines to a channel on another node, which is asked for the number of unread lines when it may be large."""
-
-    def __init__(self, channel: DistantChannel) -> None:
-        self.channel: DistantChannel | None = channel
-        self.loop = asyncio.get_running_loop()
-        self.text = _Text()
-        self.unread = _Unread()
-        self.under_way = 0
-        self.asks = False
-        self.waiting: list[Callable[[], None]] = []
-
-    @property
-    def is_full(self) -> bool:
-        """Whether too many lines are in flight or unread."""
-        return self.under_way >= _MOST_UNDER_WAY or self.unread.are_too_many
-
-    def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once is_full is false."""
-        self.waiting.append(callback)
-        self.look()
-
-    def write(self, data: bytes) -> None:
-        """Send each line to the channel's node. Does nothing if the reader is gone."""
-        self._put(self.text.lines(data))
-
-    def _put(self, lines: Iterable[str]) -> None:
-        if self.channel is None:
-            return
-        for line in lines:
-            self.under_way += 1
-            self.unread.add(line)
-            self.channel.put(line).add_done_callback(self.arrived)
-
-    def arrived(self, future: asyncio.Future[Any]) -> None:
-        """Count a line as arrived, and leave the channel if its reader is gone."""
-        self.under_way -= 1
-        error = None if future.cancelled() else future.exception()
-        if isinstance(error, RemoteError) and error.kind in _GONE:
-            self._leave()  # nobody will ever read it
-        self.look()
-
-    def look(self) -> None:
-        """Call back waiting writers, if there is space."""
-        if not self.waiting or self.asks:
-            return
-        if self.channel is not None and self.unread.are_too_many:
-            self.asks = True
-            self.channel.count(self.counted)
-        elif not self.is_full:
-            waiting, self.waiting = self.waiting, []
-            for callback in waiting:
-                callback()
-
-    def counted(self, lines: int) -> None:
-        """Handle the reply with the number of unread lines."""
-        self.asks = False
-        self.unread.are(lines + self.under_way)
-        if self.unread.are_too_many:
-            self.loop.call_later(_RETRY_S, self.look)
-        else:
-            self.look()
-
-    def close(self) -> None:
-        """Send what is left of an incomplete character, then leave the channel."""
-        self.waiting.clear()
-        self._put(self.text.rest())
-        self._leave()
-
-    def _leave(self) -> None:
-        self.unread = _Unread()
-        if self.channel is not None:
-            self.channel.close()
-            self.channel = None
 
 
 class ToDescriptor(Sink):

@@ -13,8 +13,9 @@ from typing import Any
 
 from dragon import _core
 from dragon.agent.output.distant import Call, DistantChannel
-from dragon.agent.output.sinks import Lines, Sink, Tails, ToChannel, ToDescriptor, ToDistantChannel, ToFrontEnd
+from dragon.agent.output.sinks import Lines, Sink, Tails, ToDescriptor, ToFrontEnd
 from dragon.agent.output.to_front_end import Output
+from dragon.agent.output.to_reader import ToChannel, ToDistantChannel
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
