@@ -875,3 +875,24 @@ def test_an_error_with_a_tensor_in_shared_memory_can_be_read_repeatedly() -> Non
             with pytest.raises(ValueError) as raised:
                 task.get(timeout=60)
             assert raised.value.args[0].tolist() == [4.0] * 3
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_tasks_with_large_results_wait_for_memory(site: Site, nodes: str) -> None:
+    program = site.write("""
+        from dragon.workflows.batch import Batch
+
+        def large(number):
+            return bytes([number]) * 2**20
+
+        def reverse(data):
+            return data[::-1]
+
+        if __name__ == "__main__":
+            with Batch() as batch:
+                first = [batch.function(large, number) for number in range(200)]
+                second = [batch.function(reverse, task) for task in first]
+                print(all(task.get()[0] == number for number, task in enumerate(second)))
+    """)
+    done = site.dragon("--nodes", nodes, program, env={"DRAGON_ARENA_SIZE": "64m"})
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

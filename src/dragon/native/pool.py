@@ -11,7 +11,6 @@ from multiprocessing import util as mp_util
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from typing import Any, ClassVar, Self
 
-from dragon import _core
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.native import machine
@@ -19,6 +18,7 @@ from dragon.native.collecting import Collector
 from dragon.native.feeding import Feeding, Task
 from dragon.native.process import Process
 from dragon.native.results import ApplyResult, Elements, IMapIterator, IMapUnorderedIterator, MapResult, chunks
+from dragon.native.returning import channel_of_results
 from dragon.native.workers import NativeWorker, WorkerLostError, WorkerProcess, Workers, work
 from dragon.runtime import placement
 from dragon.runtime.arguments import checked_seconds
@@ -29,7 +29,6 @@ from dragon.runtime.run import identity
 __all__ = ["Pool", "WorkerLostError"]
 
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
-_MOST_OF_RESULTS = 128  # MiB of results that nobody has collected, above which workers wait
 _AT_HAND = (list, tuple, range, set, frozenset, dict, str, bytes, deque)  # types whose iteration never blocks
 _DEFAULT_PATIENCE = 60.0  # seconds
 _EXIT_TIMEOUT_S = 5.0  # seconds for the workers of a pool that is ended without a call of terminate()
@@ -83,8 +82,7 @@ class Pool:
         if maxtasksperchild is not None and (not isinstance(maxtasksperchild, int) or maxtasksperchild <= 0):
             raise ValueError("maxtasksperchild must be a positive int or None")
         count, maker = len(self._policies), identity().puid  # the run has begun
-        mebibytes = min(_MOST_OF_RESULTS, max(1, _core.usage()["limit"] // 8 >> 20))
-        self._results, self._doing = Channel(mebibytes=mebibytes), Words(count)
+        self._results, self._doing = channel_of_results(), Words(count)
         self._tasks = Channel(maker=maker, results=self._results._name(), doing=self._doing._name())
         arguments = (self._tasks, self._results, self._doing, initializer, tuple(initargs), maxtasksperchild)
         self._collector = collector = Collector(self._results)

@@ -17,6 +17,7 @@ from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import DragonError, NodeLostError
 from dragon.infrastructure.system_errors import may_pass
 from dragon.native.outcomes import Outcome, failed, returned
+from dragon.native.returning import put_result
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import this_run
@@ -44,8 +45,6 @@ _END = 2**64 - 2  # the ticket of the end mark
 _STARTING = 2**64 - 3  # in `doing`: this worker has taken no task yet
 _MOST_STILLBORN = 5  # workers in a row that end before their first task, after which no more are started
 _RESTART_DELAY_S = 1.0  # seconds between two attempts to start a worker while no process can be made
-_MOST_WITHOUT_MEMORY_S = 5.0  # seconds after which a result for which there is no memory becomes an error
-_MEMORY_PAUSE = 0.05  # seconds between two attempts to put a result
 _RECEIPT_PAUSE = 0.01  # seconds between two looks whether the pool has received what a result shares
 _MOST_UNRECEIVED_S = 10.0  # seconds from the last result's receipt, after which a worker ends in any case
 _MOST_WITHOUT_WORKERS_S = 30.0  # seconds of attempts to start workers once none is left
@@ -209,22 +208,10 @@ def _await_receipt(results: Channel, offered: set[int]) -> None:
 
 
 def _put_result(results: Channel, ticket: int, outcome: Outcome, wrap_exceptions: bool) -> None:
-    """Put a task's outcome; if the run's memory is full, retry while results that are collected free some."""
-    deadline: float | None = None
-    while True:
-        try:
-            results.put((ticket, *outcome))
-            return
-        except MemoryError as error:  # the result is too large, or the memory is full
-            if deadline is None:
-                deadline = time.monotonic() + _MOST_WITHOUT_MEMORY_S
-            if time.monotonic() > deadline:
-                results.put((ticket, *failed(error, wrap_exceptions)))
-                return
-            time.sleep(_MEMORY_PAUSE)
-        except Exception as error:
-            results.put((ticket, *failed(error, wrap_exceptions)))
-            return
+    try:
+        put_result(results, (ticket, *outcome))
+    except Exception as error:  # it cannot be pickled, or there is no memory for it
+        put_result(results, (ticket, *failed(error, wrap_exceptions)))
 
 
 def _flush() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import DestroyedError
+from dragon.native.returning import channel_of_results, most_mebibytes
 from dragon.runtime.handle import Channel, Words
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, NO_WORKER, Crew
@@ -36,9 +37,10 @@ from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claim
 __all__ = ["Scheduler"]
 
 # A message to itself; the types of messages of other clients are greater.
-STOP = 4
 
 _AT_A_TIME = 256  # messages that are processed before other threads get the lock
+_MOST_WITHOUT_MEMORY_S = 5.0  # seconds after which a task for which there is no memory fails
+_MEMORY_PAUSE_S = 0.05  # seconds between two attempts to send a task
 _KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL for what was cancelled
 
 
@@ -69,11 +71,12 @@ class Scheduler:
         self._numbers = itertools.count(1)
         self._unfinished: dict[int, Entry] = {}
         self._ending: dict[int, Entry] = {}
-        self._places = Places(workers, most_jobs)
         self._accesses = Accesses()
         self._timers = Timers(self._unfinished)
+        self._stops = False
         self._wakes = True  # whether threads that wait for a task are woken when it ends
-        self.events, self._tasks = Channel(), Channel()
+        self.events, self._tasks, most = channel_of_results(), Channel(), most_mebibytes() << 20
+        self._places = Places(workers, most_jobs, lambda: self._tasks._bytes() >= most)
         self._claims = Words(len(self._places))
         self.crew = crew(self._tasks, self.events, self._claims)
         self.thread = threading.Thread(target=self._serve, name="dragon-batch", daemon=True)
@@ -123,8 +126,8 @@ class Scheduler:
             self._claims[entry.slot] = queued(entry.number)
             self._put(entry)
 
-    def _put(self, entry: Entry) -> None:
-        """Send a task, again if a worker died before it could claim it."""
+    def _put(self, entry: Entry, since: float | None = None) -> None:
+        """Send a task, again if a worker died before it could claim it, or if there was no memory for it."""
         call = entry.call
         assert call is not None
         tells = entry.timeout < NEVER
@@ -133,9 +136,20 @@ class Scheduler:
             buffers = [pickle.PickleBuffer(buffer) for buffer in call.buffers]
             message = (entry.number, entry.slot, int(entry.kind), tells, call.data, buffers, results, call.streams)
             self._tasks._put_task(message, entry.number)
+        except MemoryError as error:
+            began = time.monotonic() if since is None else since
+            if time.monotonic() - began > _MOST_WITHOUT_MEMORY_S:
+                failure = Failure.of(error)
+                self._after(0, lambda: self._complete(entry, failure))
+            else:
+                self._after(_MEMORY_PAUSE_S, lambda: self._put_again(entry, began))
         except Exception as error:
             failure = Failure.of(error)
             self._after(0, lambda: self._complete(entry, failure))
+
+    def _put_again(self, entry: Entry, since: float) -> None:
+        if self._is_unclaimed(entry):  # it was not cancelled
+            self._put(entry, since)
 
     # ---- ending
 
@@ -237,7 +251,7 @@ class Scheduler:
             return False
         with self.lock:
             for left in reversed(range(_AT_A_TIME)):
-                if message[0] == STOP:
+                if self._stops:
                     return True
                 self._heard(message)
                 if not left or self.events.empty():
@@ -298,7 +312,20 @@ class Scheduler:
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         self._timers.call_after(seconds, call)
         if threading.current_thread() is not self.thread:
-            self.events.put((RUNS, 0, None))  # wakes the thread, which may wait for a later timer
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake the thread, which may wait for a later timer. Never waits, as the caller may hold the lock."""
+        try:
+            self.events.put_nowait((RUNS, 0, None))
+        except queue.Full:
+            pass  # it has messages to process
+        except MemoryError:
+            again = threading.Timer(_MEMORY_PAUSE_S, self._wake)
+            again.daemon = True
+            again.start()
+        except DestroyedError:
+            pass  # the run has ended, which ends the thread as well
 
     def _time_left(self) -> float | None:
         with self.lock:
@@ -384,10 +411,7 @@ class Scheduler:
                     self.crew.end_processes(entry.running)()
         self.crew.terminate()
         self._fail_all("the batch has ended")
-        if self.thread.is_alive():
-            try:
-                self.events.put((STOP,))
-            except DestroyedError:
-                pass  # the run has ended, which ends the thread as well
-            if threading.current_thread() is not self.thread:  # the thread itself may garbage collect the batch
-                self.thread.join()
+        self._stops = True
+        if threading.current_thread() is not self.thread and self.thread.is_alive():
+            self._wake()  # the thread itself may garbage collect the batch
+            self.thread.join()

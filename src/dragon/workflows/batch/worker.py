@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+from dragon.native.returning import put_result
 from dragon.native.template import STREAMS
 from dragon.native.workers import FINISHED, pass_on_end, quietly
 from dragon.runtime.handle import Channel, Words
@@ -124,9 +125,9 @@ def work(index: int, setting: Setting) -> None:
 
 def _tell(events: Channel, number: int, ended: tuple[bool, Any]) -> None:
     try:
-        events.put((ENDED, number, *ended))
-    except MemoryError as error:  # the result is too large
-        events.put((ENDED, number, False, Failure.of(error)))
+        put_result(events, (ENDED, number, *ended))
+    except MemoryError as error:
+        put_result(events, (ENDED, number, False, Failure.of(error)))
 
 
 def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftovers) -> tuple[bool, Any]:
