@@ -10,6 +10,7 @@ from dragon.aio.waiting import is_here, readable, turn_of, wait
 from dragon.native.queue import Queue as NativeQueue
 from dragon.runtime.connection import Connection
 from dragon.runtime.handle import Channel
+from dragon.runtime.remote import RemoteChannel
 
 __all__ = ["Queue", "recv", "send"]
 
@@ -95,6 +96,8 @@ async def _put(channel: Any, obj: Any) -> None:
 
 
 def _try_put(channel: Any, obj: Any) -> bool:
+    if isinstance(channel, RemoteChannel) and channel._is_held_up():
+        return False
     try:
         channel.put_nowait(obj)
     except standard.Full:

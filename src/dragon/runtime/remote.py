@@ -27,6 +27,7 @@ __all__ = ["REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
 _Got = TypeVar("_Got")
 _OF_COPIES = {"read", "write"}
 _MOST_PARTS = 10_000  # that are written at once
+_OUTBOX_WAIT_S = 0.1  # seconds between checks whether a channel has room for which its outbox has none
 # What ends when another process has done something, whose changes of shared memory are then to be seen.
 _RECEIVING = {"acquire", "get", "wait", "_join", "_sleep"}
 
@@ -181,15 +182,28 @@ class RemoteChannel(_Remote):
     ) -> None:
         self._check_open()
         write_back()
+        limit = patience = _limit(block, timeout)
         while (outbox := self._outbox()) is not None:
             try:
                 with to_another_node():
-                    outbox.put(obj, block, timeout)
+                    outbox.put(obj, True, patience)
                 return
+            except queue.Full:
+                if self._full():
+                    raise
+                patience = _OUTBOX_WAIT_S  # the channel has room, the outbox will have some soon
             except _core.DestroyedError:
                 if not self._accepts_again(outbox):
                     break
-        self._put_message(*to_parts(obj), _limit(block, timeout))
+        self._put_message(*to_parts(obj), limit)
+
+    def _is_held_up(self) -> bool:
+        """Return whether a put would wait until earlier messages are sent."""
+        outbox = self._outbox()
+        try:
+            return outbox is not None and outbox._full()
+        except _core.DestroyedError:
+            return False  # the put finds out why
 
     def _outbox(self) -> _core.Channel | None:
         """Return the local channel whose messages are forwarded without a reply; None if there is none.
