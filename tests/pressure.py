@@ -22,8 +22,12 @@ from dragon.native.process import Process
 LARGE = [100_000, 700_000, 3_000_000]  # bytes
 
 
-def send(channel: Any, message: Any, rng: random.Random) -> None:
-    """Send a message in one of the ways that the channel has, again while there is no room or memory for it."""
+def send(way: tuple[Any, bool], message: Any, rng: random.Random) -> None:
+    """Send a message in one of the ways that the channel has, again while there is no room or memory for it.
+
+    `way` is the channel, and whether it may have no room.
+    """
+    channel, may_be_full = way
     ways = [channel.send] if hasattr(channel, "send") else [channel.put]
     if isinstance(channel, type(mp.get_context("dragon").Queue())):
         ways += [channel.put_nowait, lambda item: channel.put(item, timeout=rng.random() * 0.01)]
@@ -31,11 +35,15 @@ def send(channel: Any, message: Any, rng: random.Random) -> None:
         try:
             rng.choice(ways)(message)
             return
-        except (queue.Full, MemoryError):
+        except MemoryError:
+            time.sleep(0.01)
+        except queue.Full:
+            if not may_be_full:
+                raise
             time.sleep(0.01)
 
 
-def produce(sender: int, seed: float, channels: list[Any], count: int, sent: Any) -> None:
+def produce(sender: int, seed: float, channels: list[tuple[Any, bool]], count: int, sent: Any) -> None:
     """Send `count` numbered messages of random sizes into random channels, then report how many into each."""
     rng = random.Random(seed)
     numbers = [0] * len(channels)
@@ -71,32 +79,32 @@ def run(seed: int) -> int:
         return Policy(placement=Policy.Placement.HOST_ID, host_id=rng.choice(System().nodes))
 
     senders = rng.randrange(1, 4)
-    ends = []  # the receiving and the sending end of each channel
+    ends = []  # the receiving and the sending end of each channel, and whether it may be full
     for _ in range(rng.randrange(1, 4)):
         kind = rng.choice(
             ["pipe", "simple", "bounded", "unlimited"] if senders == 1 else ["simple", "bounded", "unlimited"]
         )
         if kind == "pipe":
-            ends.append(mp.Pipe(duplex=False))
+            ends.append((*mp.Pipe(duplex=False), False))
         else:
             made = mp.SimpleQueue() if kind == "simple" else mp.Queue(rng.randrange(1, 20) if kind == "bounded" else 0)
-            ends.append((made, made))
-    sending = [end for _, end in ends]
+            ends.append((made, made, kind == "bounded"))
+    sending = [(end, limited) for _, end, limited in ends]
     sent, seen = mp.Queue(), mp.Queue()
     producers = [
         Process(produce, (sender, rng.random(), sending, rng.randrange(50, 300), sent), policy=anywhere())
         for sender in range(senders)
     ]
     consumers = [
-        Process(consume, (end, which, rng.random(), seen), policy=anywhere()) for which, (end, _) in enumerate(ends)
+        Process(consume, (end, which, rng.random(), seen), policy=anywhere()) for which, (end, _, _) in enumerate(ends)
     ]
     for process in [*producers, *consumers]:
         process.start()
     numbers = [sent.get() for _ in producers]
     for process in producers:
         process.join()
-    for end in sending:
-        send(end, None, rng)
+    for way in sending:
+        send(way, None, rng)
     totals = [sum(column) for column in zip(*numbers, strict=True)]
     for _ in consumers:
         which, outcome = seen.get()
