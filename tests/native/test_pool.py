@@ -9,6 +9,8 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
 from typing import Any
 
@@ -20,6 +22,7 @@ from dragon.native.machine import System, cpu_count
 from dragon.native.pool import Pool, WorkerLostError
 from dragon.native.process import current
 from dragon.native.queue import Queue
+from dragon.native.results import IMapIterator, IMapUnorderedIterator, MapResult
 
 
 def square(x: int) -> int:
@@ -98,6 +101,41 @@ def test_imap_reads_an_endless_iterable_as_results_are_taken() -> None:
     with Pool(2) as pool:
         squares = pool.imap(square, itertools.count())
         assert [next(squares) for _ in range(3000)] == [x * x for x in range(3000)]
+
+
+@pytest.mark.parametrize("kind", [IMapIterator, IMapUnorderedIterator])
+def test_the_last_result_may_arrive_just_after_its_consumer_looked(kind: type[IMapIterator]) -> None:
+    class Ready(deque[tuple[bool, Any]]):
+        def popleft(self) -> tuple[bool, Any]:
+            try:
+                return super().popleft()
+            except IndexError:
+                if results._index == 0:
+                    results._arrived(0, True, "the last")
+                raise
+
+    with Pool(1) as pool:
+        results = kind(pool)
+        results._ready = Ready()
+        results._submitted(1)
+        assert list(results) == ["the last"]
+
+
+def test_parts_of_a_map_may_arrive_in_several_threads_at_once() -> None:
+    # A thread that cannot submit a part stores its error, while another one collects results. Only without a GIL, and
+    # not every time, a count without a lock is wrong.
+    parts, threads = 3000, 4
+    with Pool(1) as pool:
+        result = MapResult(pool, 1, parts * threads)
+        barrier = threading.Barrier(threads)
+
+        def arrive(number: int) -> int:
+            barrier.wait()
+            return sum(result._arrived(number * parts + part, True, (part,)) for part in range(parts))
+
+        with ThreadPoolExecutor(threads) as executor:
+            assert sum(executor.map(arrive, range(threads))) == 1
+        assert result.get(30) == [*range(parts)] * threads
 
 
 def test_errors_of_tasks_have_their_remote_traceback() -> None:

@@ -113,6 +113,7 @@ class MapResult(ApplyResult):
         self._chunksize = chunksize
         self._values: list[Any] = [None] * length
         self._parts = self._left = -(-length // chunksize)
+        self._counting = threading.Lock()  # a thread that could not submit a part stores the error itself
         self._error: BaseException | None = None
         if not self._left:  # the standard library calls no callback for an empty iterable
             self._callback = None
@@ -137,13 +138,14 @@ class MapResult(ApplyResult):
         self._collector.complete(self._job)
 
     def _arrived(self, index: int, success: bool, value: Any) -> bool:
-        self._left -= 1
-        if success:
-            self._values[index * self._chunksize : (index + 1) * self._chunksize] = value
-        elif self._error is None:
-            self._error = value
-        if self._left:
-            return False
+        with self._counting:
+            if success:
+                self._values[index * self._chunksize : (index + 1) * self._chunksize] = value
+            elif self._error is None:
+                self._error = value
+            self._left -= 1
+            if self._left:
+                return False
         if self._error is None:
             self._finish(True, self._values)
         else:
@@ -190,6 +192,8 @@ class IMapIterator(Iterator[Any]):
                 success, value = self._ready.popleft()
             except IndexError:
                 if self._placed == self._length:
+                    if self._ready:  # the last one arrived between the two looks
+                        continue
                     raise StopIteration from None
                 if not self._collector.wait(lambda: bool(self._ready) or self._placed == self._length, timeout):
                     raise self.timeout_error(f"no result after {timeout} s") from None
