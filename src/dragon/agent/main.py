@@ -8,6 +8,8 @@ import signal
 import socket
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner
 
-__all__ = ["fork_zygote", "main"]
+__all__ = ["accepting_the_gil", "fork_zygote", "main"]
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -43,12 +45,19 @@ def main(settings: dict[str, Any]) -> None:
         run_folder.remove_folder(folder)
         print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
         sys.exit(1)
-    with warnings.catch_warnings():
-        # A free-threaded Python warns that it switches the GIL on for LMDB's binding, which an agent does not mind.
-        warnings.filterwarnings("ignore", "The global interpreter lock", RuntimeWarning)
+    with accepting_the_gil():
         from dragon.agent.life import Beginning, serve_for_ever
 
     serve_for_ever(Beginning(run, zygote, events, requests, owner=owner))
+
+
+@contextmanager
+def accepting_the_gil() -> Iterator[None]:
+    """Suppress a free-threaded Python's warning that it switches the GIL on for LMDB's binding, which an agent does not
+    mind."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The global interpreter lock", RuntimeWarning)
+        yield
 
 
 def fork_zygote(

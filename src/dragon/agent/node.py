@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from dragon import _core
-from dragon.agent.main import fork_zygote
+from dragon.agent.main import accepting_the_gil, fork_zygote
 from dragon.agent.processes.orphans import become_reaper
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import RunEndedError
@@ -48,7 +48,8 @@ def serve(token: Token) -> int:
         zygote, events = fork_zygote(run, zygote_requests, [requests])
     except (OSError, ValueError) as error:
         return _cannot(error, folder)
-    from dragon.agent.joining import join_and_serve
+    with accepting_the_gil():
+        from dragon.agent.joining import join_and_serve
 
     try:
         join_and_serve(token, run, zygote, events, requests)
