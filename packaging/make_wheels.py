@@ -197,8 +197,8 @@ def runs(python: Path, made: Path, folder: Path) -> bool:
     (folder / "squares.py").write_text(
         re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     )
-    for program in ("python", "dragon"):
-        found = run(folder / "bin" / program, "squares.py", folder=folder)
+    for program, *options in ("python",), ("dragon",), ("dragon", "-N", "2"):
+        found = run(folder / "bin" / program, *options, "squares.py", folder=folder)
         if found != EXPECTED:
             raise WheelError(f"{program} squares.py with {made.name} printed {found!r}, not {EXPECTED!r}")
     if tag_of(python)[0].endswith("t") and run(folder / "bin" / "python", "-c", GIL, folder=folder) != "False False\n":
