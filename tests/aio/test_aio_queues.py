@@ -7,6 +7,7 @@ import multiprocessing as mp
 import queue
 import random
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from loops import in_asyncio, in_each_loop, soon
 
 from dragon import aio
 from dragon._core import DestroyedError
+from dragon.aio import waiting
 from dragon.native.process import Process
 from dragon.native.queue import Queue, QueueError
 
@@ -236,3 +238,16 @@ async def test_send_raises_broken_pipe_error_once_the_other_end_is_closed() -> N
     other.close()
     with pytest.raises(BrokenPipeError):
         await sending
+
+
+def test_loops_of_other_threads_may_await_channels_while_those_that_are_gone_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def exists(offset: int, generation: int) -> bool:
+        waiting._bells.add((offset, generation + 1))  # as another thread does
+        return False
+
+    monkeypatch.setattr(waiting, "_bells", {(offset, 1) for offset in range(waiting._MOST_BELLS)})
+    monkeypatch.setattr(waiting, "_core", SimpleNamespace(exists=exists))
+    assert not waiting._may_ring((1000, 1))  # the others are there now
+    assert len(waiting._bells) == waiting._MOST_BELLS

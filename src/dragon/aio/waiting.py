@@ -99,7 +99,8 @@ def _may_ring(name: tuple[int, int]) -> bool:
     """Return whether a channel is one of those that are awaited through their own descriptors."""
     if name not in _bells:
         if len(_bells) >= _MOST_BELLS:
-            _bells.intersection_update([each for each in _bells if _core.exists(*each)])
+            # Of a copy, as loops of other threads add some meanwhile.
+            _bells.difference_update([each for each in list(_bells) if not _core.exists(*each)])
         if len(_bells) >= _MOST_BELLS:
             return False
         _bells.add(name)

@@ -103,7 +103,10 @@ _viewed: WeakSet[Copy] = WeakSet()
 def write_back() -> None:
     """Write back what views have changed of all copies."""
     while _changed:
-        memory, synced, words, grain = _changed.popleft()
+        try:
+            memory, synced, words, grain = _changed.popleft()
+        except IndexError:  # another thread took the last one
+            break
         copy = Copy(words, 0, grain)
         copy.memory, copy._synced = memory, synced
         _keep_in_step(copy, False)
