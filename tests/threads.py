@@ -3,7 +3,7 @@
 For interpreters without a GIL, and for ThreadSanitizer, which reports data races between the threads of one process
 (docs/pythons.md). With `dragon` another process starts the run: ThreadSanitizer loses track of what a thread
 synchronises once it has started a process. Each part checks what the threads did: nothing is lost, nothing comes twice,
-and an object that is closed or destroyed while it is used raises the documented errors. The last part uses LMDB's
+and an object that is closed or destroyed while it is used raises the documented errors. `dictionaries` uses LMDB's
 binding, which switches the GIL on.
 """
 
@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import dragon  # noqa: F401  registers the start method
+from dragon import _core
 from dragon.native import (
     Array,
     Barrier,
@@ -31,6 +32,7 @@ from dragon.native import (
     Event,
     Lock,
     Pool,
+    Process,
     Queue,
     RLock,
     Semaphore,
@@ -193,6 +195,30 @@ def square(number: int) -> int:
     return number * number
 
 
+def answer(asked: Queue, answers: Any) -> None:
+    """Put the square of a number that is in one queue into the other."""
+    answers.put(square(asked.get(timeout=120)))
+
+
+def processes(rounds: int) -> None:
+    """Processes that all threads start, each with objects of its own and of all."""
+    answers = Queue()
+
+    def start() -> None:
+        for number in range(max(rounds // 30, 2)):
+            asked = Queue()
+            process = Process(answer, (asked, answers))
+            process.start()
+            asked.put(number)
+            process.join()
+            assert process.exitcode == 0
+
+    at_once(*[start] * THREADS)
+    assert sorted(answers.get(timeout=120) for _ in range(answers.size())) == sorted(
+        [number * number for number in range(max(rounds // 30, 2))] * THREADS
+    )
+
+
 def pools(rounds: int) -> None:
     """One pool, to which all threads give tasks, one at a time and in lists."""
     for pool in Pool(2), mp.get_context("dragon").Pool(2):
@@ -301,8 +327,28 @@ def dictionaries(rounds: int) -> None:
     one.destroy()
 
 
+def leaving(rounds: int) -> None:
+    """The run, which one thread leaves while others use its objects, and make some. Nothing can follow."""
+    one, lock = Queue(3), Lock()
+
+    def make_and_drop() -> None:
+        Event().set()
+
+    def put_and_get() -> None:
+        one.put(b"y" * 5_000, timeout=0.5)
+        one.get(timeout=0.5)
+
+    def lock_and_unlock() -> None:
+        with lock:
+            pass
+
+    uses = put_and_get, put_and_get, lock_and_unlock, make_and_drop
+    at_once(*map(until_gone, uses), partial(end_later, rounds / 1000, _core.close_arena))
+
+
 PARTS = {part.__name__: part for part in
-         (queues, joinable, connections, locks, signals, values, pools, closing, copies, dictionaries)}  # fmt: skip
+         (queues, joinable, connections, locks, signals, values, processes, pools, closing, copies, dictionaries,
+          leaving)}  # fmt: skip
 
 
 def main() -> int:

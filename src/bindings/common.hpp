@@ -130,14 +130,13 @@ struct Shared {
   private:
     T& find() const {
         if (closed()) throw nb::value_error("this handle is closed");
-        if (!has_arena() || &arena() != a)
-            throw ObjectDestroyed("the run that this object belonged to has ended");
+        if (!is_current(a)) throw ObjectDestroyed("the run that this object belonged to has ended");
         // A forked child's copy of a handle does not keep the object alive.
         if (meta->generation() != handle.generation) throw ObjectDestroyed("the object is gone");
         return *a->at<T>(handle.offset);
     }
     void let_go() {
-        if (has_arena() && &arena() == a) a->release_when_possible(handle, role);
+        if (is_current(a)) a->release_when_possible(handle, role);
     }
     void drop() {
         try {

@@ -190,7 +190,7 @@ struct Loan {
     OwnerId owner;
     size_t size;
     ~Loan() {
-        if (block && has_arena() && &arena() == a && a->self() == owner) a->free(block);
+        if (block && is_current(a) && a->self() == owner) a->free(block);
     }
 };
 

@@ -18,18 +18,22 @@ namespace dragon {
 
 namespace {
 
-Arena* current = nullptr;
+// A thread that finds the arena that another one has just opened must find it complete: it is published with
+// release, and read with acquire.
+std::atomic<Arena*> current{nullptr};
 
 }  // namespace
 
 // ---- the process's arena
 
 Arena& arena() {
-    if (!current) throw ObjectDestroyed("this process belongs to no run");
-    return *current;
+    Arena* a = current.load(std::memory_order_acquire);
+    if (!a) throw ObjectDestroyed("this process belongs to no run");
+    return *a;
 }
-bool has_arena() { return current != nullptr; }
-void set_arena(Arena* a) { current = a; }
+bool has_arena() { return current.load(std::memory_order_acquire) != nullptr; }
+bool is_current(const Arena* a) { return current.load(std::memory_order_acquire) == a; }
+void set_arena(Arena* a) { current.store(a, std::memory_order_release); }
 
 // ---- making and mapping
 
@@ -62,7 +66,7 @@ Arena::Arena(Mapping m)
     static std::once_flag once;
     std::call_once(once, [] {
         pthread_atfork(nullptr, nullptr, [] {
-            if (current) current->after_fork();
+            if (has_arena()) arena().after_fork();
             attachments = new Attachments;  // the parent's may be locked
         });
     });

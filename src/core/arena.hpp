@@ -407,6 +407,8 @@ bool address_space_is_limited();
 // The arena of this process. A forked child claims a slot of its own in it.
 Arena& arena();
 bool has_arena();
+// Whether it is this one. Another thread may leave the run at any time, between two other calls too.
+bool is_current(const Arena* arena);
 void set_arena(Arena* arena);  // nullptr: the run has ended; the mapping stays, as pointers may remain
 
 }  // namespace dragon
