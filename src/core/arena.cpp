@@ -32,7 +32,7 @@ Arena& arena() {
     return *a;
 }
 bool has_arena() { return current.load(std::memory_order_acquire) != nullptr; }
-bool is_current(const Arena* a) { return current.load(std::memory_order_acquire) == a; }
+bool is_current(const Arena* a) { return a && current.load(std::memory_order_acquire) == a; }
 void set_arena(Arena* a) { current.store(a, std::memory_order_release); }
 
 // ---- making and mapping
