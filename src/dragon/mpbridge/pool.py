@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.pool
+import signal
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from dragon.infrastructure import cpython
 from dragon.mpbridge.process import DragonProcess
 from dragon.native import pool, results
-from dragon.native.workers import WorkerProcess, work
+from dragon.native.workers import WorkerProcess, quietly, work
 
 __all__ = ["DragonPool", "Pool"]
 
@@ -51,6 +52,19 @@ class _Worker(DragonProcess):
         process._sentinel = process._popen.sentinel
         del process._target, process._args, process._kwargs
         cpython.note_child(self)
+
+    def _bootstrap(self, parent_sentinel: int | None = None) -> int:
+        """Run the worker. An interrupt waits until run() ends the worker quietly for it."""
+        self._signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        process: Any = super()
+        code: int = process._bootstrap(parent_sentinel=parent_sentinel)
+        return code
+
+    def run(self) -> None:
+        """Call the worker's function."""
+        with quietly():
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._signals)
+            super().run()
 
 
 class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]

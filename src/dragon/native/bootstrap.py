@@ -38,7 +38,7 @@ def _call(payload: bytes | memoryview) -> int:
     begun = False
     try:
         target, args, kwargs = serialization.loads(payload)
-        begun = True
+        begun = not getattr(target, "is_quiet", False)
         target(*args, **kwargs)
     except SystemExit as end:
         return _exit_code(end.code)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.util import _flush_std_streams  # type: ignore[attr-defined]
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import DragonError, NodeLostError
@@ -35,6 +35,7 @@ __all__ = [
     "WorkerProcess",
     "Workers",
     "pass_on_end",
+    "quiet",
     "quietly",
     "work",
 ]
@@ -137,7 +138,14 @@ def quietly() -> Iterator[None]:
         sys.exit(128 + signal.SIGINT)
 
 
-@quietly()
+def quiet(work: Callable[..., None]) -> Callable[..., None]:
+    """Decorate the function of a worker so that it runs quietly(), from its call on."""
+    run: Any = quietly()(work)
+    run.is_quiet = True  # for native.bootstrap: it may be interrupted before it has entered quietly()
+    return cast(Callable[..., None], run)
+
+
+@quiet
 def work(
     index: int,
     tasks: Channel,

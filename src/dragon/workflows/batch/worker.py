@@ -18,7 +18,7 @@ from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
 from dragon.native.returning import put_result
 from dragon.native.template import STREAMS
-from dragon.native.workers import FINISHED, pass_on_end, quietly
+from dragon.native.workers import FINISHED, pass_on_end, quiet
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.serialization import loads
 from dragon.runtime.streams import DEVNULL, STDOUT
@@ -94,7 +94,7 @@ class Setting(NamedTuple):
     plan: Plan
 
 
-@quietly()
+@quiet
 def work(index: int, setting: Setting) -> None:
     """Run tasks until None arrives, which is left for the other workers."""
     tasks, events, claims, doing, plan = setting
