@@ -74,7 +74,10 @@ class Outboxes:
     def _opened(self, name: Name, outbox: _Outbox, future: asyncio.Future[Answer]) -> None:
         error = None if future.cancelled() else future.exception()
         if not future.cancelled() and error is None:
-            outbox.confirmed = True
+            if outbox.flow:
+                outbox.confirmed = True
+            elif not outbox.ended:
+                self._open_flow(name, outbox)  # the connection broke after the reply had come, and nothing was sent yet
             return
         if outbox.ended:
             return
