@@ -9,17 +9,17 @@ from dragon import _core
 from dragon.runtime.handle import Channel
 from dragon.runtime.run import this_run
 
-__all__ = ["channel_of_results", "most_mebibytes", "put_result"]
+__all__ = ["MEMORY_PAUSE_S", "MOST_WITHOUT_MEMORY_S", "channel_of_results", "most_mebibytes", "put_result"]
 
 _MOST_MEBIBYTES = 128
 _SHARE = 8  # at most one part of so many of the run's memory
-_MOST_WITHOUT_MEMORY_S = 5.0  # seconds after which a result for which there is no memory becomes an error
-_MEMORY_PAUSE_S = 0.05  # seconds between two attempts to put a result
+MOST_WITHOUT_MEMORY_S = 5.0  # seconds after which a task or result for which there is no memory becomes an error
+MEMORY_PAUSE_S = 0.05  # seconds between two attempts to put one
 
 
 def most_mebibytes() -> int:
-    """Return the MiB that the tasks, and the results, of a pool or batch may take in the run's memory: 128, and at most
-    an eighth of it."""
+    """Return the MiB that the results of a pool, or the results and the waiting tasks of a batch each, may take in the
+    run's memory: 128, and at most an eighth of it."""
     this_run()
     return min(_MOST_MEBIBYTES, max(1, int(_core.usage()["limit"]) // _SHARE >> 20))
 
@@ -41,7 +41,7 @@ def put_result(results: Channel, message: Any) -> None:
             return
         except MemoryError:
             if deadline is None:
-                deadline = time.monotonic() + _MOST_WITHOUT_MEMORY_S
+                deadline = time.monotonic() + MOST_WITHOUT_MEMORY_S
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_MEMORY_PAUSE_S)
+            time.sleep(MEMORY_PAUSE_S)

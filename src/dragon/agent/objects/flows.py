@@ -27,8 +27,8 @@ WINDOW = 12 * 2**20
 _ACKNOWLEDGED = WINDOW // 4
 
 _MEMORY_RETRY_S = 0.02  # seconds between two attempts to allocate memory
-# Seconds between two checks whether the channel's lock was released, or whether it has room; doubled each time, up to
-# the second.
+# Seconds between two checks whether the channel's lock was released, or whether it has room: the first delay, which is
+# doubled each time, and the longest.
 LOCKED, LOCKED_LONG = 0.002, 0.1
 _IN_ORDER_S = 1.0  # seconds for which later messages of the node wait for a message
 _REMEMBERED = 256  # channels for which the reason of lost messages is kept
@@ -53,7 +53,7 @@ class _Flow:
         # What has arrived and is not in the channel yet. Of the first, if it is a parcel, `start` bytes are.
         self.waiting: deque[tuple[int, Any]] = deque()
         self.start = 0
-        self.full_since: float | None = None  # since when there is no memory
+        self.no_memory_since: float | None = None
         self.stalled = False  # the sender was told that there is no memory
         self.delay = LOCKED
         self.room_delay = LOCKED
@@ -91,13 +91,13 @@ class _Flow:
         if kind == PARCEL:
             while self.start < len(payload):
                 self.start = self.channel._put_parcel(payload, self.start)
-                self.full_since, self.room_delay = None, LOCKED
+                self.no_memory_since, self.room_delay = None, LOCKED
         elif isinstance(payload, bytearray):
             self.channel._put_parts(kind, payload, 0)
         else:
             self.channel._put_loan(kind, payload)
         self.waiting.popleft()
-        self.start, self.full_since, self.delay, self.room_delay = 0, None, LOCKED, LOCKED
+        self.start, self.no_memory_since, self.delay, self.room_delay = 0, None, LOCKED, LOCKED
 
 
 class Flows:
@@ -147,7 +147,7 @@ class Flows:
                 return
             except queue.Full:
                 # Whatever a reader takes makes room, so the delay follows the pace of the readers.
-                flow.full_since = None
+                flow.no_memory_since = None
                 self._go_on(flow)
                 asyncio.get_running_loop().call_later(flow.room_delay, self._put, flow)
                 flow.room_delay = min(flow.room_delay * 2, LOCKED_LONG)
@@ -172,8 +172,8 @@ class Flows:
 
     def _wait_for_memory(self, flow: _Flow, error: MemoryError) -> None:
         loop = asyncio.get_running_loop()
-        flow.full_since = flow.full_since or loop.time()
-        too_long = not flow.orphaned and loop.time() - flow.full_since >= _MEMORY_TIMEOUT_S
+        flow.no_memory_since = flow.no_memory_since or loop.time()
+        too_long = not flow.orphaned and loop.time() - flow.no_memory_since >= _MEMORY_TIMEOUT_S
         if too_long and flow.droppable:
             self._fail(flow, MemoryError(f"{error}; messages in flight are lost"))
             return

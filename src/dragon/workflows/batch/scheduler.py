@@ -17,7 +17,7 @@ from typing import Any
 
 from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import DestroyedError
-from dragon.native.returning import channel_of_results, most_mebibytes
+from dragon.native.returning import MEMORY_PAUSE_S, MOST_WITHOUT_MEMORY_S, channel_of_results, most_mebibytes
 from dragon.runtime.handle import Channel, Words
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, NO_WORKER, Crew
@@ -36,11 +36,7 @@ from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claim
 
 __all__ = ["Scheduler"]
 
-# A message to itself; the types of messages of other clients are greater.
-
 _AT_A_TIME = 256  # messages that are processed before other threads get the lock
-_MOST_WITHOUT_MEMORY_S = 5.0  # seconds after which a task for which there is no memory fails
-_MEMORY_PAUSE_S = 0.05  # seconds between two attempts to send a task
 _KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL for what was cancelled
 
 
@@ -138,11 +134,11 @@ class Scheduler:
             self._tasks._put_task(message, entry.number)
         except MemoryError as error:
             began = time.monotonic() if since is None else since
-            if time.monotonic() - began > _MOST_WITHOUT_MEMORY_S:
+            if time.monotonic() - began > MOST_WITHOUT_MEMORY_S:
                 failure = Failure.of(error)
                 self._after(0, lambda: self._complete(entry, failure))
             else:
-                self._after(_MEMORY_PAUSE_S, lambda: self._put_again(entry, began))
+                self._after(MEMORY_PAUSE_S, lambda: self._put_again(entry, began))
         except Exception as error:
             failure = Failure.of(error)
             self._after(0, lambda: self._complete(entry, failure))
@@ -321,7 +317,7 @@ class Scheduler:
         except queue.Full:
             pass  # it has messages to process
         except MemoryError:
-            again = threading.Timer(_MEMORY_PAUSE_S, self._wake)
+            again = threading.Timer(MEMORY_PAUSE_S, self._wake)
             again.daemon = True
             again.start()
         except DestroyedError:
@@ -412,6 +408,7 @@ class Scheduler:
         self.crew.terminate()
         self._fail_all("the batch has ended")
         self._stops = True
-        if threading.current_thread() is not self.thread and self.thread.is_alive():
-            self._wake()  # the thread itself may garbage collect the batch
-            self.thread.join()
+        if self.thread.is_alive():
+            self._wake()
+            if threading.current_thread() is not self.thread:  # the thread itself may garbage collect the batch
+                self.thread.join()
