@@ -9,16 +9,18 @@ The first word of an object's name is its kind. Objects are checked one by one:
 - bank: the sum of its accounts is the same for every reader that holds its lock. So the next holder of the lock sees
   exactly what was written under it, even if the previous holder was killed in the middle.
 - queue: no message is taken twice or invented. Messages are taken in the order in which they were put, as far as that
-  order is known. A message that was put stays until it is taken. It may only be missing if a take has an unknown
-  outcome, or if the queue's node is lost.
+  order is known. A message that was put stays until it is taken. For each take with an unknown outcome one message may
+  be missing, or may have come back to the front after later ones were taken. More may only be missing if the queue's
+  node is lost.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from jepsen.history import FINAL, Operation
 from jepsen.linear import COUNTER, REGISTER, Model, Verdict, explained, is_linearizable
@@ -194,29 +196,39 @@ def _check_queue(name: str, operations: Sequence[Operation], may_be_gone: bool) 
         put = puts.get(one.result)
         if put is None or put.begun > (one.ended or 0):
             found.append(Fault(name, "a message was taken that nobody had put", [one]))
-    found += _check_order(name, puts, takes)
+    overtaken = _overtaken(puts, takes)
+    for number, (put, take, other, other_take) in enumerate(overtaken, 1):
+        if sum(one.begun < (other_take.ended or 0) for one in unknown) < number:
+            found.append(Fault(name, "a message overtook another one", [put, other, other_take, take]))
     emptied = [one.begun for one in operations if one.name == "drained" and one.ended is not None]
     ended = [(one.ended, message) for message, one in puts.items() if one.ended is not None]
     lost = [puts[message] for end, message in ended if emptied and end < emptied[0] and message not in often]
-    if len(lost) > len(unknown):
-        what = f"{len(lost)} messages are lost, and no more than {len(unknown)} takers may have one with them"
+    if lost and len(lost) + len(overtaken) > len(unknown):
+        what = f"{len(lost)} messages are lost and {len(overtaken)} came back, of only {len(unknown)} unknown takes"
         found.append(Fault(name, what, lost))
     if not emptied and not may_be_gone:
         found.append(Fault(name, "it could not be emptied at the end, and its host was not lost", operations[-1:]))
     return found
 
 
-def _check_order(name: str, puts: dict[str, Operation], takes: Sequence[Operation]) -> list[Fault]:
-    """Check that a message is not taken after another one whose put began after its own put had returned."""
-    taken = [(puts[one.result], one) for one in takes if one.result in puts]
-    by_end = sorted((pair for pair in taken if pair[0].ended is not None), key=lambda pair: pair[0].ended or 0)
-    latest: tuple[Operation, Operation] | None = None  # of the messages put before, the one whose take began last
-    at, found = 0, []
-    for put, take in sorted(taken, key=lambda pair: pair[0].begun):
-        while at < len(by_end) and (by_end[at][0].ended or 0) < put.begun:
-            if latest is None or by_end[at][1].begun > latest[1].begun:
-                latest = by_end[at]
-            at += 1
-        if latest is not None and take.ended is not None and latest[1].begun > take.ended:
-            found.append(Fault(name, "a message overtook another one", [latest[0], put, take, latest[1]]))
-    return found
+def _overtaken(
+    puts: dict[str, Operation], takes: Sequence[Operation]
+) -> list[tuple[Operation, Operation, Operation, Operation]]:
+    """Return the put and the take of each message that was taken after a message whose put began once its own had
+    returned, and the put and the take of that other one, of several the one that was taken first. The results are
+    sorted by the end of the other's take.
+    """
+    taken = sorted(((puts[one.result], one) for one in takes if one.result in puts), key=lambda pair: pair[0].begun)
+    begins = [put.begun for put, _ in taken]
+    first_after = list(accumulate(reversed(taken), lambda one, other: min(one, other, key=_end_of_take)))[::-1]
+    found = []
+    for put, take in taken:
+        later = bisect_right(begins, put.ended) if put.ended is not None else len(taken)
+        if later < len(taken) and _end_of_take(first_after[later]) < take.begun:
+            found.append((put, take, *first_after[later]))
+    return sorted(found, key=lambda one: one[3].ended or 0)
+
+
+def _end_of_take(pair: tuple[Operation, Operation]) -> int:
+    assert pair[1].ended is not None
+    return pair[1].ended

@@ -8,7 +8,8 @@ clients and some faults, of which at most one removes a host permanently. The op
 the seed and the round's number; their timing is not. The same seed gives a similar round, not an identical one.
 
 The guarantees of docs/dictionary.md and docs/queues_and_pools.md are checked: registers and counters are linearizable,
-a set has all added elements, no message of a queue is taken twice, invented, out of order or lost.
+a set has all added elements, no message of a queue is taken twice, invented, out of order or lost (but for one message
+that a killed client was taking).
 
 The number of operations and faults is printed for each round, and for each violation a few operations that cannot all
 have happened. The history of a round with a violation is kept:

@@ -167,6 +167,14 @@ def test_messages_in_the_wrong_order_are_reported() -> None:
     assert check([sent(1, 4, "a"), sent(3, 5, "b"), taken(6, 7, "b"), taken(8, 9, "a"), DRAINED]) == []
 
 
+def test_a_message_may_be_overtaken_only_if_an_unknown_take_can_have_put_it_back() -> None:
+    overtaking = [sent(1, 2, "a"), sent(3, 4, "b"), taken(6, 7, "b"), taken(8, 9, "a"), DRAINED]
+    assert check([*overtaking, taken(5, None, None)]) == []
+    assert check([*overtaking, taken(8, None, None)])
+    assert check([*overtaking, sent(1, 2, "c"), taken(8, 9, "c"), taken(5, None, None)])
+    assert check([*overtaking, sent(10, 11, "lost"), taken(5, None, None)])
+
+
 def look(amounts: list[int], begun: int) -> Operation:
     return done("look", begun, begun + 1, None, amounts, "bank")
 
