@@ -34,9 +34,10 @@ ip link set lo up
 echo ready
 read -r end
 """
+# A switch without an address of its own takes that of one of its cables, and another one when that cable is changed.
 _SWITCH = f"""
 ip link set lo up
-ip link add name desk type bridge
+ip link add name desk address 02:00:00:00:00:fe type bridge
 ip addr add {NETWORK}.254/24 dev desk
 ip link set desk up
 echo ready
