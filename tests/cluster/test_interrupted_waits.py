@@ -40,9 +40,9 @@ def interrupt_with_reply(process, make_ready):
 """
 
 
-def run(site: Site, source: str) -> str:
+def run(site: Site, source: str, warned: bool = False) -> str:
     done = site.dragon("--nodes", "2", site.write(f"{PROGRAM}\n{source}"), timeout=120)
-    assert done.stderr == ""
+    assert ("the lock was held by a process that died" in done.stderr) if warned else done.stderr == ""
     return done.stdout
 
 
@@ -167,3 +167,51 @@ if __name__ == "__main__":
 """,
     )
     assert out == "True\nmessage 0 True\n"
+
+
+def test_a_process_that_was_killed_while_it_got_a_lock_does_not_release_it_for_its_next_holder(site: Site) -> None:
+    out = run(
+        site,
+        """
+from dragon.runtime.run import this_run
+
+
+def report_agent(told):
+    told.put(this_run().agent.pid)
+
+
+def hold(lock, told, ended):
+    told.put(os.getpid())
+    lock.acquire()
+    told.put("held")
+    ended.wait()
+
+
+if __name__ == "__main__":
+    lock, told, ended = Lock(), Queue(), Event()
+    lock.acquire()
+    reporter = Process(report_agent, (told,), policy=THERE)
+    reporter.start()
+    agent = told.get()
+    first, second = (Process(hold, (lock, told, ended), policy=THERE) for _ in range(2))
+    first.start()
+    killed = told.get()
+    time.sleep(0.3)  # it waits before the second one
+    second.start()
+    told.get()
+    time.sleep(0.3)
+    # The agent of their node handles the death before the reply, which gives the lock to the dead one.
+    os.kill(agent, signal.SIGSTOP)
+    os.kill(killed, signal.SIGKILL)
+    time.sleep(0.2)
+    lock.release()
+    time.sleep(0.5)
+    os.kill(agent, signal.SIGCONT)
+    print(told.get(timeout=30), lock.acquire(timeout=1))
+    ended.set()
+    second.join()
+    print(lock.acquire(timeout=30))
+""",
+        warned=True,
+    )
+    assert out == "held False\nTrue\n"

@@ -111,13 +111,17 @@ class RemoteObjects:
             done, kind = decode_answer(Act(caller, operation), answer[0])
             if not done:
                 return
-            payload: bytes | memoryview = b""
+            by, payload = caller, memoryview(b"")
             if is_get:
                 reverse = msgspec.structs.replace(operation, method="_put_back", given=(kind,), timeout=0)
                 payload = memoryview(answer[1])
             else:
                 reverse = msgspec.structs.replace(operation, method="release", given=(), timeout=0)
-            future = self._links.call(node_of(operation.name), Act(caller, reverse), payload)
+            if caller not in self._contacts:
+                if operation.kind == "Lock":
+                    return  # its end, which that node was notified of, has released the lock: another may hold it now
+                by = 0
+            future = self._links.call(node_of(operation.name), Act(by, reverse), payload)
             future.add_done_callback(_note_failure)
 
         return undo
