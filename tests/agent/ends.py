@@ -54,6 +54,7 @@ class Ends:
         }
         self.told: list[tuple[int, Notice]] = []
         self.messages: list[tuple[int, int, int, Any]] = []
+        self.served: list[Exchange] = []
         self.cancelled = asyncio.Event()
         self.broken = asyncio.Event()
         self.links = [self._links(index, members, fabric) for index, fabric in enumerate(fabrics)]
@@ -83,6 +84,7 @@ class Ends:
             case LookUp():
                 respond(None, b"", LookupError("there is no such thing"))
             case Exchange():
+                self.served.append(request)
                 respond({request.node: request.data}, payload)
         return None
 
@@ -90,9 +92,15 @@ class Ends:
         """Request a value and a payload from the other agent."""
         return self.links[1 - of].call(of, Exchange("job", "key", [], 0, value), payload)
 
-    async def echo(self, value: object = None, payload: Any = b"") -> tuple[object, Any]:
+    async def echo(self, value: object = None, payload: Any = b"", of: int = 1) -> tuple[object, Any]:
         """Return the value and the payload that the other agent sends back."""
-        return told(await self.ask(value, payload))
+        return told(await self.ask(value, payload, of))
+
+    def break_connections(self) -> None:
+        """Break the connections between the agents: what is in flight is lost."""
+        for links in self.links:
+            for link in [link for several in links._all.values() for link in several]:
+                link.transport.abort()
 
     def wait(self) -> asyncio.Future[Answer]:
         """Send a request that is never answered."""

@@ -17,7 +17,7 @@ from dragon.agent.wire.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.protocol.agents import Left, Outside
-from dragon.runtime.protocol.jobs import LookUp
+from dragon.runtime.protocol.jobs import Exchange, LookUp
 
 
 def test_replies_have_values_and_payloads_of_any_size() -> None:
@@ -98,6 +98,45 @@ def test_a_connection_that_breaks_while_it_is_established_is_retried() -> None:
         value, _ = await ends.echo({"still": "here"})
         assert value == {"still": "here"}
         assert len(broken) == 2
+
+    run(test)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["first tells", "second tells", "breaks", "waits"]), max_size=30))
+def test_notices_that_matter_are_handled_once_and_in_order_while_connections_break(steps: list[str]) -> None:
+    async def test(ends: Ends) -> None:
+        sent: list[list[Left]] = [[], []]
+        for number, step in enumerate(steps):
+            if step.endswith("tells"):
+                side = step.startswith("second")
+                ends.links[side].notify(not side, Left(number))
+                sent[side].append(Left(number))
+            elif step == "breaks":
+                ends.break_connections()
+            else:
+                await asyncio.sleep(0.001)
+        while len(ends.told) < len(sent[0]) + len(sent[1]):
+            await asyncio.sleep(0.001)
+        await asyncio.gather(ends.echo(), ends.echo(of=0))  # whatever is sent twice has arrived
+        for side in (0, 1):
+            assert [notice for node, notice in ends.told if node == side] == sent[side]
+
+    run(test)
+
+
+def test_a_request_that_nobody_awaits_is_executed_once_while_the_connection_breaks() -> None:
+    async def test(ends: Ends) -> None:
+        for number in range(20):
+            ends.links[0].forward(1, Exchange("job", "key", [], number, None))
+            if number % 3 == 0:
+                await asyncio.sleep(0.005)
+                ends.break_connections()
+        while len(ends.served) < 20:
+            await asyncio.sleep(0.001)
+        await ends.echo()
+        assert [request.node for request in ends.served[:20]] == list(range(20))
+        assert len(ends.served) == 21
 
     run(test)
 

@@ -45,7 +45,7 @@ class Router:
         The answers are joined in encoded form, since decoding those of hundreds of nodes would take too long.
         """
         here = self._table.do(request, caller)
-        asked = [self._peers.links.call(node, request) for node in self._peers.others()]
+        asked = [self._peers.call(node, request) for node in self._peers.others()]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         found = [encode(await here if isinstance(here, asyncio.Future) else here)]
         for answer in answers:

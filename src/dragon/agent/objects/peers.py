@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from dragon.agent.wire.responses import then, value_of
+from dragon.agent.wire.responses import Answer, then, value_of
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Instance, Name, Spawn
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and sta
 __all__ = ["Peers"]
 
 _Answer = TypeVar("_Answer")
+_REPEAT_S = 0.1  # seconds
 
 
 class Peers:
@@ -95,17 +97,36 @@ class Peers:
         self.flows.node_left(node)
         self.watches.node_left(node)
 
+    def call(self, node: int, request: Request[object]) -> asyncio.Future[Answer]:
+        """Send a request to another node. Returns a future of the encoded answer.
+
+        It fails with NodeLostError if the node is lost or cannot be reached, and also if the connection breaks unless
+        the request is repeatable.
+        """
+        if request.repeatable:
+            return asyncio.ensure_future(self._repeat(node, request))
+        return self.links.call(node, request)
+
+    async def _repeat(self, node: int, request: Request[object]) -> Answer:
+        while True:
+            try:
+                return await self.links.call(node, request)
+            except NodeLostError:
+                if node in self.links.lost or node in self.links.unreachable:
+                    raise
+            await asyncio.sleep(_REPEAT_S)
+
     def ask(self, node: int, request: Request[_Answer]) -> asyncio.Future[_Answer]:
         """Send a request to another node. Returns a future of the answer."""
-        return then(self.links.call(node, request), lambda answer: decode_answer(request, answer[0]))
+        return then(self.call(node, request), lambda answer: decode_answer(request, answer[0]))
 
     def pass_on(self, node: int, request: Request[object]) -> asyncio.Future[msgspec.Raw]:
         """Send a request to another node. Returns a future of the encoded answer, for forwarding."""
-        return then(self.links.call(node, request), value_of)
+        return then(self.call(node, request), value_of)
 
     def forward(self, node: int, request: Request[None]) -> None:
         """Send a request to another node without waiting for an answer; errors are ignored."""
-        self.pass_on(node, request).add_done_callback(lambda future: future.cancelled() or future.exception())
+        self.links.forward(node, request)
 
     def kill(self, puid: int, number: int) -> None:
         """Send a signal to a process of another node."""

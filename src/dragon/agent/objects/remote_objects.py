@@ -39,6 +39,8 @@ __all__ = ["RemoteObjects"]
 
 log = runtime_log("objects")
 
+_RETRY_S = 1.0  # seconds until a node is asked again that could not be reached
+
 
 class RemoteObjects:
     """Forwards operations of this node's processes to other nodes. `caller` is always the id of the requesting
@@ -199,13 +201,20 @@ class RemoteObjects:
         """Close descriptors when a process of another node has ended, or is lost."""
         mine = [os.dup(fd) for fd in descriptors]
 
+        node = node_of_puid(puid)
+
+        def ask() -> None:
+            self._peers.ask(node, AwaitEnd(puid)).add_done_callback(ended)
+
         def ended(future: asyncio.Future[int]) -> None:
-            if not future.cancelled():
-                future.exception()
+            error = None if future.cancelled() else future.exception()
+            if isinstance(error, NodeLostError) and node not in self._peers.lost:
+                self._loop.call_later(_RETRY_S, ask)  # it cannot be reached now, but may still run
+                return
             for fd in mine:
                 os.close(fd)
 
-        self._peers.ask(node_of_puid(puid), AwaitEnd(puid)).add_done_callback(ended)
+        ask()
 
 
 def _note_failure(undone: asyncio.Future[Answer]) -> None:

@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 else:
     from dragon.runtime.protocol.decoding import AnyNotice, AnyRequest
 
-__all__ = ["Asked", "Cancelled", "Failed", "Frame", "Greeted", "Messages", "Noticed", "Value", "decode_frame"]
+__all__ = [
+    "Asked",
+    "Cancelled",
+    "Failed",
+    "Forwarded",
+    "Frame",
+    "Greeted",
+    "Handled",
+    "Messages",
+    "Noticed",
+    "Value",
+    "decode_frame",
+]
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -47,9 +59,10 @@ class Failed(Frame, tag=2, frozen=True):
 
 
 class Noticed(Frame, tag=3, frozen=True):
-    """A notice, which is not answered."""
+    """A notice, which is not answered. It has a number if it is kept until it is acknowledged."""
 
     notice: AnyNotice
+    number: int = 0
 
 
 class Cancelled(Frame, tag=4, frozen=True):
@@ -72,7 +85,22 @@ class Greeted(Frame, tag=6, frozen=True):
     greeting: Greeting
 
 
-_decoder: msgspec.msgpack.Decoder[Frame] = decoder_of(Asked | Value | Failed | Noticed | Cancelled | Messages | Greeted)
+class Forwarded(Frame, tag=7, frozen=True):
+    """A request that is not answered, and kept until it is acknowledged."""
+
+    number: int
+    request: AnyRequest
+
+
+class Handled(Frame, tag=8, frozen=True):
+    """All kept frames up to that number have been handled."""
+
+    number: int
+
+
+_decoder: msgspec.msgpack.Decoder[Frame] = decoder_of(
+    Asked | Value | Failed | Noticed | Cancelled | Messages | Greeted | Forwarded | Handled
+)
 
 
 def decode_frame(data: bytes) -> Frame:

@@ -23,8 +23,10 @@ from dragon.agent.wire.frames import (
     Asked,
     Cancelled,
     Failed,
+    Forwarded,
     Frame,
     Greeted,
+    Handled,
     Messages,
     Noticed,
     Value,
@@ -85,12 +87,17 @@ class LinkOwner(Protocol):
 
     fabric: Fabric | None
     serve: Serve
-    noticed: Callable[[int, Notice], None]
     received: Callable[[int, int, int, Any], asyncio.Future[None] | None]
     before_send: dict[int, Callable[[int], None]]  # by node: called before anything is sent to it
 
     def host(self, node: int) -> str:
         """Return a node's name for messages."""
+
+    def told(self, node: int, frame: Noticed | Forwarded) -> None:
+        """Handle a notice, or a request that is not answered."""
+
+    def acknowledged(self, node: int, number: int) -> None:
+        """Note that a node has handled all kept frames up to that number."""
 
     def made(self, node: int, link: Link) -> None:
         """Note that a connection to that node is ready."""
@@ -354,8 +361,10 @@ class Link(asyncio.BufferedProtocol):
                 self._answered(frame.number, (frame.value, payload))
             case Failed():
                 self._answered(frame.number, RemoteError(frame.kind, frame.text))
-            case Noticed():
-                self._owner.noticed(self._peer, frame.notice)
+            case Noticed() | Forwarded():
+                self._owner.told(self._peer, frame)
+            case Handled():
+                self._owner.acknowledged(self._peer, frame.number)
             case Cancelled():
                 cancel = self.serving.get(frame.number)
                 if cancel is not None:

@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from dragon.agent.wire.bulk import Fabric
-from dragon.agent.wire.frames import Frame, Messages, Noticed
+from dragon.agent.wire.frames import Forwarded, Frame, Handled, Messages, Noticed
+from dragon.agent.wire.kept import KeptFrame, KeptFrames
 from dragon.agent.wire.link import Link, Serve
 from dragon.agent.wire.responses import Answer, Call
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import LinkBroken, Members, Notice, Outside
+from dragon.runtime.protocol.agents import (
+    Left,
+    LinkBroken,
+    Members,
+    MembersEnded,
+    Notice,
+    Outside,
+    Released,
+    SignalProcess,
+)
 from dragon.runtime.protocol.request import Request
 
 __all__ = ["Links"]
@@ -27,6 +38,9 @@ log = runtime_log("links")
 
 _CONNECT_TIMEOUT = 10.0
 _TRIES = 3  # for a connection that breaks while it is made
+_RETRY_S = 1.0  # seconds until a connection is tried again over which kept frames are to be sent
+_ACKNOWLEDGE_S = 0.2  # seconds within which kept frames are acknowledged
+_KEPT = (Left, Released, MembersEnded, SignalProcess)  # what others say ends with the connection
 
 
 # What is sent to a node once there is a connection, its payload, and the future of the answer to a request.
@@ -73,6 +87,8 @@ class Links:
         self._all: dict[int, list[Link]] = {}  # by node, including those that it made
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, list[_Waiting]] = {}
+        self._kept: defaultdict[int, KeptFrames] = defaultdict(KeptFrames)  # by node
+        self._unacknowledged: set[int] = set()  # nodes of which kept frames have been handled
         self._loop = asyncio.get_running_loop()
 
     def accept(self) -> Link:
@@ -93,8 +109,15 @@ class Links:
         return future
 
     def notify(self, node: int, notice: Notice) -> None:
-        """Send another agent a notice."""
-        self._send(node, Noticed(notice), b"", None)
+        """Send another agent a notice. Those that matter after a connection broke are sent again, and handled once."""
+        if isinstance(notice, _KEPT):
+            self._keep(node, lambda number: Noticed(notice, number))
+        else:
+            self._send(node, Noticed(notice), b"", None)
+
+    def forward(self, node: int, request: Request[object]) -> None:
+        """Have another agent execute a request, once, even if the connection breaks. Nobody learns its answer."""
+        self._keep(node, lambda number: Forwarded(number, request))
 
     def send_messages(self, node: int, flow: int, kind: int, data: Any, start: bytes = b"") -> None:
         """Send messages of a flow, in order: `start` and `data`. `is_broken` is called if the connection breaks."""
@@ -111,6 +134,7 @@ class Links:
         self.lost[node] = reason
         self.unreachable.pop(node, None)
         self._links.pop(node, None)
+        self._kept.pop(node, None)
         for link in self._all.pop(node, []):
             link.abort()
         self.is_broken(node, reason)
@@ -148,6 +172,7 @@ class Links:
 
     def close(self) -> None:
         """Close all connections."""
+        self._kept.clear()
         for link in [link for links in self._all.values() for link in links]:
             link.abort()
 
@@ -175,8 +200,30 @@ class Links:
                 future.set_exception(ValueError(f"the run has no node {node}"))
         else:
             self._waiting.setdefault(node, []).append((what, payload, future))
-            if node not in self._connecting:
-                self._connecting[node] = self._loop.create_task(self._connect(node))
+            self._connect_to(node)
+
+    def _keep(self, node: int, make: Callable[[int], KeptFrame]) -> None:
+        if node in self.lost or node not in self.members:
+            return
+        frame = self._kept[node].add(make)
+        link = self._links.get(node)
+        if link is not None:
+            link.send(frame, b"")
+        else:
+            self._connect_to(node)
+
+    def _send_kept(self, node: int) -> None:
+        """Send what is kept for a node over its new connection, or make one for it."""
+        link = self._links.get(node)
+        if link is not None:
+            for frame in self._kept[node]:
+                link.send(frame, b"")
+        elif node not in self.lost and self._kept[node]:
+            self._connect_to(node)
+
+    def _connect_to(self, node: int) -> None:
+        if node not in self._connecting:
+            self._connecting[node] = self._loop.create_task(self._connect(node))
 
     async def _connect(self, node: int) -> None:
         member, failure = self.members[node], "it has no address"
@@ -199,6 +246,12 @@ class Links:
         self.unreachable[node] = reason
         self.is_broken(node, reason)
         self._fail(node, [future for _, _, future in self._waiting.pop(node, [])], reason)
+        if self._kept[node]:
+            self._loop.call_later(_RETRY_S, self._send_kept_later, node)
+
+    def _send_kept_later(self, node: int) -> None:
+        if node not in self._links:  # otherwise they were sent when it connected
+            self._send_kept(node)
 
     async def _open(self, node: int, address: str, port: int) -> None:
         """Make a connection. If it breaks while it is made, try again: the node is alive."""
@@ -220,8 +273,9 @@ class Links:
             link.dismiss(Outside(self.lost[node]))
             return
         self.unreachable.pop(node, None)
-        self._links.setdefault(node, link)
         self._all.setdefault(node, []).append(link)
+        if self._links.setdefault(node, link) is link:
+            self._send_kept(node)
         self._settle(node)  # it is alive
         for waiting in self._waiting.pop(node, []):
             _send_by(link, *waiting)
@@ -232,13 +286,16 @@ class Links:
             others = self._all.get(node, [])
             if link in others:
                 others.remove(link)
-            if self._links.get(node) is link:
+            was_used = self._links.get(node) is link
+            if was_used:
                 del self._links[node]
             # If each side made a connection, what one side sent came over its own.
             self.is_broken(node, self.lost.get(node, reason))
             if others:
                 # The other side noticed earlier, and made a new one. What was sent to it meanwhile is lost.
                 self._links.setdefault(node, others[0]).send(Noticed(LinkBroken(reason)), b"")
+            if was_used:
+                self._send_kept(node)
             pending = list(link.pending.values())
             settled = self.settled(node) if others else self._doubt(node)
             settled.add_done_callback(lambda _: self._fail(node, pending, reason))
@@ -246,3 +303,29 @@ class Links:
             if cancel is not None:
                 cancel()
         link.pending, link.serving = {}, {}
+
+    # ---- kept frames of other nodes
+
+    def told(self, node: int, frame: KeptFrame) -> None:
+        """Handle a notice, or a request that is not answered, unless it was handled before. Raises ValueError if kept
+        frames before it are missing."""
+        if frame.number:
+            if node not in self._unacknowledged:
+                self._unacknowledged.add(node)
+                self._loop.call_later(_ACKNOWLEDGE_S, self._acknowledge, node)
+            if not self._kept[node].is_new(frame.number):
+                return
+        if isinstance(frame, Noticed):
+            self.noticed(node, frame.notice)
+        else:
+            self.serve(node, frame.request, b"", lambda *answer: None)
+
+    def acknowledged(self, node: int, number: int) -> None:
+        """Note that a node has handled all kept frames up to that number."""
+        self._kept[node].acknowledged(number)
+
+    def _acknowledge(self, node: int) -> None:
+        self._unacknowledged.discard(node)
+        link = self._links.get(node)
+        if link is not None:  # otherwise they are sent again
+            link.send(Handled(self._kept[node].handled), b"")

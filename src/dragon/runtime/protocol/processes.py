@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from signal import SIGKILL
+from typing import ClassVar
 
 import msgspec
 
@@ -49,6 +50,8 @@ class ListProcesses(OfAll[Known], tag="registry.processes", frozen=True):
 class FindProcess(OfProcess[Known], tag="registry.query", frozen=True):
     """Return a process. Of several with the same name, one that runs is preferred. Raises LookupError."""
 
+    repeatable: ClassVar[bool] = True
+
 
 class KillProcess(OfProcess[None], tag="registry.kill", frozen=True):
     """Send a signal to a process. Raises LookupError."""
@@ -58,6 +61,8 @@ class KillProcess(OfProcess[None], tag="registry.kill", frozen=True):
 
 class AwaitEnd(OfProcess[int], tag="registry.end_of", frozen=True):
     """Wait for a process to end, and return its exit code. Raises LookupError."""
+
+    repeatable: ClassVar[bool] = True
 
 
 class EndStartedBy(BetweenAgents[None], tag="registry.end_started_by", frozen=True):

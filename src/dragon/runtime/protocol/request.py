@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args
 
 import msgspec
 
@@ -73,7 +73,12 @@ class Handler(NamedTuple):
 
 
 class Request(msgspec.Struct, Generic[Answer_co], frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request to an agent. The type argument is the type of its reply."""
+    """A request to an agent. The type argument is the type of its reply.
+
+    If it is `repeatable`, executing it twice is as good as once: another node is asked again if the connection breaks.
+    """
+
+    repeatable: ClassVar[bool] = False
 
     def place(self) -> int | Where:
         """Return where the request is handled; an index that belongs to no node means the receiving agent."""
@@ -126,6 +131,8 @@ class OfProcess(Request[Answer_co], Generic[Answer_co], frozen=True):
 
 class OfAll(Request[list[Item]], Generic[Item], frozen=True):
     """A request to all nodes. Each replies with a list; the reply is their concatenation."""
+
+    repeatable: ClassVar[bool] = True
 
     def place(self) -> int | Where:
         """Return Where.ALL."""
