@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import uvloop
@@ -54,7 +54,7 @@ class Ends:
         }
         self.told: list[tuple[int, Notice]] = []
         self.messages: list[tuple[int, int, int, Any]] = []
-        self.served: list[Exchange] = []
+        self.log: list[list[tuple[str, int, int]]] = [[], []]  # by sender: what was handled
         self.cancelled = asyncio.Event()
         self.broken = asyncio.Event()
         self.links = [self._links(index, members, fabric) for index, fabric in enumerate(fabrics)]
@@ -69,11 +69,19 @@ class Ends:
             members,
             client_context(*KEYS[index]),
             self._serve,
-            lambda *notice: self.told.append(notice),
-            lambda *messages: self.messages.append(messages),
+            self._noticed,
+            self._received,
             lambda node, reason: self.broken.set(),
             fabric,
         )
+
+    def _noticed(self, node: int, notice: Notice) -> None:
+        self.told.append((node, notice))
+        self.log[node].append(("notice", getattr(notice, "pid", 0), 0))
+
+    def _received(self, node: int, flow: int, kind: int, data: Any) -> None:
+        self.messages.append((node, flow, kind, data))
+        self.log[node].append(("message", flow, memoryview(data).nbytes))
 
     def _serve(
         self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]
@@ -84,7 +92,8 @@ class Ends:
             case LookUp():
                 respond(None, b"", LookupError("there is no such thing"))
             case Exchange():
-                self.served.append(request)
+                number = request.data if isinstance(request.data, int) else 0
+                self.log[node].append(("asked", number, memoryview(payload).nbytes))
                 respond({request.node: request.data}, payload)
         return None
 
@@ -96,11 +105,18 @@ class Ends:
         """Return the value and the payload that the other agent sends back."""
         return told(await self.ask(value, payload, of))
 
-    def break_connections(self) -> None:
-        """Break the connections between the agents: what is in flight is lost."""
-        for links in self.links:
-            for link in [link for several in links._all.values() for link in several]:
-                link.transport.abort()
+    def break_connections(self, of: Sequence[int] = (0, 1)) -> None:
+        """Break the connections between the agents: what is in flight is lost. With one of them in `of`, that one
+        closes them, and the other may still receive something."""
+        for node in of:
+            for session in self.links[node]._sessions.values():
+                for link in list(session.links):
+                    link.transport.abort()
+
+    def listen_again(self, node: int) -> None:
+        """Listen again at the port of an agent whose listener was closed."""
+        listener = socket.create_server(("127.0.0.1", self.links[0].members[node].port))
+        self.listeners[node] = Listener(listener, server_context(*KEYS[node]), self.links[node].accept, UNUSED)
 
     def wait(self) -> asyncio.Future[Answer]:
         """Send a request that is never answered."""

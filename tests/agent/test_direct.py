@@ -12,7 +12,6 @@ from ends import LARGE, SIZES, Ends, Fabrics, MakeFabrics, exchange, run
 from hypothesis import given, settings
 
 from dragon.agent.wire.direct import _GREETING, Direct
-from dragon.infrastructure.errors import NodeLostError
 
 
 class Pair:
@@ -151,7 +150,7 @@ def test_data_on_the_network_is_encrypted_unless_the_network_is_trusted(make_pai
     assert (SECRET[:100] in seen) is (not pair.is_sealed)
 
 
-def test_data_that_was_changed_on_the_network_is_refused() -> None:
+def test_data_that_was_changed_on_the_network_is_refused_and_sent_over_the_link() -> None:
     pair = sealed()
 
     def flip(data: bytes) -> bytes:
@@ -159,8 +158,7 @@ def test_data_that_was_changed_on_the_network_is_refused() -> None:
 
     async def test(ends: Ends) -> None:
         async with between(ends, pair, flip):
-            with pytest.raises(NodeLostError):
-                await echo_secret(ends)
+            await echo_secret(ends)
 
     run(test, pair)
 
@@ -180,7 +178,7 @@ def test_payloads_stay_on_the_link_if_no_connection_is_possible() -> None:
     run(test, pair)
 
 
-def test_a_broken_connection_breaks_the_link_and_the_next_request_reconnects() -> None:
+def test_what_a_broken_connection_lost_is_sent_again() -> None:
     pair = sealed()
     cuts = [True]
 
@@ -189,8 +187,7 @@ def test_a_broken_connection_breaks_the_link_and_the_next_request_reconnects() -
 
     async def test(ends: Ends) -> None:
         async with between(ends, pair, cut):
-            with pytest.raises(NodeLostError):
-                await echo_secret(ends)
-            assert (await ends.echo({"still": "here"}))[0] == {"still": "here"}
+            await echo_secret(ends)
+            assert not cuts
 
     run(test, pair)

@@ -9,14 +9,15 @@ import struct
 
 import msgspec
 import pytest
-from ends import KEYS, Ends, run, told
+from ends import KEYS, LARGE, Ends, run, told
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragon.agent.wire.responses import RemoteError
+from dragon.agent.wire.link import Link
+from dragon.agent.wire.responses import Answer, RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.runtime.credentials import client_context, server_context
-from dragon.runtime.protocol.agents import Left, Outside
+from dragon.runtime.protocol.agents import IsReadable, Left, Outside
 from dragon.runtime.protocol.jobs import Exchange, LookUp
 
 
@@ -102,53 +103,108 @@ def test_a_connection_that_breaks_while_it_is_established_is_retried() -> None:
     run(test)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.sampled_from(["first tells", "second tells", "breaks", "waits"]), max_size=30))
-def test_notices_that_matter_are_handled_once_and_in_order_while_connections_break(steps: list[str]) -> None:
+SIZES = st.one_of(st.integers(0, 2000), st.integers(LARGE - 2, LARGE + 2), st.integers(2**20, 2**23))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["asks", "sends", "tells", "forwards"]), st.integers(0, 1), SIZES),
+        st.tuples(st.sampled_from(["breaks", "closes one end", "waits"]), st.integers(0, 1), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS)
+def test_whatever_two_agents_send_is_handled_once_and_in_order_while_connections_break(
+    steps: list[tuple[str, int, int]],
+) -> None:
     async def test(ends: Ends) -> None:
-        sent: list[list[Left]] = [[], []]
-        for number, step in enumerate(steps):
-            if step.endswith("tells"):
-                side = step.startswith("second")
-                ends.links[side].notify(not side, Left(number))
-                sent[side].append(Left(number))
-            elif step == "breaks":
-                ends.break_connections()
-            else:
-                await asyncio.sleep(0.001)
-        while len(ends.told) < len(sent[0]) + len(sent[1]):
+        sent: list[list[tuple[str, int, int]]] = [[], []]
+        answers: list[tuple[int, int, asyncio.Future[Answer]]] = []
+        for number, (what, side, size) in enumerate(steps):
+            links, other = ends.links[side], 1 - side
+            match what:
+                case "asks":
+                    answers.append((number, size, ends.ask(number, bytes(size), other)))
+                    sent[side].append(("asked", number, size))
+                case "sends":
+                    links.send_messages(other, number, 3, bytes(size))
+                    sent[side].append(("message", number, size))
+                case "tells":
+                    links.notify(other, Left(number))
+                    sent[side].append(("notice", number, 0))
+                case "forwards":
+                    links.forward(other, Exchange("job", "key", [], 0, number))
+                    sent[side].append(("asked", number, 0))
+                case "breaks":
+                    ends.break_connections()
+                case "closes one end":
+                    ends.break_connections([side])
+                case _:
+                    await asyncio.sleep(0.002)
+        for number, size, answer in answers:
+            value, payload = told(await answer)
+            assert (value, memoryview(payload).nbytes) == (number, size)
+        while len(ends.log[0]) + len(ends.log[1]) < len(sent[0]) + len(sent[1]):
             await asyncio.sleep(0.001)
-        await asyncio.gather(ends.echo(), ends.echo(of=0))  # whatever is sent twice has arrived
-        for side in (0, 1):
-            assert [notice for node, notice in ends.told if node == side] == sent[side]
+        await asyncio.gather(ends.echo(-1), ends.echo(-1, of=0))  # whatever was sent twice has arrived
+        last = ("asked", -1, 0)
+        assert ends.log == [[*sent[0], last], [*sent[1], last]]
+        assert not ends.broken.is_set()
 
     run(test)
 
 
-def test_a_request_that_nobody_awaits_is_executed_once_while_the_connection_breaks() -> None:
+def test_a_connection_that_breaks_as_soon_as_it_is_made_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(ends: Ends) -> None:
-        for number in range(20):
-            ends.links[0].forward(1, Exchange("job", "key", [], number, None))
-            if number % 3 == 0:
-                await asyncio.sleep(0.005)
-                ends.break_connections()
-        while len(ends.served) < 20:
-            await asyncio.sleep(0.001)
+        made, links = [], ends.links[0]
+        note = links.made
+
+        def break_the_first_two(node: int, link: Link) -> None:
+            note(node, link)
+            made.append(link)
+            if len(made) < 3:
+                link.transport.abort()
+
+        monkeypatch.setattr(links, "made", break_the_first_two)
+        assert (await ends.echo({"still": "here"}))[0] == {"still": "here"}
+        assert len(made) == 3
+
+    run(test)
+
+
+def test_what_was_in_flight_is_lost_if_no_connection_can_be_made() -> None:
+    async def test(ends: Ends) -> None:
+        future = ends.wait()
         await ends.echo()
-        assert [request.node for request in ends.served[:20]] == list(range(20))
-        assert len(ends.served) == 21
+        for listener in ends.listeners:
+            listener.close()
+        ends.break_connections()
+        ends.links[0].notify(1, Left(7))
+        ends.links[0].notify(1, IsReadable((1, 1, 256), True))
+        with pytest.raises(NodeLostError, match=r"connection to node 1 \(node1.cluster.org\) broke"):
+            await future
+        await ends.cancelled.wait()  # the other side gave up, too
+        ends.listen_again(1)
+        while not ends.told:
+            await asyncio.sleep(0.01)
+        assert (await ends.echo({"still": "here"}))[0] == {"still": "here"}
+        assert ends.told == [(0, Left(7))]  # the other notice says nothing any more
 
     run(test)
+
+
+HEADER = struct.Struct("<IQQQ")  # sizes of a frame and its payload, its number, and the number that is acknowledged
 
 
 def framed(body: bytes) -> bytes:
-    return struct.pack("<IQ", len(body), 0) + body
+    return HEADER.pack(len(body), 0, 0, 0) + body
 
 
 frames = st.one_of(
     st.binary(min_size=1, max_size=200),
     st.binary(max_size=100).map(framed),
-    st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)).map(lambda sizes: struct.pack("<IQ", *sizes)),
+    st.tuples(st.integers(0, 2**32 - 1), *[st.integers(0, 2**64 - 1)] * 3).map(lambda head: HEADER.pack(*head)),
     st.recursive(
         st.none() | st.integers(-(2**40), 2**40) | st.text(max_size=5) | st.binary(max_size=5),
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),

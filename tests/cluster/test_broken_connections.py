@@ -73,3 +73,86 @@ if __name__ == "__main__":
 """,
     )
     assert out == "[0, 1, 2, 3, 4]\n" * 8
+
+
+def test_a_pool_loses_no_task_and_no_result(site: Site) -> None:
+    out = run(
+        site,
+        """
+import multiprocessing as mp
+
+
+def square(number):
+    time.sleep(0.005)
+    return number * number, bytes(number * 100)
+
+
+if __name__ == "__main__":
+    mp.set_start_method("dragon")
+    breaking, expected = Breaking(), [(number * number, bytes(number * 100)) for number in range(300)]
+    with mp.Pool(4) as pool, breaking:
+        for _ in range(2):
+            print(pool.map_async(square, range(300), chunksize=1).get(timeout=60) == expected)
+""",
+    )
+    assert out == "True\nTrue\n"
+
+
+def test_a_pipe_of_a_process_loses_no_line(site: Site) -> None:
+    out = run(
+        site,
+        """
+from dragon.native.process import Popen
+
+
+def echo():
+    for line in sys.stdin:
+        print("got", line, end="", flush=True)
+
+
+if __name__ == "__main__":
+    breaking = Breaking()
+    process = Process(echo, stdin=Popen.PIPE, stdout=Popen.PIPE, policy=on(1))
+    process.start()
+    with breaking:
+        for number in range(200):
+            process.stdin_conn.send(f"{number}\\n")
+            time.sleep(0.005)
+        process.stdin_conn.close()
+        lines = []
+        try:
+            while True:
+                lines.append(process.stdout_conn.recv())
+        except EOFError:
+            print("".join(lines) == "".join(f"got {number}\\n" for number in range(200)), process.join())
+""",
+    )
+    assert out == "True 0\n"
+
+
+def test_locks_and_events_go_on(site: Site) -> None:
+    out = run(
+        site,
+        """
+from dragon.native import Event, Lock, Value
+
+
+def count(lock, value, event):
+    event.wait()
+    for _ in range(200):
+        with lock:
+            value.value += 1
+
+
+if __name__ == "__main__":
+    breaking, lock, value, event = Breaking(), Lock(), Value("i"), Event()
+    processes = [Process(count, (lock, value, event), policy=on(node)) for node in (0, 1, 1)]
+    for process in processes:
+        process.start()
+    with breaking:
+        time.sleep(0.1)
+        event.set()
+        print([process.join() for process in processes], value.value)
+""",
+    )
+    assert out == "[0, 0, 0] 600\n"

@@ -32,7 +32,6 @@ from dragon.runtime.protocol.agents import (
     FlowTaken,
     IsReadable,
     Left,
-    LinkBroken,
     MakeFor,
     Members,
     MembersEnded,
@@ -274,8 +273,6 @@ class Cluster:
                     services.groups.on_event(event)
             case SignalProcess(puid, number):
                 services.registry.signal(puid, number)
-            case LinkBroken(reason):
-                self.on_link_broken(node, reason)
             case Outside(reason):
                 self._on_outside(node, reason)
             case _:

@@ -24,9 +24,9 @@ __all__ = [
     "Forwarded",
     "Frame",
     "Greeted",
-    "Handled",
     "Messages",
     "Noticed",
+    "State",
     "Value",
     "decode_frame",
 ]
@@ -80,7 +80,7 @@ class Messages(Frame, tag=5, frozen=True):
 
 
 class Greeted(Frame, tag=6, frozen=True):
-    """The first frame of a side that has a fabric."""
+    """The second frame of a side that has a fabric."""
 
     greeting: Greeting
 
@@ -92,14 +92,14 @@ class Forwarded(Frame, tag=7, frozen=True):
     request: AnyRequest
 
 
-class Handled(Frame, tag=8, frozen=True):
-    """All kept frames up to that number have been handled."""
+class State(Frame, tag=8, frozen=True):
+    """The epoch of the sender's session: the first frame of each side, and one to acknowledge others with."""
 
-    number: int
+    epoch: int
 
 
 _decoder: msgspec.msgpack.Decoder[Frame] = decoder_of(
-    Asked | Value | Failed | Noticed | Cancelled | Messages | Greeted | Forwarded | Handled
+    Asked | Value | Failed | Noticed | Cancelled | Messages | Greeted | Forwarded | State
 )
 
 

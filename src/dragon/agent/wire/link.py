@@ -1,8 +1,9 @@
 """One connection between two agents.
 
-A frame follows a header (its size and the size of its payload, 4 and 8 bytes). The payload follows the frame, and is
-received directly into its memory. A flag in the header says that the payload comes over the fabric that both agents
-have; even then, frames are handled in the order in which they were sent.
+A frame follows a header: its size (4 bytes), the size of its payload, its number in the session, and the number of the
+last frame of the other side that was handled (8 bytes each). The payload follows the frame, and is received directly
+into its memory. A flag in the header says that the payload comes over the fabric that both agents have; even then,
+frames are handled in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -19,32 +20,19 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.wire.bulk import Fabric, Greeting, InLink, Lane
-from dragon.agent.wire.frames import (
-    Asked,
-    Cancelled,
-    Failed,
-    Forwarded,
-    Frame,
-    Greeted,
-    Handled,
-    Messages,
-    Noticed,
-    Value,
-    decode_frame,
-)
-from dragon.agent.wire.responses import Answer, Call, RemoteError, error_of
+from dragon.agent.wire.frames import Frame, Greeted, Messages, Noticed, State, Value, decode_frame
+from dragon.agent.wire.session import Session
 from dragon.control.connection import watch_silence
 from dragon.infrastructure.messages import encode
 from dragon.runtime.credentials import peer_index
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import Notice
-from dragon.runtime.protocol.request import Request
 
-__all__ = ["Link", "Serve"]
+__all__ = ["Link"]
 
 log = runtime_log("links")
 
-_HEADER = struct.Struct("<IQ")
+_HEADER = struct.Struct("<IQQQ")
 _LARGEST_PART = 64 * 2**20
 _LARGEST_PAYLOAD = 2**36
 _JOINED = 32 * 1024  # bytes of the largest payload that is copied to be written with others
@@ -76,28 +64,20 @@ class _Arrival:
     frame: Frame | None
     payload: Any
     complete: bool
-
-
-# (node, request, payload, respond) -> how to cancel. `respond` takes a value and a payload, or an error.
-Serve = Callable[[int, Request[object], Any, Callable[..., None]], Callable[[], None] | None]
+    number: int = 0
+    acknowledged: int = 0
 
 
 class LinkOwner(Protocol):
     """The agent at this end of a connection, as the connection uses it."""
 
     fabric: Fabric | None
-    serve: Serve
-    received: Callable[[int, int, int, Any], asyncio.Future[None] | None]
-    before_send: dict[int, Callable[[int], None]]  # by node: called before anything is sent to it
 
     def host(self, node: int) -> str:
         """Return a node's name for messages."""
 
-    def told(self, node: int, frame: Noticed | Forwarded) -> None:
-        """Handle a notice, or a request that is not answered."""
-
-    def acknowledged(self, node: int, number: int) -> None:
-        """Note that a node has handled all kept frames up to that number."""
+    def session_of(self, node: int, link: Link) -> Session | None:
+        """Return the session for a new connection to that node; None, and dismiss the link, if the node is lost."""
 
     def made(self, node: int, link: Link) -> None:
         """Note that a connection to that node is ready."""
@@ -112,11 +92,8 @@ class Link(asyncio.BufferedProtocol):
     def __init__(self, owner: LinkOwner, node: int | None) -> None:
         self._owner = owner
         self.node = node
-        self.pending: dict[int, asyncio.Future[Answer]] = {}
-        # Of requests that were cancelled, until they are answered.
-        self._late: dict[int, Callable[[Answer], None]] = {}
-        self.serving: dict[int, Callable[[], None] | None] = {}
-        self._last = 0
+        self.epoch = 0  # of the other side
+        self._session: Session | None = None
         self._buffer = bytearray(256 * 1024)
         self._start = self._end = 0
         self._in_link = InLink(None)
@@ -149,9 +126,13 @@ class Link(asyncio.BufferedProtocol):
             transport.abort()
             return
         self.node = node
-        if self._owner.fabric is not None:
+        self._session = self._owner.session_of(node, self)
+        if self._session is None:
+            return
+        self.write_state()
+        if self._owner.fabric is not None and not self._session.avoids_fabric():
             self._greeted = self._owner.fabric.greet()
-            self._write(Greeted(self._greeted), b"")
+            self.write(0, encode(Greeted(self._greeted)), b"")
         self._owner.made(node, self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -185,6 +166,9 @@ class Link(asyncio.BufferedProtocol):
         except (msgspec.MsgspecError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError):
             log.exception("%s sent invalid data; the connection is closed", self._owner.host(self._peer))
             self.transport.abort()
+            self._over = True
+            if self._session is not None:
+                self._session.was_invalid()
 
     @property
     def _peer(self) -> int:
@@ -205,7 +189,7 @@ class Link(asyncio.BufferedProtocol):
         available = self._end - self._start
         if available < _HEADER.size:
             return False
-        size, payload = _HEADER.unpack_from(self._buffer, self._start)
+        size, payload, number, acknowledged = _HEADER.unpack_from(self._buffer, self._start)
         beside = bool(payload & _BESIDE)
         payload &= ~_BESIDE
         if size > _LARGEST_PART or payload > _LARGEST_PAYLOAD:
@@ -215,14 +199,15 @@ class Link(asyncio.BufferedProtocol):
         start = self._start + _HEADER.size
         frame = decode_frame(bytes(memoryview(self._buffer)[start : start + size]))
         self._start = start + size
+        arrival = _Arrival(frame, b"", True, number, acknowledged)
         if payload == 0:
-            self._arrived(frame, b"")
+            self._arrived(arrival)
             return True
-        whole, memory = _memory(frame, payload)
+        arrival.payload, memory = _memory(frame, payload)
         if beside:
-            self._expect(frame, whole, memory)
+            self._expect(arrival, memory)
             return True
-        self._in_link.receive(memory, partial(self._arrived, frame, whole))
+        self._in_link.receive(memory, partial(self._arrived, arrival))
         there = min(payload, self._end - self._start)
         self._in_link.rest[:there] = memoryview(self._buffer)[self._start : self._start + there]
         self._start += there
@@ -231,18 +216,18 @@ class Link(asyncio.BufferedProtocol):
         self._in_link.filled(there)
         return not self._in_link.rest
 
-    def _arrived(self, frame: Frame, payload: Any) -> None:
+    def _arrived(self, arrival: _Arrival) -> None:
         """Handle a complete frame. All frames sent before it are here, though some may not be complete."""
         if self._arrivals:
-            self._arrivals.append(_Arrival(frame, payload, True))
+            self._arrivals.append(arrival)
         else:
-            self._received(frame, payload)
+            self._received(arrival)
 
-    def _expect(self, frame: Frame, whole: Any, memory: memoryview) -> None:
+    def _expect(self, arrival: _Arrival, memory: memoryview) -> None:
         """Receive the payload of a frame over the other lane."""
         if self._beside is None:
             raise ValueError("a payload is announced over a fabric, but there is none")
-        arrival = _Arrival(frame, whole, False)
+        arrival.complete = False
         self._arrivals.append(arrival)
         self._beside.receive(memory, partial(self._complete, arrival))
 
@@ -252,9 +237,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _take_arrivals(self) -> None:
         while self._arrivals and self._arrivals[0].complete:
-            arrival = self._arrivals.popleft()
-            if arrival.frame is not None:
-                self._received(arrival.frame, arrival.payload)
+            self._received(self._arrivals.popleft())
 
     def _hear_on(self, turn: asyncio.Future[None] | None) -> None:
         """Continue with the frames after this one once `turn` is done, if it is not None."""
@@ -269,8 +252,7 @@ class Link(asyncio.BufferedProtocol):
             arrival = self._arrivals.popleft()
             if not arrival.complete and arrival.frame is not None:
                 break
-            if arrival.frame is not None:
-                self._received(arrival.frame, arrival.payload)
+            self._received(arrival)
         self._arrivals.clear()
 
     def _make_room(self) -> None:
@@ -287,34 +269,15 @@ class Link(asyncio.BufferedProtocol):
 
     # ---- frames
 
-    def send(self, frame: Frame, payload: Any) -> None:
-        """Send a frame that is not answered."""
-        self._write(frame, payload)
-
-    def ask(self, request: Request[object], payload: Any, future: asyncio.Future[Answer]) -> None:
-        """Send a request. Its answer becomes the result of the future, unless that is done."""
-        if future.done():
-            return
-        self._last = number = self._last + 1
-        self.pending[number] = future
-        future.add_done_callback(lambda done: self._asked_no_more(number, done))
-        self._write(Asked(number, request), payload)
-
-    def _asked_no_more(self, number: int, future: asyncio.Future[Answer]) -> None:
-        if self.pending.pop(number, None) is not None and future.cancelled():
-            if isinstance(future, Call) and future.late is not None:
-                self._late[number] = future.late
-            self._write(Cancelled(number), b"")
-
-    def _write(self, frame: Frame, payload: Any) -> None:
+    def write(self, number: int, data: bytes, payload: Any) -> None:
+        """Send an encoded frame, its number in the session, and its payload. Does nothing if the connection has
+        ended."""
         if self.transport.is_closing():
             return
-        if self.node in self._owner.before_send:
-            self._owner.before_send[self._peer](self._peer)
-        data = encode(frame)
         following = memoryview(payload).cast("B")
         lane, flag = self._lane(len(following))
-        head = _HEADER.pack(len(data), len(following) | flag) + data
+        acknowledged = self._session.acknowledge() if self._session is not None else 0
+        head = _HEADER.pack(len(data), len(following) | flag, number, acknowledged) + data
         if not self._waits:
             # The first frame in a round of the loop is sent at once, those after it together.
             self._waits = True
@@ -328,6 +291,11 @@ class Link(asyncio.BufferedProtocol):
             self._to_write.append(head)
             self._write_all()
             lane.send(following)
+
+    def write_state(self) -> None:
+        """Send the epoch of the session, and the number of the last frame that was handled."""
+        if self._session is not None:
+            self.write(0, encode(State(self._session.epoch)), b"")
 
     def _lane(self, size: int) -> tuple[Lane, int]:
         """Return the lane for a payload, and the flag for it in the header."""
@@ -344,46 +312,15 @@ class Link(asyncio.BufferedProtocol):
         if written and not self.transport.is_closing():
             self._in_link.write(b"".join(written))
 
-    def _received(self, frame: Frame, payload: Any) -> None:
-        if self._over:
+    def _received(self, arrival: _Arrival) -> None:
+        if self._over or self._session is None or arrival.frame is None:
             return
-        match frame:
-            case Messages():
-                self._hear_on(self._owner.received(self._peer, frame.flow, frame.kind, payload))
-            case Asked():
-                number = frame.number
-                cancel = self._owner.serve(
-                    self._peer, frame.request, payload, lambda *answer: self._respond(number, *answer)
-                )
-                if cancel is not None:
-                    self.serving[number] = cancel
-            case Value():
-                self._answered(frame.number, (frame.value, payload))
-            case Failed():
-                self._answered(frame.number, RemoteError(frame.kind, frame.text))
-            case Noticed() | Forwarded():
-                self._owner.told(self._peer, frame)
-            case Handled():
-                self._owner.acknowledged(self._peer, frame.number)
-            case Cancelled():
-                cancel = self.serving.get(frame.number)
-                if cancel is not None:
-                    cancel()
-                    self._respond(frame.number, None, b"", asyncio.CancelledError())
-            case Greeted():
-                self._on_greeting(frame.greeting)
-
-    def _answered(self, number: int, answer: Answer | RemoteError) -> None:
-        late = self._late.pop(number, None)
-        if late is not None and not isinstance(answer, RemoteError):
-            late(answer)
-        future = self.pending.pop(number, None)
-        if future is None or future.done():
-            return
-        if isinstance(answer, RemoteError):
-            future.set_exception(answer)
+        if isinstance(arrival.frame, Greeted):
+            self._on_greeting(arrival.frame.greeting)
         else:
-            future.set_result(answer)
+            self._hear_on(
+                self._session.hear(self, arrival.number, arrival.acknowledged, arrival.frame, arrival.payload)
+            )
 
     def _on_greeting(self, heard: Greeting) -> None:
         if self._owner.fabric is None or self._greeted is None or self._beside is not None:
@@ -394,16 +331,11 @@ class Link(asyncio.BufferedProtocol):
             )
 
     def _on_lane_lost(self, reason: str) -> None:
-        # What was sent over the lane is lost, so the link cannot be used either.
+        # What was sent over the lane is lost, and sent again over the next link.
         self._failure = self._failure or reason
+        if self._session is not None:
+            self._session.lane_lost(reason)
         self.transport.abort()
-
-    def _respond(self, number: int, value: Any, payload: Any = b"", error: BaseException | None = None) -> None:
-        self.serving.pop(number, None)
-        if error is not None:
-            self._write(Failed(number, *error_of(error)), b"")
-        else:
-            self._write(Value(number, value), payload)
 
     def abort(self) -> None:
         """Close the connection at once: what has arrived and was not handled yet is dropped."""
@@ -414,5 +346,5 @@ class Link(asyncio.BufferedProtocol):
         """Send a notice, and close the connection; nothing is received from it."""
         self._over = True
         data = encode(Noticed(notice))
-        self._in_link.write(_HEADER.pack(len(data), 0) + data)
+        self._in_link.write(_HEADER.pack(len(data), 0, 0, 0) + data)
         self.transport.close()

@@ -1,7 +1,8 @@
-"""Connections between agents: one for each pair of nodes, made when first needed, and made again when needed again.
+"""The sessions of an agent with other agents, and their connections, which are made when they are needed.
 
-Only the front end decides that a node is lost. From then on nothing is accepted from it, over any connection: if it
-connects, it is told that it does not belong to the run any more, and the connection is closed.
+A connection that breaks is made again at once. Only the front end decides that a node is lost. From then on nothing is
+accepted from it, over any connection: if it connects, it is told that it does not belong to the run any more, and the
+connection is closed.
 """
 
 from __future__ import annotations
@@ -13,49 +14,31 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dragon.agent.wire.bulk import Fabric
-from dragon.agent.wire.frames import Forwarded, Frame, Handled, Messages, Noticed
+from dragon.agent.wire.frames import Forwarded, Messages, Noticed
 from dragon.agent.wire.kept import KeptFrame, KeptFrames
-from dragon.agent.wire.link import Link, Serve
+from dragon.agent.wire.link import Link
 from dragon.agent.wire.responses import Answer, Call
+from dragon.agent.wire.session import Serve, Session
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import (
-    Left,
-    LinkBroken,
-    Members,
-    MembersEnded,
-    Notice,
-    Outside,
-    Released,
-    SignalProcess,
-)
+from dragon.runtime.protocol.agents import Left, Members, MembersEnded, Notice, Outside, Released, SignalProcess
 from dragon.runtime.protocol.request import Request
 
 __all__ = ["Links"]
 
 log = runtime_log("links")
 
-_CONNECT_TIMEOUT = 10.0
+_CONNECT_TIMEOUT = 10.0  # seconds
 _TRIES = 3  # for a connection that breaks while it is made
-_RETRY_S = 1.0  # seconds until a connection is tried again over which kept frames are to be sent
-_ACKNOWLEDGE_S = 0.2  # seconds within which kept frames are acknowledged
-_KEPT = (Left, Released, MembersEnded, SignalProcess)  # what others say ends with the connection
-
-
-# What is sent to a node once there is a connection, its payload, and the future of the answer to a request.
-_Waiting = tuple[Request[object] | Frame, Any, asyncio.Future[Answer] | None]
-
-
-def _send_by(link: Link, what: Request[object] | Frame, payload: Any, future: asyncio.Future[Answer] | None) -> None:
-    if isinstance(what, Frame):
-        link.send(what, payload)
-    elif future is not None:
-        link.ask(what, payload, future)
+_REPAIR_S = 1.0  # seconds in which a broken connection must be made again
+_REPAIR_PAUSE_S = 0.1  # seconds between two attempts
+_RETRY_S = 1.0  # seconds until a node that could not be reached is tried again, if frames are kept for it
+_KEPT = (Left, Released, MembersEnded, SignalProcess)  # what others say ends with the session's epoch
 
 
 class Links:
-    """All connections of one agent."""
+    """All sessions of one agent."""
 
     def __init__(
         self,
@@ -83,12 +66,10 @@ class Links:
         self.verdict = 0.0
         self._doubts: dict[int, asyncio.Future[None]] = {}
         self._client = client
-        self._links: dict[int, Link] = {}  # used for sending
-        self._all: dict[int, list[Link]] = {}  # by node, including those that it made
-        self._connecting: dict[int, asyncio.Task[None]] = {}
-        self._waiting: dict[int, list[_Waiting]] = {}
+        self._sessions: dict[int, Session] = {}
         self._kept: defaultdict[int, KeptFrames] = defaultdict(KeptFrames)  # by node
-        self._unacknowledged: set[int] = set()  # nodes of which kept frames have been handled
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._closed = False
         self._loop = asyncio.get_running_loop()
 
     def accept(self) -> Link:
@@ -105,23 +86,34 @@ class Links:
         """Ask another agent. Fails with NodeLostError where it is gone. Where the future is cancelled `late` is called
         with an answer that was given all the same."""
         future = Call(late, self._loop)
-        self._send(node, request, payload, future)
+        session = self._session(node)
+        if session is not None:
+            session.ask(request, payload, future)
+        elif node in self.lost:
+            self._fail(node, [future])
+        else:
+            future.set_exception(ValueError(f"the run has no node {node}"))
         return future
 
     def notify(self, node: int, notice: Notice) -> None:
-        """Send another agent a notice. Those that matter after a connection broke are sent again, and handled once."""
-        if isinstance(notice, _KEPT):
-            self._keep(node, lambda number: Noticed(notice, number))
-        else:
-            self._send(node, Noticed(notice), b"", None)
+        """Send another agent a notice. It may only be lost if the node cannot be reached for a while, and of those that
+        still matter then none is lost unless the node is."""
+        session = self._session(node)
+        if session is not None:
+            keep = isinstance(notice, _KEPT)
+            session.send(self._kept[node].add(lambda number: Noticed(notice, number)) if keep else Noticed(notice))
 
     def forward(self, node: int, request: Request[object]) -> None:
-        """Have another agent execute a request, once, even if the connection breaks. Nobody learns its answer."""
-        self._keep(node, lambda number: Forwarded(number, request))
+        """Have another agent execute a request, once, unless the node is lost. Nobody learns its answer."""
+        session = self._session(node)
+        if session is not None:
+            session.send(self._kept[node].add(lambda number: Forwarded(number, request)))
 
     def send_messages(self, node: int, flow: int, kind: int, data: Any, start: bytes = b"") -> None:
-        """Send messages of a flow, in order: `start` and `data`. `is_broken` is called if the connection breaks."""
-        self._send(node, Messages(flow, kind, start), data, None)
+        """Send messages of a flow, in order: `start` and `data`. `is_broken` is called if they may be lost."""
+        session = self._session(node)
+        if session is not None:
+            session.send(Messages(flow, kind, start), data)
 
     def host(self, node: int) -> str:
         """Return a node's name for messages."""
@@ -133,13 +125,14 @@ class Links:
             return
         self.lost[node] = reason
         self.unreachable.pop(node, None)
-        self._links.pop(node, None)
         self._kept.pop(node, None)
-        for link in self._all.pop(node, []):
-            link.abort()
+        session = self._sessions.pop(node, None)
+        pending = session.end_epoch(session.epoch + 1) if session is not None else []
+        if session is not None:
+            session.abort()
         self.is_broken(node, reason)
         self._settle(node)
-        self._fail(node, [future for _, _, future in self._waiting.pop(node, [])])
+        self._fail(node, pending)
 
     def settled(self, node: int) -> asyncio.Future[None]:
         """Return a future that is done once it is known whether a node whose connection broke is lost.
@@ -172,9 +165,9 @@ class Links:
 
     def close(self) -> None:
         """Close all connections."""
-        self._kept.clear()
-        for link in [link for links in self._all.values() for link in links]:
-            link.abort()
+        self._closed = True
+        for session in self._sessions.values():
+            session.abort()
 
     def _fail(self, node: int, futures: Iterable[asyncio.Future[Answer] | None], reason: str = "") -> None:
         for future in futures:
@@ -187,134 +180,136 @@ class Links:
             return f"{self.host(node)} is lost: {self.lost[node]}"
         return f"the connection to {self.host(node)} broke: {reason}"
 
-    def _send(
-        self, node: int, what: Request[object] | Frame, payload: Any, future: asyncio.Future[Answer] | None
-    ) -> None:
-        link = self._links.get(node)
-        if link is not None:
-            _send_by(link, what, payload, future)
-        elif node in self.lost:
-            self._fail(node, [future])
-        elif node not in self.members:
-            if future is not None:
-                future.set_exception(ValueError(f"the run has no node {node}"))
-        else:
-            self._waiting.setdefault(node, []).append((what, payload, future))
-            self._connect_to(node)
+    # ---- sessions
 
-    def _keep(self, node: int, make: Callable[[int], KeptFrame]) -> None:
-        if node in self.lost or node not in self.members:
-            return
-        frame = self._kept[node].add(make)
-        link = self._links.get(node)
-        if link is not None:
-            link.send(frame, b"")
-        else:
-            self._connect_to(node)
+    def _session(self, node: int) -> Session | None:
+        """Return the session with a node of the run that is not lost."""
+        found = self._sessions.get(node)
+        if found is None and node in self.members and node not in self.lost:
+            found = self._sessions[node] = Session(self, node)
+        return found
 
-    def _send_kept(self, node: int) -> None:
-        """Send what is kept for a node over its new connection, or make one for it."""
-        link = self._links.get(node)
-        if link is not None:
-            for frame in self._kept[node]:
-                link.send(frame, b"")
-        elif node not in self.lost and self._kept[node]:
-            self._connect_to(node)
-
-    def _connect_to(self, node: int) -> None:
-        if node not in self._connecting:
-            self._connecting[node] = self._loop.create_task(self._connect(node))
-
-    async def _connect(self, node: int) -> None:
-        member, failure = self.members[node], "it has no address"
-        try:
-            for address in member.addresses:
-                try:
-                    await self._open(node, address, member.port)
-                    return
-                except (TimeoutError, OSError, ssl.SSLError) as error:
-                    failure = f"{address} port {member.port}: {str(error) or type(error).__name__}"
-            await self._doubt(node)
-            self._cannot_reach(node, f"no connection to {failure}")
-        finally:
-            self._connecting.pop(node, None)
-
-    def _cannot_reach(self, node: int, reason: str) -> None:
-        """Fail all that waits for that node; later requests try again."""
-        if node in self._links or node in self.lost:
-            return  # it connected meanwhile, or was declared lost, and nothing waits any more
-        self.unreachable[node] = reason
-        self.is_broken(node, reason)
-        self._fail(node, [future for _, _, future in self._waiting.pop(node, [])], reason)
-        if self._kept[node]:
-            self._loop.call_later(_RETRY_S, self._send_kept_later, node)
-
-    def _send_kept_later(self, node: int) -> None:
-        if node not in self._links:  # otherwise they were sent when it connected
-            self._send_kept(node)
-
-    async def _open(self, node: int, address: str, port: int) -> None:
-        """Make a connection. If it breaks while it is made, try again: the node is alive."""
-        for left in reversed(range(_TRIES)):
-            opening = self._loop.create_connection(lambda: Link(self, node), address, port, ssl=self._client)
-            try:
-                await asyncio.wait_for(opening, _CONNECT_TIMEOUT)
-                return
-            except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLError):
-                if not left:
-                    raise
-
-    def made(self, node: int, link: Link) -> None:
-        """Note that a connection to that node is ready."""
+    def session_of(self, node: int, link: Link) -> Session | None:
+        """Return the session for a new connection to that node; None, and dismiss the link, if the node is lost."""
         if node in self.lost:
             log.warning(
                 "%s connected, but was declared lost (%s); its connection is closed", self.host(node), self.lost[node]
             )
             link.dismiss(Outside(self.lost[node]))
-            return
+            return None
+        if node not in self._sessions:  # a node that is about to be told who the others are is not a member yet
+            self._sessions[node] = Session(self, node)
+        return self._sessions[node]
+
+    def made(self, node: int, link: Link) -> None:
+        """Note that a connection to that node is ready."""
         self.unreachable.pop(node, None)
-        self._all.setdefault(node, []).append(link)
-        if self._links.setdefault(node, link) is link:
-            self._send_kept(node)
         self._settle(node)  # it is alive
-        for waiting in self._waiting.pop(node, []):
-            _send_by(link, *waiting)
+        self._sessions[node].add(link)
 
     def broken(self, node: int | None, link: Link, reason: str) -> None:
-        """Note that a connection ended."""
-        if node is not None:
-            others = self._all.get(node, [])
-            if link in others:
-                others.remove(link)
-            was_used = self._links.get(node) is link
-            if was_used:
-                del self._links[node]
-            # If each side made a connection, what one side sent came over its own.
-            self.is_broken(node, self.lost.get(node, reason))
-            if others:
-                # The other side noticed earlier, and made a new one. What was sent to it meanwhile is lost.
-                self._links.setdefault(node, others[0]).send(Noticed(LinkBroken(reason)), b"")
-            if was_used:
-                self._send_kept(node)
-            pending = list(link.pending.values())
-            settled = self.settled(node) if others else self._doubt(node)
-            settled.add_done_callback(lambda _: self._fail(node, pending, reason))
-        for cancel in link.serving.values():
-            if cancel is not None:
-                cancel()
-        link.pending, link.serving = {}, {}
+        """Note that a connection ended. A new one is made if either side waits for the other."""
+        session = self._sessions.get(node) if node is not None else None
+        if node is None or session is None:
+            return
+        session.remove(link)
+        session.why_broken = reason
+        self._repair(node, session)
 
-    # ---- kept frames of other nodes
+    def _repair(self, node: int, session: Session) -> None:
+        """Make a connection if there is none, and either side waits for the other."""
+        if session.link is None and not session.is_idle and node not in self.lost:
+            self.connect_to(node)
+
+    def connect_to(self, node: int) -> None:
+        """Make a connection, which is then used."""
+        if node in self.members and node not in self._connecting and not self._closed:
+            self._connecting[node] = self._loop.create_task(self._connect(node))
+
+    async def _connect(self, node: int) -> None:
+        session = self._sessions[node]
+        repairs = session.was_connected
+        try:
+            failure = await self._attempt(node, session, _REPAIR_S if repairs else 0)
+            if failure and repairs:
+                self._give_up(node, session, session.why_broken)
+            elif failure:
+                await self._doubt(node)
+                self._cannot_reach(node, session, f"no connection to {failure}")
+        finally:
+            self._connecting.pop(node, None)
+        if repairs or not failure:  # in the new epoch; or the new connection broke before this task continued
+            self._repair(node, session)
+
+    async def _attempt(self, node: int, session: Session, seconds: float) -> str:
+        """Try to connect for that many seconds, at least once. Returns why it failed; nothing if there is a connection,
+        or the node is lost."""
+        member, failure, until = self.members[node], "it has no address", self._loop.time() + seconds
+        await asyncio.sleep(session.pause())
+        while session.link is None and node not in self.lost:
+            for address in member.addresses:
+                try:
+                    await self._open(node, address, member.port, seconds or _CONNECT_TIMEOUT)
+                    return ""
+                except (TimeoutError, OSError, ssl.SSLError) as error:
+                    failure = f"{address} port {member.port}: {str(error) or type(error).__name__}"
+            if self._loop.time() >= until:
+                return failure
+            await asyncio.sleep(_REPAIR_PAUSE_S)
+        return ""
+
+    def _give_up(self, node: int, session: Session, reason: str, epoch: int = 0) -> None:
+        """End the epoch of a session whose connection broke: what was in flight is lost. Requests fail once it is known
+        whether the node is lost."""
+        pending = self._end_epoch(node, session, reason, epoch)
+        settled = self.settled(node) if session.links else self._doubt(node)
+        settled.add_done_callback(lambda _: self._fail(node, pending, reason))
+
+    def _end_epoch(self, node: int, session: Session, reason: str, epoch: int = 0) -> list[asyncio.Future[Answer]]:
+        pending = session.end_epoch(epoch or session.epoch + 1)
+        for frame in self._kept[node]:
+            session.queue(frame)
+        self.is_broken(node, reason)
+        return pending
+
+    def give_up(self, node: int, reason: str) -> None:
+        """End the epoch of a session: what is in flight is lost."""
+        session = self._sessions.get(node)
+        if session is not None:
+            self._give_up(node, session, reason)
+
+    def gave_up(self, node: int, epoch: int) -> None:
+        """Note that the other agent is in a later epoch."""
+        session = self._sessions[node]
+        self._give_up(node, session, session.why_broken or "the other side could not connect again in time", epoch)
+
+    def _cannot_reach(self, node: int, session: Session, reason: str) -> None:
+        """Fail all that waits for that node; later requests try again, and so do kept frames."""
+        if session.link is not None or node in self.lost:
+            return  # it connected meanwhile, or was declared lost, and nothing waits any more
+        self.unreachable[node] = reason
+        self._fail(node, self._end_epoch(node, session, reason), reason)
+        if self._kept[node]:
+            self._loop.call_later(_RETRY_S, self._repair, node, session)
+
+    async def _open(self, node: int, address: str, port: int, timeout: float) -> None:
+        """Make a connection. If it breaks while it is made, try again: the node is alive."""
+        for left in reversed(range(_TRIES)):
+            opening = self._loop.create_connection(lambda: Link(self, node), address, port, ssl=self._client)
+            try:
+                await asyncio.wait_for(opening, timeout)
+                return
+            except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLError):
+                if not left:
+                    raise
+
+    # ---- kept frames
 
     def told(self, node: int, frame: KeptFrame) -> None:
         """Handle a notice, or a request that is not answered, unless it was handled before. Raises ValueError if kept
         frames before it are missing."""
-        if frame.number:
-            if node not in self._unacknowledged:
-                self._unacknowledged.add(node)
-                self._loop.call_later(_ACKNOWLEDGE_S, self._acknowledge, node)
-            if not self._kept[node].is_new(frame.number):
-                return
+        if frame.number and not self._kept[node].is_new(frame.number):
+            return
         if isinstance(frame, Noticed):
             self.noticed(node, frame.notice)
         else:
@@ -323,9 +318,3 @@ class Links:
     def acknowledged(self, node: int, number: int) -> None:
         """Note that a node has handled all kept frames up to that number."""
         self._kept[node].acknowledged(number)
-
-    def _acknowledge(self, node: int) -> None:
-        self._unacknowledged.discard(node)
-        link = self._links.get(node)
-        if link is not None:  # otherwise they are sent again
-            link.send(Handled(self._kept[node].handled), b"")

@@ -24,7 +24,6 @@ __all__ = [
     "FlowTaken",
     "IsReadable",
     "Left",
-    "LinkBroken",
     "MakeFor",
     "MemberEvent",
     "Members",
@@ -109,12 +108,6 @@ class Notice(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Outside(Notice, tag="outside", frozen=True):
     """The receiving node does not belong to the run any more."""
-
-    reason: str
-
-
-class LinkBroken(Notice, tag="link_broken", frozen=True):
-    """Another connection between the two nodes broke; the last data on it may be lost."""
 
     reason: str
 
