@@ -79,3 +79,18 @@ def test_lost_messages_between_nodes_that_lost_each_other_are_reported(
     (tmp_path / "whole").touch()
     out, err = run.communicate(timeout=120)
     assert out == "once told\n", out + err
+
+
+def test_nodes_that_could_not_reach_each_other_learn_what_ended_meanwhile(
+    site: Site, ssh_hosts: SshHosts, tmp_path: Path
+) -> None:
+    run = ssh_hosts.start(site, "--no-label", PROGRAMS / "apart.py", tmp_path)
+    assert run.stdout is not None
+    assert [run.stdout.readline() for _ in range(3)] == ["before\n", "held\n", "begun\n"]
+    with ssh_hosts.lan.parted("node1", "node2"):
+        (tmp_path / "apart").touch()
+        time.sleep(9)
+    (tmp_path / "whole").touch()
+    out, err = run.communicate(timeout=100)
+    assert out == "the group has ended\nthe lock is free: True\nafter\nthe output has ended\n", out + err
+    assert run.returncode == 0, err

@@ -93,7 +93,7 @@ class Cluster:
         self._head = Head(services, self._control.send)
         for number in NOTICES:  # Slurm sends them to the agents, not to the front end
             services.loop.add_signal_handler(number, self._head.notice, number)
-        services.streams.reach_out(self._output, self.peers.links.call)
+        services.streams.reach_out(self._output, self.peers.links)
         services.table.serve(self._handlers())
         self._tell_processes()
         self.peers.links.verdict = _VERDICT

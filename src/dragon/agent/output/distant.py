@@ -5,40 +5,53 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dragon.agent.wire.responses import Answer
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
-from dragon.runtime.protocol.agents import Act
+from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.agents import Act, Released
 from dragon.runtime.protocol.objects import Operation
 from dragon.runtime.remote import from_parts, node_of, to_parts
 
+if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
+    from dragon.agent.wire.links import Links
+
 __all__ = ["DistantChannel"]
 
-# (node, request, payload) -> the answer: Links.call.
-Call = Callable[[int, Act, Any], "asyncio.Future[Answer]"]
+log = runtime_log("output")
+
+_RETRY_S = 1.0  # seconds until a node is asked again that could not be reached
 
 
 class DistantChannel:
     """One end of a pipe whose channel is on another node. Objects that are put arrive in order."""
 
-    def __init__(self, call: Call, name: Name) -> None:
-        self._call = call
+    def __init__(self, links: Links, name: Name) -> None:
+        self._links = links
         self._name = name
+        self._node = node_of(name)
+        self._out_of_reach = False
         self._ask("_attach")
 
     def put(self, obj: Any) -> asyncio.Future[Answer]:
         """Put an object, which waits for memory on the channel's node; the future fails if the reader or its node is
-        lost. Raises MemoryError if this node has none."""
+        lost, or cannot be reached. Raises MemoryError if this node has none."""
         kind, data = to_parts(obj)
-        return self._ask("put_with_memory", kind, timeout=None, payload=data)
+        future = self._ask("put_with_memory", kind, timeout=None, payload=data)
+        future.add_done_callback(self._note_loss)
+        return future
 
     def get(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
         """Call `received` with the next object, or `ended` if there will be none."""
 
         def done(future: asyncio.Future[Answer]) -> None:
+            if self._note_loss(future):
+                asyncio.get_running_loop().call_later(_RETRY_S, self.get, received, ended)
+                return
             if future.cancelled() or future.exception() is not None:
                 ended()
                 return
@@ -57,12 +70,22 @@ class DistantChannel:
         self._ask("_size").add_done_callback(done)
 
     def close(self) -> None:
-        """Release this end."""
-        self._ask("_release")
+        """Release this end, whether or not the node can be reached now."""
+        self._links.notify(self._node, Released(os.getpid(), self._name))
+
+    def _note_loss(self, future: asyncio.Future[Answer]) -> bool:
+        """Return whether the channel's node cannot be reached, but is not lost, and say what that means."""
+        error = None if future.cancelled() else future.exception()
+        known, self._out_of_reach = self._out_of_reach, isinstance(error, NodeLostError)
+        if self._node in self._links.lost:
+            return False
+        if self._out_of_reach and not known:
+            log.warning("some input or output of a process may be lost: %s", error)
+        return self._out_of_reach
 
     def _ask(self, method: str, *given: Any, timeout: float | None = 0, payload: Any = b"") -> asyncio.Future[Answer]:
         operation = Operation(self._name, "Channel", method, given, timeout)
-        future = self._call(node_of(self._name), Act(os.getpid(), operation), payload)
+        future = self._links.call(self._node, Act(os.getpid(), operation), payload)
         future.add_done_callback(_looked_at)
         return future
 

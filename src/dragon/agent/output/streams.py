@@ -9,10 +9,10 @@ import asyncio
 import os
 import queue
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragon import _core
-from dragon.agent.output.distant import Call, DistantChannel
+from dragon.agent.output.distant import DistantChannel
 from dragon.agent.output.sinks import Lines, Sink, Tails, ToDescriptor, ToFrontEnd
 from dragon.agent.output.to_front_end import Output
 from dragon.agent.output.to_reader import ToChannel, ToDistantChannel
@@ -20,6 +20,9 @@ from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.remote import node_of
+
+if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
+    from dragon.agent.wire.links import Links
 
 __all__ = ["Streams"]
 
@@ -43,11 +46,11 @@ class Streams:
         self.errors = Tails()  # stderr of members of groups
         self.outputs = Tails()  # both streams of all processes
         self._output: Output | None = None
-        self._call: Call | None = None
+        self._links: Links | None = None
 
-    def reach_out(self, output: Output, call: Call) -> None:
+    def reach_out(self, output: Output, links: Links) -> None:
         """Set the connections to the front end and to channels of other nodes, in a run of several nodes."""
-        self._output, self._call = output, call
+        self._output, self._links = output, links
 
     def add(
         self,
@@ -68,14 +71,14 @@ class Streams:
             return
         if number == 0:
             if channel is not None and elsewhere:
-                assert self._call is not None
-                _Writer(self.loop, descriptors[0], DistantChannel(self._call, channel))
+                assert self._links is not None
+                _Writer(self.loop, descriptors[0], DistantChannel(self._links, channel))
             elif channel is not None:
                 _Writer(self.loop, descriptors[0], _OwnChannel(self.loop, channel))
             return
         if channel is not None and elsewhere:
-            assert self._call is not None
-            sink: Sink = ToDistantChannel(DistantChannel(self._call, channel))
+            assert self._links is not None
+            sink: Sink = ToDistantChannel(DistantChannel(self._links, channel))
         elif channel is not None:
             sink = ToChannel(channel)
         else:
