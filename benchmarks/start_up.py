@@ -54,13 +54,13 @@ def _agents(token_text: str, indices: list[int], done: Any, leave: Any, sent: An
     """Run some of the agents, in a process of their own."""
     _core.create_arena(variables.arena_limit())
     counted: dict[Any, int] = {}
-    write = Link._write
+    write = Link.write
 
-    def count(link: Link, frame: Any, payload: Any) -> None:
-        counted[link._owner] = counted.get(link._owner, 0) + len(msgspec.msgpack.encode(frame)) + len(payload)
-        write(link, frame, payload)
+    def count(link: Link, number: int, data: bytes, payload: Any) -> None:
+        counted[link._owner] = counted.get(link._owner, 0) + len(data) + len(payload)
+        write(link, number, data, payload)
 
-    Link._write = count  # type: ignore[method-assign, assignment]
+    Link.write = count  # type: ignore[method-assign, assignment]
 
     async def run() -> None:
         token, description = Token.decode(token_text), describe_this_node()
