@@ -175,7 +175,7 @@ class Session:
     def lane_lost(self, reason: str) -> None:
         """Note that the lane of a connection failed."""
         if self._of_lanes.add():
-            log.warning("the fabric fails again and again (%s): payloads to node %d use the link", reason, self._node)
+            log.warning("large payloads to node %d use the link, as their way fails (%s)", self._node, reason)
 
     def avoids_fabric(self) -> bool:
         """Return whether a new connection does without the fabric, as that has failed several times of late."""
