@@ -44,7 +44,8 @@ class Breaking:
 
 def run(site: Site, source: str) -> str:
     done = site.dragon("--nodes", "2", site.write(f"{HEAD}\n{source}"), timeout=120)
-    others = [line for line in done.stderr.splitlines() if "large payloads to node" not in line]
+    # A way for large payloads that breaks often, or while it is made, is given up: they go over the link.
+    others = [line for line in done.stderr.splitlines() if not line.endswith("over the link")]
     assert not others, done.stderr
     return done.stdout
 

@@ -175,7 +175,7 @@ class Session:
     def lane_lost(self, reason: str) -> None:
         """Note that the lane of a connection failed."""
         if self._of_lanes.add():
-            log.warning("large payloads to node %d use the link, as their way fails (%s)", self._node, reason)
+            log.warning("the way for payloads to node %d fails (%s); they go there over the link", self._node, reason)
 
     def avoids_fabric(self) -> bool:
         """Return whether a new connection does without the fabric, as that has failed several times of late."""
