@@ -199,9 +199,7 @@ class RemoteObjects:
 
     def close_at_end(self, descriptors: Sequence[int], puid: int) -> None:
         """Close descriptors when a process of another node has ended, or is lost."""
-        mine = [os.dup(fd) for fd in descriptors]
-
-        node = node_of_puid(puid)
+        mine, node = [os.dup(fd) for fd in descriptors], node_of_puid(puid)
 
         def ask() -> None:
             self._peers.ask(node, AwaitEnd(puid)).add_done_callback(ended)

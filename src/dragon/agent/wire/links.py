@@ -96,8 +96,8 @@ class Links:
         return future
 
     def notify(self, node: int, notice: Notice) -> None:
-        """Send another agent a notice. It may only be lost if the node cannot be reached for a while, and of those that
-        still matter then none is lost unless the node is."""
+        """Send another agent a notice. Notices of the kinds in `_KEPT` are lost only with the node, others also if it
+        cannot be reached for a while."""
         session = self._session(node)
         if session is not None:
             keep = isinstance(notice, _KEPT)
@@ -278,8 +278,8 @@ class Links:
         if session is not None:
             self._give_up(node, session, reason)
 
-    def gave_up(self, node: int, epoch: int) -> None:
-        """Note that the other agent is in a later epoch."""
+    def follow_epoch(self, node: int, epoch: int) -> None:
+        """Go into the later epoch of the other agent, which could not connect in time."""
         session = self._sessions[node]
         self._give_up(node, session, session.why_broken or "the other side could not connect again in time", epoch)
 

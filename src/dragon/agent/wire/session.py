@@ -69,8 +69,8 @@ class SessionOwner(Protocol):
     def connect_to(self, node: int) -> None:
         """Make a connection, which is then used."""
 
-    def gave_up(self, node: int, epoch: int) -> None:
-        """Note that the other agent is in a later epoch."""
+    def follow_epoch(self, node: int, epoch: int) -> None:
+        """Go into the later epoch of the other agent."""
 
     def give_up(self, node: int, reason: str) -> None:
         """End the epoch of a session: what is in flight is lost."""
@@ -163,7 +163,7 @@ class Session:
         self.epoch = epoch
         self.was_connected = bool(self.links)
         self._sent.clear()
-        self._last = self._handled = self._acknowledged = 0
+        self._last = self._handled = self._acknowledged = self._unacknowledged_bytes = 0
         for cancel in self._serving.values():
             if cancel is not None:
                 cancel()
@@ -242,7 +242,7 @@ class Session:
         if isinstance(frame, State):
             link.epoch = frame.epoch
             if frame.epoch > self.epoch:
-                self._owner.gave_up(self._node, frame.epoch)
+                self._owner.follow_epoch(self._node, frame.epoch)
                 self.abort(besides=link)
         if link.epoch != self.epoch:
             return None
