@@ -1,17 +1,14 @@
-"""The Python blocks, links and commands of the guides and of the pages at the root, such as the README."""
+"""The Python blocks and links of the guides and of the pages at the root, such as the README."""
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from conftest import Site
 from peers.mpi import for_own_mpi4py
-from peers.slurm import Slurm
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,39 +47,3 @@ def test_the_targets_of_links_exist() -> None:
     for page in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page}: {target}"
-
-
-def sessions(page: str) -> list[tuple[str, str]]:
-    """Return the commands of a page with their shown output, from `console` blocks."""
-    text = (ROOT / "docs" / page).read_text()
-    found = []
-    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
-        found += re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
-    return found
-
-
-@pytest.mark.parametrize("page", ["first_steps.md", "install.md"])
-def test_the_commands_of_a_page_print_the_shown_output(site: Site, page: str) -> None:
-    """Run the commands in the order of the page, in a folder with its programs; `…` matches anything."""
-    follow(site, page, {})
-
-
-def test_the_commands_of_the_slurm_tutorial_print_the_shown_output(site: Site, slurm: Slurm) -> None:
-    follow(site, "tutorials/slurm.md", slurm.environment)
-
-
-def follow(site: Site, page: str, environment: dict[str, str]) -> None:
-    """Write the programs and scripts of a page, and run its commands."""
-    text = (ROOT / "docs" / page).read_text()
-    named = r"^`(\w+\.\w+)`:\n\n```(?:python|sh)\n(.*?)```"
-    of_a_cell = r'^Path\("(\w+\.\w+)"\)\.write_text\("""\n(.*?)"""\)$'
-    for pattern in (named, of_a_cell):
-        for name, program in re.findall(pattern, text, re.DOTALL | re.MULTILINE):
-            site.write(program, name)
-    path = f"{Path(sys.executable).parent}:{environment.get('PATH', os.environ['PATH'])}"
-    assert sessions(page)
-    for command, shown in sessions(page):
-        done = site.run("sh", "-c", command, env={**environment, "PATH": path})
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-        expected = ".*".join(map(re.escape, shown.split("…")))
-        assert re.fullmatch(expected, done.stdout, re.DOTALL), f"{command}\n{done.stdout}"
