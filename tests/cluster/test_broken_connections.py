@@ -10,7 +10,8 @@ PROGRAMS = Path(__file__).parent.parent / "data" / "programs"
 HEAD = f"""
 import sys, threading, time
 sys.path.insert(0, {str(PROGRAMS)!r})
-from broken_links import break_connections, on, report_agent
+from broken_links import on, report_agent
+from peers.connections import break_connections
 
 from dragon.native import Process, Queue
 from dragon.native.process import ProcessTemplate

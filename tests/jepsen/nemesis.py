@@ -14,15 +14,18 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 import psutil
 import pytest
 
 from dragon.infrastructure.variables import ARENA_SIZE
 from jepsen.clients import wanted
+from peers.connections import break_connections
 from peers.lan import RUNTIME, Lan
 from peers.ssh import SshHosts, start_hosts
 
@@ -101,7 +104,7 @@ class Nemesis:
         away = [self._pause_a_host, self._stop_an_agent, self._cut_a_host]
         return [
             *(away if time.monotonic() > self._calm_until else []),
-            *[self._part_two, self._part_one_way, self._slow_a_host_down, self._delay_a_host],
+            *[self._part_two, self._part_one_way, self._slow_a_host_down, self._delay_a_host, self._break_connections],
             *[self._fill_memory, self._use_up_memory, self._fill_disk, self._set_a_clock],
         ]
 
@@ -164,6 +167,10 @@ class Nemesis:
         self._hold(
             self.lan.delayed(host, late), f"delayed {host} by {late:.2f} s", self._chance.uniform(1, 4), busy=True
         )
+
+    def _break_connections(self) -> None:
+        """Break the connections between hosts again and again; neither is lost."""
+        self._hold(self._broken(), "broke connections", self._chance.uniform(1, 4), busy=True)
 
     def _fill_memory(self) -> None:
         """Fill the memory of dictionaries."""
@@ -310,6 +317,24 @@ class Nemesis:
         finally:
             for pid in pids:
                 _signal(pid, signal.SIGCONT)
+
+    @contextmanager
+    def _broken(self) -> Iterator[None]:
+        """Break all connections between the hosts at random times, for the duration of the block."""
+        over, chance = Event(), random.Random(self._chance.random())
+        agents = [pid for host in self._living() for pid in self._agents_of(host)]
+
+        def work() -> None:
+            while not over.wait(chance.choice([0.02, 0.1, 0.4])):
+                break_connections(agents)
+
+        with ThreadPoolExecutor(1) as breaking:
+            working = breaking.submit(work)
+            try:
+                yield
+            finally:
+                over.set()
+            working.result()
 
     @contextmanager
     def _used_up(self, wish: Path) -> Iterator[None]:

@@ -3,16 +3,16 @@
 broken_links.py NODES REPLICAS
 """
 
-import ctypes
-import errno
-import os
 import random
-import socket
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
-import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from peers.connections import break_connections
 
 from dragon.data.ddict import DDict
 from dragon.infrastructure.policy import Policy
@@ -21,49 +21,11 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.runtime.run import this_run
 
-GET_DESCRIPTOR = 438  # pidfd_getfd, which os does not have
 ROUNDS = 8
-LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def report_agent(queue: Queue) -> None:
     queue.put(this_run().agent.pid)
-
-
-def break_connections(agents: list[int]) -> int:
-    """Break the connections between the agents, and return their number."""
-    ends = {}
-    for agent in agents:
-        for found in psutil.Process(agent).net_connections("tcp"):
-            if found.raddr:
-                ends[found.laddr, found.raddr] = agent, found.fd
-    broken = 0
-    for (near, far), (agent, fd) in ends.items():
-        if (far, near) in ends and near < far:
-            broken += break_connection(agent, fd, far)
-    return broken
-
-
-def break_connection(pid: int, fd: int, peer: tuple[str, int]) -> bool:
-    """Break a process's connection, and return True, or return False if it was already closed."""
-    process = os.pidfd_open(pid)
-    descriptor = LIBC.syscall(GET_DESCRIPTOR, process, fd, 0)
-    os.close(process)
-    if descriptor < 0:
-        if ctypes.get_errno() == errno.EBADF:
-            return False
-        raise OSError(ctypes.get_errno(), "the agent's descriptors cannot be had")
-    try:
-        # By its number in this process it may be something else, which has taken its place.
-        with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as connection:
-            if connection.getpeername() != tuple(peer):
-                return False
-            # Connected to nothing: what is in its buffers is lost.
-            return bool(LIBC.connect(connection.fileno(), bytes(16), 16) == 0)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def work(ddict: DDict, queue: Queue, name: int) -> None:
