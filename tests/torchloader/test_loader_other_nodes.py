@@ -280,10 +280,12 @@ class Placed(Rows):
                 return current().hostname, os.getpid(), int(line.split()[4])
 
 
-def looked_at(batches):
+def looked_at(batches, besides=()):
+    # Workers that were killed may have made batches ahead.
     workers = {}
     while len(workers) < 4:  # as some are ready before others
-        workers |= {process: (node, file) for batch in batches for node, process, file in batch}
+        found = [sample for batch in batches for sample in batch]
+        workers |= {process: (node, file) for node, process, file in found if process not in besides}
     return workers
 
 
@@ -343,9 +345,10 @@ if __name__ == "__main__":
     if {when == "before workers start"}:
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
+        again = looked_at(batches, besides=workers)
     else:
         batches.dataset.values = VALUES + 1
-    again = looked_at(batches)
+        again = looked_at(batches)
     print({{node for node, _ in again.values()}} == {{NODES[1]}})
     print(len(set(again.values())), (NODES[1], file) in again.values())
 """,
