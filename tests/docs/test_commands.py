@@ -216,7 +216,7 @@ def test_the_commands_about_a_program_that_hangs_print_the_shown_output(site: Si
         found = alike(done.stdout).splitlines()
         missing = [line for line in alike(shown).splitlines() if line not in [*found, "…"]]
         assert missing == [], f"{command}\n{done.stdout}"
-    process.wait(timeout=60)
+    process.communicate(timeout=60)
 
 
 def name_of_run(site: Site, owner: int) -> str:
