@@ -60,7 +60,7 @@ def _set_clock(lan: Lan, host: str, seconds: int) -> list[str]:
 
 @dataclass
 class Nemesis:
-    """Inject faults into the hosts of a run whose clients write their process ids to `folder`.
+    """Inject faults into the hosts of a run whose clients write their process ids to `folder`; `front_end` is its own.
 
     `done` has what was done and when, by the clock of the history; `lost` the hosts without which the others may have
     continued; `missing` the faults that this kernel cannot have.
@@ -69,6 +69,7 @@ class Nemesis:
     lan: Lan
     folder: Path
     seed: str
+    front_end: int
     done: list[tuple[int, str]] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)
@@ -169,7 +170,7 @@ class Nemesis:
         )
 
     def _break_connections(self) -> None:
-        """Break the connections between hosts again and again; neither is lost."""
+        """Break the connections between hosts, and those to the front end, again and again; no host is lost."""
         self._hold(self._broken(), "broke connections", self._chance.uniform(1, 4), busy=True)
 
     def _fill_memory(self) -> None:
@@ -320,13 +321,13 @@ class Nemesis:
 
     @contextmanager
     def _broken(self) -> Iterator[None]:
-        """Break all connections between the hosts at random times, for the duration of the block."""
+        """Break all connections of the run between hosts at random times, for the duration of the block."""
         over, chance = Event(), random.Random(self._chance.random())
-        agents = [pid for host in self._living() for pid in self._agents_of(host)]
+        ends = [self.front_end, *(pid for host in self._living() for pid in self._agents_of(host))]
 
         def work() -> None:
             while not over.wait(chance.choice([0.02, 0.1, 0.4])):
-                break_connections(agents)
+                break_connections(ends)
 
         with ThreadPoolExecutor(1) as breaking:
             working = breaking.submit(work)

@@ -52,8 +52,8 @@ class Round:
 def round_of(hosts: SshHosts, site: Site, folder: Path, seed: str, seconds: float, reads: str) -> Round:
     """Run clients with faults for `seconds`, and check their history. `folder` receives it."""
     folder.mkdir(parents=True)
-    nemesis = Nemesis(hosts.lan, folder, seed)
     run = hosts.start(site, "--no-label", CLIENTS, folder, seed, reads)
+    nemesis = Nemesis(hosts.lan, folder, seed, run.pid)
     assert run.stdout is not None
     faults = []
     if run.stdout.readline() == "begun\n":

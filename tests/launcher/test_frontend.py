@@ -132,7 +132,7 @@ def test_the_reason_of_a_failed_launch_is_reported_although_an_agent_hangs(site:
             async def join_and_stop(token, joined):
                 node = describe_this_node()
                 node.host_name = "stops"
-                control = await joining._connect(token, 30)
+                _, control = await joining._connect(token, 30)
                 await joining._greet(control, token, Member(node=node, addresses=["127.0.0.1"], port=1))
                 joined.set()
                 time.sleep(100)

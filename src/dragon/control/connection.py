@@ -1,4 +1,9 @@
-"""One end of the connection between the front end and an agent."""
+"""One end of the connection between the front end and an agent.
+
+While a run lasts, a connection that breaks is replaced by another one, over which each side sends again what the other
+has not received. A connection that is closed, or is silent for too long, is not replaced: the other side has ended, or
+is out of reach.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,18 @@ from typing import cast
 
 import msgspec
 
-from dragon.runtime.protocol.front_end import Message, decode_message
+from dragon.runtime.protocol.front_end import Message, Received, decode_message
 from dragon.runtime.protocol.request import frame
 
 __all__ = ["LARGEST_FRAME", "Control", "watch_silence"]
 
 LARGEST_FRAME = 64 * 2**20  # bytes
 _SILENCE_TIMEOUT_S = 4
+_REPLACE_TIMEOUT_S = 1.0  # seconds within which a broken connection must be replaced
+_ACKNOWLEDGE_MESSAGES = 64  # after which the other side learns that they were received
+_ACKNOWLEDGE_BYTES = 2**18
+# What a connection that was reset fails with; one that is silent for too long fails with ETIMEDOUT.
+_BROKEN = ConnectionResetError, ConnectionAbortedError, BrokenPipeError
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -26,19 +36,36 @@ class Control(asyncio.Protocol):
 
     `on_message` is called with each message; messages that arrive before it is set are kept for it. `on_lost` is called
     with the reason when the connection ends without close() on this side, even if it is set afterwards.
+
+    Attributes:
+        peer: what the other side is called in messages.
+        largest: the most bytes of a frame that is accepted.
+        transport: the connection, or None while it is broken.
+        lasts: whether a connection that breaks may be replaced.
+        on_broken: the function that is called to replace it, on the side that does this.
+        received: how many messages have arrived; the connections are counted together.
     """
 
     def __init__(self, peer: str, largest: int = LARGEST_FRAME) -> None:
         self.peer = peer
         self.largest = largest
         self.transport: asyncio.Transport | None = None
-        self._received = bytearray()
+        self.lasts = False
+        self.on_broken: Callable[[], None] | None = None
+        self.received = 0
+        self._unread = bytearray()
+        self._acknowledged = 0  # of what was received, by this side
+        self._unacknowledged_bytes = 0
+        self._sent: deque[bytes] = deque()  # what the other side has not acknowledged
+        self._dropped = 0  # messages that it has acknowledged
+        self._replacing: asyncio.TimerHandle | None = None
         self._waiting: deque[Message] = deque()
         self._arrived: asyncio.Event = asyncio.Event()
         self._on_message: Callable[[Message], None] | None = None
         self._on_lost: Callable[[str], None] | None = None
         self._lost = ""
         self._closed = False
+        self._loop = asyncio.get_running_loop()
 
     @property
     def on_message(self) -> Callable[[Message], None] | None:
@@ -62,20 +89,50 @@ class Control(asyncio.Protocol):
         if self._lost and handler is not None:
             handler(self._lost)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection was closed or lost, and not only broken."""
+        return self._closed or bool(self._lost)
+
     def send(self, message: Message) -> None:
         """Send a message. On a lost or closed connection it is dropped. Raises ValueError if it is too large."""
-        if self.transport is None or self._lost or self._closed:
+        if self.is_over:
             return
         body = _encode(message)
         if len(body) > LARGEST_FRAME:
             kind = type(message).__name__
             raise ValueError(f"a message {kind} of {len(body)} bytes is over the limit of {LARGEST_FRAME}")
-        self.transport.write(frame(body))
+        self._sent.append(body)
+        self._write(body)
+
+    def replace(self, other: Control, count: int) -> None:
+        """Go on over the connection of `other`. Raises ConnectionError if that has broken too.
+
+        Args:
+            other: what was used to make the connection, which is not used any more.
+            count: how many messages of this side the peer has received.
+        """
+        if other.transport is None or other.is_over:
+            raise ConnectionError(other._lost or f"the connection to {self.peer} was closed")
+        broken, self.transport, other.transport = self.transport, other.transport, None
+        if self._replacing is not None:
+            self._replacing.cancel()
+            self._replacing = None
+        if broken is not None:  # this side has not noticed it
+            broken.set_protocol(asyncio.Protocol())
+            broken.abort()
+        self.transport.set_protocol(self)
+        self._drop(count)
+        for body in self._sent:
+            self._write(body)
+        self._unread = other._unread
+        while other._waiting and not self.is_over:
+            self._handle(other._waiting.popleft(), 0)
 
     async def receive(self) -> Message:
         """Return the next message, if `on_message` is not set. Raises ConnectionError when the connection is lost."""
         while not self._waiting:
-            if self._lost or self._closed:
+            if self.is_over:
                 raise ConnectionError(self._lost or f"the connection to {self.peer} was closed")
             self._arrived.clear()
             await self._arrived.wait()
@@ -105,40 +162,76 @@ class Control(asyncio.Protocol):
         watch_silence(transport.get_extra_info("socket"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Report why the connection ended."""
-        self._lose(f"the connection to {self.peer} " + (f"failed: {error}" if error else "was closed by it"))
+        """Have the connection replaced if it is broken, or report why it ended."""
+        self.transport = None
+        reason = f"the connection to {self.peer} " + (f"failed: {error}" if error else "was closed by it")
+        if not self.lasts or self.is_over or not isinstance(error, _BROKEN):
+            self._lose(reason)
+            return
+        self._replacing = self._loop.call_later(_REPLACE_TIMEOUT_S, self._lose, reason)
+        if self.on_broken is not None:
+            self.on_broken()
 
     def data_received(self, data: bytes) -> None:
         """Decode complete frames and deliver their messages. Aborts the connection at a malformed or too large
         frame."""
-        self._received += data
-        while len(self._received) >= 4 and not self._lost and not self._closed:
-            size = int.from_bytes(self._received[:4], "little")
+        self._unread += data
+        while len(self._unread) >= 4 and not self.is_over:
+            size = int.from_bytes(self._unread[:4], "little")
             if size > self.largest:
                 self.abort(f"{self.peer} sent a frame of {size} bytes; the limit is {self.largest}")
                 return
-            if len(self._received) < 4 + size:
+            if len(self._unread) < 4 + size:
                 return
-            body = bytes(self._received[4 : 4 + size])
-            del self._received[: 4 + size]
+            body = bytes(self._unread[4 : 4 + size])
+            del self._unread[: 4 + size]
             try:
                 message = decode_message(body)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 self.abort(f"{self.peer} sent a malformed frame: {error}")
                 return
-            self._deliver(message)
+            self._handle(message, size)
 
-    def _deliver(self, message: Message) -> None:
+    def _handle(self, message: Message, size: int) -> None:
+        if isinstance(message, Received):
+            self._drop(message.count)
+            return
+        self.received += 1
+        self._acknowledge(size)
         if self._on_message is not None:
             self._on_message(message)
         else:
             self._waiting.append(message)
             self._arrived.set()
 
+    def _acknowledge(self, size: int) -> None:
+        """Tell the other side what was received, if that is much."""
+        self._unacknowledged_bytes += size
+        many = self.received - self._acknowledged >= _ACKNOWLEDGE_MESSAGES
+        if self.lasts and (many or self._unacknowledged_bytes >= _ACKNOWLEDGE_BYTES):
+            self._acknowledged, self._unacknowledged_bytes = self.received, 0
+            self._write(_encode(Received(self.received)))
+
+    def _write(self, body: bytes) -> None:
+        """Write a message, unless the connection is broken."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(frame(body))
+
+    def _drop(self, count: int) -> None:
+        """Keep the first `count` messages that were sent no longer."""
+        if not self._dropped <= count <= self._dropped + len(self._sent):
+            sent = self._dropped + len(self._sent)
+            self.abort(f"{self.peer} has received {count} messages, of {sent} that were sent")
+            return
+        while self._dropped < count:
+            self._sent.popleft()
+            self._dropped += 1
+
     def _lose(self, reason: str) -> None:
-        if self._lost or self._closed:
+        if self.is_over:
             return
         self._lost = reason
+        self._sent.clear()
         self._arrived.set()
         if self._on_lost is not None:
             self._on_lost(reason)

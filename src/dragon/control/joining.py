@@ -1,4 +1,4 @@
-"""How an agent joins its run."""
+"""How an agent joins its run, and replaces a connection to the front end that breaks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Member, Membership, Token
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.runtime.credentials import fingerprint, pinned_context
-from dragon.runtime.protocol.front_end import Challenge, End, Join, Refused, Welcome
+from dragon.runtime.protocol.front_end import Challenge, End, Join, Refused, Resume, Resumed, Welcome
 
 __all__ = ["NONCE_SIZE", "JoinError", "join", "proof"]
 
 NONCE_SIZE = 32
 _PER_ADDRESS = 3.0  # seconds
 _BETWEEN_ROUNDS = 0.2  # seconds
+_BETWEEN_REPLACEMENTS_S = 0.1
 
 
 class JoinError(DragonError):
@@ -43,10 +44,11 @@ async def join(
     joined = False
     try:
         async with asyncio.timeout(timeout):
-            control = await _connect(token, timeout)
+            address, control = await _connect(token, timeout)
             await _greet(control, token, Member(node=node, addresses=addresses, port=port))
             membership = await _membership(control)
         joined = True
+        _keep(control, token, address, membership.index)
         return membership, control
     except TimeoutError:
         step = f"{control.peer} did not report the run complete" if control else "no connection to the front end"
@@ -58,7 +60,8 @@ async def join(
             control.abort("could not join")
 
 
-async def _connect(token: Token, timeout: float) -> Control:
+async def _connect(token: Token, timeout: float) -> tuple[str, Control]:
+    """Return the front end's address, and a connection to it."""
     # An address that a firewall drops must not use up the time of the others.
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout - min(1.0, timeout / 4)
@@ -69,7 +72,7 @@ async def _connect(token: Token, timeout: float) -> Control:
         for address in token.addresses:
             try:
                 async with asyncio.timeout(_PER_ADDRESS):
-                    return await _call(address, token.fingerprint, context)
+                    return address, await _call(address, token.fingerprint, context)
             except TimeoutError:
                 failures[address] = f"no answer in {_PER_ADDRESS:g} s"
             except (OSError, JoinError) as error:
@@ -98,11 +101,17 @@ async def _call(address: str, expected: str, context: ssl.SSLContext) -> Control
 async def _greet(control: Control, token: Token, member: Member) -> None:
     from dragon import __version__
 
+    nonce, proved = await _prove(control, token)
+    control.send(Join(nonce, proved, __version__, token.index, member))
+
+
+async def _prove(control: Control, token: Token) -> tuple[bytes, bytes]:
+    """Return a nonce, and the answer to the front end's challenge with it."""
     challenge = await control.receive()
     if not isinstance(challenge, Challenge) or len(challenge.nonce) != NONCE_SIZE:
         raise JoinError(f"{control.peer} does not use this version's protocol (it sent {challenge!r})")
     nonce = os.urandom(NONCE_SIZE)
-    control.send(Join(nonce, proof(token.secret, challenge.nonce, nonce), __version__, token.index, member))
+    return nonce, proof(token.secret, challenge.nonce, nonce)
 
 
 async def _membership(control: Control) -> Membership:
@@ -115,3 +124,41 @@ async def _membership(control: Control) -> Membership:
             raise JoinError(f"{control.peer} ended the run before it began")
         case message:
             raise JoinError(f"{control.peer} sent {message!r} instead of the membership")
+
+
+def _keep(control: Control, token: Token, address: str, index: int) -> None:
+    """Have the connection of a node replaced whenever it breaks."""
+    replacing: set[asyncio.Task[None]] = set()  # the loop itself does not keep tasks
+
+    def replace() -> None:
+        task = asyncio.ensure_future(_replace(control, token, address, index))
+        replacing.add(task)
+        task.add_done_callback(replacing.discard)
+
+    control.lasts, control.on_broken = True, replace
+
+
+async def _replace(control: Control, token: Token, address: str, index: int) -> None:
+    """Make connections until one replaces the broken one, or that is lost, as it is after a while."""
+    context = pinned_context()
+    while not control.is_over:
+        other: Control | None = None
+        try:
+            async with asyncio.timeout(_PER_ADDRESS):
+                other = await _call(address, token.fingerprint, context)
+                nonce, proved = await _prove(other, token)
+                other.send(Resume(nonce, proved, index, control.received))
+                answer = await other.receive()
+            if not isinstance(answer, Resumed):
+                why = answer.reason if isinstance(answer, Refused) else f"it sent {answer!r}"
+                control.abort(f"{control.peer} does not replace the broken connection: {why}")
+            elif not control.is_over:
+                control.replace(other, answer.count)
+                return
+        except (ConnectionRefusedError, JoinError) as error:
+            control.abort(f"the connection to {control.peer} broke, and it is not there any more: {error}")
+        except OSError:
+            await asyncio.sleep(_BETWEEN_REPLACEMENTS_S)
+        finally:
+            if other is not None and other.transport is not None:
+                other.abort("it was not used")

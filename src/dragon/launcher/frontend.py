@@ -209,7 +209,6 @@ class FrontEnd:
         for index, control in enumerate(self.meeting.controls):
             assert control is not None
             self.alive[index] = control
-        self.meeting.close()  # no other node is expected
         count = len(self.alive)
         settings = {
             "idle": max(0, self.options.idle - (len(self.launcher.nodes) - count)),
@@ -381,7 +380,6 @@ class FrontEnd:
         self._ending = True
         if self._views is not None:
             self._views.close()
-        self.meeting.close()
         joined = [control for control in self.meeting.controls if control is not None]
         for control in joined:
             control.send(End())
@@ -399,6 +397,7 @@ class FrontEnd:
                     _SHUTDOWN_TIMEOUT_S,
                 )
                 break
+        self.meeting.close()
         for control in joined:
             control.close()
         await self.launcher.stop(_SHUTDOWN_TIMEOUT_S if self.meeting.announced and not self._hurried else 0.0)

@@ -1,5 +1,7 @@
 """The rendezvous of a run's agents: authenticates them, tracks which are missing, and sends each its membership.
 
+Afterwards it takes the connections by which agents replace broken ones.
+
 A caller that cannot prove the run's secret is refused without information, and does not disturb the others: one that
 sends nothing, or no TLS, is dropped after five seconds; frames are limited and validated; a recorded greeting answers
 an old challenge. Each kind of refusal is logged once.
@@ -24,7 +26,7 @@ from dragon.launcher.identity import Identity
 from dragon.runtime.callers import Callers
 from dragon.runtime.credentials import Authority, greeting_context, node_name
 from dragon.runtime.log import Once, runtime_log
-from dragon.runtime.protocol.front_end import Challenge, End, Join, Refused, Welcome
+from dragon.runtime.protocol.front_end import Challenge, End, Join, Refused, Resume, Resumed, Welcome
 
 __all__ = ["Rendezvous"]
 
@@ -145,6 +147,7 @@ class Rendezvous:
                 settings=settings,
             )
             control.send(Welcome(own))
+            control.lasts = True
 
     def close(self) -> None:
         """Stop accepting connections; may be called again."""
@@ -187,11 +190,17 @@ class Rendezvous:
         try:
             async with asyncio.timeout(_GREETING_TIMEOUT):
                 await self._loop.connect_accepted_socket(lambda: control, connection, ssl=self._context)
-                self._admit(control, await self._hear(control))
+                greeting = await self._hear(control)
+                if isinstance(greeting, Resume):
+                    self._resume(control, greeting)
+                else:
+                    self._admit(control, greeting)
         except TimeoutError:
             self._refuse(control, connection, _Refused(f"sent no valid greeting for {_GREETING_TIMEOUT:g} s"))
         except ConnectionError:
-            self._refuse(control, connection, _Refused("broke off, or sent a frame that is malformed or too large"))
+            # After the start it is a new connection of a node, in place of a broken one, that has broken too.
+            refusal = _Refused("broke off, or sent a frame that is malformed or too large")
+            self._refuse(control, connection, refusal, quietly=self.announced)
         except OSError:
             self._refuse(control, connection, _Refused("did not speak TLS"))
         except _Refused as refusal:
@@ -201,17 +210,31 @@ class Rendezvous:
             connection.close()
             raise
 
-    async def _hear(self, control: Control) -> Join:
+    async def _hear(self, control: Control) -> Join | Resume:
         challenge = os.urandom(NONCE_SIZE)
         control.send(Challenge(challenge))
         greeting = await control.receive()
-        if not isinstance(greeting, Join) or len(greeting.nonce) != NONCE_SIZE:
+        if not isinstance(greeting, Join | Resume) or len(greeting.nonce) != NONCE_SIZE:
             raise _Refused("sent something other than a greeting")
         if not hmac.compare_digest(greeting.proof, proof(self._identity.secret, challenge, greeting.nonce)):
             raise _Refused("did not know the secret of this run")
         return greeting
 
+    def _resume(self, other: Control, greeting: Resume) -> None:
+        """Replace the broken connection of a node."""
+        control = self.controls[greeting.index] if 0 <= greeting.index < len(self.controls) else None
+        if control is None or not control.lasts or control.is_over:
+            # This is also so when the node has ended, and its last connection was reset in place of being closed.
+            other.send(Refused(f"node {greeting.index} does not belong to the run any more"))
+            other.close()
+            return
+        other.send(Resumed(control.received))
+        control.replace(other, greeting.count)
+        log.info("the connection to %s broke, and was replaced", control.peer)
+
     def _admit(self, control: Control, greeting: Join) -> None:
+        if self.announced:
+            raise _Refused("joined too late", "the run has begun without this node")
         if greeting.version != dragon.__version__:
             told = f"it runs dragon {greeting.version}, and the front end {dragon.__version__}"
             raise _Refused("has another version", told)
@@ -266,7 +289,7 @@ class Rendezvous:
             raise _Refused("joined twice, or is not a node of the run", f"{short!r} is not an expected node")
         return unnamed[0]
 
-    def _refuse(self, control: Control, connection: socket.socket, refusal: _Refused) -> None:
+    def _refuse(self, control: Control, connection: socket.socket, refusal: _Refused, quietly: bool = False) -> None:
         if control.transport is None:
             connection.close()
         elif refusal.told:
@@ -276,5 +299,5 @@ class Rendezvous:
             control.abort(refusal.kind)
         if refusal.told:
             log.warning("%s was refused: %s", control.peer, refusal.told)
-        else:
+        elif not quietly:
             self._log_once(f"a caller from {{}} was refused: it {refusal.kind}", control.peer)

@@ -12,14 +12,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from peers.connections import break_connections
-
 from dragon.data.ddict import DDict
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import System
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.runtime.run import this_run
+from peers.connections import break_connections
 
 ROUNDS = 8
 

@@ -34,7 +34,10 @@ __all__ = [
     "NodeLost",
     "Proposal",
     "Question",
+    "Received",
     "Refused",
+    "Resume",
+    "Resumed",
     "Shown",
     "SignalHead",
     "StartHead",
@@ -83,6 +86,36 @@ class Welcome(Message, tag="membership", frozen=True):
     """All nodes have joined."""
 
     membership: Membership
+
+
+# ---- both ways
+
+
+class Received(Message, tag="received", frozen=True):
+    """The sender has received `count` messages over this connection and those before it; this message is not counted.
+
+    The other side keeps those that come after them, in case the connection breaks.
+    """
+
+    count: int
+
+
+# ---- after a connection has broken
+
+
+class Resume(Message, tag="resume", frozen=True):
+    """The reply to Challenge of an agent whose connection broke. `count` is as in Received."""
+
+    nonce: bytes
+    proof: bytes
+    index: int
+    count: int
+
+
+class Resumed(Message, tag="resumed", frozen=True):
+    """The connection replaces the broken one. `count` is as in Received."""
+
+    count: int
 
 
 # ---- to an agent
@@ -243,7 +276,10 @@ def _decoder() -> msgspec.msgpack.Decoder[Message]:
         | NodeLost
         | Proposal
         | Question
+        | Received
         | Refused
+        | Resume
+        | Resumed
         | Shown
         | SignalHead
         | StartHead

@@ -1,0 +1,163 @@
+"""A control connection that breaks is replaced, and nothing that either side sent is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from meeting import Meeting, asynchronously
+
+from dragon.control.connection import Control
+from dragon.control.joining import NONCE_SIZE, JoinError, proof
+from dragon.runtime.protocol.front_end import Challenge, Input, Message, Refused, Resume, Wrote
+from peers.connections import break_connections
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["agent", "front end"]), st.sampled_from([0, 1, 5_000, 300_000])),
+        st.tuples(st.sampled_from(["agent", "front end"]), st.just(0)),
+        st.tuples(st.sampled_from(["break", "pause"]), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+class Ends:
+    """The two ends of the control connection of a run of one node, and what each has received."""
+
+    async def open(self) -> Ends:
+        self.meeting = Meeting("a")
+        joining = asyncio.ensure_future(self.meeting.join("a"))
+        await self.meeting.gather(20)
+        self.meeting.announce({})
+        _, self.agent = await joining
+        front_end = self.meeting.controls[0]
+        assert front_end is not None
+        self.front_end = front_end
+        self.at_agent: list[Message] = []
+        self.at_front_end: list[Message] = []
+        self.lost: list[str] = []
+        self.agent.on_message = self.at_agent.append
+        self.front_end.on_message = self.at_front_end.append
+        self.agent.on_lost = self.front_end.on_lost = self.lost.append
+        return self
+
+    def break_connection(self) -> None:
+        """Break the connection, in both directions."""
+        break_connections([os.getpid()])
+
+    async def close(self) -> None:
+        self.agent.close()
+        await self.meeting.end()
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS)
+def test_whatever_is_sent_arrives_once_and_in_order_while_the_connection_breaks(steps: list[tuple[str, int]]) -> None:
+    async def run() -> None:
+        ends = await Ends().open()
+        of_agent: list[Message] = []
+        of_front_end: list[Message] = []
+        for number, (what, size) in enumerate(steps):
+            match what:
+                case "agent":
+                    of_agent.append(Wrote(number, bytes(size)))
+                    ends.agent.send(of_agent[-1])
+                case "front end":
+                    of_front_end.append(Input(bytes([number]) + bytes(size)))
+                    ends.front_end.send(of_front_end[-1])
+                case "break":
+                    ends.break_connection()
+                case _:
+                    await asyncio.sleep(0.002)
+        while len(ends.at_agent) < len(of_front_end) or len(ends.at_front_end) < len(of_agent):
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.005)  # whatever was sent twice has arrived
+        assert (ends.at_front_end, ends.at_agent, ends.lost) == (of_agent, of_front_end, [])
+        await ends.close()
+
+    asynchronously(run())
+
+
+def test_what_was_acknowledged_is_not_kept() -> None:
+    async def run() -> None:
+        ends = await Ends().open()
+        for number in range(1000):
+            ends.agent.send(Wrote(1, b"x" * 1000))
+            ends.front_end.send(Input(b"%d" % number))
+        while len(ends.at_agent) < 1000 or len(ends.at_front_end) < 1000:
+            await asyncio.sleep(0.001)
+        while kept(ends.agent) > 64 or kept(ends.front_end) > 64:
+            await asyncio.sleep(0.001)
+        await ends.close()
+
+    asynchronously(run())
+
+
+def kept(control: Control) -> int:
+    """Return the number of messages that a side would send again."""
+    return len(control._sent)
+
+
+def test_a_connection_that_nobody_takes_up_again_is_lost() -> None:
+    async def run() -> None:
+        ends = await Ends().open()
+        ends.meeting.close()  # as if the front end had ended
+        ends.break_connection()
+        while len(ends.lost) < 2:
+            await asyncio.sleep(0.01)
+        assert any("it is not there any more" in reason for reason in ends.lost)
+        assert any("Connection reset by peer" in reason for reason in ends.lost)
+        await ends.close()
+
+    asynchronously(run())
+
+
+async def resume(ends: Ends, secret: bytes, index: int = 0) -> Control:
+    """Ask to replace the connection of a node, whether it is broken or not."""
+    caller = await ends.meeting.call()
+    challenge = await caller.receive()
+    assert isinstance(challenge, Challenge)
+    nonce = os.urandom(NONCE_SIZE)
+    caller.send(Resume(nonce, proof(secret, challenge.nonce, nonce), index, 0))
+    return caller
+
+
+def test_a_node_that_was_declared_lost_is_refused() -> None:
+    async def run() -> None:
+        ends = await Ends().open()
+        ends.front_end.abort("it is to be lost")
+        for index in (0, 7):
+            caller = await resume(ends, ends.meeting.token.secret, index)
+            assert await caller.receive() == Refused(f"node {index} does not belong to the run any more")
+        await ends.close()
+
+    asynchronously(run())
+
+
+def test_a_caller_without_the_secret_replaces_nothing() -> None:
+    async def run() -> None:
+        ends = await Ends().open()
+        caller = await resume(ends, b"another secret")
+        with pytest.raises(ConnectionError):
+            await caller.receive()
+        ends.front_end.send(Input(b"still the same connection"))
+        while not ends.at_agent:
+            await asyncio.sleep(0.001)
+        assert ends.lost == []
+        await ends.close()
+
+    asynchronously(run())
+
+
+def test_a_node_that_joins_a_run_that_has_begun_is_refused() -> None:
+    async def run() -> None:
+        ends = await Ends().open()
+        with pytest.raises(JoinError, match="the run has begun without this node"):
+            await ends.meeting.join("b")
+        await ends.close()
+
+    asynchronously(run())
