@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 __all__ = [
+    "in_the_network_of_the_machine",
     "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_configure",
@@ -50,6 +51,13 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = Path(config.option.basetemp).with_name(config.workerinput["workerid"])
     folder.mkdir(mode=0o700)
     os.environ["XDG_RUNTIME_DIR"] = str(folder)
+
+
+def in_the_network_of_the_machine() -> list[str]:
+    """Return the words before a command that needs a route out, such as to a package index."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return []
+    return ["nsenter", f"--net=/proc/{os.getppid()}/ns/net"]  # that of the process that started the workers
 
 
 def take_own_network() -> None:

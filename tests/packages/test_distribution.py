@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import dragon
+from at_once import in_the_network_of_the_machine
 
 pytest.importorskip("build")
 pytestmark = pytest.mark.xdist_group("distribution")  # it is made once
@@ -28,7 +29,8 @@ def left_out(folder: str, names: list[str]) -> list[str]:
 
 
 def run(*command: str | Path, folder: Path | None = None) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=folder, check=False)
+    words = [*in_the_network_of_the_machine(), *map(str, command)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
     text = done.stdout + done.stderr
     if done.returncode and re.search("No matching distribution|Could not find a version|ConnectionError", text):
         pytest.skip("no package index can be reached")
