@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site
-from peers.mpi import for_own_mpi4py
+from peers.mpi import Mpi, for_own_mpi4py
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +41,12 @@ def test_each_python_block_runs(site: Site, block: str) -> None:
     assert done.returncode == 0, done.stderr
     if shown := re.search(r"print\(.*\)  # (1229)$", block, re.MULTILINE):
         assert done.stdout == f"{shown[1]}\n"
+
+
+def test_the_mpi_program_of_the_comparison_runs_with_two_ranks(site: Site, mpich: Mpi) -> None:
+    (block,) = [block for name, block in blocks() if "comparison" in name and "from mpi4py" in block]
+    done = site.run(mpich.folder / "mpiexec", "-n", "2", mpich.python, site.write(block))
+    assert (done.returncode, done.stdout) == (0, "1229\n"), done.stderr
 
 
 def test_the_targets_of_links_exist() -> None:
