@@ -175,3 +175,12 @@ def test_pages_are_not_wider_than_a_narrow_screen(shown: Any) -> None:
     for page in ("", "gallery/", "errors/", "reference/processes/"):
         shown.goto(first + page)
         assert shown.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), page
+
+
+def test_all_tabs_are_visible_on_a_screen_of_1280_pixels(shown: Any) -> None:
+    shown.set_viewport_size({"width": 1280, "height": 800})
+    tabs = shown.locator(".md-tabs__item")
+    last = tabs.nth(tabs.count() - 1)
+    assert last.inner_text() == "Changelog"
+    box = last.bounding_box()
+    assert box["x"] + box["width"] <= 1280
