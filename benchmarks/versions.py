@@ -53,5 +53,5 @@ print(f"{'':32}" + "".join(f"{version(python):>16}" for python in args.pythons))
 for name, by_python in found.items():
     first, *_ = medians = [statistics.median(by_python[python]) for python in args.pythons]
     lower = facts[name]["better"] == "lower"
-    cells = "".join(f"{value:10.1f}{(value / first if lower else first / value):6.2f}" for value in medians)
+    cells = "".join(f"{value:10.2f}{(value / first if lower else first / value):6.2f}" for value in medians)
     print(f"{name:32}{cells}  {facts[name]['unit']}, and the time relative to the first")
