@@ -19,6 +19,7 @@ NEEDED = ["pytest>=8,<9.2", "pytest-timeout>=2.3", "pytest-xdist>=3", "hypothesi
 NEEDED += ["numpy>=1.24"]
 PARTS = ["infrastructure", "core", "runtime", "native", "mpbridge", "aio", "seeds"]
 STANDARD = "stdlib"
+NOT_PREPARED = 3  # the exit code if nothing was run
 
 
 def prepare(interpreter: str, folder: Path) -> Path:
@@ -60,7 +61,11 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where its virtual environment is kept (default: a temporary one)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        python = prepare(options.interpreter, options.folder or Path(temporary, "venv"))
+        try:
+            python = prepare(options.interpreter, options.folder or Path(temporary, "venv"))
+        except subprocess.CalledProcessError as error:
+            print(f"the environment of {options.interpreter} cannot be made: {error}", file=sys.stderr)
+            return NOT_PREPARED
         print(subprocess.run([python, "-VV"], capture_output=True, text=True, check=True).stdout.strip(), flush=True)
         passed = [run(python, part, options.n) for part in options.parts or [*PARTS, STANDARD]]
     return 0 if all(passed) else 1
