@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,17 +48,16 @@ NOT_RUN = {
     r"python -m http.server|dragon top|dragon dashboard": "it goes on until it is interrupted; tests/telemetry has it",
     r"dragon --transport ucx": "it needs UCX; tests/real/test_ucx.py has it",
     r"torchloader run|python -m torchloader.training.train|torchrun": "it trains for minutes; tests/torchloader has it",
+    r"salloc -N 2|python3 (-i )?dl_scheduler|>>> run|torchloader report": "the same; its test_seed_workload.py has it",
 }
-# The directory of the page with the seed's example, which tests/examples has.
-EXAMPLE = "examples/torchloader/README.md"
 
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the name and text of each page."""
     for page in sorted((ROOT / "docs").rglob("*.md")):
         yield str(page.relative_to(ROOT / "docs")), page.read_text()
-    for page in sorted(ROOT.glob("*.md")):
-        yield page.name, page.read_text()
+    for page in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]:
+        yield str(page.relative_to(ROOT)), page.read_text()
 
 
 def commands(text: str) -> Iterator[tuple[str, str | None]]:
@@ -188,7 +188,7 @@ def test_the_commands_for_dictionaries_print_the_shown_output(site: Site) -> Non
         weights.destroy()
         """
     )
-    process = site.start(sys.executable, "-m", "dragon", "--nodes", "2", program, stdin=-1)
+    process = site.start(sys.executable, "-m", "dragon", "--nodes", "2", program, stdin=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     run = name_of_run(site, process.pid)

@@ -60,7 +60,9 @@ def _set_clock(lan: Lan, host: str, seconds: int) -> list[str]:
 
 @dataclass
 class Nemesis:
-    """Inject faults into the hosts of a run whose clients write their process ids to `folder`; `front_end` is its own.
+    """Inject faults into the hosts of a run whose clients write their process ids to `folder`.
+
+    `front_end` is the process id of the run's front end.
 
     `done` has what was done and when, by the clock of the history; `lost` the hosts without which the others may have
     continued; `missing` the faults that this kernel cannot have.

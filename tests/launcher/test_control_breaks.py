@@ -109,7 +109,7 @@ def test_a_connection_that_nobody_takes_up_again_is_lost() -> None:
         ends.break_connection()
         while len(ends.lost) < 2:
             await asyncio.sleep(0.01)
-        assert any("it is not there any more" in reason for reason in ends.lost)
+        assert any("broke and cannot be replaced" in reason for reason in ends.lost)
         assert any("Connection reset by peer" in reason for reason in ends.lost)
         await ends.close()
 

@@ -139,7 +139,7 @@ def _keep(control: Control, token: Token, address: str, index: int) -> None:
 
 
 async def _replace(control: Control, token: Token, address: str, index: int) -> None:
-    """Make connections until one replaces the broken one, or that is lost, as it is after a while."""
+    """Connect again until a connection replaces the broken one, or the time for that is over."""
     context = pinned_context()
     while not control.is_over:
         other: Control | None = None
@@ -156,7 +156,7 @@ async def _replace(control: Control, token: Token, address: str, index: int) -> 
                 control.replace(other, answer.count)
                 return
         except (ConnectionRefusedError, JoinError) as error:
-            control.abort(f"the connection to {control.peer} broke, and it is not there any more: {error}")
+            control.abort(f"the connection to {control.peer} broke and cannot be replaced: {error}")
         except OSError:
             await asyncio.sleep(_BETWEEN_REPLACEMENTS_S)
         finally:

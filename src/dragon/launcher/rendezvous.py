@@ -38,12 +38,14 @@ _LARGEST_GREETING = 256 * 1024
 
 
 class _Refused(Exception):
-    """A caller is refused. `kind` is logged once; `told` is sent to a caller that proved the secret."""
+    """A caller is refused. `kind` is logged once; `told` is sent to a caller that proved the secret. Nothing is logged
+    if it is `expected`."""
 
-    def __init__(self, kind: str, told: str = "") -> None:
+    def __init__(self, kind: str, told: str = "", expected: bool = False) -> None:
         super().__init__(told or kind)
         self.kind = kind
         self.told = told
+        self.expected = expected
 
 
 class Rendezvous:
@@ -199,8 +201,8 @@ class Rendezvous:
             self._refuse(control, connection, _Refused(f"sent no valid greeting for {_GREETING_TIMEOUT:g} s"))
         except ConnectionError:
             # After the start it is a new connection of a node, in place of a broken one, that has broken too.
-            refusal = _Refused("broke off, or sent a frame that is malformed or too large")
-            self._refuse(control, connection, refusal, quietly=self.announced)
+            kind = "broke off, or sent a frame that is malformed or too large"
+            self._refuse(control, connection, _Refused(kind, expected=self.announced))
         except OSError:
             self._refuse(control, connection, _Refused("did not speak TLS"))
         except _Refused as refusal:
@@ -224,10 +226,9 @@ class Rendezvous:
         """Replace the broken connection of a node."""
         control = self.controls[greeting.index] if 0 <= greeting.index < len(self.controls) else None
         if control is None or not control.lasts or control.is_over:
-            # This is also so when the node has ended, and its last connection was reset in place of being closed.
-            other.send(Refused(f"node {greeting.index} does not belong to the run any more"))
-            other.close()
-            return
+            told = f"node {greeting.index} does not belong to the run any more"
+            # So it is when a node has ended, and its last connection was reset in place of being closed.
+            raise _Refused("resumes a connection that is over", told, expected=True)
         other.send(Resumed(control.received))
         control.replace(other, greeting.count)
         log.info("the connection to %s broke, and was replaced", control.peer)
@@ -289,7 +290,7 @@ class Rendezvous:
             raise _Refused("joined twice, or is not a node of the run", f"{short!r} is not an expected node")
         return unnamed[0]
 
-    def _refuse(self, control: Control, connection: socket.socket, refusal: _Refused, quietly: bool = False) -> None:
+    def _refuse(self, control: Control, connection: socket.socket, refusal: _Refused) -> None:
         if control.transport is None:
             connection.close()
         elif refusal.told:
@@ -297,7 +298,9 @@ class Rendezvous:
             control.close()
         else:
             control.abort(refusal.kind)
+        if refusal.expected:
+            return
         if refusal.told:
             log.warning("%s was refused: %s", control.peer, refusal.told)
-        elif not quietly:
+        else:
             self._log_once(f"a caller from {{}} was refused: it {refusal.kind}", control.peer)
