@@ -76,6 +76,15 @@ def test_policies_are_equal_on_a_trace_whose_jobs_need_few_cores() -> None:
     assert ours.mean_completion == pytest.approx(fields.mean_completion, rel=0.001)
 
 
+def test_cores_of_any_node_shorten_jobs_of_philly() -> None:
+    jobs = read_trace(TRACES / "philly-2017-11-15.csv", "philly")
+    nodes = {f"node{number}": Node(32, tuple(range(8))) for number in range(8)}
+    schedulers = Scheduler(policy("proportional"), anywhere=True), Scheduler(policy("gpu-proportional"))
+    ours, fields = (simulate(jobs, nodes, each) for each in schedulers)
+    assert len(jobs) == 110
+    assert ours.mean_completion < 0.85 * fields.mean_completion
+
+
 def test_traces_of_sia_have_the_format_of_pollux(tmp_path: Path) -> None:
     (tmp_path / "workload-1.csv").write_text(POLLUX)
     assert read_trace(tmp_path / "workload-1.csv", "sia") == read_trace(tmp_path / "workload-1.csv", "pollux")

@@ -136,7 +136,15 @@ def philly(path: Path) -> Iterator[_Entry]:
     Keys: jobid, submitted_time ("2017-10-07 01:11:39"), and attempts, each with start_time, end_time and detail, a list
     of machines with their gpus. A job has the devices of its last attempt, and the total time of all attempts. Attempts
     without a beginning or an end, which the trace describes as errors of logging or as still running, are left out.
+
+    Or read the table that AdaptDL's authors made of it (`simulator/traces/philly.csv`), if the file's name ends with
+    .csv. Columns: timestamp ("2017-10-09 07:01:55"), duration (seconds) and num_gpus; jobs are numbered by row.
     """
+    if path.suffix == ".csv":
+        columns: _Columns = {"timestamp": _time, "duration": _seconds, "num_gpus": _count}
+        for number, row in enumerate(_rows(path, columns), 1):
+            yield _Entry(f"philly-{number}", row["timestamp"], row["num_gpus"], row["duration"])
+        return
     try:
         jobs = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
