@@ -17,6 +17,7 @@ GUIDE = SOURCE.parent / "docs" / "packages.md"
 FLOORS = {
     "dragon": {
         "_core": 0,
+        "control_groups": 0,
         "commands": 1,
         "completion": 1,
         "cores": 1,

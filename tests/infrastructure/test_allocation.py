@@ -52,7 +52,7 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in VARIABLES.union(*gpus.GPU_VARIABLES.values()):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(256)))
-    monkeypatch.setattr(node_desc, "_cgroup_folders", lambda: [tmp_path])
+    monkeypatch.setattr(node_desc, "folders", lambda controller: [tmp_path])
     monkeypatch.setattr(node_desc, "cpu_quota", lambda: math.inf)
     for vendor in ("_nvidia", "_amd", "_intel"):
         monkeypatch.setattr(gpus, vendor, lambda: [])

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,69 @@ def test_the_memory_error_of_a_full_arena_names_its_size_and_setting(site: Site)
     assert "67108864" in error
     assert "DRAGON_ARENA_SIZE" in error
     assert last == "still in use"
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """Yield the folder of a new control group with a limit of 600 MiB of memory."""
+    root = Path("/sys/fs/cgroup")
+    folder, limit = root / "memory", "memory.limit_in_bytes"
+    if not folder.is_dir():
+        folder, limit = root, "memory.max"
+    group = folder / f"dragon_test_{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        (group / limit).write_text(str(600 << 20))
+    except OSError as error:
+        group.rmdir()
+        pytest.skip(f"memory of a new control group cannot be limited here: {error}")
+    yield group
+    group.rmdir()
+
+
+def in_group(group: Path, *command: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command in a control group."""
+    enter = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group), *command]
+    return subprocess.run(enter, check=False, input=input, capture_output=True, text=True, timeout=120)
+
+
+GROW = """
+def grow():
+    held = [bytearray(64 << 20) for _ in range(20)]
+"""
+
+
+def test_a_process_that_the_kernel_kills_for_lack_of_memory_is_reported(small_group: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import multiprocessing
+
+import dragon
+{GROW}
+if __name__ == "__main__":
+    multiprocessing.set_start_method("dragon")
+    process = multiprocessing.Process(target=grow, name="large")
+    process.start()
+    process.join()
+    print(process.exitcode)
+"""
+    )
+    done = in_group(small_group, sys.executable, str(program))
+    assert done.stdout == "-9\n", done.stderr
+    assert "process large" in done.stderr
+    assert "lack of memory: its control group has a limit of 600 MiB" in done.stderr
+
+
+def test_a_program_that_the_kernel_kills_for_lack_of_memory_is_reported(small_group: Path) -> None:
+    command = shutil.which("dragon", path=os.path.dirname(sys.executable))
+    assert command is not None
+    done = in_group(small_group, command, "-", input=f"{GROW}\ngrow()\n")
+    assert done.returncode == 128 + 9
+    assert "ended by SIGKILL, and the kernel kills processes for lack of memory" in done.stderr
 
 
 @pytest.mark.parametrize("size", [4000, 60_000, 500_000])

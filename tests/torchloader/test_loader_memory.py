@@ -178,3 +178,27 @@ def test_a_worker_reuses_memory_for_its_batches(method: str) -> None:
     pages_of_a_batch = 4 * 8 * MIB // resource.getpagesize()
     # Each of the last 24 batches would need so many pages; how many batches are there at a time varies a little.
     assert faults[-1] - faults[7] < 12 * pages_of_a_batch
+
+
+def test_the_error_of_batches_that_exceed_the_memory_names_the_settings_to_lower(site: Site) -> None:
+    program = """
+        import numpy as np
+
+        from torchloader import ElasticDataLoader
+
+
+        class Data:
+            def __len__(self):
+                return 64
+
+            def __getitem__(self, index):
+                return np.zeros(4 << 20, np.uint8)
+
+
+        if __name__ == "__main__":
+            with ElasticDataLoader(Data(), 4, num_workers=2, prefetch_factor=8) as loader:
+                list(loader)
+    """
+    done = site.python(program, env={"DRAGON_ARENA_SIZE": "96M"})
+    assert done.returncode == 1
+    assert "lower prefetch_factor, num_workers or batch_size" in done.stderr

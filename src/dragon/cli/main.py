@@ -14,6 +14,7 @@ from typing import Any
 import dragon
 from dragon.cli import machine, telemetry
 from dragon.commands import end_with, worded
+from dragon.control_groups import MemoryKills
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.executables import code_of_shells, why_not_executed
@@ -144,11 +145,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         command = _command(arguments.program, rest)
     machine.tell(machine.answers(arguments))
+    memory_kills = MemoryKills()
     code = _run(command, arguments)
     if code < 0 and -code not in _ASKED_FOR:
         # As a shell does for its own commands.
+        reason = memory_kills.explain() if code == -signal.SIGKILL else ""
         print(
-            f"dragon: {arguments.module or arguments.program} was ended by {name_of(-code)}",
+            f"dragon: {arguments.module or arguments.program} was ended by {name_of(-code)}"
+            + (f", and {reason}" if reason else ""),
             file=sys.stderr,
         )
     return 128 - code if code < 0 else code

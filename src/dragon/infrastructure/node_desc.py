@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from dragon.cores import cpu_quota, managed_cores
+from dragon.control_groups import cpu_quota, folders
+from dragon.cores import managed_cores
 from dragon.infrastructure.gpus import GPU_VARIABLES, Gpus, find_gpus
 from dragon.infrastructure.interfaces import own_addresses
 from dragon.infrastructure.variables import memory_limit
@@ -150,15 +151,9 @@ def find_cpus() -> list[int]:
     return cpus[: max(1, math.ceil(min(len(cpus), cpu_quota(), managed_cores())))]
 
 
-def _cgroup_folders() -> list[Path]:
-    group = Path("/proc/self/cgroup").read_text().partition("0::")[2].partition("\n")[0]
-    folder = Path("/sys/fs/cgroup" + group)
-    return [folder, *folder.parents[: max(0, len(folder.parents) - 3)]]
-
-
 def _cgroup_set() -> set[int]:
     """Return the CPUs of the innermost control group that names some; empty if none does."""
-    for folder in _cgroup_folders():
+    for folder in folders("cpuset"):
         try:
             text = (folder / "cpuset.cpus.effective").read_text()
         except OSError:

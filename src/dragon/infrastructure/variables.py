@@ -23,6 +23,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from dragon import control_groups
+
 __all__ = [
     "ARENA_SIZE",
     "ARGUMENT_DATA",
@@ -85,17 +87,9 @@ def parse_size(text: str) -> int:
 
 
 def memory_limit() -> int:
-    """Return the bytes of memory that this process may use: the machine's, or its control group's if that is less."""
+    """Return the bytes of memory that this process may use: the machine's, or its control groups' if that is less."""
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    group = Path("/proc/self/cgroup").read_text().partition("0::")[2].strip()
-    for folder in [Path("/sys/fs/cgroup" + group), *Path("/sys/fs/cgroup" + group).parents]:
-        try:
-            text = (folder / "memory.max").read_text().strip()
-        except OSError:
-            continue
-        if text != "max":
-            limit = min(limit, int(text))
-    return limit
+    return int(min(limit, control_groups.memory_limit()))
 
 
 def arena_limit() -> int:

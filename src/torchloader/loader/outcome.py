@@ -15,6 +15,8 @@ from torchloader.loader.streams import Progress
 
 __all__ = ["Outcome", "Packed", "pack", "pack_error", "pack_unsent", "unpack"]
 
+_FULL = "; it is full of batches that were made ahead: lower prefetch_factor, num_workers or batch_size"
+
 
 class Outcome(NamedTuple):
     """A batch, or the error that was raised; neither if a stream has ended. For a stream also its progress."""
@@ -53,7 +55,8 @@ def pack(batch: Any) -> Packed:
 
 def pack_unsent(error: Exception) -> Packed:
     """Pack the error of a batch that cannot be sent."""
-    return pack_error(RuntimeError(f"what a loading worker made cannot be sent: {_line(error)}"))
+    remedy = _FULL if isinstance(error, MemoryError) else ""
+    return pack_error(RuntimeError(f"what a loading worker made cannot be sent: {_line(error)}{remedy}"))
 
 
 def pack_error(error: Exception) -> Packed:

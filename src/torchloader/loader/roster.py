@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from dragon.control_groups import MemoryKills
 from dragon.infrastructure.errors import NodeLostError
 from dragon.native.event import Event
 from dragon.native.queue import Queue
@@ -47,6 +49,7 @@ class Roster(ABC):
         self._born = 0
         self._live: set[int] = set()  # iterations
         self._failed_starts = 0
+        self._memory_kills = MemoryKills()
         self._trouble: BaseException | None = None
         self._to_warn = ""  # of what another thread may have met, in the one that takes batches
         self._starts = Starts(self._snapshots, policy, self._lock)
@@ -179,6 +182,10 @@ class Roster(ABC):
                 return
             self.tally.died += 1
             how = how_ended(worker.process.returncode or 0)
+            is_killed = worker.process.returncode == -signal.SIGKILL and worker.node is None
+            if is_killed and (reason := self._memory_kills.explain()):
+                how += f", and {reason}: lower num_workers, prefetch_factor or batch_size"
+                self._to_warn = f"a loading worker ended with {how}"
             task = None if key is None else self.assignments.task(key)
             if task is not None:
                 self._trouble = LoadingError(

@@ -15,14 +15,19 @@ from dragon import _core
 from dragon.agent.processes.events import Exited, Failed, Started
 from dragon.agent.processes.parents import parent_of
 from dragon.agent.wire.responses import then
+from dragon.control_groups import MemoryKills
 from dragon.infrastructure.system_errors import what_to_raise
+from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.processes import AwaitEnd, EndStartedBy, FindProcess, KillProcess, Known, ListProcesses
 from dragon.runtime.protocol.request import Handler
 
 __all__ = ["Registry"]
 
+log = runtime_log("agent")
+
 _MOST_ENDED = 16_384  # ended processes that are kept, some 0.7 KB each
 _KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL
+_KILLED = "process %s (puid %d, pid %d) was killed, and %s. Run fewer processes on the node, or request more memory"
 
 
 @dataclass
@@ -45,6 +50,7 @@ class Registry:
         self._ended = 0
         self._awaited: dict[int, list[asyncio.Future[int]]] = {}
         self._asked: dict[int, _Asked] = {}
+        self._memory_kills = MemoryKills()
         self._sent: dict[int, int] = {}  # to live processes: a bit for each signal, from signal 1 on
 
     def asked(self, puid: int, parent: int = 0, group: int = 0) -> None:
@@ -78,6 +84,8 @@ class Registry:
             known.terminated = _is_ended_by(told.code, told.signals | self._sent.pop(told.puid, 0))
             self._living.pop(told.puid, None)
             self._ended += 1
+            if told.code == -signals.SIGKILL and not known.terminated and (reason := self._memory_kills.explain()):
+                log.warning(_KILLED, known.name, known.puid, known.pid, reason)
         for future in self._awaited.pop(told.puid, ()):
             if not future.done():
                 future.set_result(told.code)
