@@ -79,6 +79,34 @@ class StatefulDataset(Noisy):
         self.given = state["given"]
 
 
+class Buffered(Noisy):
+    """The same samples, with a dataset whose state leaves out what it has read ahead, as shuffle() of Hugging Face's
+    datasets does."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        numbers, buffer = list(Numbers.__iter__(self)), list[int]()
+        while self.read < len(numbers) or buffer:
+            while self.read < len(numbers) and len(buffer) < 5:
+                buffer.append(numbers[self.read])
+                self.read += 1
+            yield buffer.pop(0), random.random(), float(np.random.rand())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.read = state["read"]
+
+
+class Unloadable(StatefulDataset):
+    """The same samples, with a state that cannot be loaded."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise IndexError("list index out of range")
+
+
 class Remembering(StatefulIterator):
     """A dataset that records what is read from it."""
 

@@ -256,3 +256,31 @@ def test_ignite_creates_an_elastic_loader_with_its_batches(options: dict[str, An
         assert type(again) is ElasticDataLoader
         assert sorted(samples(again)) == list(range(24))
         assert next(iter(again)).dtype == torch.int16
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streams_of_hugging_face_are_those_of_pytorch(workers: int) -> None:
+    """Also with shuffle(), whose state leaves out its buffer."""
+    datasets = pytest.importorskip("datasets")
+    numbers = datasets.Dataset.from_dict({"number": list(range(103))}).to_iterable_dataset(num_shards=5)
+    shuffled = numbers.shuffle(seed=3, buffer_size=20).with_format("torch")
+    options = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+    expected, made = (
+        [batch["number"].tolist() for batch in kind(shuffled, 8, **options)]
+        for kind in (data.DataLoader, ElasticDataLoader)
+    )
+    assert made == expected
+
+
+@pytest.mark.filterwarnings("ignore:.* does not continue from its state_dict:RuntimeWarning")
+def test_a_shuffled_stream_of_hugging_face_is_resumed_without_loss() -> None:
+    datasets = pytest.importorskip("datasets")
+    numbers = datasets.Dataset.from_dict({"number": list(range(103))}).to_iterable_dataset(num_shards=5)
+    shuffled = numbers.shuffle(seed=3, buffer_size=20)
+    first, second = (ElasticDataLoader(shuffled, 8, streams=2, seed=1) for _ in range(2))
+    whole = [batch["number"].tolist() for batch in first]
+    first.set_epoch(0)
+    batches = iter(first)
+    begun = [next(batches)["number"].tolist() for _ in range(5)]
+    second.load_state_dict(first.state_dict())
+    assert begun + [batch["number"].tolist() for batch in second] == whole

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from stream_datasets import Noisy, StatefulDataset, StatefulIterator
+from stream_datasets import Buffered, Noisy, StatefulDataset, StatefulIterator, Unloadable
 
 from torchloader.loader.outcome import Outcome
 from torchloader.loader.randomness import Kept
@@ -121,6 +121,7 @@ class Play:
         busy = [worker for worker in self.queues if self.queues[worker]]
         deeds = ["join", "leave", "end", "here", "resume"] + ["work", "receive", "take"] * 5
         deed = self.dice.choice(deeds)
+        self.assignments.expected = len(staying) + self.dice.randint(0, 1)  # one is starting
         if deed == "join" and len(staying) < 6:
             self.join()
         elif deed == "leave" and staying:
@@ -158,7 +159,10 @@ def undisturbed(dataset: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("snapshot_every", [1, 3])
-@pytest.mark.parametrize("dataset", [Noisy(LENGTH), StatefulIterator(LENGTH), StatefulDataset(LENGTH)])
+@pytest.mark.parametrize(
+    "dataset", [each(LENGTH) for each in (Noisy, StatefulIterator, StatefulDataset, Buffered, Unloadable)]
+)
+@pytest.mark.filterwarnings("ignore:.* does not continue from its state_dict:RuntimeWarning")
 def test_random_actions_do_not_change_batches(dataset: Any, snapshot_every: int) -> None:
     expected = undisturbed(dataset)
     assert sorted(number for batch in expected for number, *_ in batch) == list(range(LENGTH))
@@ -175,6 +179,20 @@ def test_a_stream_continues_after_a_batch_that_another_process_has_made(dataset:
         expected = [one.make(task) for task in tasks]
         assert other.make(tasks[0]) == expected[0]
         assert other.make(tasks[2]) == expected[2]
+
+
+def test_streams_wait_for_the_workers_that_start() -> None:
+    assignments = StreamAssignments(2)
+    assignments.expected = 3
+    order = StreamOrder([], 1, 1, False, 3, 0, 1)
+    assignments.begin(1, order.beginning().progress, [order.share(stream, 3) for stream in range(3)], False)
+    for stream in range(3):
+        assignments.want((1, stream), Task(1, stream, 0, StreamBatch(stream, 0)))
+    given = []
+    for worker in range(3):
+        assignments.join(worker)
+        given += [(to, task.indices.stream) for to, _, task in assignments.hand_out()]  # type: ignore[union-attr]
+    assert given == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_streams_are_distributed_evenly() -> None:

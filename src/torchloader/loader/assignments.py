@@ -27,6 +27,7 @@ class Assignments(Generic[Task]):
 
     def __init__(self, prefetch: int) -> None:
         self.prefetch = prefetch
+        self.expected = 0  # workers that take batches, or will soon
         self._wanted: dict[Key, Task] = {}
         self._waiting: list[Key] = []  # a heap: older batches first, also those that come back
         self._held: dict[int, dict[Key, None]] = {}

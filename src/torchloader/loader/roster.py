@@ -90,6 +90,7 @@ class Roster(ABC):
         self._hand_out()
 
     def _reconcile(self, is_first: bool = False) -> None:
+        self.assignments.expected = self.size
         if self._results is None:
             if not self.size or not self._live:
                 return  # none is started before it is needed

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import warnings
 from collections.abc import Callable
+from pickle import PickleBuffer
 from typing import Any
 
 from dragon.serialization import dumps, loads
@@ -14,6 +17,8 @@ from torchloader.loader.streams import Start, StreamBatch
 from torchloader.loader.tasks import Task
 
 __all__ = ["StreamMaker"]
+
+_COMPARED_BYTES = 1 << 16  # of each array of a sample
 
 
 class StreamMaker(Maker):
@@ -60,7 +65,12 @@ class StreamMaker(Maker):
 
 class _Running:
     """One stream. The generators are seeded from seed, epoch and stream at its beginning, and before each batch also
-    with its number, so reading it again draws the same numbers."""
+    with its number, so reading it again draws the same numbers.
+
+    A state is handed on together with a digest of the batch after it. Whoever continues the stream makes that batch
+    again, and compares it. If it differs, the stream is read again from its beginning: the states of some datasets
+    leave out what they hold in buffers.
+    """
 
     def __init__(self, maker: StreamMaker, epoch: int, start: Start) -> None:
         self._given_maker, self._copies, self._share = maker, start.copies, start.share
@@ -68,6 +78,7 @@ class _Running:
         self._maker, self._progress = maker, start.progress
         self._source: Source | None = None
         self._exhausted = False  # the source is
+        self._latest: bytes | None = None  # the state after the last batch, until the next one is made
 
     def make(self, number: int) -> Outcome:
         """Return a batch, or an outcome without one if the stream has ended.
@@ -96,8 +107,37 @@ class _Running:
         return outcome
 
     def _open(self) -> Source:
+        """Return the samples that follow the batches so far."""
+        reached = self._progress
+        if reached.state is not None and (copy := self._copy()) is not None:
+            try:
+                source = self._opened(copy)
+            except Exception as error:
+                warnings.warn(
+                    f"{type(copy.dataset).__name__} does not continue from its state_dict() as before "
+                    f"({type(error).__name__}: {error}), so its streams are read again from their beginning",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                self._progress = reached._replace(saved=0, state=None, digest="", is_exact=False)
+            else:
+                if self._copies:
+                    return source
+        return self._opened(self._given_maker.another() if self._copies else self._given_maker)
+
+    def _copy(self) -> StreamMaker | None:
+        """Return a copy of the maker to continue from a state, which could not be undone in the trainer's own dataset;
+        None if that cannot be copied."""
+        try:
+            return self._given_maker.another()
+        except Exception:
+            if self._copies:
+                raise
+            return None
+
+    def _opened(self, maker: StreamMaker) -> Source:
         # Streams of one process must not share what their datasets keep in attributes.
-        maker = self._maker = self._given_maker.another() if self._copies else self._given_maker
+        self._maker = maker
         reached, self._exhausted = self._progress, False
         seed_all(self._seed)
         if self._share.streams:
@@ -110,7 +150,7 @@ class _Running:
         return source
 
     def _skip(self, source: Source, number: int) -> None:
-        """Read a batch again without returning it. Raises RuntimeError if it differs from the first time."""
+        """Read a batch without returning it. Raises RuntimeError if it was read before and differs from then."""
         reached = self._progress
         try:
             samples = self._fetch(source, number)
@@ -120,40 +160,73 @@ class _Running:
             elif number not in reached.failed:
                 raise
             return
-        if number >= reached.batches and samples is not END:
-            self._progress = reached._replace(batches=number + 1, samples=reached.samples + self._count(samples))
-        elif number < reached.batches and (samples is END or number in reached.failed):
+        if number >= reached.batches:
+            if samples is not END:
+                self._reach(source, number, samples)
+            return
+        if samples is END or number in reached.failed:
             now = "it ended" if samples is END else "it did not raise"
-            raise RuntimeError(
-                f"the dataset gives other samples when it is read again: {now} at batch {number} of stream "
-                f"{self._share.number}, unlike before. What its __iter__() gives must depend on the dataset, "
-                "get_worker_info() and the program's random numbers alone, or it needs state_dict() and "
-                "load_state_dict()"
-            )
+        elif number == reached.saved and reached.digest not in ("", self._digest(samples)):
+            now = "others came"
+        else:
+            return
+        raise RuntimeError(
+            f"the dataset gives other samples when it is read again: {now} at batch {number} of stream "
+            f"{self._share.number}, unlike before. What its __iter__() gives must depend on the dataset, "
+            "get_worker_info() and the program's random numbers alone, or it needs state_dict() and "
+            "load_state_dict()"
+        )
 
     def _make(self, source: Source, number: int) -> Outcome:
-        count, batch, raised, before = 0, None, None, self._progress
+        raised: Exception | None
         try:
             samples = self._fetch(source, number)
         except Exception as error:
-            raised, before = error, before._replace(failed=(*before.failed, number))
-        else:
-            if samples is END:
-                self._progress = before._replace(ended=True)
-                return Outcome(None, None, 0, self._progress)
-            count = self._count(samples)
+            raised, before = error, self._progress
+            self._progress = before._replace(failed=(*before.failed, number))
+            self._reach(source, number, None)
+            return Outcome(None, raised, 0, self._progress)
+        if samples is END:
+            self._progress = self._progress._replace(ended=True)
+            return Outcome(None, None, 0, self._progress)
+        raised = self._reach(source, number, samples)
+        try:
+            batch = self._maker.collate(samples)
+        except Exception as error:
+            raised = error
+        return Outcome(batch if raised is None else None, raised, self._count(samples), self._progress)
+
+    def _reach(self, source: Source, number: int, samples: Any) -> Exception | None:
+        """Note that a batch was read; `samples` are None if the dataset raised an error. Returns the error if the state
+        after it cannot be saved."""
+        count, reached = 0 if samples is None else self._count(samples), self._progress
+        if self._latest is not None:
+            digest = "" if samples is None else self._digest(samples)
+            reached = reached._replace(saved=number, state=self._latest, digest=digest)
+            self._latest = None
+        self._progress = reached._replace(
+            batches=number + 1, samples=reached.samples + count, ended=reached.ended or self._exhausted
+        )
+        if self._exhausted or not (source.is_stateful and reached.is_exact):
+            return None
+        if (number + 1) % self._maker.snapshot_every == 0:
             try:
-                batch = self._maker.collate(samples)
+                self._latest = dumps(source.state(), lasting=True)
             except Exception as error:
-                raised = error
-        reached = before._replace(batches=number + 1, samples=before.samples + count, ended=self._exhausted)
-        if not self._exhausted and source.is_stateful and reached.batches % self._maker.snapshot_every == 0:
-            try:
-                reached = reached._replace(saved=number + 1, state=dumps(source.state(), lasting=True), failed=())
-            except Exception as error:
-                raised = raised or error
-        self._progress = reached
-        return Outcome(batch if raised is None else None, raised, count, reached)
+                return error
+        return None
+
+    def _digest(self, samples: Any) -> str:
+        """Return a digest of the first and last sample; an empty one if they cannot be pickled."""
+        ends, buffers = (samples[0], samples[-1]) if self._maker.batched else samples, list[PickleBuffer]()
+        try:
+            data = dumps(ends, buffers.append, lasting=True)
+        except Exception:  # whatever pickling it raises: only the batch has to be sent
+            return ""
+        digest = hashlib.blake2b(data, digest_size=8)
+        for buffer in buffers:
+            digest.update(buffer.raw()[:_COMPARED_BYTES])
+        return digest.hexdigest()
 
     def _count(self, samples: Any) -> int:
         return len(samples) if self._maker.batched else 1

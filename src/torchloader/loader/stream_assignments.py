@@ -22,8 +22,9 @@ class StreamAssignments(Assignments[Task]):
     """Batches of streams. All batches of a stream are made by one worker, in order.
 
     Another worker continues it when no other has a batch of it in flight, from the progress that came with its last
-    batch. A new worker gets streams from workers that have at least two more; streams of a worker that has ended are
-    given to those with the fewest.
+    batch. As that takes time, and is exact only if the dataset's state is, streams wait for their workers: none gets
+    more than its part if all expected workers take batches. A new worker gets streams from workers that have at least
+    two more.
     """
 
     is_plain = False
@@ -59,7 +60,8 @@ class StreamAssignments(Assignments[Task]):
             owned = Counter(dict.fromkeys(self._held, 0))
             owned.update(owner for owner in self._owners.values() if owner in self._held)
             most = max(self._held, key=lambda each: (owned[each], -each))
-            if owned[most] - owned[worker] < 2:
+            to_be_given = sum(self._owners.get(stream) not in self._held for stream in self._going())
+            if owned[most] - owned[worker] - to_be_given < 2:
                 return
             stream = max(each for each, owner in self._owners.items() if owner == most)
             self._owners[stream] = worker
@@ -130,8 +132,19 @@ class StreamAssignments(Assignments[Task]):
         owner = self._owners.get(stream)
         if owner is None or owner not in self._held:
             owned = Counter(self._owners.values())
-            owner = self._owners[stream] = min(self._held, key=lambda each: (owned[each], each))
+            owner = min(self._held, key=lambda each: (owned[each], each))
+            if owned[owner] >= self._part():
+                return None
+            self._owners[stream] = owner
         return owner if self._holders(stream) <= {owner} else None
+
+    def _part(self) -> int:
+        """Return the most streams that a worker has if all expected workers have equally many."""
+        return max(1, -(-len(self._going()) // max(1, self.expected, self.workers)))
+
+    def _going(self) -> list[Stream]:
+        """Return the streams that workers read and that have not ended."""
+        return [each for each, reached in self._progress.items() if not reached.ended and each[0] not in self._staying]
 
     def _holders(self, stream: Stream) -> set[int]:
         return {

@@ -33,8 +33,10 @@ class Progress(NamedTuple):
         samples: samples that were made.
         saved: the number of batches after which its state was saved.
         state: the pickled state; None if the stream has none and is read again from its beginning.
-        failed: the batches since then for which the dataset raised an error.
+        failed: the batches for which the dataset raised an error.
         ended: whether it has no more batches.
+        digest: that of the first batch after the state; empty if it was not made, or is not known.
+        is_exact: whether no state of the stream was found to differ from what was read.
     """
 
     batches: int = 0
@@ -43,6 +45,8 @@ class Progress(NamedTuple):
     state: bytes | None = None
     failed: tuple[int, ...] = ()
     ended: bool = False
+    digest: str = ""
+    is_exact: bool = True
 
 
 class Share(NamedTuple):
@@ -156,6 +160,8 @@ class StreamOrder:
                 "state": None if each.state is None else loads(each.state),
                 "failed": list(each.failed),
                 "ended": each.ended,
+                "digest": each.digest,
+                "is_exact": each.is_exact,
             }
             for each in place.progress
         ]
@@ -178,5 +184,6 @@ class StreamOrder:
             check_number(0, batches=each["batches"], samples=each["samples"], saved=each["saved"])
             state = None if each["state"] is None else dumps(each["state"], lasting=True)
             counts = each["batches"], each["samples"], each["saved"]
-            streams.append(Progress(*counts, state, tuple(each["failed"]), each["ended"]))
+            known = each.get("digest", ""), each.get("is_exact", True)  # older states have neither
+            streams.append(Progress(*counts, state, tuple(each["failed"]), each["ended"], *known))
         return Place(tuple(streams), told["turn"])
