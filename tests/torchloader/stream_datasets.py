@@ -107,6 +107,16 @@ class Unloadable(StatefulDataset):
         raise IndexError("list index out of range")
 
 
+class OtherProtocol(Noisy):
+    """The same samples, with methods of the protocol's names that need other arguments, as MosaicML's datasets have."""
+
+    def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
+        return {"given": num_samples}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
 class Remembering(StatefulIterator):
     """A dataset that records what is read from it."""
 

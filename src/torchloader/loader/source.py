@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -38,6 +39,8 @@ class Source:
         self._iterator: Any = _Items(dataset) if _is_map_style(dataset) else iter(dataset)
         if "iterator" in state:
             self._iterator.load_state_dict(state["iterator"])
+        keepers = ("iterator", self._iterator), ("dataset", self._dataset)
+        self._keeper = next(((name, keeper) for name, keeper in keepers if _is_stateful(keeper)), None)
 
     def next(self) -> Any:
         """Return the next sample, or END."""
@@ -50,18 +53,32 @@ class Source:
     @property
     def is_stateful(self) -> bool:
         """Whether the position can be saved."""
-        return _is_stateful(self._iterator) or _is_stateful(self._dataset)
+        return self._keeper is not None
 
     def state(self) -> dict[str, Any]:
         """Return the position, for another Source of the same dataset. Raises TypeError if it cannot be saved."""
-        for name, keeper in (("iterator", self._iterator), ("dataset", self._dataset)):
-            if _is_stateful(keeper):
-                return {name: keeper.state_dict(), "over": self._is_over}
-        raise TypeError(f"{type(self._dataset).__name__} has no state_dict() and load_state_dict(), nor its iterator")
+        if self._keeper is None:
+            raise TypeError(
+                f"{type(self._dataset).__name__} has no state_dict() and load_state_dict(), nor its iterator"
+            )
+        name, keeper = self._keeper
+        return {name: keeper.state_dict(), "over": self._is_over}
 
 
 def _is_stateful(value: Any) -> bool:
-    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+    return _takes(getattr(value, "state_dict", None)) and _takes(getattr(value, "load_state_dict", None), {})
+
+
+def _takes(method: Any, *arguments: object) -> bool:
+    """Return whether it can be called with these arguments: state_dict() of MosaicML's datasets, for one, needs others
+    than those of the protocol."""
+    try:
+        inspect.signature(method).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # a function in C that does not tell its parameters
+        return callable(method)
+    return True
 
 
 def _is_map_style(dataset: Any) -> bool:
