@@ -271,7 +271,7 @@ def test_a_job_is_preempted_only_for_an_earlier_one_that_then_starts(
     for place, (size, executed) in enumerate(waits):
         everybody[f"waits{place}"] = paused(f"waits{place}", size, float(executed))
     scheduler = Scheduler(policy("even"), order=LAS)
-    before = [each.spec.name for each in LAS.ranked(0.0, everybody.values(), 8)]
+    before = [turn.application.spec.name for turn in LAS.ranked(0.0, everybody.values(), nodes)]
     actions = scheduler.decide(0.0, everybody, nodes, Cause.ARRIVAL)
     gone = [action.name for action in actions if isinstance(action, Pause)]
     for name in gone:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["SAME", "Curve", "sufficient"]
 
@@ -48,6 +48,10 @@ class Curve:
     def throughput(self, workers: float) -> float:
         """Return the samples per second that the device trains with that many workers, f(w)."""
         return min(self.ceiling, self.loading(workers))
+
+    def scaled(self, speed: float) -> Curve:
+        """Return the curve of a device that computes `speed` times as fast. Loading stays as it is."""
+        return self if speed == 1.0 else replace(self, ceiling=self.ceiling * speed)
 
     def busy(self, workers: float) -> float:
         """Return the fraction of the device's time in which it computes, f(w) / G."""

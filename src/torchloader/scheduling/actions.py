@@ -37,18 +37,21 @@ class Node:
         cores: the number of cores for loading workers.
         devices: the indexes of its devices.
         lent: how many of the cores loading workers of other programs use. Applications get their minimum all the same.
+        kind: the kind of its devices, such as "v100"; "" if it is not known, or all nodes have the same.
     """
 
     cores: int
     devices: tuple[int, ...]
     lent: int = 0
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Start a queued application on these devices, with `workers` for each device.
 
-    `away` gives, for the workers of the devices on each node, how many of them run on which other nodes.
+    `away` gives, for the workers of the devices on each node, how many of them run on which other nodes, and `kind` the
+    kind of the devices.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Launch:
     workers: int
     reason: str
     away: Away = field(default_factory=dict)
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class Resume:
     workers: int
     reason: str
     away: Away = field(default_factory=dict)
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

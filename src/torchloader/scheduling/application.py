@@ -34,6 +34,9 @@ class Spec:
         minimum, maximum: the range of workers per device that it accepts; no upper bound by default.
         arrival: when it was submitted, in seconds.
         settings: settings for the training program, which the scheduler does not use.
+        speeds: how fast one device of each kind computes, relative to its curve, which is that of a device of speed 1.
+            It runs only on the kinds that are named here, and on devices of unknown kind (""), whose speed is 1. If
+            none is named, it runs on all kinds, which are equally fast for it.
 
     Raises ValueError, with the application's name, for invalid values.
     """
@@ -49,6 +52,7 @@ class Spec:
     maximum: int | None = None
     arrival: float = 0.0
     settings: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    speeds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, number in (("devices", self.size), ("batch", self.batch), ("iterations", self.iterations)):
@@ -61,6 +65,21 @@ class Spec:
                 f"application {self.name!r}: minimum must be at least 1, and maximum no less, not {self.minimum} and "
                 f"{self.maximum}"
             )
+        for kind, speed in self.speeds.items():
+            if not (math.isfinite(speed) and speed > 0):
+                raise ValueError(
+                    f"application {self.name!r}: its speed on {kind!r} must be positive, not {speed}; leave out the "
+                    "kinds that it cannot run on"
+                )
+
+    def runs_on(self, kind: str) -> bool:
+        """Return whether it can run on devices of that kind."""
+        return not self.speeds or not kind or kind in self.speeds
+
+    def speed(self, kind: str) -> float:
+        """Return how fast a device of that kind computes, relative to its curve. Raises KeyError for a kind that it
+        cannot run on."""
+        return self.speeds[kind] if self.speeds and kind else 1.0
 
     @property
     def size(self) -> int:
@@ -91,9 +110,10 @@ class Application:
         spec: what was submitted.
         state: its present state.
         since: when it entered that state, in seconds.
-        curve: the speed of one of its devices when it does not share it; None if unknown.
+        curve: the speed of one device of speed 1 that it does not share; None if unknown.
         workers: present workers per device.
         placement: the devices that it holds.
+        kind: the kind of the devices that it holds, or held last.
         away: for the workers of its devices on a node, how many of them run on which other nodes.
         moved: when its workers were last changed, in seconds; None for never.
         progress: completed iterations.
@@ -102,6 +122,7 @@ class Application:
         starts: how often its ranks were started, including after pauses.
         began, placed: when it was first and last started, in seconds.
         executed: seconds for which it held devices before its present state, since it was last promoted.
+        executed_on: seconds for which it held devices of each named kind before its present state.
     """
 
     spec: Spec
@@ -119,11 +140,13 @@ class Application:
     began: float | None = None
     placed: float | None = None
     executed: float = 0.0
+    kind: str = ""
+    executed_on: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def expected(self) -> Curve:
-        """The curve; while it is unknown, one for which the requested workers are just enough."""
-        return self.curve or Curve(1.0, float(self.spec.requested))
+    def expected(self, kind: str) -> Curve:
+        """Return its curve on a device of that kind; while it is unknown, one for which the requested workers are just
+        enough."""
+        return self.curve.scaled(self.spec.speed(kind)) if self.curve else Curve(1.0, float(self.spec.requested))
 
     @property
     def cores(self) -> dict[str, int]:
@@ -155,6 +178,10 @@ class Application:
     def service(self, now: float) -> float:
         """Return the device seconds that it has attained: its devices times the seconds for which it held them."""
         return self.spec.size * (self.executed + (now - self.since if self.holds else 0.0))
+
+    def seconds_on(self, kind: str, now: float) -> float:
+        """Return the seconds for which it has held devices of a named kind."""
+        return self.executed_on.get(kind, 0.0) + (now - self.since if self.holds and kind == self.kind else 0.0)
 
     @property
     def left(self) -> float:

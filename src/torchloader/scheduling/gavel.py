@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application
+from torchloader.scheduling.kinds import Turn, devices_by_kind, turns
 
 __all__ = ["Gavel", "portions"]
 
@@ -61,11 +63,11 @@ class Gavel:
         if not self.seconds > 0:
             raise ValueError(f"a round must take some seconds, not {self.seconds}")
 
-    def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
+    def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
         """Order applications by the part of time that each had, relative to what it is due."""
         everybody = list(applications)
         sizes, weights = [each.spec.size for each in everybody], [each.spec.weight for each in everybody]
-        due = portions(sizes, weights, max(1, devices))  # nodes may not have joined yet
+        due = portions(sizes, weights, max(1, sum(devices_by_kind(nodes).values())))  # nodes may not have joined yet
 
         def rank(place: int) -> tuple[float, float, str]:
             spec = everybody[place].spec
@@ -73,7 +75,7 @@ class Gavel:
             had = everybody[place].service(now) / spec.size / age
             return had / due[place], spec.arrival, spec.name
 
-        return [everybody[place] for place in sorted(range(len(everybody)), key=rank)]
+        return turns((everybody[place] for place in sorted(range(len(everybody)), key=rank)), nodes)
 
     def yields(self, now: float, application: Application) -> bool:
         """Return whether the application started before this round."""

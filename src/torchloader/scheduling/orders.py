@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application
 from torchloader.scheduling.gavel import Gavel
+from torchloader.scheduling.kinds import Turn, devices_by_kind, turns
 from torchloader.scheduling.states import State
 
 __all__ = ["ARRIVAL", "ORDERS", "Arrival", "Order", "ShortestFirst", "Tiresias", "order"]
@@ -27,9 +29,11 @@ class Order(Protocol):
     def preempts(self) -> bool:
         """Whether running applications yield their devices to waiting ones that precede them."""
 
-    def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
-        """Return the running and waiting applications, the first to be served first; `devices` is the number on all
-        nodes."""
+    def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
+        """Return the turns of the running and waiting applications, the first to be served first.
+
+        One that runs loses its devices only to turns before its own for devices of that kind.
+        """
 
     def yields(self, now: float, application: Application) -> bool:
         """Return whether a running application may have to yield its devices now. Only called if the order preempts."""
@@ -52,9 +56,9 @@ class Arrival:
     name: str = "arrival"
     preempts: bool = False
 
-    def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
+    def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
         """Order applications by arrival, then by name."""
-        return sorted(applications, key=_came)
+        return turns(sorted(applications, key=_came), nodes)
 
     def yields(self, now: float, application: Application) -> bool:
         """Return False."""
@@ -73,8 +77,9 @@ class Arrival:
 class ShortestFirst:
     """Shortest remaining time first (SRTF), by the time that an application would take if it never waited for data.
 
-    Unlike the other orders it uses the length of jobs: it is a bound for them, and not fair to long jobs. An
-    application of unknown throughput comes first, so that it is measured.
+    Unlike the other orders it uses the length of jobs: it is a bound for them, and not fair to long jobs. The time is
+    that on the fastest kind of devices in the cluster, on whichever it runs. An application of unknown throughput comes
+    first, so that it is measured.
     """
 
     name: str = "srtf"
@@ -84,13 +89,17 @@ class ShortestFirst:
         """Return True: any application may yield to one with less time left."""
         return True
 
-    def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
+    def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
         """Order applications by their remaining seconds."""
+        kinds = devices_by_kind(nodes)
 
         def seconds(each: Application) -> float:
-            return each.left / (each.spec.size * each.curve.ceiling) if each.curve is not None else 0.0
+            if each.curve is None:
+                return 0.0
+            speed = max((each.spec.speed(kind) for kind in kinds if each.spec.runs_on(kind)), default=1.0)
+            return each.left / (each.spec.size * each.curve.ceiling * speed)
 
-        return sorted(applications, key=lambda each: (seconds(each), *_came(each)))
+        return turns(sorted(applications, key=lambda each: (seconds(each), *_came(each))), nodes)
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
         """Return no application: long ones have to wait."""
@@ -141,13 +150,13 @@ class Tiresias:
         """Return True: any application may yield to an earlier queue or an earlier start."""
         return True
 
-    def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
+    def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
         """Order applications by queue, then by their first start."""
 
         def rank(each: Application) -> tuple[int, float, float, str]:
             return self._queue(now, each), math.inf if each.began is None else each.began, *_came(each)
 
-        return sorted(applications, key=rank)
+        return turns(sorted(applications, key=rank), nodes)
 
     def _starves_at(self, now: float, application: Application) -> float:
         """Return when a waiting application is promoted; infinity for the first queue."""

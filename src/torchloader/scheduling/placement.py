@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application, Placement, cores_of
+from torchloader.scheduling.kinds import Kinds, any_kind
 from torchloader.scheduling.spreading import Away
 
 __all__ = ["Devices", "shared"]
@@ -25,6 +27,11 @@ class Devices:
         self._free = {name: sorted(node.devices) for name, node in nodes.items()}
         # Devices that were chosen by find() for an application, which must not share them.
         self._found: set[tuple[str, int]] = set()
+        self._users: Counter[tuple[str, int]] = Counter()
+        self._of_kind: dict[str, list[str]] = {}
+        for name, node in nodes.items():
+            self._of_kind.setdefault(node.kind, []).append(name)
+        self._open = set(self._of_kind)
         self.cores = {name: node.cores for name, node in nodes.items()}
 
     def take(self, application: Application, placement: Placement, workers: int, away: Away | None = None) -> None:
@@ -34,17 +41,46 @@ class Devices:
                 self.cores[name] -= cores
         for name, devices in placement.items():
             self._free[name] = [device for device in self._free[name] if device not in devices]
+            self._users.update((name, device) for device in devices)
             if isinstance(application.spec.devices, int):
                 self._found.update((name, device) for device in devices)
+
+    def give(self, application: Application, placement: Placement, workers: int) -> None:
+        """Give devices and cores back that were taken with the same arguments."""
+        for name, cores in cores_of(placement, workers, {}).items():
+            self.cores[name] += cores
+        for name, devices in placement.items():
+            self._users.subtract((name, device) for device in devices)
+            unused = [device for device in devices if not self._users[name, device]]
+            self._free[name] = sorted({*self._free[name], *unused})
+            if isinstance(application.spec.devices, int):
+                self._found.difference_update((name, device) for device in devices)
+
+    def close(self, kinds: Iterable[str]) -> None:
+        """Keep the free devices of these kinds for an application that waits: find() finds none of them any more."""
+        self._open.difference_update(kinds)
+
+    @property
+    def closed(self) -> bool:
+        """Whether find() can find no devices any more."""
+        return not self._open
 
     def fits(self, placement: Placement, workers: int, away: Away | None = None) -> bool:
         """Return whether there are cores for `workers` per device, some of which run on other nodes."""
         needed = cores_of(placement, workers, away or {})
         return all(self.cores.get(name, 0) >= cores for name, cores in needed.items())
 
-    def find(self, application: Application) -> dict[str, tuple[int, ...]] | None:
-        """Return devices on which the application can run with its minimum of workers; None if there are none now."""
+    def find(self, application: Application, kinds: Kinds | None = None) -> dict[str, tuple[int, ...]] | None:
+        """Return devices on which the application can run with its minimum of workers; None if there are none now.
+
+        They are all of one kind, except those that the application names and is equally fast on.
+
+        Args:
+            application: the application.
+            kinds: the kinds of devices that it may get, the preferred ones first; None for all on which it can run.
+        """
         spec = application.spec
+        groups = any_kind(spec, self._of_kind) if kinds is None else kinds
         if not isinstance(spec.devices, int):
             named = {name: tuple(devices) for name, devices in spec.devices.items() if devices}
             for name, devices in named.items():
@@ -52,16 +88,28 @@ class Devices:
                     return None
                 if any((name, device) in self._found for device in devices):
                     return None
+            there = {self._nodes[name].kind for name in named}
+            able = self._open.intersection(kind for group in groups for kind in group)
+            if not there <= able or (spec.speeds and len(there) > 1):
+                return None
             return named if self.fits(named, spec.minimum) else None
-        return self._find(spec.devices, spec.minimum)
+        for group in groups:
+            placement = self._find(spec.devices, spec.minimum, [kind for kind in group if kind in self._open])
+            if placement is not None:
+                return placement
+        return None
 
-    def _find(self, count: int, workers: int) -> dict[str, tuple[int, ...]] | None:
-        room = {name: min(len(self._free[name]), self.cores[name] // workers) for name in self._nodes}
+    def _find(self, count: int, workers: int, kinds: list[str]) -> dict[str, tuple[int, ...]] | None:
+        rooms = {
+            kind: {name: min(len(self._free[name]), self.cores[name] // workers) for name in self._of_kind[kind]}
+            for kind in kinds
+        }
         # On one node if possible, on the one with the fewest free devices, so that others stay whole.
-        whole = [name for name in room if room[name] >= count]
+        whole = [name for room in rooms.values() for name in room if room[name] >= count]
         if whole:
             name = min(whole, key=lambda name: (len(self._free[name]), -self.cores[name], name))
             return {name: tuple(self._free[name][:count])}
+        room = max(rooms.values(), key=lambda room: sum(room.values()), default={})
         placement = {}
         for name in sorted(room, key=lambda name: (-room[name], name)):
             taken = min(count, room[name])

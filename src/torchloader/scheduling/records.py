@@ -32,7 +32,7 @@ class Event:
         before, after: the states. `before` is None for the first event; both are equal if only details changed.
         reason: the reason, for users.
         details: what changed: `spec` (first event only), `devices` (replaces those to train on), `curve`, `workers`,
-            `placement`, `away`, `progress`, `held`, `cost`, `executed`, as in `Application`.
+            `placement`, `kind`, `away`, `progress`, `held`, `cost`, `executed`, as in `Application`.
     """
 
     sequence: int
@@ -52,6 +52,7 @@ class _Details(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     curve: Curve | None = None
     workers: int | None = None
     placement: dict[str, tuple[int, ...]] | None = None
+    kind: str | None = None
     away: dict[str, dict[str, int]] | None = None
     progress: float | None = None
     held: bool | None = None
@@ -88,7 +89,7 @@ def applied(record: Application | None, event: Event) -> Application:
             )
     changes: dict[str, Any] = {
         key: value
-        for key in ("curve", "workers", "placement", "away", "progress", "held", "cost", "executed")
+        for key in ("curve", "workers", "placement", "kind", "away", "progress", "held", "cost", "executed")
         if (value := getattr(details, key)) is not None
     }
     if details.devices is not None:
@@ -103,14 +104,18 @@ def applied(record: Application | None, event: Event) -> Application:
 
 def _moved_on(record: Application, after: State, time: float) -> dict[str, Any]:
     """Return the fields that change with the state."""
-    return {
+    held = time - record.since if record.holds else 0.0
+    changes: dict[str, Any] = {
         "state": after,
         "since": time,
         "starts": record.starts + (after in (State.STARTING, State.RESUMING)),
         "placed": time if after in (State.STARTING, State.RESUMING) else record.placed,
         "began": time if record.began is None and after is State.STARTING else record.began,
-        "executed": record.executed + (time - record.since if record.holds else 0.0),
+        "executed": record.executed + held,
     }
+    if held and record.kind:
+        changes["executed_on"] = record.executed_on | {record.kind: record.executed_on.get(record.kind, 0.0) + held}
+    return changes
 
 
 class Records(Mapping[str, Application]):

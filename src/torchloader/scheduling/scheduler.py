@@ -13,6 +13,7 @@ from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resize, Resume
 from torchloader.scheduling.application import Application, Placement, cores_of
 from torchloader.scheduling.headroom import with_headroom
+from torchloader.scheduling.kinds import Turn, kind_of
 from torchloader.scheduling.lending import exceeds, remaining
 from torchloader.scheduling.orders import ARRIVAL, Order
 from torchloader.scheduling.placement import Devices, shared
@@ -91,19 +92,18 @@ class Scheduler:
         lost = [
             name for name, each in applications.items() if each.holds and any(n not in nodes for n in each.placement)
         ]
-        holding = [each for name, each in applications.items() if each.holds and name not in lost]
+        holding = [_there(each, nodes) for name, each in applications.items() if each.holds and name not in lost]
         waiting = [_requeued(now, each) for name, each in applications.items() if each.waits or name in lost]
         actions: list[Action] = [Requeue(name, cause.value) for name in sorted(lost)]
         starved = {each.spec.name for each in self.order.starved(now, waiting)}
         actions += [Promote(name, "it waited for too long") for name in sorted(starved)]
         waiting = [replace(each, executed=0.0) if each.spec.name in starved else each for each in waiting]
-        ranked = self.order.ranked(now, [*holding, *waiting], sum(len(node.devices) for node in nodes.values()))
+        ranked = self.order.ranked(now, [*holding, *waiting], nodes)
         if yields := self._yielding(now, ranked, nodes):
             return actions + [Pause(name, "it yields its devices") for name in yields]
         running, paused, devices = self._stay(now, holding, nodes, cause)
         leaving = self.order.preempts and any(each.state is State.PAUSING for each in holding)
-        waiting = [each for each in ranked if each.waits]
-        started = self._start(now, waiting, devices, 0.0 if leaving else self._patience)
+        started = self._start(now, ranked, nodes, devices, 0.0 if leaving else self._patience)
         actions += [Pause(name, cause.value) for name in paused]
         return actions + self._allocate(running, started, nodes, cause)
 
@@ -138,14 +138,14 @@ class Scheduler:
                     continue
                 movable, least, away = True, each.spec.minimum, {}
             devices.take(each, each.placement, least, away)
-            running[each.spec.name] = _Running(each, each.placement, movable)
+            running[each.spec.name] = _Running(each, each.placement, each.kind, movable)
         return running, paused, devices
 
     @property
     def _patience(self) -> float:
         return 0.0 if isinstance(self.policy, Fifo) else self.patience
 
-    def _yielding(self, now: float, ranked: list[Application], nodes: Mapping[str, Node]) -> list[str]:
+    def _yielding(self, now: float, ranked: list[Turn], nodes: Mapping[str, Node]) -> list[str]:
         """Return those that yield their devices. Their end is a departure, so cores are counted for that cause."""
 
         def least(each: Application) -> int:
@@ -153,18 +153,26 @@ class Scheduler:
 
         if not self.order.preempts:
             return []
-        able = {each.spec.name for each in ranked if each.state is State.RUNNING and self.order.yields(now, each)}
+        running = (turn.application for turn in ranked if turn.application.state is State.RUNNING)
+        able = {each.spec.name for each in running if self.order.yields(now, each)}
         return yielding(now, ranked, nodes, able, least, self._patience)
 
-    def _start(self, now: float, waiting: list[Application], devices: Devices, patience: float) -> dict[str, _Running]:
-        started = {}
-        for each in waiting:
-            placement = devices.find(each)
+    def _start(
+        self, now: float, ranked: list[Turn], nodes: Mapping[str, Node], devices: Devices, patience: float
+    ) -> dict[str, _Running]:
+        started: dict[str, _Running] = {}
+        for turn in ranked:
+            each = turn.application
+            if not each.waits or each.spec.name in started:
+                continue
+            placement = devices.find(each, turn.kinds)
             if placement is not None:
                 devices.take(each, placement, each.spec.minimum)
-                started[each.spec.name] = _Running(each, placement, True)
+                started[each.spec.name] = _Running(each, placement, kind_of(placement, nodes), True)
             elif now - each.since >= patience:
-                break
+                devices.close(kind for group in turn.kinds for kind in group)
+                if devices.closed:
+                    break
         return started
 
     def _allocate(
@@ -177,7 +185,7 @@ class Scheduler:
         everybody = running | started
         if not everybody:
             return []
-        curves = shared({name: (each.application.expected, each.placement) for name, each in everybody.items()})
+        curves = shared({name: (each.curve, each.placement) for name, each in everybody.items()})
         demands = [each.demand(place, curves[name]) for place, (name, each) in enumerate(everybody.items())]
         cores = on_nodes = remaining(nodes, (each.least for each in everybody.values()))
         if self.anywhere:
@@ -262,6 +270,12 @@ class Scheduler:
         return max(1.0, min([self.horizon, *ends]))
 
 
+def _there(application: Application, nodes: Mapping[str, Node]) -> Application:
+    """Return an application with the kind of its devices, which older logs lack."""
+    kind = kind_of(application.placement, nodes)
+    return application if kind == application.kind else replace(application, kind=kind)
+
+
 def _requeued(now: float, application: Application) -> Application:
     """Return a waiting application unchanged; one whose node is lost, as it is when it waits again."""
     if application.waits:
@@ -276,7 +290,13 @@ class _Running:
 
     application: Application
     placement: Placement
+    kind: str
     movable: bool
+
+    @property
+    def curve(self) -> Curve:
+        """Its curve on the devices that it has."""
+        return self.application.expected(self.kind)
 
     def demand(self, place: int, curve: Curve) -> Demand:
         """Return its demand. Running applications come first, so that starting ones do not take their minimum."""
@@ -306,4 +326,4 @@ class _Running:
 
     def begin(self, workers: int, away: Away, cause: Cause) -> Action:
         kind = Resume if self.application.state is State.PAUSED else Launch
-        return kind(self.application.spec.name, dict(self.placement), workers, cause.value, away)
+        return kind(self.application.spec.name, dict(self.placement), workers, cause.value, away, self.kind)

@@ -16,7 +16,7 @@ class Job:
 
     Args:
         spec: what is submitted.
-        curve: the true speed of one of its devices.
+        curve: the true speed of a device of speed 1.
         believed: the curve that the scheduler uses, if it differs.
     """
 
@@ -26,5 +26,5 @@ class Job:
 
     @property
     def shortest(self) -> float:
-        """The seconds that it would take if it never waited for devices or data."""
+        """The seconds that it would take on devices of speed 1 if it never waited for devices or data."""
         return self.spec.iterations * self.spec.batch / (self.spec.size * self.curve.ceiling)

@@ -25,11 +25,13 @@ class JobResult:
     Args:
         name, arch, devices: those of the job.
         arrival, started, finished: when it arrived, started and ended.
-        shortest: seconds that it would have taken if it never waited for devices or data.
+        shortest: seconds that it would have taken on the fastest kind of devices there if it never waited for devices
+            or data.
         samples: samples that it trained on.
         resizes: how often its workers were changed.
         stopped: seconds that it stood still for that.
         paused: seconds, after its start, for which it was paused and held no devices.
+        computed: seconds for which its devices computed; None for `shortest`, as on devices of one kind.
     """
 
     name: str
@@ -43,6 +45,12 @@ class JobResult:
     resizes: int
     stopped: float
     paused: float = 0.0
+    computed: float | None = None
+
+    @property
+    def busy(self) -> float:
+        """The seconds for which its devices computed."""
+        return self.shortest if self.computed is None else self.computed
 
     @property
     def completion(self) -> float:
@@ -93,27 +101,27 @@ class Result:
 
     @property
     def throughput(self) -> float:
-        """The average number of devices that would suffice for the work if they never waited: the throughput of each
-        job relative to its maximum."""
+        """The average number of devices, of each job's fastest kind, that would suffice for the work if they never
+        waited: the throughput of each job relative to its maximum."""
         return sum(job.shortest * job.devices for job in self.jobs) / self.makespan
 
     @property
     def busy(self) -> float:
         """The fraction of the time for which devices were held in which they computed."""
         held = sum(job.holding * job.devices for job in self.jobs)
-        return sum(job.shortest * job.devices for job in self.jobs) / held
+        return sum(job.busy * job.devices for job in self.jobs) / held
 
     @property
     def lost_device_hours(self) -> float:
         """The hours for which devices were held and did not compute."""
-        return sum((job.holding - job.shortest) * job.devices for job in self.jobs) / 3600
+        return sum((job.holding - job.busy) * job.devices for job in self.jobs) / 3600
 
     def unfairness(self, devices: int) -> list[float]:
         """Return the finish-time fairness of each job (Themis, NSDI '20); above 1 it was served worse than by equal
         shares.
 
         This is its completion, divided by the time that it would take in an equal share of the cluster, when the
-        cluster is divided by the average number of jobs present.
+        cluster is divided by the average number of jobs present. The time is that on its fastest kind of devices.
 
         Args:
             devices: the number of devices of the cluster.

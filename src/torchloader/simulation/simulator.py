@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Promote, Requeue, Resize, Resume
+from torchloader.scheduling.kinds import devices_by_kind
 from torchloader.scheduling.placement import shared
 from torchloader.scheduling.records import Event, Records
 from torchloader.scheduling.scheduler import Scheduler
@@ -29,8 +30,8 @@ def simulate(
 ) -> Result:
     """Simulate jobs to their ends.
 
-    Between events a job trains at the rate that its curve gives for its workers. A job that is started, or whose
-    workers are changed, stands still for a while.
+    Between events a job trains at the rate that its curve gives for its workers and the kind of its devices. A job that
+    is started, or whose workers are changed, stands still for a while.
 
     Args:
         jobs: the jobs, with their arrival times.
@@ -56,6 +57,8 @@ class _Running:
     rate: float = 0.0  # iterations per second
     started: float | None = None
     finished: float = 0.0
+    busy: float = 0.0  # the fraction of its devices' time in which they compute now
+    computed: float = 0.0  # seconds for which its devices computed
     resizes: int = 0
     stopped: float = 0.0
     paused: float | None = None  # since when, in seconds; None if it is not paused
@@ -78,6 +81,7 @@ class _Simulation:
     ) -> None:
         """`seconds` are stop, start and learn."""
         self._nodes, self._scheduler, self._progress = nodes, scheduler, progress
+        self._kinds = devices_by_kind(nodes)
         self._stop, self._begin, self._learn = seconds
         self._arrivals = sorted(jobs, key=lambda job: (job.spec.arrival, job.spec.name), reverse=True)
         self._events: list[Event] = []
@@ -111,28 +115,35 @@ class _Simulation:
         times += [self._learning[0][0]] if self._learning else []
         times += [self._due] if self._due is not None else []
         if not times:
-            name, stuck = next((n, self._records[n]) for n in self._alive)
-            raise ValueError(
-                f"job {name!r} can never start: it wants {stuck.spec.devices} device(s) with at least "
-                f"{stuck.spec.minimum} worker(s) each, and the nodes have "
-                + ", ".join(
-                    f"{node}: {len(each.devices)} with {each.cores} cores" for node, each in self._nodes.items()
-                )
-            )
+            raise ValueError(self._stuck())
         return max(self._now, min(times))
+
+    def _stuck(self) -> str:
+        """Return why the first job that is left can never start."""
+        name, stuck = next((name, self._records[name].spec) for name in self._alive)
+        of = f" of kind {' or '.join(stuck.speeds)}" if stuck.speeds else ""
+        there = (
+            f"{node}: {len(each.devices)}{f' {each.kind}' if each.kind else ''} with {each.cores} cores"
+            for node, each in self._nodes.items()
+        )
+        return (
+            f"job {name!r} can never start: it wants {stuck.devices} device(s){of} with at least {stuck.minimum} "
+            f"worker(s) each, and the nodes have {', '.join(there)}"
+        )
 
     def _advance(self, time: float) -> None:
         for each in self._alive.values():
             # A job that ends within the tolerance ends now: otherwise rounding could leave an event for a tiny rest.
             ends = each.rate > 0 and self._now + each.left / each.rate <= time + 1e-9
             each.done = float(each.job.spec.iterations) if ends else each.done + each.rate * (time - self._now)
+            each.computed += each.busy * (time - self._now)
         self._now = time
 
     def _finish(self) -> list[Cause]:
         ended = [name for name, each in self._alive.items() if each.left <= 0]
         for name in ended:
             each = self._alive.pop(name)
-            each.finished, each.rate = self._now, 0.0
+            each.finished, each.rate, each.busy = self._now, 0.0, 0.0
             self._records.change(name, State.FINISHED, self._now, "done", progress=each.done)
             self._tell(name, each, 0)
             self._progress(len(self._all) - len(self._alive))
@@ -192,7 +203,8 @@ class _Simulation:
                         heapq.heappush(self._learning, (self._now + self._begin + self._learn, name))
                 each.paused_for += 0.0 if each.paused is None else self._now - each.paused
                 each.paused = None
-                self._change(action, state, placement=action.placement, **self._workers(action))
+                kind = {"kind": action.kind} if action.kind else {}
+                self._change(action, state, placement=action.placement, **kind, **self._workers(action))
                 self._stand(name, self._begin)
             case Resize():
                 self._change(action, State.RESIZING, **self._workers(action))
@@ -223,11 +235,17 @@ class _Simulation:
 
     def _rates(self) -> None:
         holding = {name: self._records[name] for name in self._alive if self._records[name].holds}
-        curves = shared({name: (self._alive[name].job.curve, each.placement) for name, each in holding.items()})
+        curves = shared(
+            {
+                name: (self._alive[name].job.curve.scaled(each.spec.speed(each.kind)), each.placement)
+                for name, each in holding.items()
+            }
+        )
         for name, each in self._alive.items():
             record = self._records[name]
-            per_device = curves[name].throughput(record.workers) if record.state is State.RUNNING else 0.0
-            each.rate = per_device * record.spec.size / record.spec.batch
+            runs = record.state is State.RUNNING
+            each.rate = curves[name].throughput(record.workers) * record.spec.size / record.spec.batch if runs else 0.0
+            each.busy = curves[name].busy(record.workers) if runs else 0.0
             self._tell(name, each, record.workers)
 
     def _tell(self, name: str, each: _Running, workers: int) -> None:
@@ -244,9 +262,10 @@ class _Simulation:
             spec.arrival,
             spec.arrival if each.started is None else each.started,
             each.finished,
-            each.job.shortest,
+            each.job.shortest / max((spec.speed(kind) for kind in self._kinds if spec.runs_on(kind)), default=1.0),
             spec.iterations * spec.batch,
             each.resizes,
             each.stopped,
             each.paused_for,
+            each.computed,
         )
