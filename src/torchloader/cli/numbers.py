@@ -6,7 +6,7 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
-__all__ = ["at_least", "not_negative", "parts", "positive", "rising"]
+__all__ = ["at_least", "counts", "mix", "not_negative", "parts", "positive", "rising"]
 
 _MOST = 1e9  # thirty years in seconds; for far larger times the addition of seconds would be rounded away
 _LEAST = 1e-6  # dividing by far smaller numbers would exceed _MOST
@@ -45,6 +45,20 @@ def parts(count: int) -> Callable[[str], tuple[float, ...]]:
         return found
 
     return read
+
+
+def mix(text: str) -> tuple[float, ...] | str:
+    """Convert three proportions, as `parts(3)` does, or the name of a workload: gavel."""
+    return text if text == "gavel" else parts(3)(text)
+
+
+def counts(text: str) -> dict[str, int]:
+    """Convert comma-separated NAME=NUMBER, each with another name and a number of at least 1."""
+    pairs = [each.partition("=") for each in text.split(",")]
+    found = {name.strip(): int(number) for name, _, number in pairs if name.strip() and number.strip().isdecimal()}
+    if len(found) != len(pairs) or not all(1 <= number <= _MOST for number in found.values()):
+        raise ArgumentTypeError(f"must be names with numbers of at least 1, such as v100=2,k80=4, not {text}")
+    return found
 
 
 def rising(text: str) -> tuple[float, ...]:

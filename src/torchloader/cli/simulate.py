@@ -6,13 +6,13 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dragon.commands import worded
 from torchloader.allocation.catalogue import POLICIES, policy
 from torchloader.allocation.policies import Best, MaxMin
-from torchloader.cli.numbers import at_least, not_negative, parts, positive, rising
+from torchloader.cli.numbers import at_least, counts, mix, not_negative, positive, rising
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.scheduling.actions import Mode, Node
@@ -21,6 +21,7 @@ from torchloader.scheduling.scheduler import Scheduler
 from torchloader.service.settings import LOG
 from torchloader.simulation.comparison import compare, table
 from torchloader.simulation.derived import derived
+from torchloader.simulation.gavel_models import gavel_jobs
 from torchloader.simulation.given import jobs_of_log, jobs_of_workload, nodes_for
 from torchloader.simulation.job import Job
 from torchloader.simulation.result import Result
@@ -42,6 +43,8 @@ examples:
                                                         with and without jobs that preempt others, which costs 30 s
   torchloader simulate --mix 20,70,10 --nodes 16 --gpus 8 --jobs 1000 --seeds 3 --policy synergy --policy static
                                                         the setting of Synergy's paper
+  torchloader simulate --mix gavel --kinds v100=9,p100=9,k80=9 --rate 4 --order gavel --order gavel-agnostic
+                                                        the setting of Gavel's paper, on three kinds of GPUs
   torchloader simulate --anywhere --cores 16            loading workers may run on nodes without the job's GPUs
   torchloader simulate --out results                    also write the results of each job, and the event logs, to files
 
@@ -56,9 +59,15 @@ A policy shares cores; an order (--order) decides which jobs hold GPUs. By arriv
 jobs for those that precede them, and resume them later; each start and resumption takes --start seconds.
 Their rows are named POLICY+ORDER.
 
+With --kinds, nodes have different kinds of GPUs, and a job the speed on each that is known of it: jobs of --mix gavel
+and --format gavel. All GPUs of a job are of one kind. By arrival, tiresias and srtf a job gets the kind on which it is
+fastest of those that are free; gavel gives the faster kinds to the jobs that gain most by them, and needs scipy for
+that; gavel-agnostic gives each job equal times on all kinds.
+
 A synthetic workload has jobs of ten networks, which need from 1 to 21 workers per device, on 1, 2 or 4 devices; they
 arrive at random times. With --mix a job is an image, language or speech task, has one device (--several: up to eight),
-requests an equal share of the cores and takes from half an hour to a week with that.
+requests an equal share of the cores and takes from half an hour to a week with that. With --mix gavel it has one of
+the 26 models of Gavel's evaluation and one device, and takes as long on a V100.
 
 Of public traces (https://github.com/msr-fiddle/philly-traces, S-Lab-System-Group/HeliosData, petuum/adaptdl for pollux,
 siasosp23/artifacts for sia, alibaba/clusterdata for pai, stanford-futuredata/gavel) times and devices are used; the
@@ -91,8 +100,9 @@ def parser() -> argparse.ArgumentParser:
         choices=sorted(ORDERS),
         metavar="NAME",
         help="which jobs get GPUs first, each policy under each order: arrival (the default), tiresias (least "
-        "attained service in queues), gavel (equal parts of the time, in rounds), or srtf (shortest remaining time "
-        "first, which uses the length of jobs)",
+        "attained service in queues), gavel (fair parts of the time, in rounds), gavel-agnostic (the same without "
+        "regard to the speed of each kind of GPU), or srtf (shortest remaining time first, which uses the length of "
+        "jobs)",
     )
     result.add_argument(
         "--queues",
@@ -115,12 +125,14 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--format", choices=sorted(FORMATS), help="the format of the trace")
     result.add_argument(
         "--mix",
-        type=parts(3),
+        type=mix,
         metavar="I,L,S",
         help="synthetic jobs as papers derive them from the Philly trace: heavy-tailed lengths, and these proportions "
-        "of image, language and speech tasks, such as 20,70,10",
+        "of image, language and speech tasks, such as 20,70,10; or `gavel`, for the models of Gavel's evaluation",
     )
-    result.add_argument("--rate", type=positive(), metavar="N", help="for --mix: jobs that arrive per hour (default 9)")
+    result.add_argument(
+        "--rate", type=positive(), metavar="N", help="for --mix: jobs that arrive per hour (default 9; 4 for gavel)"
+    )
     result.add_argument("--several", action="store_true", help="for --mix: some jobs on two, four or eight GPUs")
     result.add_argument("--jobs", type=at_least(1), metavar="N", help="number of jobs (default 100, or all of a trace)")
     result.add_argument(
@@ -154,6 +166,12 @@ def parser() -> argparse.ArgumentParser:
         type=at_least(1),
         metavar="N",
         help="GPUs of each node (default 4; for a workload file as many as it names)",
+    )
+    result.add_argument(
+        "--kinds",
+        type=counts,
+        metavar="KIND=N,KIND=N",
+        help="instead of --nodes: nodes with each kind of GPUs, such as v100=9,p100=9,k80=9",
     )
     result.add_argument(
         "--stop",
@@ -197,19 +215,18 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str]) -> int:
     """Run the command. Returns the exit code, 2 if nothing could be simulated."""
     arguments = parser().parse_args(list(words))
+    if wrong := _contradiction(arguments):
+        parser().error(wrong)
     schedulers = _schedulers(arguments)
     names = [each.name for each in schedulers]
     against = arguments.against or names[-1]
     if against not in names:
         parser().error(f"--against {against}: it is not among the policies that are simulated: {', '.join(names)}")
-    if (arguments.rate or arguments.several) and not arguments.mix:
-        parser().error("--rate and --several need --mix")
-    if arguments.mix and (arguments.trace or arguments.workload or arguments.load):
-        parser().error("--mix generates jobs: give neither a workload nor a trace, and --rate instead of --load")
-    if bool(arguments.trace) != bool(arguments.format) or (arguments.trace and arguments.workload):
-        parser().error("a trace is given by --trace FILE and --format together, and without a workload file")
     try:
         workloads = _workloads(arguments)
+        if arguments.kinds and not any(job.spec.speeds for jobs, _ in workloads for job in jobs):
+            told = "--kinds: no job has a speed for each kind, so all kinds are equally fast"
+            print(f"torchloader simulate: {told}; --mix gavel has speeds", file=sys.stderr)
         if arguments.error:
             workloads = [
                 (mistaken(jobs, arguments.error, arguments.seed + place), nodes)
@@ -219,7 +236,7 @@ def main(words: Sequence[str]) -> int:
         rows = compare(results, names.index(against), _devices(workloads[0]))
         if arguments.out:
             _write(arguments.out, results, arguments.seed)
-    except (InputError, ValueError, OSError) as error:
+    except (InputError, ModuleNotFoundError, ValueError, OSError) as error:
         print(f"torchloader simulate: {worded(error)}", file=sys.stderr)
         return 2
     if arguments.json:
@@ -231,6 +248,25 @@ def main(words: Sequence[str]) -> int:
     if arguments.out:
         print(f"every job, all workers over time and the event logs are in {arguments.out}")
     return 0
+
+
+def _contradiction(arguments: argparse.Namespace) -> str:
+    """Return which options cannot be given together, if such are; else an empty string."""
+    trace, mixed = arguments.trace, arguments.mix
+    wrong = {
+        "--rate and --several need --mix": (arguments.rate or arguments.several) and not mixed,
+        "--several: the jobs of --mix gavel have one GPU each": mixed == "gavel" and arguments.several,
+        "--kinds gives the nodes: give neither --nodes nor a workload file": (
+            arguments.kinds and (arguments.nodes or arguments.workload)
+        ),
+        "--mix generates jobs: give neither a workload nor a trace, and --rate instead of --load": (
+            mixed and (trace or arguments.workload or arguments.load)
+        ),
+        "a trace is given by --trace FILE and --format together, and without a workload file": (
+            bool(trace) != bool(arguments.format) or (trace and arguments.workload)
+        ),
+    }
+    return next((told for told, applies in wrong.items() if applies), "")
 
 
 _Workload = tuple[list[Job], dict[str, Node]]
@@ -246,9 +282,14 @@ def _workloads(arguments: argparse.Namespace) -> list[_Workload]:
             if wanted and wanted < named:
                 raise ValueError(f"--{option} {wanted}: the jobs of {arguments.workload} name {named}")
         return [(jobs, nodes)]
-    count, gpus = arguments.nodes or 4, arguments.gpus or 4
-    nodes = {f"node{number}": Node(arguments.cores, tuple(range(gpus))) for number in range(count)}
+    gpus = arguments.gpus or 4
+    kinds = _spread(arguments.kinds) if arguments.kinds else [""] * (arguments.nodes or 4)
+    nodes = {f"node{at}": Node(arguments.cores, tuple(range(gpus)), kind=kind) for at, kind in enumerate(kinds)}
+    count = len(nodes)
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    if arguments.mix == "gavel":
+        many, rate = arguments.jobs or 100, arguments.rate or 4.0
+        return [(gavel_jobs(many, seed, rate, arguments.cores / gpus), nodes) for seed in seeds]
     if arguments.mix:
         rate, share = arguments.rate or 9.0, arguments.cores / gpus
         many, largest = arguments.jobs or 100, count * gpus if arguments.several else 1
@@ -267,6 +308,12 @@ def _workloads(arguments: argparse.Namespace) -> list[_Workload]:
             raise ValueError(f"{arguments.trace}: there is no job that ran on 1 to {count * gpus} devices")
         workloads.append((stretched(fitting, count * gpus, arguments.load) if arguments.load else fitting, nodes))
     return workloads
+
+
+def _spread(kinds: Mapping[str, int]) -> list[str]:
+    """Return the kind of each node. They alternate, so that who takes the first nodes gets a mixture."""
+    order = sorted((place / number, kind) for kind, number in kinds.items() for place in range(number))
+    return [kind for _, kind in order]
 
 
 def _given(path: str) -> list[Job]:

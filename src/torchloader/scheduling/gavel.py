@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application
-from torchloader.scheduling.kinds import Turn, devices_by_kind, turns
+from torchloader.scheduling.fractions import Claim, fractions
+from torchloader.scheduling.kinds import Turn, devices_by_kind
 
 __all__ = ["Gavel", "portions"]
 
@@ -39,23 +40,32 @@ def portions(sizes: Sequence[int], weights: Sequence[float], devices: int) -> li
 
 @dataclass(frozen=True, slots=True)
 class Gavel:
-    """Max-min fair parts of time: Gavel's least-attained-service policy on devices of one kind.
+    """Max-min fair parts of time, in rounds: Gavel's least-attained-service policy.
 
-    Each application is due a part of the time (`portions`). The one with the least of its due part is served first, and
-    keeps its devices at least until the end of the round.
+    Each application is due a part of the time, on each kind of devices. The one with the least of its due part is
+    served first, and keeps its devices at least until the end of the round. An application whose turn comes on another
+    kind than it holds is moved there.
+
+    On devices of several kinds it is due the parts with which the worst served application makes as much progress as
+    possible, relative to what it would make with an equal part of every device (`fractions`). So the faster kinds go to
+    those that gain most by them. If it is not `aware` of speeds, or there is only one kind, all devices count the same
+    (`portions`), and it is due an equal part of the time of each kind on which it can run.
 
     Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads, OSDI 2020 (Gavel): section 4.1 for the
-    policy, section 5 for rounds, in which the priority of a job is its due part of time divided by the part that it
-    had. The main subject of the paper, jobs that gain more than others from a faster kind of device, is not
-    implemented, as nodes have devices of one kind. Nor do several jobs share a device.
+    policy, section 5 for rounds, in which the priority of a job on a kind is its due part of time divided by the part
+    that it had. An application gets devices that would be idle even if it is due none. Not implemented is that several
+    jobs share a device.
 
     Args:
         seconds: the length of a round; 360 in the paper.
+        aware: whether it uses the speeds of applications on each kind.
+        name: the name for users.
 
     Raises ValueError for a length that is not positive.
     """
 
     seconds: float = 360.0
+    aware: bool = True
     name: str = "gavel"
     preempts: bool = True
 
@@ -64,18 +74,43 @@ class Gavel:
             raise ValueError(f"a round must take some seconds, not {self.seconds}")
 
     def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
-        """Order applications by the part of time that each had, relative to what it is due."""
+        """Order the turns of applications by the part of time that each had, relative to what it is due."""
         everybody = list(applications)
-        sizes, weights = [each.spec.size for each in everybody], [each.spec.weight for each in everybody]
-        due = portions(sizes, weights, max(1, sum(devices_by_kind(nodes).values())))  # nodes may not have joined yet
+        devices = devices_by_kind(nodes)
+        several = len(devices) > 1
+        ranks: list[tuple[float, float, float, str, float, int, Turn]] = []
+        for place, (each, parts) in enumerate(zip(everybody, self._due(everybody, devices), strict=True)):
+            age = max(now - each.spec.arrival, _CLOSE_S)
+            for kind, part in parts.items():
+                had = each.seconds_on(kind, now) if several else each.service(now) / each.spec.size
+                speed = each.spec.speed(kind) if self.aware else 1.0
+                rank = had / age / part if part else math.inf
+                ranks.append((rank, -part, each.spec.arrival, each.spec.name, -speed, place, Turn(each, ((kind,),))))
+        ranks.sort(key=lambda each: each[:-1])
+        return [each[-1] for each in ranks]
 
-        def rank(place: int) -> tuple[float, float, str]:
-            spec = everybody[place].spec
-            age = max(now - spec.arrival, _CLOSE_S)
-            had = everybody[place].service(now) / spec.size / age
-            return had / due[place], spec.arrival, spec.name
-
-        return turns((everybody[place] for place in sorted(range(len(everybody)), key=rank)), nodes)
+    def _due(self, everybody: Sequence[Application], devices: Mapping[str, int]) -> list[dict[str, float]]:
+        """Return the part of the time that each application is due on each kind."""
+        specs = [each.spec for each in everybody]
+        if self.aware and len(devices) > 1:
+            claims = [
+                Claim(
+                    spec.size, spec.weight, tuple(spec.speed(kind) if spec.runs_on(kind) else 0.0 for kind in devices)
+                )
+                for spec in specs
+            ]
+            found = zip(specs, fractions(claims, list(devices.values())), strict=True)
+            return [
+                {kind: part for kind, part in zip(devices, parts, strict=True) if spec.runs_on(kind)}
+                for spec, parts in found
+            ]
+        whole = max(1, sum(devices.values()))  # nodes may not have joined yet
+        due = []
+        for spec, part in zip(specs, portions([s.size for s in specs], [s.weight for s in specs], whole), strict=True):
+            there = {kind: count for kind, count in devices.items() if spec.runs_on(kind)}
+            able = max(1, sum(there.values()))
+            due.append({kind: part * count / able for kind, count in there.items()})
+        return due
 
     def yields(self, now: float, application: Application) -> bool:
         """Return whether the application started before this round."""
@@ -87,7 +122,7 @@ class Gavel:
         return []
 
     def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
-        """Return the end of the round if an application waits."""
-        if not any(each.waits for each in applications):
+        """Return the end of the round if an application waits, or may have its turn on another kind."""
+        if not any(each.waits or (each.holds and each.kind) for each in applications):
             return None
         return (math.floor((now + _CLOSE_S) / self.seconds) + 1) * self.seconds

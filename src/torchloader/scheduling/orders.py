@@ -183,7 +183,8 @@ class Tiresias:
 
 
 ARRIVAL = Arrival()
-_ALL: tuple[Order, ...] = (ARRIVAL, ShortestFirst(), Tiresias(), Gavel())
+_BLIND = Gavel(aware=False, name="gavel-agnostic")
+_ALL: tuple[Order, ...] = (ARRIVAL, ShortestFirst(), Tiresias(), Gavel(), _BLIND)
 ORDERS: dict[str, Order] = {each.name: each for each in _ALL}
 """All orders by name, with their default parameters."""
 

@@ -118,7 +118,8 @@ def table(rows: Sequence[Row], against: str) -> str:
 
 
 def _number(interval: Interval, times: float = 1.0) -> str:
-    return f"{interval.mean * times:,.0f}" + ("" if interval.half is None else f" ± {interval.half * times:,.0f}")
+    mean = round(interval.mean * times) + 0  # + 0, so that there is no -0
+    return f"{mean:,}" + ("" if interval.half is None else f" ± {interval.half * times:,.0f}")
 
 
 def _signed(part: float) -> str:

@@ -19,7 +19,7 @@ from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import Spec
 from torchloader.simulation.job import Job
 
-__all__ = ["MODELS", "Model", "derived"]
+__all__ = ["MODELS", "Model", "derived", "heavy_tailed"]
 
 _PROFILED = 3  # cores per device to which gains are relative
 _RATE = 100.0  # samples per second of a device that never waits: only the ratios of rates matter
@@ -64,6 +64,12 @@ MODELS: tuple[tuple[Model, ...], ...] = (
 """The models of image, language and speech tasks."""
 
 
+def heavy_tailed(chance: random.Random) -> float:
+    """Return the seconds of a job: from half an hour to a week, above 17 hours for one of five jobs."""
+    low, high = (1.5, 3.0) if chance.random() < 0.8 else (3.0, 4.0)
+    return float(60 * 10 ** chance.uniform(low, high))
+
+
 def derived(jobs: int, seed: int, mix: Sequence[float], rate: float, share: float = 3.0, largest: int = 1) -> list[Job]:
     """Return the jobs of a workload that is derived from the Philly trace. Equal arguments give equal jobs.
 
@@ -86,8 +92,7 @@ def derived(jobs: int, seed: int, mix: Sequence[float], rate: float, share: floa
     made, now = [], 0.0
     for number in range(jobs):
         model = chance.choice(chance.choices(MODELS, mix)[0])
-        low, high = (1.5, 3.0) if chance.random() < 0.8 else (3.0, 4.0)
-        seconds = 60 * 10 ** chance.uniform(low, high)
+        seconds = heavy_tailed(chance)
         devices = chance.choice(sizes)
         curve = model.curve
         iterations = max(1, round(seconds * curve.throughput(share) / _BATCH))

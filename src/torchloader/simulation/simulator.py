@@ -92,6 +92,7 @@ class _Simulation:
         self._ready: list[tuple[float, str]] = []  # when jobs that stand still continue
         self._learning: list[tuple[float, str]] = []  # when the curves of started jobs are known
         self._due: float | None = None
+        self._idle = -1  # the number of events when nothing but the order could change, for the last time
         self._missed: Cause | None = None  # what happened while a job stood still, and could not be changed
         self._now = 0.0
 
@@ -113,7 +114,12 @@ class _Simulation:
         times += [self._ready[0][0]] if self._ready else []
         times += [self._arrivals[-1].spec.arrival] if self._arrivals else []
         times += [self._learning[0][0]] if self._learning else []
-        times += [self._due] if self._due is not None else []
+        if not times:
+            # A change of the order can help a job that waits, but not again and again.
+            times += [self._due] if self._due is not None and self._idle < len(self._events) else []
+            self._idle = len(self._events)
+        elif self._due is not None:
+            times.append(self._due)
         if not times:
             raise ValueError(self._stuck())
         return max(self._now, min(times))

@@ -13,11 +13,12 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from torchloader.simulation.gavel_models import SERVICES, speeds_of
 from torchloader.simulation.job import Job
 from torchloader.simulation.workload import MIX, Kind, job_of
 
@@ -40,6 +41,7 @@ class _Entry:
     seconds: float
     workers: int | None = None
     kind: Kind | None = None
+    speeds: Mapping[str, float] = field(default_factory=dict)
 
 
 def _time(text: str) -> float:
@@ -199,16 +201,16 @@ def pai(path: Path) -> Iterator[_Entry]:
             )
 
 
-# Steps per second of one P100 for Gavel's jobs, as its authors measured them (`scheduler/oracle_throughputs_v3.json`),
-# by the samples of a step; and the seconds of a core per sample, which they do not give.
-_GAVEL: Mapping[str, tuple[float, Mapping[int, float]]] = {
-    "ResNet-18": (0.001, {16: 35.9, 32: 35.8, 64: 22.3, 128: 11.7, 256: 7.72}),
-    "ResNet-50": (0.008, {16: 9.05, 32: 4.89, 64: 2.62, 128: 1.58}),
-    "Transformer": (0.0005, {16: 9.54, 32: 7.87, 64: 5.09, 128: 3.07, 256: 1.68}),
-    "LM": (0.0005, {5: 90.8, 10: 77.1, 20: 58.2, 40: 35.8, 80: 21.2}),
-    "Recommendation": (0.00001, {512: 48.9, 1024: 30.7, 2048: 16.6, 4096: 8.90, 8192: 5.55}),
-    "CycleGAN": (0.016, {1: 2.40}),
-    "A3C": (0.001, {1: 5.68}),
+# Steps per second of one P100 for Gavel's jobs, as its authors measured them (`scheduler/oracle_throughputs_v3.json`,
+# under p100_unconsolidated), by the samples of a step.
+_GAVEL: Mapping[str, Mapping[int, float]] = {
+    "ResNet-18": {16: 35.9, 32: 35.8, 64: 22.3, 128: 11.7, 256: 7.72},
+    "ResNet-50": {16: 9.05, 32: 4.89, 64: 2.62, 128: 1.58},
+    "Transformer": {16: 9.54, 32: 7.87, 64: 5.09, 128: 3.07, 256: 1.68},
+    "LM": {5: 90.8, 10: 77.1, 20: 58.2, 40: 35.8, 80: 21.2},
+    "Recommendation": {512: 48.9, 1024: 30.7, 2048: 16.6, 4096: 8.90, 8192: 5.55},
+    "CycleGAN": {1: 2.40},
+    "A3C": {1: 5.68},
 }
 _GAVEL_TYPE = re.compile(r"([\w-]+)(?: \(batch size (\d+)\))?")
 
@@ -219,7 +221,8 @@ def gavel(path: Path) -> Iterator[_Entry]:
     With ten columns the first is the type, such as "ResNet-18 (batch size 64)", the sixth the steps over all devices,
     the seventh the devices and the tenth the arrival in seconds. With seven, as in older traces, the steps are the
     fifth, the arrival the sixth and the devices the last. A job takes the time of its steps on P100s, assuming that
-    twice as many are twice as fast. The command, the weight and the deadline are not needed.
+    twice as many are twice as fast; on other kinds it has the speed of `speeds_of`. The command, the weight and the
+    deadline are not needed.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
@@ -234,7 +237,7 @@ def _gavel_entry(where: str, number: int, row: list[str]) -> _Entry:
     if places is None:
         raise TraceError(f"{where}: there are {len(row)} columns, not 10 or 7; is this the right format?")
     found = _GAVEL_TYPE.fullmatch(row[0].strip())
-    service, rates = _GAVEL.get(found[1], (0.0, {})) if found else (0.0, {})
+    rates = _GAVEL.get(found[1], {}) if found else {}
     batch = int(found[2] or 1) if found else 0
     if found is None or batch not in rates:
         raise TraceError(f"{where}, column 1: it is not known how fast {row[0]!r} trains")
@@ -246,8 +249,10 @@ def _gavel_entry(where: str, number: int, row: list[str]) -> _Entry:
             told = f"{where}, column {place + 1}: {row[place]!r}"
             raise TraceError(f"{told} is not a valid value of this column") from None
     steps, devices, arrival = values
-    kind = Kind(found[1].lower(), rates[batch] * batch, service, batch)
-    return _Entry(f"{kind.arch}-{number}", arrival, int(devices), steps / rates[batch] / max(1, devices), kind=kind)
+    kind = Kind(found[1].lower(), rates[batch] * batch, SERVICES[found[1]], batch)
+    seconds = steps / rates[batch] / max(1, devices)
+    speeds = speeds_of(found[1], batch, "p100")
+    return _Entry(f"{kind.arch}-{number}", arrival, int(devices), seconds, kind=kind, speeds=speeds)
 
 
 FORMATS: Mapping[str, Callable[[Path], Iterator[_Entry]]] = {
@@ -284,7 +289,8 @@ def read_trace(path: str | os.PathLike[str], form: str, seed: int = 0, limit: in
         chance = random.Random(f"{seed} {each.name}")
         kind = each.kind or chance.choice(MIX)
         job = job_of(each.name, kind, each.devices, each.seconds, each.arrival - entries[0].arrival, chance)
-        jobs.append(job if each.workers is None else replace(job, spec=replace(job.spec, workers=each.workers)))
+        workers = job.spec.workers if each.workers is None else each.workers
+        jobs.append(replace(job, spec=replace(job.spec, workers=workers, speeds=dict(each.speeds))))
     return jobs
 
 
