@@ -52,6 +52,8 @@ class Job:
         weight: the relative importance of its progress.
         minimum, maximum: the range of loading workers per device that it accepts; no upper bound by default.
         environment: environment variables of its processes.
+        speeds: how fast it trains on each kind of GPUs, relative to each other; it trains only on those, or on all
+            alike if none is named.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Job:
     minimum: int = 1
     maximum: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    speeds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def requested(self) -> int:

@@ -24,6 +24,7 @@ _HEAVIEST = 10**9  # infinite is nothing that weights can be compared with
 Positive = Annotated[int, Meta(ge=1)]
 Index = Annotated[int, Meta(ge=0)]
 Indices = Annotated[list[Index], Meta(min_length=1)]
+Kind = Annotated[str, Meta(min_length=1)]
 
 
 class JobEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -52,6 +53,7 @@ class JobEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     minimum: Positive = 1
     maximum: Positive | None = None
     environment: dict[str, str | int | float] = {}
+    speeds: dict[Kind, Annotated[float, Meta(gt=0, le=_HEAVIEST)]] = {}
 
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(JobEntry)}
@@ -157,6 +159,7 @@ class _Reading:
             minimum=entry.minimum,
             maximum=entry.maximum,
             environment={name: str(value) for name, value in entry.environment.items()},
+            speeds={kind.lower(): speed for kind, speed in entry.speeds.items()},
         )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["Claim", "fractions"]
+__all__ = ["Claim", "fractions", "missing"]
 
+_MISSING = "the order gavel needs scipy if there are several kinds of devices: pip install 'dragon-runtime[scheduling]'"
 _EFFICIENT = 1e-3  # weight of the mean to that of the smallest: it decides only among equally fair solutions
 _NONE = 1e-7  # fractions below are rounding errors of the solver
 
@@ -47,6 +49,11 @@ def fractions(claims: Sequence[Claim], devices: Sequence[int]) -> list[tuple[flo
     return [solved[claim] for claim in claims]
 
 
+def missing() -> str:
+    """Return what to install so that `fractions` can be called; an empty string if nothing is missing."""
+    return "" if importlib.util.find_spec("scipy") else _MISSING
+
+
 @lru_cache(maxsize=256)  # only arrivals and departures change the arguments
 def _solved(claims: tuple[tuple[Claim, int], ...], devices: tuple[int, ...]) -> dict[Claim, tuple[float, ...]]:
     """Return the fractions by claim, each of which several applications have."""
@@ -54,11 +61,7 @@ def _solved(claims: tuple[tuple[Claim, int], ...], devices: tuple[int, ...]) -> 
         from scipy.optimize import linprog
         from scipy.sparse import coo_array
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "the order gavel needs scipy if there are several kinds of devices: pip install "
-            "'dragon-runtime[scheduling]'",
-            name=error.name,
-        ) from None
+        raise ModuleNotFoundError(_MISSING, name=error.name) from None
     able = [
         (row, kind, claim.speeds[kind])
         for row, (claim, _) in enumerate(claims)

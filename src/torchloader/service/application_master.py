@@ -12,6 +12,7 @@ from typing import assert_never
 
 from dragon.native.machine import current
 from dragon.native.queue import Queue
+from torchloader.service.gpus import model
 from torchloader.service.lending import Share
 from torchloader.service.messages import Claim, Ended, Introduce, Joined, Kill, Launch, Tell
 from torchloader.service.part import Part
@@ -71,7 +72,17 @@ class ApplicationMaster:
         gpus = tuple(int(gpu) for gpu in node.gpus or ())
         address = next(iter(node.ip), "127.0.0.1").partition(":")[0]
         self._master.put(
-            Joined(node.hostname, self._incarnation, address, node.num_cpus, gpus, node.physical_mem, running, ended)
+            Joined(
+                node.hostname,
+                self._incarnation,
+                address,
+                node.num_cpus,
+                gpus,
+                node.physical_mem,
+                running,
+                ended,
+                model() if gpus else "",
+            )
         )
 
     def _launch(self, launch: Launch) -> None:

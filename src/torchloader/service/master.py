@@ -16,6 +16,7 @@ from torchloader.inputs.job import Job
 from torchloader.scheduling import actions
 from torchloader.scheduling.actions import Action, Cause, Mode, Node
 from torchloader.scheduling.application import Application
+from torchloader.scheduling.fractions import missing
 from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.orders import order
 from torchloader.scheduling.scheduler import Scheduler
@@ -96,6 +97,8 @@ class Master:
         self.all_submitted = False
         self._ticked = self.now()
         self._highest = max((highest_of(job_of(each.spec)) for each in self.records.values()), default=0)
+        # The kinds of devices that jobs name, in the order of submission.
+        self._kinds = dict.fromkeys(kind for each in self.records.values() for kind in each.spec.speeds)
         self._pace = PaceFile(folder)
         self._lender = Lender(settings.rehearse)
 
@@ -216,7 +219,7 @@ class Master:
     @property
     def nodes(self) -> dict[str, Node]:
         """The nodes as the scheduler sees them."""
-        return nodes_of(self.joined, self.settings, self._highest, self._lender.lent)
+        return nodes_of(self.joined, self.settings, self._highest, self._lender.lent, self._kinds)
 
     # ---- applications
 
@@ -232,8 +235,11 @@ class Master:
             same = job_of(self.records[job.name].spec) == job
             return "" if same else f"there is an application {job.name!r} already"
         self._highest = max(self._highest, highest_of(job))
+        self._kinds |= dict.fromkeys(job.speeds)
         try:
             devices, error = devices_of(job, self.nodes, self.settings), ""
+            if job.speeds and self.settings.order == "gavel" and (lacks := missing()):
+                raise LackingError(lacks)
         except LackingError as lacking:
             devices, error = job.devices.count, str(lacking)
         self.records.submit(spec_of(job, devices), self.now(), curve=self.settings.guesses.get(job.name))
@@ -359,7 +365,11 @@ class Master:
                 self._lose(action.name, action.reason)
 
     def _launch(self, action: actions.Launch | actions.Resume, state: State) -> None:
-        name, where = action.name, self.records[action.name].moved_to(action.away)
+        name, before = action.name, self.records[action.name]
+        where: dict[str, object] = {**before.moved_to(action.away)}
+        if action.kind != before.kind:
+            where["kind"] = action.kind
+            self._learning.pop(name, None)  # what was measured is of another kind of devices
         self.change(name, state, action.reason, workers=action.workers, placement=action.placement, **where)
         record = self.records[name]
         self._follow(record)
@@ -433,6 +443,7 @@ class Master:
                 continue
             curve = learning.news(sharers(record, self.records.values()))
             if curve is not None:
+                curve = curve.scaled(1 / record.spec.speed(record.kind))
                 progress = float(self.attempts[name].iteration)
                 self.change(name, State.RUNNING, "its curve was measured", curve=curve, progress=progress)
                 changed = True

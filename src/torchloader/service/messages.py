@@ -120,6 +120,7 @@ class Joined:
         memory: in bytes.
         running: attempt by application.
         ended: Ended messages that were sent already, possibly to an earlier master.
+        gpu: the name of its GPUs; "" if it is not known, or they have different ones.
     """
 
     node: str
@@ -130,6 +131,7 @@ class Joined:
     memory: int
     running: Mapping[str, int]
     ended: tuple[Ended, ...] = ()
+    gpu: str = ""
 
     def has(self, application: str, attempt: int) -> bool:
         """Return whether ranks of this attempt run here, or have ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -10,6 +10,8 @@ import msgspec
 from torchloader.inputs.job import Job
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application, Spec
+from torchloader.scheduling.kinds import devices_by_kind
+from torchloader.service.gpus import kind_named
 from torchloader.service.messages import Joined
 from torchloader.service.settings import Settings
 
@@ -33,16 +35,23 @@ class LackingError(ValueError):
 
 
 def nodes_of(
-    joined: Mapping[str, Joined], settings: Settings, highest: int, lent: Callable[[str], int]
+    joined: Mapping[str, Joined],
+    settings: Settings,
+    highest: int,
+    lent: Callable[[str], int],
+    kinds: Collection[str] = (),
 ) -> dict[str, Node]:
-    """Return the nodes as the scheduler sees them, with the cores that are `lent` to other programs.
+    """Return the nodes as the scheduler sees them, with the cores that are `lent` to other programs, and which of the
+    `kinds` of GPUs that jobs name they have.
 
-    On CPUs a device is a process: as many as there are cores, or up to the `highest` index that a job names.
+    On CPUs a device is a process: as many as there are cores, or up to the `highest` index that a job names. All are of
+    one kind.
     """
     found = {}
     for name, node in sorted(joined.items()):
         slots = max(node.cores, settings.cores, highest + 1) if settings.device == "cpu" else 0
-        found[name] = Node(settings.cores or node.cores, tuple(range(slots)) if slots else node.gpus, lent(name))
+        kind = "" if slots else kind_named(node.gpu, kinds)
+        found[name] = Node(settings.cores or node.cores, tuple(range(slots)) if slots else node.gpus, lent(name), kind)
     return found
 
 
@@ -73,6 +82,7 @@ def spec_of(job: Job, devices: dict[str, tuple[int, ...]] | int) -> Spec:
         maximum=job.maximum,
         arrival=job.arrival,
         settings={"job": msgspec.json.encode(job).decode()},
+        speeds=dict(job.speeds),
     )
 
 
@@ -86,9 +96,11 @@ def devices_of(job: Job, nodes: Mapping[str, Node], settings: Settings) -> dict[
     missing."""
     wanted = job.devices
     if wanted.anywhere:
-        there = sum(len(node.devices) for node in nodes.values())
-        if wanted.anywhere > there:
-            raise _lacking([_count(wanted.anywhere, "device")], nodes, settings)
+        spec = spec_of(job, wanted.anywhere)
+        there = {kind: count for kind, count in devices_by_kind(nodes).items() if spec.runs_on(kind)}
+        if wanted.anywhere > max(there.values(), default=0):
+            kinds = f" of kind {' or '.join(job.speeds)}" if job.speeds else " of one kind" if len(there) > 1 else ""
+            raise _lacking([_count(wanted.anywhere, "device") + kinds], nodes, settings)
         return wanted.anywhere
     needs = []
     if len(wanted.by_node) > len(nodes):
@@ -101,6 +113,10 @@ def devices_of(job: Job, nodes: Mapping[str, Node], settings: Settings) -> dict[
         devices = nodes[name].devices if name in nodes else _common(nodes)
         if missing := sorted(set(indices) - set(devices)):
             needs.append(f"GPU {', '.join(map(str, missing))} of {name}")
+    if job.speeds and not needs:
+        spec, chosen = spec_of(job, placement), {nodes[name].kind for name in placement}
+        if len(chosen) > 1 or not all(spec.runs_on(kind) for kind in chosen):
+            needs.append(f"devices of one kind, which is {' or '.join(job.speeds)}")
     if needs:
         raise _lacking(needs, nodes, settings)
     return placement
@@ -118,7 +134,10 @@ def _common(nodes: Mapping[str, Node]) -> tuple[int, ...]:
 
 
 def _lacking(needs: list[str], nodes: Mapping[str, Node], settings: Settings) -> LackingError:
-    there = ", ".join(f"{name} with {_count(len(node.devices), 'device')}" for name, node in nodes.items())
+    there = ", ".join(
+        f"{name} with {_count(len(node.devices), 'device')}{f' of kind {node.kind}' if node.kind else ''}"
+        for name, node in nodes.items()
+    )
     advice = "" if settings.rehearse else "; to try it on this machine: --device cpu --rehearse"
     return LackingError(f"it needs {', '.join(needs)}; the run has {_count(len(nodes), 'node')} ({there}){advice}")
 
