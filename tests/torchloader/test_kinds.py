@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from torchloader.allocation.catalogue import policy
 from torchloader.cli.main import main
@@ -281,6 +282,13 @@ def test_gavel_needs_no_scipy_on_one_kind(monkeypatch: pytest.MonkeyPatch) -> No
         run([job("1", 0, 100, v100=2.0, k80=0.7)], BOTH, "gavel")
 
 
+@pytest.mark.parametrize("name", sorted(ORDERS))
+def test_one_kind_with_a_name_is_served_as_one_without(name: str) -> None:
+    jobs = [job(str(number), 100 * number, 700 + 300 * (number % 3), 1 + number % 2) for number in range(9)]
+    named, plain = (run(jobs, {"n": Node(8, (0, 1), kind=kind)}, name, start=5) for kind in ("v100", ""))
+    assert named.jobs == plain.jobs
+
+
 @pytest.mark.parametrize("name", ["gavel", "gavel-agnostic"])
 def test_a_job_that_can_never_start_is_an_error_under_each_order(name: str) -> None:
     with pytest.raises(ValueError, match="job 'a' can never start"):
@@ -300,6 +308,24 @@ def test_jobs_of_gavel_are_as_long_on_a_v100_as_in_its_paper() -> None:
     assert {each.spec.size for each in jobs} == {1}
     with pytest.raises(ValueError, match="must be positive"):
         gavel_jobs(4, seed=0, rate=0.0)
+
+
+def test_the_cluster_of_gavels_paper_can_serve_as_many_jobs_an_hour_as_the_guide_says() -> None:
+    hours = 16.77  # of a job on a V100: the mean of 10^x minutes
+    speeds = [
+        [speeds_of(model, batch, "v100").get(kind, 0.0) for kind in KINDS]
+        for model, batches in STEPS.items()
+        for batch in batches
+    ]
+    equal = 108 / (hours * sum(3 / sum(each) for each in speeds) / len(speeds))
+    # The largest rate at which the devices of each kind suffice, by the devices for each model on each kind.
+    rows = [[0.0] * (3 * len(speeds)) + [hours / len(speeds)] for _ in speeds]
+    for number, each in enumerate(speeds):
+        rows[number][3 * number : 3 * number + 3] = [-speed for speed in each]
+    rows += [[1.0 if column % 3 == kind else 0.0 for column in range(3 * len(speeds))] + [0.0] for kind in range(3)]
+    bounds = [0.0] * len(speeds) + [36.0] * 3
+    best = -linprog([0.0] * (3 * len(speeds)) + [-1.0], A_ub=rows, b_ub=bounds).fun
+    assert (equal, best) == pytest.approx((4.2, 4.9), abs=0.05)
 
 
 def test_jobs_of_gavels_traces_have_speeds_relative_to_a_p100() -> None:

@@ -121,8 +121,8 @@ class Gavel:
         """Return no application, as the rank of waiting ones rises steadily."""
         return []
 
-    def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
+    def next_time(self, now: float, applications: Sequence[Application], kinds: int = 1) -> float | None:
         """Return the end of the round if an application waits, or may have its turn on another kind."""
-        if not any(each.waits or (each.holds and each.kind) for each in applications):
+        if not any(each.waits or (each.holds and kinds > 1) for each in applications):
             return None
         return (math.floor((now + _CLOSE_S) / self.seconds) + 1) * self.seconds

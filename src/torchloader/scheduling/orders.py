@@ -41,8 +41,9 @@ class Order(Protocol):
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
         """Return those that waited so long that they are to be promoted."""
 
-    def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
-        """Return when, after `now`, the order changes without an event; None for never."""
+    def next_time(self, now: float, applications: Sequence[Application], kinds: int = 1) -> float | None:
+        """Return when, after `now`, the order changes without an event; None for never. There are devices of so many
+        `kinds`."""
 
 
 def _came(application: Application) -> tuple[float, str]:
@@ -68,7 +69,7 @@ class Arrival:
         """Return no application, as none is passed over."""
         return []
 
-    def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
+    def next_time(self, now: float, applications: Sequence[Application], kinds: int = 1) -> float | None:
         """Return None: only arrivals and departures change the order."""
         return None
 
@@ -105,7 +106,7 @@ class ShortestFirst:
         """Return no application: long ones have to wait."""
         return []
 
-    def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
+    def next_time(self, now: float, applications: Sequence[Application], kinds: int = 1) -> float | None:
         """Return None: remaining times are compared only at events."""
         return None
 
@@ -168,7 +169,7 @@ class Tiresias:
         """Return those that waited `promote` times as long as they ran."""
         return [each for each in waiting if self._starves_at(now, each) <= now + _CLOSE]
 
-    def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
+    def next_time(self, now: float, applications: Sequence[Application], kinds: int = 1) -> float | None:
         """Return when a running application moves to the next queue, or a waiting one is to be promoted."""
         waiting = [each for each in applications if each.waits]
         if not waiting:

@@ -107,10 +107,10 @@ class Scheduler:
         actions += [Pause(name, cause.value) for name in paused]
         return actions + self._allocate(running, started, nodes, cause)
 
-    def next_time(self, now: float, applications: Mapping[str, Application]) -> float | None:
+    def next_time(self, now: float, applications: Mapping[str, Application], kinds: int = 1) -> float | None:
         """Return when to call again with `Cause.DUE`: when a recently changed application can be changed again, or the
-        order changes; None for never."""
-        changes = self.order.next_time(now, list(applications.values()))
+        order changes; None for never. The nodes have devices of so many `kinds`."""
+        changes = self.order.next_time(now, list(applications.values()), kinds)
         ends = [
             each.moved + self.interval
             for each in applications.values()

@@ -447,7 +447,8 @@ class Master:
                 progress = float(self.attempts[name].iteration)
                 self.change(name, State.RUNNING, "its curve was measured", curve=curve, progress=progress)
                 changed = True
-        due = self._scheduler.next_time(self.now() - _TICK_S, self.records)
+        kinds = len({node.kind for node in self.nodes.values()})
+        due = self._scheduler.next_time(self.now() - _TICK_S, self.records, kinds)
         if changed:
             self._schedule(Cause.DRIFT)
         elif due is not None and due <= self.now():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Promote, Requeue, Resize, Resume
+from torchloader.scheduling.application import Application
 from torchloader.scheduling.kinds import devices_by_kind
 from torchloader.scheduling.placement import shared
 from torchloader.scheduling.records import Event, Records
@@ -187,7 +188,7 @@ class _Simulation:
         return [Cause.DRIFT] if measured else []
 
     def _decide(self, cause: Cause) -> None:
-        known = {name: replace(self._records[name], progress=each.done) for name, each in self._alive.items()}
+        known = {name: _at(self._records[name], each.done) for name, each in self._alive.items()}
         if any(each.holds and each.state is not State.RUNNING for each in known.values()):
             self._missed = cause
         actions = self._scheduler.decide(self._now, known, self._nodes, cause)
@@ -196,7 +197,8 @@ class _Simulation:
         if any(isinstance(action, Pause) for action in actions):
             self._decide(Cause.DEPARTURE)  # as the master does when one has paused
             return
-        self._due = self._scheduler.next_time(self._now, {name: self._records[name] for name in self._alive})
+        alive = {name: self._records[name] for name in self._alive}
+        self._due = self._scheduler.next_time(self._now, alive, len(self._kinds))
 
     def _do(self, action: Action) -> None:
         name, each = action.name, self._alive[action.name]
@@ -275,3 +277,8 @@ class _Simulation:
             each.paused_for,
             each.computed,
         )
+
+
+def _at(record: Application, progress: float) -> Application:
+    """Return a record with this progress."""
+    return record if record.progress == progress else replace(record, progress=progress)
