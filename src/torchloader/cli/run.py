@@ -68,8 +68,8 @@ def parser() -> argparse.ArgumentParser:
         default="arrival",
         choices=sorted(ORDERS),
         help="which jobs get GPUs first: in the order of arrival and to their end (default), or preempting others: "
-        "tiresias (least attained service in queues), gavel (equal parts of the time, in rounds), srtf (shortest "
-        "remaining time first)",
+        "tiresias (least attained service in queues), gavel (fair parts of the time, in rounds), gavel-agnostic (the "
+        "same without regard to the speeds of jobs on each kind of GPU), srtf (shortest remaining time first)",
     )
     made.add_argument(
         "--mode",

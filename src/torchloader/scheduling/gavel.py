@@ -78,27 +78,23 @@ class Gavel:
         everybody = list(applications)
         devices = devices_by_kind(nodes)
         several = len(devices) > 1
-        ranks: list[tuple[float, float, float, str, float, int, Turn]] = []
-        for place, (each, parts) in enumerate(zip(everybody, self._due(everybody, devices), strict=True)):
-            age = max(now - each.spec.arrival, _CLOSE_S)
+        ranks: list[tuple[tuple[float, float, float, str, float], Turn]] = []
+        for each, parts in zip(everybody, self._due(everybody, devices), strict=True):
+            spec, age = each.spec, max(now - each.spec.arrival, _CLOSE_S)
             for kind, part in parts.items():
-                had = each.seconds_on(kind, now) if several else each.service(now) / each.spec.size
-                speed = each.spec.speed(kind) if self.aware else 1.0
+                had = each.seconds_on(kind, now) if several else each.service(now) / spec.size
                 rank = had / age / part if part else math.inf
-                ranks.append((rank, -part, each.spec.arrival, each.spec.name, -speed, place, Turn(each, ((kind,),))))
-        ranks.sort(key=lambda each: each[:-1])
-        return [each[-1] for each in ranks]
+                # Of kinds on which none was served yet, the one of which more is due.
+                more, speed = part if several else 0.0, spec.speed(kind) if self.aware else 1.0
+                ranks.append(((rank, -more, spec.arrival, spec.name, -speed), Turn(each, ((kind,),))))
+        return [turn for _, turn in sorted(ranks, key=lambda pair: pair[0])]
 
     def _due(self, everybody: Sequence[Application], devices: Mapping[str, int]) -> list[dict[str, float]]:
         """Return the part of the time that each application is due on each kind."""
         specs = [each.spec for each in everybody]
         if self.aware and len(devices) > 1:
-            claims = [
-                Claim(
-                    spec.size, spec.weight, tuple(spec.speed(kind) if spec.runs_on(kind) else 0.0 for kind in devices)
-                )
-                for spec in specs
-            ]
+            speeds = [[spec.speed(kind) if spec.runs_on(kind) else 0.0 for kind in devices] for spec in specs]
+            claims = [Claim(spec.size, spec.weight, tuple(own)) for spec, own in zip(specs, speeds, strict=True)]
             found = zip(specs, fractions(claims, list(devices.values())), strict=True)
             return [
                 {kind: part for kind, part in zip(devices, parts, strict=True) if spec.runs_on(kind)}
