@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torchloader.prediction.curve import Curve
+from torchloader.prediction.goodput import Profile
 from torchloader.scheduling.spreading import Away, Need
 from torchloader.scheduling.states import State
 
@@ -37,6 +38,9 @@ class Spec:
         speeds: how fast one device of each kind computes, relative to its curve, which is that of a device of speed 1.
             It runs only on the kinds that are named here, and on devices of unknown kind (""), whose speed is 1. If
             none is named, it runs on all kinds, which are equally fast for it.
+        profile: what determines its goodput; None if it is unknown. With a profile, `batch` is the initial batch, and
+            an iteration is one of the initial batch: fewer are done with a larger batch, each of which counts as
+            several.
 
     Raises ValueError, with the application's name, for invalid values.
     """
@@ -53,6 +57,7 @@ class Spec:
     arrival: float = 0.0
     settings: dict[str, str | int | float | bool | None] = field(default_factory=dict)
     speeds: dict[str, float] = field(default_factory=dict)
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         for what, number in (("devices", self.size), ("batch", self.batch), ("iterations", self.iterations)):
@@ -123,6 +128,7 @@ class Application:
         began, placed: when it was first and last started, in seconds.
         executed: seconds for which it held devices before its present state, since it was last promoted.
         executed_on: seconds for which it held devices of each named kind before its present state.
+        most: the largest number of devices that it held.
     """
 
     spec: Spec
@@ -142,6 +148,12 @@ class Application:
     executed: float = 0.0
     kind: str = ""
     executed_on: dict[str, float] = field(default_factory=dict)
+    most: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of devices that it holds, or, while it holds none, of those that it was submitted for."""
+        return sum(map(len, self.placement.values())) or self.spec.size
 
     def expected(self, kind: str) -> Curve:
         """Return its curve on a device of that kind; while it is unknown, one for which the requested workers are just

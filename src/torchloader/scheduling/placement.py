@@ -70,6 +70,10 @@ class Devices:
         needed = cores_of(placement, workers, away or {})
         return all(self.cores.get(name, 0) >= cores for name, cores in needed.items())
 
+    def free(self, workers: int) -> dict[str, list[int]]:
+        """Return the free devices of each node, as many as there are cores for `workers` for each."""
+        return {name: devices[: max(0, self.cores[name] // workers)] for name, devices in self._free.items()}
+
     def find(self, application: Application, kinds: Kinds | None = None) -> dict[str, tuple[int, ...]] | None:
         """Return devices on which the application can run with its minimum of workers; None if there are none now.
 

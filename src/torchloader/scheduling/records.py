@@ -99,6 +99,8 @@ def applied(record: Application | None, event: Event) -> Application:
     if record.holds and any(changes.get(key, getattr(record, key)) != getattr(record, key) for key in _MOVES):
         changes["moved"] = event.time
     after = replace(record, **changes)
+    if after.placement:
+        after = replace(after, most=max(after.most, after.size))
     return after if after.holds else replace(after, workers=0, placement={}, away={})
 
 

@@ -18,6 +18,8 @@ from torchloader.scheduling.lending import exceeds, remaining
 from torchloader.scheduling.orders import ARRIVAL, Order
 from torchloader.scheduling.placement import Devices, shared
 from torchloader.scheduling.preemption import yielding
+from torchloader.scheduling.resizing import next_round, resized
+from torchloader.scheduling.sizes import Sizing
 from torchloader.scheduling.spreading import Away, spread
 from torchloader.scheduling.states import State
 from torchloader.scheduling.worth import Worth
@@ -60,6 +62,9 @@ class Scheduler:
             with many devices could wait forever; 0 keeps the order of arrival.
         anywhere: workers may run on any node, not only on those of the application's devices. An application still
             starts only if its own nodes have cores for its minimum.
+        sizes: how many devices each application has, if that may change while it runs; None if each has as many as it
+            was submitted with. The order is not used then. Changes pause and resume applications in one list of
+            actions, which only the simulator carries out.
     """
 
     policy: Policy
@@ -72,11 +77,13 @@ class Scheduler:
     headroom: float = 1.0
     patience: float = 1800.0
     anywhere: bool = False
+    sizes: Sizing | None = None
 
     @property
     def name(self) -> str:
-        """The name of the policy, and of the order if it is not that of arrival."""
-        return self.policy.name + ("" if self.order == ARRIVAL else f"+{self.order.name}")
+        """The name of the policy, of the order if it is not that of arrival, and of the sizing if there is one."""
+        chosen = self.policy.name + ("" if self.order == ARRIVAL else f"+{self.order.name}")
+        return chosen if self.sizes is None else f"{chosen}+{self.sizes.name}"
 
     def decide(
         self, now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node], cause: Cause
@@ -95,6 +102,8 @@ class Scheduler:
         holding = [_there(each, nodes) for name, each in applications.items() if each.holds and name not in lost]
         waiting = [_requeued(now, each) for name, each in applications.items() if each.waits or name in lost]
         actions: list[Action] = [Requeue(name, cause.value) for name in sorted(lost)]
+        if self.sizes is not None:
+            return actions + self._resized(now, holding, waiting, nodes, cause)
         starved = {each.spec.name for each in self.order.starved(now, waiting)}
         actions += [Promote(name, "it waited for too long") for name in sorted(starved)]
         waiting = [replace(each, executed=0.0) if each.spec.name in starved else each for each in waiting]
@@ -110,6 +119,8 @@ class Scheduler:
     def next_time(self, now: float, applications: Mapping[str, Application], kinds: int = 1) -> float | None:
         """Return when to call again with `Cause.DUE`: when a recently changed application can be changed again, or the
         order changes; None for never. The nodes have devices of so many `kinds`."""
+        if self.sizes is not None:
+            return next_round(now, self.sizes) if applications else None
         changes = self.order.next_time(now, list(applications.values()), kinds)
         ends = [
             each.moved + self.interval
@@ -118,6 +129,27 @@ class Scheduler:
         ]
         ends = [] if self.mode is Mode.NEVER else ends
         return min(ends if changes is None else [*ends, changes], default=None)
+
+    def _resized(
+        self,
+        now: float,
+        holding: list[Application],
+        waiting: list[Application],
+        nodes: Mapping[str, Node],
+        cause: Cause,
+    ) -> list[Action]:
+        """Return the actions of a round, or between rounds those that share the cores."""
+        assert self.sizes is not None
+        changes = resized(now, holding, waiting, nodes, self.sizes)
+        kept = [each for each in holding if each.spec.name not in changes.paused]
+        running, without, _ = self._stay(now, kept, nodes, cause)
+        started = {
+            each.spec.name: _Running(each, placement, kind_of(placement, nodes), True)
+            for each, placement in changes.begun
+        }
+        actions: list[Action] = [Pause(name, "it gets other devices") for name in changes.paused]
+        actions += [Pause(name, cause.value) for name in without]
+        return actions + self._allocate(running, started, nodes, cause)
 
     def _movable(self, now: float, application: Application, cause: Cause) -> bool:
         rested = application.moved is None or now - application.moved >= self.interval

@@ -26,5 +26,8 @@ class Job:
 
     @property
     def shortest(self) -> float:
-        """The seconds that it would take on devices of speed 1 if it never waited for devices or data."""
+        """The seconds that it would take on devices of speed 1 if it never waited for devices or data. With a profile,
+        these are on one node, with the number of devices and the batch that it was submitted with."""
+        if self.spec.profile is not None:
+            return self.spec.profile.seconds(self.spec.size, spread=False)
         return self.spec.iterations * self.spec.batch / (self.spec.size * self.curve.ceiling)

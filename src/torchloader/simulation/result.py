@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ class JobResult:
         stopped: seconds that it stood still for that.
         paused: seconds, after its start, for which it was paused and held no devices.
         computed: seconds for which its devices computed; None for `shortest`, as on devices of one kind.
+        held, worked: seconds for which devices were held, and for which they computed, summed over its devices; None if
+            the number of devices never changed.
     """
 
     name: str
@@ -46,11 +49,15 @@ class JobResult:
     stopped: float
     paused: float = 0.0
     computed: float | None = None
+    held: float | None = None
+    worked: float | None = None
 
     @property
-    def busy(self) -> float:
-        """The seconds for which its devices computed."""
-        return self.shortest if self.computed is None else self.computed
+    def device_seconds(self) -> tuple[float, float]:
+        """The seconds for which devices were held, and for which they computed, summed over its devices."""
+        computed = self.shortest if self.computed is None else self.computed
+        held = self.holding * self.devices if self.held is None else self.held
+        return held, computed * self.devices if self.worked is None else self.worked
 
     @property
     def completion(self) -> float:
@@ -108,13 +115,13 @@ class Result:
     @property
     def busy(self) -> float:
         """The fraction of the time for which devices were held in which they computed."""
-        held = sum(job.holding * job.devices for job in self.jobs)
-        return sum(job.busy * job.devices for job in self.jobs) / held
+        held, worked = zip(*(job.device_seconds for job in self.jobs), strict=True)
+        return math.fsum(worked) / math.fsum(held)
 
     @property
     def lost_device_hours(self) -> float:
         """The hours for which devices were held and did not compute."""
-        return sum((job.holding - job.busy) * job.devices for job in self.jobs) / 3600
+        return math.fsum(held - worked for held, worked in (job.device_seconds for job in self.jobs)) / 3600
 
     def unfairness(self, devices: int) -> list[float]:
         """Return the finish-time fairness of each job (Themis, NSDI '20); above 1 it was served worse than by equal

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Promote, Requeue, Resize, Resume
 from torchloader.scheduling.application import Application
 from torchloader.scheduling.kinds import devices_by_kind
@@ -17,6 +18,8 @@ from torchloader.simulation.job import Job
 from torchloader.simulation.result import JobResult, Moment, Result
 
 __all__ = ["simulate"]
+
+_CLOSE = 1e-6  # iterations: a job that is so near the end of a stage is in the next one
 
 
 def simulate(
@@ -31,8 +34,10 @@ def simulate(
 ) -> Result:
     """Simulate jobs to their ends.
 
-    Between events a job trains at the rate that its curve gives for its workers and the kind of its devices. A job that
-    is started, or whose workers are changed, stands still for a while.
+    Between events a job trains at the rate that its curve gives for its workers and the kind of its devices. A job with
+    a profile trains at the rate of its goodput, with its fixed batch, or the best one if the scheduler's sizing adapts
+    it; its curve is a bound for the samples of a device. A job that is started, or whose workers are changed, stands
+    still for a while.
 
     Args:
         jobs: the jobs, with their arrival times.
@@ -56,6 +61,7 @@ class _Running:
     job: Job
     done: float = 0.0  # iterations
     rate: float = 0.0  # iterations per second
+    devices: int = 0  # that it holds
     started: float | None = None
     finished: float = 0.0
     busy: float = 0.0  # the fraction of its devices' time in which they compute now
@@ -65,10 +71,33 @@ class _Running:
     paused: float | None = None  # since when, in seconds; None if it is not paused
     paused_for: float = 0.0  # seconds for which it was paused before
     told: tuple[int, float] = (0, 0.0)  # workers and rate of the last moment
+    worked: float = 0.0  # seconds for which devices computed, of all devices
+    held: float = 0.0  # seconds for which it held devices, of all devices
 
     @property
     def left(self) -> float:
         return self.job.spec.iterations - self.done
+
+    @property
+    def stage(self) -> float:
+        """The iterations until its rate changes, or until it ends."""
+        profile = self.job.spec.profile
+        return self.left if profile is None else min(self.left, profile.stage(self.done + _CLOSE).until - self.done)
+
+    def train(self, record: Application, curve: Curve, adapts: bool) -> None:
+        """Set its rate, and the part of the time in which its devices compute."""
+        self.devices = record.size if record.holds else 0
+        if record.state is not State.RUNNING:
+            self.rate = self.busy = 0.0
+            return
+        rate = curve.throughput(record.workers)
+        most, worth = curve.ceiling, 1.0
+        if (profile := record.spec.profile) is not None:
+            chosen = profile.chosen(record.size, len(record.placement) > 1, self.done + _CLOSE, adapts)
+            most, worth = chosen.throughput / record.size, chosen.goodput / chosen.throughput
+            rate = min(rate, most)
+        self.rate = rate * worth * record.size / record.spec.batch
+        self.busy = rate / most
 
 
 class _Simulation:
@@ -111,7 +140,7 @@ class _Simulation:
 
     def _next(self) -> float:
         """Return the time of the next event. Raises ValueError if no job can proceed."""
-        times = [self._now + each.left / each.rate for each in self._alive.values() if each.rate > 0]
+        times = [self._now + max(0.0, each.stage) / each.rate for each in self._alive.values() if each.rate > 0]
         times += [self._ready[0][0]] if self._ready else []
         times += [self._arrivals[-1].spec.arrival] if self._arrivals else []
         times += [self._learning[0][0]] if self._learning else []
@@ -144,13 +173,15 @@ class _Simulation:
             ends = each.rate > 0 and self._now + each.left / each.rate <= time + 1e-9
             each.done = float(each.job.spec.iterations) if ends else each.done + each.rate * (time - self._now)
             each.computed += each.busy * (time - self._now)
+            each.worked += each.busy * each.devices * (time - self._now)
+            each.held += each.devices * (time - self._now)
         self._now = time
 
     def _finish(self) -> list[Cause]:
         ended = [name for name, each in self._alive.items() if each.left <= 0]
         for name in ended:
             each = self._alive.pop(name)
-            each.finished, each.rate, each.busy = self._now, 0.0, 0.0
+            each.finished, each.rate, each.busy, each.devices = self._now, 0.0, 0.0, 0
             self._records.change(name, State.FINISHED, self._now, "done", progress=each.done)
             self._tell(name, each, 0)
             self._progress(len(self._all) - len(self._alive))
@@ -242,6 +273,7 @@ class _Simulation:
             self._records.change(name, State.RUNNING, self._now, "ready")
 
     def _rates(self) -> None:
+        adapts = self._scheduler.sizes is not None and self._scheduler.sizes.adapts
         holding = {name: self._records[name] for name in self._alive if self._records[name].holds}
         curves = shared(
             {
@@ -251,9 +283,7 @@ class _Simulation:
         )
         for name, each in self._alive.items():
             record = self._records[name]
-            runs = record.state is State.RUNNING
-            each.rate = curves[name].throughput(record.workers) * record.spec.size / record.spec.batch if runs else 0.0
-            each.busy = curves[name].busy(record.workers) if runs else 0.0
+            each.train(record, curves.get(name, each.job.curve), adapts)
             self._tell(name, each, record.workers)
 
     def _tell(self, name: str, each: _Running, workers: int) -> None:
@@ -263,6 +293,7 @@ class _Simulation:
 
     def _result(self, each: _Running) -> JobResult:
         spec = each.job.spec
+        resizable = spec.profile is not None
         return JobResult(
             spec.name,
             spec.arch,
@@ -276,6 +307,8 @@ class _Simulation:
             each.stopped,
             each.paused_for,
             each.computed,
+            each.held if resizable else None,
+            each.worked if resizable else None,
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import random
 import re
@@ -18,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from torchloader.simulation.applications import PROFILES
 from torchloader.simulation.gavel_models import SERVICES, speeds_of
 from torchloader.simulation.job import Job
 from torchloader.simulation.workload import MIX, Kind, job_of
@@ -42,6 +44,7 @@ class _Entry:
     workers: int | None = None
     kind: Kind | None = None
     speeds: Mapping[str, float] = field(default_factory=dict)
+    batch: int = 0  # over all devices; 0 if the trace does not tell
 
 
 def _time(text: str) -> float:
@@ -117,7 +120,7 @@ def pollux(path: Path) -> Iterator[_Entry]:
 
     Columns: name, time (seconds), application (cifar10, ncf, deepspeech2, bert, yolov3 or imagenet), num_replicas
     (devices). The application determines what is trained; the typical time of its class is divided by the devices.
-    batch_size is not needed.
+    batch_size, the samples over all devices, is used only with profiles.
     """
 
     def application(text: str) -> tuple[Kind, float]:
@@ -125,11 +128,17 @@ def pollux(path: Path) -> Iterator[_Entry]:
             raise ValueError(text)
         return _POLLUX[text]
 
-    columns: _Columns = {"name": str, "time": _seconds, "application": application, "num_replicas": _count}
+    columns: _Columns = {
+        "name": str,
+        "time": _seconds,
+        "application": application,
+        "num_replicas": _count,
+        "batch_size": _count,
+    }
     for row in _rows(path, columns):
         kind, seconds = row["application"]
         devices = row["num_replicas"]
-        yield _Entry(row["name"], row["time"], devices, seconds / max(1, devices), kind=kind)
+        yield _Entry(row["name"], row["time"], devices, seconds / max(1, devices), kind=kind, batch=row["batch_size"])
 
 
 def philly(path: Path) -> Iterator[_Entry]:
@@ -266,7 +275,9 @@ FORMATS: Mapping[str, Callable[[Path], Iterator[_Entry]]] = {
 """The readers by the name of the format."""
 
 
-def read_trace(path: str | os.PathLike[str], form: str, seed: int = 0, limit: int | None = None) -> list[Job]:
+def read_trace(
+    path: str | os.PathLike[str], form: str, seed: int = 0, limit: int | None = None, profiles: bool = False
+) -> list[Job]:
     """Return the jobs of a trace, in the order of arrival.
 
     Args:
@@ -274,6 +285,8 @@ def read_trace(path: str | os.PathLike[str], form: str, seed: int = 0, limit: in
         form: its format, one of `FORMATS`.
         seed: the seed for what the trace does not contain.
         limit: the number of jobs to read at most, the first ones; None for all.
+        profiles: give each job the profile of its application, which determines how long it takes with how many
+            devices, instead of the typical time of its class. Only applications of Pollux have profiles.
 
     Raises TraceError for a mismatch with the format, with file, row and column; OSError if it cannot be read.
     """
@@ -290,8 +303,24 @@ def read_trace(path: str | os.PathLike[str], form: str, seed: int = 0, limit: in
         kind = each.kind or chance.choice(MIX)
         job = job_of(each.name, kind, each.devices, each.seconds, each.arrival - entries[0].arrival, chance)
         workers = job.spec.workers if each.workers is None else each.workers
-        jobs.append(replace(job, spec=replace(job.spec, workers=workers, speeds=dict(each.speeds))))
+        job = replace(job, spec=replace(job.spec, workers=workers, speeds=dict(each.speeds)))
+        jobs.append(_profiled(path, job, each.batch) if profiles else job)
     return jobs
+
+
+def _profiled(path: str | os.PathLike[str], job: Job, batch: int) -> Job:
+    """Return the job with the profile of its application, and a curve up to the fastest rate of a device."""
+    if job.spec.arch not in PROFILES:
+        raise TraceError(f"{path}: the goodput of {job.spec.arch!r} is not known; it is of {', '.join(PROFILES)}")
+    profile = PROFILES[job.spec.arch]
+    largest = max(profile.largest, batch)
+    profile = replace(profile, fixed=max(profile.initial, batch), largest=largest)
+    ceiling = profile.fitting / profile.gradient.at(profile.fitting)
+    curve = replace(job.curve, ceiling=ceiling, shared=job.curve.shared * job.curve.ceiling / ceiling)
+    iterations = math.ceil(profile.length)
+    return replace(
+        job, spec=replace(job.spec, batch=profile.initial, iterations=iterations, profile=profile), curve=curve
+    )
 
 
 def stretched(jobs: list[Job], devices: int, load: float) -> list[Job]:

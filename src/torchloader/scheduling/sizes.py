@@ -1,0 +1,145 @@
+"""How many devices each application has: what a number of devices costs, by Pollux and by Optimus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torchloader.prediction.goodput import Profile
+from torchloader.scheduling.application import Application
+
+__all__ = ["SIZES", "Optimus", "Option", "Pollux", "Sizing", "sizing"]
+
+_LEAST = 1e-3  # the smallest factor of a reallocation, so that no cost is infinite
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An allocation that an application may get.
+
+    Args:
+        devices: the number of devices.
+        spread: whether they are on several nodes.
+        moves: whether the application has to be restarted for it. The first start does not count.
+    """
+
+    devices: int
+    spread: bool
+    moves: bool
+
+
+class Sizing(Protocol):
+    """What allocations cost. Those are chosen of which the sum of costs is smallest."""
+
+    @property
+    def name(self) -> str:
+        """The name for users."""
+
+    @property
+    def seconds(self) -> float:
+        """The length of a round: allocations change only when one begins."""
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the batch of an application is adapted to its allocation, for the highest goodput."""
+
+    def limit(self, application: Application) -> int:
+        """Return the largest number of devices that the application may get now."""
+
+    def cost(self, now: float, application: Application, profile: Profile, option: Option, share: Option) -> float:
+        """Return the cost of an allocation.
+
+        Args:
+            now: seconds, on the clock of the records.
+            application: the record of the application.
+            profile: its profile.
+            option: the allocation.
+            share: an equal share of the cluster.
+        """
+
+
+def _limit(application: Application) -> int:
+    """Return twice the largest number of devices that it had: Pollux's section 4.1, for jobs whose goodput with many
+    devices is not known yet."""
+    return max(1, 2 * application.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Pollux:
+    """The sizes of the highest fitness: the harmonic mean of all speedups.
+
+    The speedup of an application is its goodput with an allocation, relative to that with an equal share of the
+    cluster. If the application has to be restarted, it is multiplied by `(T - R·delay) / (T + delay)`, for an
+    application that started T seconds ago and was restarted R times: restarts are rare while they were frequent.
+
+    Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning, OSDI 2021, section 4.2 (equations 14 to
+    16), with p = -1. The harmonic mean is largest where the sum of the inverse speedups is smallest, which are the
+    costs here.
+
+    Args:
+        delay: the seconds that a restart takes.
+        seconds: the length of a round.
+    """
+
+    delay: float = 30.0
+    seconds: float = 60.0
+    name: str = "pollux"
+    adapts: bool = True
+
+    def limit(self, application: Application) -> int:
+        """Return twice the largest number of devices that it had."""
+        return _limit(application)
+
+    def cost(self, now: float, application: Application, profile: Profile, option: Option, share: Option) -> float:
+        """Return the inverse speedup."""
+
+        def goodput(each: Option) -> float:
+            return profile.chosen(each.devices, each.spread, application.progress, adapts=True).goodput
+
+        factor = 1.0
+        if option.moves and application.began is not None:
+            age = now - application.began
+            factor = max(_LEAST, (age - (application.starts - 1) * self.delay) / (age + self.delay))
+        return goodput(share) / (goodput(option) * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Optimus:
+    """The sizes of the smallest sum of remaining times, with the batch that each application was submitted with.
+
+    It knows exactly how much each application still has to train (an oracle, as in the evaluation of Pollux). Optimus:
+    An Efficient Dynamic Resource Scheduler for Deep Learning Clusters, EuroSys 2018, section 4.1, which adds devices
+    one by one where they shorten the remaining time most. A restart costs `delay` seconds.
+
+    Args:
+        delay: the seconds that a restart takes.
+        seconds: the length of a round.
+    """
+
+    delay: float = 30.0
+    seconds: float = 60.0
+    name: str = "optimus"
+    adapts: bool = False
+
+    def limit(self, application: Application) -> int:
+        """Return no limit, but one sample of the batch for each device."""
+        profile = application.spec.profile
+        return application.spec.size if profile is None else profile.fixed
+
+    def cost(self, now: float, application: Application, profile: Profile, option: Option, share: Option) -> float:
+        """Return the remaining seconds."""
+        left = profile.seconds(option.devices, option.spread, application.progress)
+        return left + (self.delay if option.moves else 0.0)
+
+
+_ALL: tuple[Sizing, ...] = (Pollux(), Optimus())
+SIZES: Mapping[str, Sizing] = {each.name: each for each in _ALL}
+"""All sizings by name, with their default parameters."""
+
+
+def sizing(name: str) -> Sizing:
+    """Return the sizing of that name. Raises ValueError, with the existing names, for an unknown one."""
+    if name not in SIZES:
+        raise ValueError(f"there is no sizing {name!r}; the sizings are {', '.join(SIZES)}")
+    return SIZES[name]
