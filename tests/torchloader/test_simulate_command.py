@@ -117,6 +117,8 @@ def test_a_trace_is_simulated_without_the_jobs_that_do_not_fit(
         (["--mix", "0,0,0"], "not all 0"),
         (["--mix", "1,1,1", "--load", "1"], "--rate instead of --load"),
         (["--rate", "9"], "need --mix"),
+        (["--sizes", "pollux"], "--sizes needs jobs of known goodput: --trace FILE --format pollux"),
+        (["--sizes", "gandiva"], "invalid choice: 'gandiva'"),
         (["--queues", "60,60"], "above 0 that rise"),
         (["--queues", "soon"], "above 0 that rise"),
     ],
@@ -183,3 +185,14 @@ def test_jobs_of_a_mix_of_tasks_can_be_simulated(capsys: pytest.CaptureFixture[s
     mix = ["--mix", "20,70,10", "--rate", "2", "--several", "--policy", "synergy", "--policy", "static"]
     assert main(["simulate", *SMALL, *mix]) == 0
     assert "2 workloads of 8 jobs on 4 devices" in capsys.readouterr().out
+
+
+def test_sizes_are_rows_beside_the_orders_of_fixed_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    traces = Path(__file__).parent / "traces" / "pollux"
+    files = [word for number in (1, 2) for word in ("--trace", str(traces / f"workload-{number}.csv"))]
+    rows = ["--policy", "even", "--order", "tiresias", "--sizes", "fixed", "--sizes", "optimus", "--sizes", "pollux"]
+    cluster = ["--format", "pollux", "--jobs", "12", "--nodes", "16", "--seeds", "1", "--start", "30"]
+    assert main(["simulate", *files, *cluster, *rows]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["even+tiresias", "even+optimus", "even+pollux"]
+    assert "2 workloads of 12 jobs" in lines[4]

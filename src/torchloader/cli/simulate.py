@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from torchloader.inputs.reading import read
 from torchloader.scheduling.actions import Mode, Node
 from torchloader.scheduling.orders import ORDERS, Tiresias, order
 from torchloader.scheduling.scheduler import Scheduler
+from torchloader.scheduling.sizes import SIZES, Sizing
 from torchloader.service.settings import LOG
 from torchloader.simulation.comparison import compare, table
 from torchloader.simulation.derived import derived
@@ -45,6 +47,8 @@ examples:
                                                         the setting of Synergy's paper
   torchloader simulate --mix gavel --kinds v100=9,p100=9,k80=9 --rate 4 --order gavel --order gavel-agnostic
                                                         the setting of Gavel's paper, on three kinds of GPUs
+  torchloader simulate --trace workload-1.csv --format pollux --nodes 16 --sizes pollux --sizes fixed --start 30
+                                                        the setting of Pollux's paper: numbers of GPUs change
   torchloader simulate --anywhere --cores 16            loading workers may run on nodes without the job's GPUs
   torchloader simulate --out results                    also write the results of each job, and the event logs, to files
 
@@ -63,6 +67,12 @@ With --kinds, nodes have different kinds of GPUs, and a job the speed on each th
 and --format gavel. All GPUs of a job are of one kind. By arrival, tiresias and srtf a job gets the kind on which it is
 fastest of those that are free; gavel gives the faster kinds to the jobs that gain most by them, and needs scipy for
 that; gavel-agnostic gives each job equal times on all kinds.
+
+A sizing (--sizes) decides how many GPUs a job has, in rounds of 60 s. It needs the trace's applications to be those of
+Pollux: how fast they train with how many GPUs and which batch, and how much a sample of a large batch is worth, was
+fitted to what Pollux's authors measured. A job ends when it has made the progress that it needs, and not after the
+typical time of its class. With fixed, jobs have the GPUs and the batch of the trace, under each order. With pollux and
+optimus their rows are named POLICY+SIZING.
 
 A synthetic workload has jobs of ten networks, which need from 1 to 21 workers per device, on 1, 2 or 4 devices; they
 arrive at random times. With --mix a job is an image, language or speech task, has one device (--several: up to eight),
@@ -121,7 +131,18 @@ def parser() -> argparse.ArgumentParser:
         default=3,
         help="reallocate: 1 never, 2 on arrivals, 3 also on departures",
     )
-    result.add_argument("--trace", metavar="FILE", help="jobs of a public trace")
+    result.add_argument(
+        "--sizes",
+        action="append",
+        choices=["fixed", *sorted(SIZES)],
+        metavar="NAME",
+        help="for traces of Pollux's applications, how many GPUs a job has: pollux (by goodput, with the best batch), "
+        "optimus (by remaining time, which it has to know, with the trace's batch), or fixed (as in the trace); may be "
+        "given several times",
+    )
+    result.add_argument(
+        "--trace", action="append", metavar="FILE", help="jobs of a public trace; several files are several workloads"
+    )
     result.add_argument("--format", choices=sorted(FORMATS), help="the format of the trace")
     result.add_argument(
         "--mix",
@@ -262,6 +283,9 @@ def _contradiction(arguments: argparse.Namespace) -> str:
         "--mix generates jobs: give neither a workload nor a trace, and --rate instead of --load": (
             mixed and (trace or arguments.workload or arguments.load)
         ),
+        "--sizes needs jobs of known goodput: --trace FILE --format pollux": (
+            arguments.sizes and not (trace and arguments.format in ("pollux", "sia"))
+        ),
         "a trace is given by --trace FILE and --format together, and without a workload file": (
             bool(trace) != bool(arguments.format) or (trace and arguments.workload)
         ),
@@ -298,14 +322,14 @@ def _workloads(arguments: argparse.Namespace) -> list[_Workload]:
         load, many = arguments.load or 1.5, arguments.jobs or 100
         return [(synthetic(many, seed, count * gpus, load, arguments.minutes, gpus), nodes) for seed in seeds]
     workloads = []
-    for seed in seeds:
-        jobs = read_trace(arguments.trace, arguments.format, seed, arguments.jobs)
+    for file, seed in itertools.product(arguments.trace, seeds):
+        jobs = read_trace(file, arguments.format, seed, arguments.jobs, profiles=bool(arguments.sizes))
         fitting = [job for job in jobs if job.spec.size <= count * gpus]
         if len(fitting) < len(jobs) and seed == arguments.seed:
             left = _many(len(jobs) - len(fitting), "job")
             print(f"torchloader simulate: left out, as the cluster has {count * gpus} devices: {left}", file=sys.stderr)
         if not fitting:
-            raise ValueError(f"{arguments.trace}: there is no job that ran on 1 to {count * gpus} devices")
+            raise ValueError(f"{file}: there is no job that ran on 1 to {count * gpus} devices")
         workloads.append((stretched(fitting, count * gpus, arguments.load) if arguments.load else fitting, nodes))
     return workloads
 
@@ -330,16 +354,20 @@ def _given(path: str) -> list[Job]:
 
 
 def _schedulers(arguments: argparse.Namespace) -> list[Scheduler]:
-    """Return one scheduler for each policy under each order."""
+    """Return one scheduler for each policy under each order, and with each sizing, which replaces the order."""
     made = []
-    for ranks in dict.fromkeys(arguments.order or ["arrival"]):
+    chosen = dict.fromkeys(arguments.sizes or ["fixed"])
+    ways: list[tuple[str, Sizing | None]]
+    ways = [(ranks, None) for ranks in dict.fromkeys(arguments.order or ["arrival"]) if "fixed" in chosen]
+    ways += [("arrival", SIZES[name](arguments.start)) for name in chosen if name != "fixed"]
+    for ranks, sizes in ways:
         for name in dict.fromkeys(arguments.policy or _DEFAULT):
             published = name.startswith("waa-") and not arguments.elastic
             cost = arguments.stop if published else 0.0
             anywhere = arguments.anywhere and isinstance(policy(name), Best | MaxMin)
             mode = Mode(arguments.mode)
             turn = Tiresias(arguments.queues) if ranks == "tiresias" else order(ranks)
-            made.append(Scheduler(policy(name), mode, turn, cost, weigh=not published, anywhere=anywhere))
+            made.append(Scheduler(policy(name), mode, turn, cost, weigh=not published, anywhere=anywhere, sizes=sizes))
     return made
 
 

@@ -131,6 +131,11 @@ class _Problem:
     def total(self) -> int:
         return sum(map(len, self.free.values()))
 
+    def may_keep(self, application: Application) -> bool:
+        """Return whether an application holds devices, none of which another one gets."""
+        kept = application.placement.items()
+        return application.holds and all(set(devices) <= set(self.free.get(node, ())) for node, devices in kept)
+
     def option(self, devices: int, moves: bool) -> Option:
         return Option(devices, devices > self.width, moves)
 
@@ -180,7 +185,7 @@ def planned(
         return {}
     everything = {name: problem.sizes(name) for name in applications}
     anew = _packed(problem, _cheapest(problem, everything), {})
-    held = {name: each.placement for name, each in applications.items() if each.holds}
+    held = {name: each.placement for name, each in applications.items() if problem.may_keep(each)}
     pinned = {name: [_count(held[name])] if name in held else sizes for name, sizes in everything.items()}
     kept = _packed(problem, _cheapest(problem, pinned), held)
     return anew if problem.value(anew) < problem.value(kept) - 1e-9 else kept
@@ -230,7 +235,7 @@ def _packed(
             rooms[node].update(devices)
 
     for name, each in problem.applications.items():
-        if name in pinned or (each.holds and sizes[name] == _count(each.placement)):
+        if name in pinned or (problem.may_keep(each) and sizes[name] == _count(each.placement)):
             put(name, each.placement)
     waiting = [name for name in sizes if sizes[name] and name not in found]
     while waiting:

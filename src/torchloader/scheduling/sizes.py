@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from torchloader.prediction.goodput import Profile
 from torchloader.scheduling.application import Application
 
-__all__ = ["SIZES", "Optimus", "Option", "Pollux", "Sizing", "sizing"]
+__all__ = ["SIZES", "Optimus", "Option", "Pollux", "Sizing"]
 
 _LEAST = 1e-3  # the smallest factor of a reallocation, so that no cost is infinite
 
@@ -133,13 +133,5 @@ class Optimus:
         return left + (self.delay if option.moves else 0.0)
 
 
-_ALL: tuple[Sizing, ...] = (Pollux(), Optimus())
-SIZES: Mapping[str, Sizing] = {each.name: each for each in _ALL}
-"""All sizings by name, with their default parameters."""
-
-
-def sizing(name: str) -> Sizing:
-    """Return the sizing of that name. Raises ValueError, with the existing names, for an unknown one."""
-    if name not in SIZES:
-        raise ValueError(f"there is no sizing {name!r}; the sizings are {', '.join(SIZES)}")
-    return SIZES[name]
+SIZES: Mapping[str, Callable[[float], Sizing]] = {"pollux": Pollux, "optimus": Optimus}
+"""What makes each sizing, from the seconds that a restart takes, by its name."""
