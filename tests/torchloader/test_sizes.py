@@ -20,7 +20,7 @@ from torchloader.scheduling.application import Application, Spec
 from torchloader.scheduling.records import Records
 from torchloader.scheduling.resizing import planned
 from torchloader.scheduling.scheduler import Scheduler
-from torchloader.scheduling.sizes import SIZES, Optimus, Option, Pollux, Sizing
+from torchloader.scheduling.sizes import SIZES, Optimus, Option, Pollux, Sia, Sizing
 from torchloader.scheduling.states import State
 from torchloader.simulation.applications import PROFILES
 from torchloader.simulation.job import Job
@@ -86,7 +86,7 @@ def total(sizing: Sizing, applications: Mapping[str, Application], sizes: Mappin
     for name, each in applications.items():
         assert each.spec.profile is not None
         option = Option(sizes[name], name in spread, False)
-        found += 1e9 if sizes[name] == 0 else sizing.cost(0.0, each, each.spec.profile, option, share)
+        found += sizing.unserved if sizes[name] == 0 else sizing.cost(0.0, each, each.spec.profile, option, share)
     return found
 
 
@@ -171,7 +171,7 @@ def test_every_job_ends_and_no_device_is_held_by_two_jobs(
 @pytest.mark.parametrize("name", sorted(SIZES))
 def test_a_single_job_on_one_device_takes_the_time_of_its_profile(name: str) -> None:
     alone = run([job("a", devices=1)], name, {"n": Node(4, (0,))})
-    assert alone.makespan == pytest.approx(30 + SHORT.seconds(1, False, adapts=name == "pollux"))
+    assert alone.makespan == pytest.approx(30 + SHORT.seconds(1, False, adapts=name != "optimus"))
 
 
 def test_a_job_without_a_sizing_keeps_its_devices_and_its_batch() -> None:
@@ -265,6 +265,14 @@ def test_a_restart_is_worth_less_to_a_young_job_and_one_that_was_restarted_often
 def test_the_cost_of_an_equal_share_is_one() -> None:
     share = Option(2, False, False)
     assert Pollux().cost(0.0, waiting("a", SHORT, 1), SHORT, share, share) == pytest.approx(1)
+
+
+def test_sia_costs_are_powers_of_the_goodput_relative_to_one_device() -> None:
+    one, four = (Option(devices, False, False) for devices in (1, 4))
+    waits = waiting("a", SHORT, 1)
+    gain = SHORT.chosen(4, False, 0.0, True).goodput / SHORT.chosen(1, False, 0.0, True).goodput
+    assert Sia().cost(0.0, waits, SHORT, one, one) == 1 < Sia().unserved
+    assert Sia().cost(0.0, waits, SHORT, four, one) == pytest.approx(gain**-0.5)
 
 
 def test_optimus_costs_are_remaining_seconds_with_the_fixed_batch() -> None:

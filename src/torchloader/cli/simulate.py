@@ -71,8 +71,8 @@ that; gavel-agnostic gives each job equal times on all kinds.
 A sizing (--sizes) decides how many GPUs a job has, in rounds of 60 s. It needs the trace's applications to be those of
 Pollux: how fast they train with how many GPUs and which batch, and how much a sample of a large batch is worth, was
 fitted to what Pollux's authors measured. A job ends when it has made the progress that it needs, and not after the
-typical time of its class. With fixed, jobs have the GPUs and the batch of the trace, under each order. With pollux and
-optimus their rows are named POLICY+SIZING.
+typical time of its class. With fixed, jobs have the GPUs and the batch of the trace, under each order. With pollux, sia
+and optimus their rows are named POLICY+SIZING.
 
 A synthetic workload has jobs of ten networks, which need from 1 to 21 workers per device, on 1, 2 or 4 devices; they
 arrive at random times. With --mix a job is an image, language or speech task, has one device (--several: up to eight),
@@ -136,9 +136,9 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         choices=["fixed", *sorted(SIZES)],
         metavar="NAME",
-        help="for traces of Pollux's applications, how many GPUs a job has: pollux (by goodput, with the best batch), "
-        "optimus (by remaining time, which it has to know, with the trace's batch), or fixed (as in the trace); may be "
-        "given several times",
+        help="for traces of Pollux's applications, how many GPUs a job has: pollux and sia (by goodput, with the best "
+        "batch), optimus (by remaining time, which it has to know, with the trace's batch), or fixed (as in the "
+        "trace); may be given several times",
     )
     result.add_argument(
         "--trace", action="append", metavar="FILE", help="jobs of a public trace; several files are several workloads"

@@ -107,7 +107,7 @@ class Profile:
         return self.stages[self._place(progress)]
 
     def synchronization(self, devices: int, spread: bool) -> float:
-        """Return the seconds to synchronize (T_sync, equation 9).
+        """Return the seconds to synchronize (T_sync).
 
         Args:
             devices: the number of devices; a single one does not synchronize.
@@ -118,7 +118,7 @@ class Profile:
         return (self.nodes if spread else self.local).at(devices - 2)
 
     def iteration(self, devices: int, spread: bool, batch: float) -> float:
-        """Return the seconds of an iteration with a batch over all devices (equations 8 to 11).
+        """Return the seconds of an iteration with a batch over all devices.
 
         A batch that does not fit into the devices is computed in several passes, of which only the last synchronizes.
         """
@@ -132,7 +132,7 @@ class Profile:
         return (passes - 1) * gradient + last
 
     def efficiency(self, batch: float, noise: float) -> float:
-        """Return what a sample of a batch is worth, relative to one of the initial batch (equation 7)."""
+        """Return what a sample of a batch is worth, relative to one of the initial batch."""
         return (noise + self.initial) / (noise + batch)
 
     def chosen(self, devices: int, spread: bool, progress: float, adapts: bool) -> Chosen:

@@ -25,7 +25,6 @@ Free = Mapping[str, Sequence[int]]
 """The indexes of devices that may be used, by node."""
 
 _CLOSE_S = 1e-6  # seconds
-_UNSERVED = 1e9  # the cost of no device: more than that of any allocation, so that as many as possible are served
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ class _Problem:
     def cost(self, name: str, devices: int, moves: bool) -> float:
         """Return the cost of a number of devices."""
         if devices == 0:
-            return _UNSERVED
+            return self.sizing.unserved
         application = self.applications[name]
         assert application.spec.profile is not None
         share = self.option(max(1, self.total // len(self.applications)), moves=False)

@@ -1,7 +1,8 @@
-"""How many devices each application has: what a number of devices costs, by Pollux and by Optimus."""
+"""How many devices each application has: what a number of devices costs, by Pollux, by Sia and by Optimus."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,8 +10,9 @@ from typing import Protocol
 from torchloader.prediction.goodput import Profile
 from torchloader.scheduling.application import Application
 
-__all__ = ["SIZES", "Optimus", "Option", "Pollux", "Sizing"]
+__all__ = ["SIZES", "Optimus", "Option", "Pollux", "Sia", "Sizing"]
 
+_HIGH = 1e9  # a cost above those of all allocations
 _LEAST = 1e-3  # the smallest factor of a reallocation, so that no cost is infinite
 
 
@@ -41,6 +43,10 @@ class Sizing(Protocol):
         """The length of a round: allocations change only when one begins."""
 
     @property
+    def unserved(self) -> float:
+        """What it costs if an application gets no device. A cost above all others serves as many as possible."""
+
+    @property
     def adapts(self) -> bool:
         """Whether the batch of an application is adapted to its allocation, for the highest goodput."""
 
@@ -59,10 +65,13 @@ class Sizing(Protocol):
         """
 
 
-def _limit(application: Application) -> int:
-    """Return twice the largest number of devices that it had: Pollux's section 4.1, for jobs whose goodput with many
-    devices is not known yet."""
-    return max(1, 2 * application.most)
+def _kept(now: float, application: Application, option: Option, delay: float) -> float:
+    """Return the part of the time in which an application trains if it is restarted as often as before, and once more
+    for this allocation: `(T - R·delay) / (T + delay)` if it started T seconds ago and was restarted R times."""
+    if not option.moves or application.began is None:
+        return 1.0
+    age = now - application.began
+    return max(_LEAST, (age - (application.starts - 1) * delay) / (age + delay))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +80,27 @@ class Pollux:
 
     The speedup of an application is its goodput with an allocation, relative to that with an equal share of the
     cluster. If the application has to be restarted, it is multiplied by `(T - R·delay) / (T + delay)`, for an
-    application that started T seconds ago and was restarted R times: restarts are rare while they were frequent.
+    application that started T seconds ago and was restarted R times: the more often it was, the less it is again.
 
-    Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning, OSDI 2021, section 4.2 (equations 14 to
-    16), with p = -1. The harmonic mean is largest where the sum of the inverse speedups is smallest, which are the
-    costs here.
+    Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning, OSDI 2021, section 4.2, with p = -1. The
+    harmonic mean is largest where the sum of the inverse speedups is smallest, which are the costs here.
 
     Args:
         delay: the seconds that a restart takes.
         seconds: the length of a round.
+        unserved: what an application without devices costs, so that as many as possible have some.
     """
 
     delay: float = 30.0
     seconds: float = 60.0
+    unserved: float = _HIGH
     name: str = "pollux"
     adapts: bool = True
 
     def limit(self, application: Application) -> int:
-        """Return twice the largest number of devices that it had."""
-        return _limit(application)
+        """Return twice the largest number of devices that it had: goodput with many more is not known yet (section
+        4.1)."""
+        return max(1, 2 * application.most)
 
     def cost(self, now: float, application: Application, profile: Profile, option: Option, share: Option) -> float:
         """Return the inverse speedup."""
@@ -97,11 +108,41 @@ class Pollux:
         def goodput(each: Option) -> float:
             return profile.chosen(each.devices, each.spread, application.progress, adapts=True).goodput
 
-        factor = 1.0
-        if option.moves and application.began is not None:
-            age = now - application.began
-            factor = max(_LEAST, (age - (application.starts - 1) * self.delay) / (age + self.delay))
-        return goodput(share) / (goodput(option) * factor)
+        return goodput(share) / (goodput(option) * _kept(now, application, option, self.delay))
+
+
+@dataclass(frozen=True, slots=True)
+class Sia:
+    """The sizes of the highest sum of goodputs, each relative to that on one device, to a power.
+
+    Sia: Heterogeneity-aware, Goodput-optimized ML-cluster Scheduling, SOSP 2023, section 3, for devices of one kind,
+    where its integer program over allocations is solved as exactly by dynamic programming. A negative power makes it a
+    sum to minimize; an application without devices costs more than one with the least goodput. A round at most doubles
+    the devices of an application. What is not here is its main subject, the choice among several kinds of devices.
+
+    Args:
+        delay: the seconds that a restart takes.
+        seconds: the length of a round.
+        power: the paper's p, below 0.
+        unserved: the paper's lambda, what an application without devices costs.
+    """
+
+    delay: float = 30.0
+    seconds: float = 60.0
+    power: float = -0.5
+    unserved: float = 1.1
+    name: str = "sia"
+    adapts: bool = True
+
+    def limit(self, application: Application) -> int:
+        """Return twice the number of devices that it has, or one if it has none."""
+        return 2 * application.size if application.holds else 1
+
+    def cost(self, now: float, application: Application, profile: Profile, option: Option, share: Option) -> float:
+        """Return the relative goodput to the power."""
+        one = profile.chosen(1, False, application.progress, adapts=True).goodput
+        many = profile.chosen(option.devices, option.spread, application.progress, adapts=True).goodput
+        return math.pow(many / one * _kept(now, application, option, self.delay), self.power)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +156,12 @@ class Optimus:
     Args:
         delay: the seconds that a restart takes.
         seconds: the length of a round.
+        unserved: what an application without devices costs, so that as many as possible have some.
     """
 
     delay: float = 30.0
     seconds: float = 60.0
+    unserved: float = _HIGH
     name: str = "optimus"
     adapts: bool = False
 
@@ -133,5 +176,5 @@ class Optimus:
         return left + (self.delay if option.moves else 0.0)
 
 
-SIZES: Mapping[str, Callable[[float], Sizing]] = {"pollux": Pollux, "optimus": Optimus}
+SIZES: Mapping[str, Callable[[float], Sizing]] = {"pollux": Pollux, "sia": Sia, "optimus": Optimus}
 """What makes each sizing, from the seconds that a restart takes, by its name."""
