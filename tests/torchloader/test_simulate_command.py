@@ -187,6 +187,18 @@ def test_jobs_of_a_mix_of_tasks_can_be_simulated(capsys: pytest.CaptureFixture[s
     assert "2 workloads of 8 jobs on 4 devices" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("option", ["--promote", "--patience"])
+def test_promotion_and_patience_change_who_waits(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = str(Path(__file__).parent / "traces" / "pollux" / "workload-2.csv")
+    words = ["--trace", trace, "--format", "pollux", "--nodes", "16", "--cores", "48", "--seeds", "1", "--start", "30"]
+    printed = []
+    for value in ("0.5", "1000000"):
+        rows = ["--policy", "even", "--order", "tiresias", "--sizes", "fixed", option, value, "--json"]
+        assert main(["simulate", *words, *rows]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] != printed[1]
+
+
 def test_sizes_are_rows_beside_the_orders_of_fixed_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     traces = Path(__file__).parent / "traces" / "pollux"
     files = [word for number in (1, 2) for word in ("--trace", str(traces / f"workload-{number}.csv"))]

@@ -122,6 +122,20 @@ def parser() -> argparse.ArgumentParser:
         help="for tiresias: GPU seconds at which a job moves to the next queue (default 3600: two queues)",
     )
     result.add_argument(
+        "--promote",
+        type=positive(),
+        default=Tiresias().promote,
+        metavar="N",
+        help="for tiresias: a job that waits N times as long as it ran returns to the first queue (default 8)",
+    )
+    result.add_argument(
+        "--patience",
+        type=not_negative,
+        default=1800.0,
+        metavar="S",
+        help="seconds for which a waiting job that does not fit lets others start before it (default 1800)",
+    )
+    result.add_argument(
         "--against", metavar="ROW", help="the row that others are compared with, such as even+srtf (default: the last)"
     )
     result.add_argument(
@@ -361,13 +375,23 @@ def _schedulers(arguments: argparse.Namespace) -> list[Scheduler]:
     ways = [(ranks, None) for ranks in dict.fromkeys(arguments.order or ["arrival"]) if "fixed" in chosen]
     ways += [("arrival", SIZES[name](arguments.start)) for name in chosen if name != "fixed"]
     for ranks, sizes in ways:
+        turn = Tiresias(arguments.queues, arguments.promote) if ranks == "tiresias" else order(ranks)
         for name in dict.fromkeys(arguments.policy or _DEFAULT):
             published = name.startswith("waa-") and not arguments.elastic
             cost = arguments.stop if published else 0.0
             anywhere = arguments.anywhere and isinstance(policy(name), Best | MaxMin)
-            mode = Mode(arguments.mode)
-            turn = Tiresias(arguments.queues) if ranks == "tiresias" else order(ranks)
-            made.append(Scheduler(policy(name), mode, turn, cost, weigh=not published, anywhere=anywhere, sizes=sizes))
+            made.append(
+                Scheduler(
+                    policy(name),
+                    Mode(arguments.mode),
+                    turn,
+                    cost,
+                    weigh=not published,
+                    patience=arguments.patience,
+                    anywhere=anywhere,
+                    sizes=sizes,
+                )
+            )
     return made
 
 
