@@ -73,10 +73,8 @@ def resized(
     if len(kinds) > 1:
         raise ValueError(f"{sizing.name} chooses numbers of devices of one kind, and the nodes have {', '.join(kinds)}")
     devices = Devices(nodes)
-    sized = [
-        each for each in everybody if each.spec.profile is not None and (each.waits or each.state is State.RUNNING)
-    ]
-    others = [each for each in everybody if each not in sized]
+    sized = [each for each in everybody if _resizable(each)]
+    others = [each for each in everybody if not _resizable(each)]
     for each in others:
         if each.holds:
             devices.take(each, each.placement, each.workers)
@@ -97,6 +95,11 @@ def resized(
         if placement:
             begun.append((_stopped(now, each), placement))
     return Resized(paused, begun)
+
+
+def _resizable(application: Application) -> bool:
+    """Return whether the devices of an application may change now."""
+    return application.spec.profile is not None and (application.waits or application.state is State.RUNNING)
 
 
 def _decided(now: float, application: Application) -> bool:

@@ -3,7 +3,7 @@
 The measurements are `simulator/traces` of petuum/adaptdl (Apache 2.0): seconds of iterations on up to four nodes of
 four GPUs, those of DeepSpeech2 on six to sixteen nodes, and statistics of gradients for each epoch. The parameters are
 what `python benchmarks/torchloader/goodput.py` finds for the rows in `tests/torchloader/traces/pollux`; their relative
-error, as a root mean square, is 11 % to 21 %. A training is as long as the authors' validation runs.
+error, as a root mean square, is 11 % to 18 %. A training is as long as the authors' validation runs.
 
 Batches reach up to the largest ones that the authors' workloads and validation files name, and those of a device up to
 the largest ones that were measured. Three things are not measured:
