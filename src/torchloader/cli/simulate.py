@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dragon.commands import worded
-from torchloader.allocation.catalogue import POLICIES, policy
-from torchloader.allocation.policies import Best, MaxMin
+from torchloader.allocation.catalogue import POLICIES
 from torchloader.cli.numbers import at_least, counts, mix, not_negative, positive, rising
+from torchloader.cli.simulated import DEFAULT, Workload, contradiction, many, schedulers, workloads
 from torchloader.inputs.mistakes import InputError
-from torchloader.inputs.reading import read
-from torchloader.scheduling.actions import Mode, Node
-from torchloader.scheduling.orders import ORDERS, Tiresias, order
+from torchloader.scheduling.orders import ORDERS, Tiresias
 from torchloader.scheduling.scheduler import Scheduler
-from torchloader.scheduling.sizes import SIZES, Sizing
-from torchloader.service.settings import LOG
+from torchloader.scheduling.sizes import SIZES
 from torchloader.simulation.comparison import compare, table
-from torchloader.simulation.derived import derived
-from torchloader.simulation.gavel_models import gavel_jobs
-from torchloader.simulation.given import jobs_of_log, jobs_of_workload, nodes_for
-from torchloader.simulation.job import Job
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
-from torchloader.simulation.traces import FORMATS, read_trace, stretched
-from torchloader.simulation.workload import mistaken, synthetic
+from torchloader.simulation.traces import FORMATS
+from torchloader.simulation.workload import mistaken
 
 __all__ = ["main", "parser"]
 
-_DEFAULT = ("proportional", "even", "waa-fill", "gpu-proportional")
 _EPILOG = """\
 examples:
   torchloader simulate                                  ten synthetic workloads of 100 jobs on 4 nodes
@@ -102,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         choices=sorted(POLICIES),
         metavar="NAME",
-        help=f"may be given several times (default {', '.join(_DEFAULT)}); there are {', '.join(POLICIES)}",
+        help=f"may be given several times (default {', '.join(DEFAULT)}); there are {', '.join(POLICIES)}",
     )
     result.add_argument(
         "--order",
@@ -250,25 +241,25 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str]) -> int:
     """Run the command. Returns the exit code, 2 if nothing could be simulated."""
     arguments = parser().parse_args(list(words))
-    if wrong := _contradiction(arguments):
+    if wrong := contradiction(arguments):
         parser().error(wrong)
-    schedulers = _schedulers(arguments)
-    names = [each.name for each in schedulers]
+    wanted = schedulers(arguments)
+    names = [each.name for each in wanted]
     against = arguments.against or names[-1]
     if against not in names:
         parser().error(f"--against {against}: it is not among the policies that are simulated: {', '.join(names)}")
     try:
-        workloads = _workloads(arguments)
-        if arguments.kinds and not any(job.spec.speeds for jobs, _ in workloads for job in jobs):
+        simulated = workloads(arguments)
+        if arguments.kinds and not any(job.spec.speeds for jobs, _ in simulated for job in jobs):
             told = "--kinds: no job has a speed for each kind, so all kinds are equally fast"
             print(f"torchloader simulate: {told}; --mix gavel has speeds", file=sys.stderr)
         if arguments.error:
-            workloads = [
+            simulated = [
                 (mistaken(jobs, arguments.error, arguments.seed + place), nodes)
-                for place, (jobs, nodes) in enumerate(workloads)
+                for place, (jobs, nodes) in enumerate(simulated)
             ]
-        results = _simulated(workloads, schedulers, arguments)
-        rows = compare(results, names.index(against), _devices(workloads[0]))
+        results = _simulated(simulated, wanted, arguments)
+        rows = compare(results, names.index(against), _devices(simulated[0]))
         if arguments.out:
             _write(arguments.out, results, arguments.seed)
     except (InputError, ModuleNotFoundError, ValueError, OSError) as error:
@@ -279,124 +270,14 @@ def main(words: Sequence[str]) -> int:
         return 0
     print(table(rows, against))
     if len(rows) > 1:
-        print(f"the last three columns are against {against}; simulated, {_counted(workloads)}")
+        print(f"the last three columns are against {against}; simulated, {_counted(simulated)}")
     if arguments.out:
         print(f"every job, all workers over time and the event logs are in {arguments.out}")
     return 0
 
 
-def _contradiction(arguments: argparse.Namespace) -> str:
-    """Return which options cannot be given together, if such are; else an empty string."""
-    trace, mixed = arguments.trace, arguments.mix
-    wrong = {
-        "--rate and --several need --mix": (arguments.rate or arguments.several) and not mixed,
-        "--several: the jobs of --mix gavel have one GPU each": mixed == "gavel" and arguments.several,
-        "--kinds gives the nodes: give neither --nodes nor a workload file": (
-            arguments.kinds and (arguments.nodes or arguments.workload)
-        ),
-        "--mix generates jobs: give neither a workload nor a trace, and --rate instead of --load": (
-            mixed and (trace or arguments.workload or arguments.load)
-        ),
-        "--sizes needs jobs of known goodput: --trace FILE --format pollux": (
-            arguments.sizes and not (trace and arguments.format in ("pollux", "sia"))
-        ),
-        "a trace is given by --trace FILE and --format together, and without a workload file": (
-            bool(trace) != bool(arguments.format) or (trace and arguments.workload)
-        ),
-    }
-    return next((told for told, applies in wrong.items() if applies), "")
-
-
-_Workload = tuple[list[Job], dict[str, Node]]
-
-
-def _workloads(arguments: argparse.Namespace) -> list[_Workload]:
-    """Return the jobs of every seed, and the nodes for them. A given workload does not depend on the seed."""
-    if arguments.workload:
-        jobs = _given(arguments.workload)[: arguments.jobs]
-        nodes = nodes_for(jobs, arguments.nodes or 1, arguments.cores, arguments.gpus or 1)
-        gpus = max(len(node.devices) for node in nodes.values())
-        for option, wanted, named in (("nodes", arguments.nodes, len(nodes)), ("gpus", arguments.gpus, gpus)):
-            if wanted and wanted < named:
-                raise ValueError(f"--{option} {wanted}: the jobs of {arguments.workload} name {named}")
-        return [(jobs, nodes)]
-    gpus = arguments.gpus or 4
-    kinds = _spread(arguments.kinds) if arguments.kinds else [""] * (arguments.nodes or 4)
-    nodes = {f"node{at}": Node(arguments.cores, tuple(range(gpus)), kind=kind) for at, kind in enumerate(kinds)}
-    count = len(nodes)
-    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
-    if arguments.mix == "gavel":
-        many, rate = arguments.jobs or 100, arguments.rate or 4.0
-        return [(gavel_jobs(many, seed, rate, arguments.cores / gpus), nodes) for seed in seeds]
-    if arguments.mix:
-        rate, share = arguments.rate or 9.0, arguments.cores / gpus
-        many, largest = arguments.jobs or 100, count * gpus if arguments.several else 1
-        return [(derived(many, seed, arguments.mix, rate, share, largest), nodes) for seed in seeds]
-    if not arguments.trace:
-        load, many = arguments.load or 1.5, arguments.jobs or 100
-        return [(synthetic(many, seed, count * gpus, load, arguments.minutes, gpus), nodes) for seed in seeds]
-    workloads = []
-    for file, seed in itertools.product(arguments.trace, seeds):
-        jobs = read_trace(file, arguments.format, seed, arguments.jobs, profiles=bool(arguments.sizes))
-        fitting = [job for job in jobs if job.spec.size <= count * gpus]
-        if len(fitting) < len(jobs) and seed == arguments.seed:
-            left = _many(len(jobs) - len(fitting), "job")
-            print(f"torchloader simulate: left out, as the cluster has {count * gpus} devices: {left}", file=sys.stderr)
-        if not fitting:
-            raise ValueError(f"{file}: there is no job that ran on 1 to {count * gpus} devices")
-        workloads.append((stretched(fitting, count * gpus, arguments.load) if arguments.load else fitting, nodes))
-    return workloads
-
-
-def _spread(kinds: Mapping[str, int]) -> list[str]:
-    """Return the kind of each node. They alternate, so that who takes the first nodes gets a mixture."""
-    order = sorted((place / number, kind) for kind, number in kinds.items() for place in range(number))
-    return [kind for _, kind in order]
-
-
-def _given(path: str) -> list[Job]:
-    if path.endswith((".jsonl", ".log")):
-        return jobs_of_log(path)
-    if (Path(path) / LOG).exists():
-        raise ValueError(f"{path} is the folder of a run; to simulate its log: {Path(path) / LOG}")
-    workload = read(path)
-    for mistake in workload.errors:
-        print(f"torchloader simulate: {mistake.told}", file=sys.stderr)
-    if not workload.jobs:
-        raise ValueError(f"{path} has no job that can be simulated")
-    return jobs_of_workload(workload.jobs)
-
-
-def _schedulers(arguments: argparse.Namespace) -> list[Scheduler]:
-    """Return one scheduler for each policy under each order, and with each sizing, which replaces the order."""
-    made = []
-    chosen = dict.fromkeys(arguments.sizes or ["fixed"])
-    ways: list[tuple[str, Sizing | None]]
-    ways = [(ranks, None) for ranks in dict.fromkeys(arguments.order or ["arrival"]) if "fixed" in chosen]
-    ways += [("arrival", SIZES[name](arguments.start)) for name in chosen if name != "fixed"]
-    for ranks, sizes in ways:
-        turn = Tiresias(arguments.queues, arguments.promote) if ranks == "tiresias" else order(ranks)
-        for name in dict.fromkeys(arguments.policy or _DEFAULT):
-            published = name.startswith("waa-") and not arguments.elastic
-            cost = arguments.stop if published else 0.0
-            anywhere = arguments.anywhere and isinstance(policy(name), Best | MaxMin)
-            made.append(
-                Scheduler(
-                    policy(name),
-                    Mode(arguments.mode),
-                    turn,
-                    cost,
-                    weigh=not published,
-                    patience=arguments.patience,
-                    anywhere=anywhere,
-                    sizes=sizes,
-                )
-            )
-    return made
-
-
 def _simulated(
-    workloads: list[_Workload], schedulers: list[Scheduler], arguments: argparse.Namespace
+    workloads: list[Workload], schedulers: list[Scheduler], arguments: argparse.Namespace
 ) -> list[list[Result]]:
     """Return the results of each scheduler on each workload."""
     total, before = sum(len(jobs) for jobs, _ in workloads) * len(schedulers), 0
@@ -428,17 +309,13 @@ def _write(folder: Path, results: list[list[Result]], first: int) -> None:
             result.write(folder / result.policy / (f"seed{first + place}" if len(own) > 1 else ""))
 
 
-def _counted(workloads: list[_Workload]) -> str:
+def _counted(workloads: list[Workload]) -> str:
     jobs, nodes = workloads[0]
     devices = _devices(workloads[0])
     cores = sum(node.cores for node in nodes.values())
-    where = f"{_many(devices, 'device')} and {_many(cores, 'core')} of {_many(len(nodes), 'node')}"
-    return f"{_many(len(workloads), 'workload')} of {_many(len(jobs), 'job')} on {where}"
+    where = f"{many(devices, 'device')} and {many(cores, 'core')} of {many(len(nodes), 'node')}"
+    return f"{many(len(workloads), 'workload')} of {many(len(jobs), 'job')} on {where}"
 
 
-def _devices(workload: _Workload) -> int:
+def _devices(workload: Workload) -> int:
     return sum(len(node.devices) for node in workload[1].values())
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
