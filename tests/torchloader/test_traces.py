@@ -110,14 +110,14 @@ def test_traces_of_gavel_are_read() -> None:
     first, last = next(job for job in jobs if job.spec.name == "resnet-18-1"), jobs[-1]
     assert (len(jobs), first.spec.arrival, last.spec.arrival) == (60, 0, 15637)
     assert (first.spec.arch, first.spec.size, first.spec.batch) == ("resnet-18", 4, 4 * 128)
-    assert first.shortest == pytest.approx(925_982 / 11.7 / 4, rel=0.01)
+    assert first.shortest == pytest.approx(925_982 / 13.0 / 4, rel=0.01)
 
 
 def test_older_traces_of_gavel_are_read(tmp_path: Path) -> None:
     (tmp_path / "old.trace").write_text(GAVEL)
     (only,) = read_trace(tmp_path / "old.trace", "gavel")
     assert (only.spec.arch, only.spec.size) == ("resnet-18", 4)
-    assert only.shortest == pytest.approx(1_104_675 / 35.8 / 4, rel=0.01)
+    assert only.shortest == pytest.approx(1_104_675 / 41.6 / 4, rel=0.01)
 
 
 def test_drawn_attributes_depend_only_on_the_seed_and_the_name(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloader.simulation.applications import PROFILES
-from torchloader.simulation.gavel_models import SERVICES, speeds_of
+from torchloader.simulation.gavel_models import KINDS, SERVICES, STEPS, speeds_of
 from torchloader.simulation.job import Job
 from torchloader.simulation.workload import MIX, Kind, job_of
 
@@ -210,17 +210,6 @@ def pai(path: Path) -> Iterator[_Entry]:
             )
 
 
-# Steps per second of one P100 for Gavel's jobs, as its authors measured them (`scheduler/oracle_throughputs_v3.json`,
-# under p100_unconsolidated), by the samples of a step.
-_GAVEL: Mapping[str, Mapping[int, float]] = {
-    "ResNet-18": {16: 35.9, 32: 35.8, 64: 22.3, 128: 11.7, 256: 7.72},
-    "ResNet-50": {16: 9.05, 32: 4.89, 64: 2.62, 128: 1.58},
-    "Transformer": {16: 9.54, 32: 7.87, 64: 5.09, 128: 3.07, 256: 1.68},
-    "LM": {5: 90.8, 10: 77.1, 20: 58.2, 40: 35.8, 80: 21.2},
-    "Recommendation": {512: 48.9, 1024: 30.7, 2048: 16.6, 4096: 8.90, 8192: 5.55},
-    "CycleGAN": {1: 2.40},
-    "A3C": {1: 5.68},
-}
 _GAVEL_TYPE = re.compile(r"([\w-]+)(?: \(batch size (\d+)\))?")
 
 
@@ -246,9 +235,9 @@ def _gavel_entry(where: str, number: int, row: list[str]) -> _Entry:
     if places is None:
         raise TraceError(f"{where}: there are {len(row)} columns, not 10 or 7; is this the right format?")
     found = _GAVEL_TYPE.fullmatch(row[0].strip())
-    rates = _GAVEL.get(found[1], {}) if found else {}
     batch = int(found[2] or 1) if found else 0
-    if found is None or batch not in rates:
+    steps_on = STEPS.get(found[1], {}).get(batch) if found else None
+    if found is None or steps_on is None:
         raise TraceError(f"{where}, column 1: it is not known how fast {row[0]!r} trains")
     values = []
     for place, convert in zip(places, (_count, _count, _seconds), strict=True):
@@ -258,8 +247,9 @@ def _gavel_entry(where: str, number: int, row: list[str]) -> _Entry:
             told = f"{where}, column {place + 1}: {row[place]!r}"
             raise TraceError(f"{told} is not a valid value of this column") from None
     steps, devices, arrival = values
-    kind = Kind(found[1].lower(), rates[batch] * batch, SERVICES[found[1]], batch)
-    seconds = steps / rates[batch] / max(1, devices)
+    rate = steps_on[KINDS.index("p100")]
+    kind = Kind(found[1].lower(), rate * batch, SERVICES[found[1]], batch)
+    seconds = steps / rate / max(1, devices)
     speeds = speeds_of(found[1], batch, "p100")
     return _Entry(f"{kind.arch}-{number}", arrival, int(devices), seconds, kind=kind, speeds=speeds)
 
