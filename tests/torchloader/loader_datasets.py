@@ -224,3 +224,15 @@ class Computing(Noisy):
         while time.thread_time() < end:
             pass
         return index
+
+
+class NativeThreads:
+    """Samples that are the number of threads in which this process's linear algebra computes."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        import threadpoolctl
+
+        return max(each["num_threads"] for each in threadpoolctl.threadpool_info() if each["user_api"] == "blas")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loader_datasets import Counting, Noisy, count_call
+from loader_datasets import Counting, NativeThreads, Noisy, count_call
 
 from conftest import Site
 from torchloader import ElasticDataLoader
@@ -373,3 +373,28 @@ def test_an_invalid_priority_is_refused(
     monkeypatch.setenv("TORCHLOADER_NICE", variable)
     with pytest.raises(ValueError, match="must be"):
         ElasticDataLoader(range(8), num_workers=1, **options)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_linear_algebra_of_a_worker_uses_one_thread(method: str) -> None:
+    threads = own_threads()
+    with threads_of_a_worker(method) as loader:
+        assert list(loader) == [[1], [1]]
+    assert own_threads() == threads
+
+
+def test_a_variable_sets_the_threads_of_linear_algebra_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = own_threads()
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", str(threads))
+    with threads_of_a_worker("fork") as loader:
+        assert list(loader) == [[threads], [threads]]
+
+
+def own_threads() -> int:
+    pytest.importorskip("numpy")
+    pytest.importorskip("threadpoolctl")
+    return NativeThreads()[0]
+
+
+def threads_of_a_worker(method: str) -> ElasticDataLoader:
+    return ElasticDataLoader(NativeThreads(), 1, num_workers=1, collate_fn=list, multiprocessing_context=method)

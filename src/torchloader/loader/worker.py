@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections import deque
 from queue import Empty
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from torchloader.loader.effort import Effort, Meter
 from torchloader.loader.exchange import Exchange, Kept, key_of
 from torchloader.loader.heap import keep_freed_memory
 from torchloader.loader.making import Maker
+from torchloader.loader.native_threads import use_one_thread
 from torchloader.loader.outcome import Packed, pack, pack_error, pack_unsent
 from torchloader.loader.snapshot import received
 from torchloader.loader.streams import Progress
@@ -190,8 +190,7 @@ def _take_in(shipment: Shipment, makers: dict[int, Maker], slot: int, workers: i
 
 def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:
     maker = received(shipment.content)
-    if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
-        sys.modules["torch"].set_num_threads(1)  # as many workers as are wanted share the cores
+    use_one_thread()
     maker.be_ready(slot, workers)
     return maker
 
