@@ -37,6 +37,7 @@ class PyDragonRuntime(PythonPackage):
     depends_on("py-torch@2.2:", type="run", when="+torch")
     depends_on("py-numpy@1.24:", type="run", when="+torch")
     depends_on("py-pillow@10:", type="run", when="+torch")
+    depends_on("py-threadpoolctl@3:", type="run", when="+torch")
 
     conflicts("platform=darwin", msg="dragon runs on Linux")
     conflicts("platform=windows", msg="dragon runs on Linux")
