@@ -116,13 +116,34 @@ def test_a_connection_that_nobody_takes_up_again_is_lost() -> None:
     asynchronously(run())
 
 
-async def resume(ends: Ends, secret: bytes, index: int = 0) -> Control:
+def test_a_node_whose_connection_breaks_while_it_waits_for_the_others_stays() -> None:
+    async def run() -> None:
+        meeting = Meeting("a", "b")
+        joining = [asyncio.ensure_future(meeting.join("b"))]
+        for _ in range(3):
+            while meeting.controls[1] is None or meeting.controls[1].transport is None:
+                await asyncio.sleep(0.001)
+            break_connections([os.getpid()])
+            await asyncio.sleep(0.02)
+        joining.append(asyncio.ensure_future(meeting.join("a")))
+        await meeting.gather(20)
+        meeting.announce({})
+        joined = await asyncio.gather(*joining)
+        assert [membership.index for membership, _ in joined] == [1, 0]
+        for _, control in joined:
+            control.close()
+        await meeting.end()
+
+    asynchronously(run())
+
+
+async def resume(ends: Ends, secret: bytes, seat: int = 0) -> Control:
     """Ask to replace the connection of a node, whether it is broken or not."""
     caller = await ends.meeting.call()
     challenge = await caller.receive()
     assert isinstance(challenge, Challenge)
     nonce = os.urandom(NONCE_SIZE)
-    caller.send(Resume(nonce, proof(secret, challenge.nonce, nonce), index, 0))
+    caller.send(Resume(nonce, proof(secret, challenge.nonce, nonce), seat, 0))
     return caller
 
 
@@ -130,9 +151,9 @@ def test_a_node_that_was_declared_lost_is_refused() -> None:
     async def run() -> None:
         ends = await Ends().open()
         ends.front_end.abort("it is to be lost")
-        for index in (0, 7):
-            caller = await resume(ends, ends.meeting.token.secret, index)
-            assert await caller.receive() == Refused(f"node {index} does not belong to the run any more")
+        for seat, name in ((0, "a"), (7, "this node")):
+            caller = await resume(ends, ends.meeting.token.secret, seat)
+            assert await caller.receive() == Refused(f"{name} does not belong to the run any more")
         await ends.close()
 
     asynchronously(run())

@@ -13,7 +13,7 @@ from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Member, Membership, Token
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.runtime.credentials import fingerprint, pinned_context
-from dragon.runtime.protocol.front_end import Challenge, End, Join, Refused, Resume, Resumed, Welcome
+from dragon.runtime.protocol.front_end import Challenge, End, Join, Joined, Message, Refused, Resume, Resumed, Welcome
 
 __all__ = ["NONCE_SIZE", "JoinError", "join", "proof"]
 
@@ -46,9 +46,9 @@ async def join(
         async with asyncio.timeout(timeout):
             address, control = await _connect(token, timeout)
             await _greet(control, token, Member(node=node, addresses=addresses, port=port))
+            _keep(control, token, address, await _seat(control))
             membership = await _membership(control)
         joined = True
-        _keep(control, token, address, membership.index)
         return membership, control
     except TimeoutError:
         step = f"{control.peer} did not report the run complete" if control else "no connection to the front end"
@@ -114,31 +114,46 @@ async def _prove(control: Control, token: Token) -> tuple[bytes, bytes]:
     return nonce, proof(token.secret, challenge.nonce, nonce)
 
 
+async def _seat(control: Control) -> int:
+    """Return the number by which the connection is resumed."""
+    match await control.receive():
+        case Joined(seat):
+            return seat
+        case message:
+            raise _unwelcome(control, message)
+
+
 async def _membership(control: Control) -> Membership:
     match await control.receive():
         case Welcome(membership):
             return membership
-        case Refused(reason):
-            raise JoinError(f"{control.peer} refused this node: {reason}")
-        case End():
-            raise JoinError(f"{control.peer} ended the run before it began")
         case message:
-            raise JoinError(f"{control.peer} sent {message!r} instead of the membership")
+            raise _unwelcome(control, message)
 
 
-def _keep(control: Control, token: Token, address: str, index: int) -> None:
+def _unwelcome(control: Control, message: Message) -> JoinError:
+    match message:
+        case Refused(reason):
+            return JoinError(f"{control.peer} refused this node: {reason}")
+        case End():
+            return JoinError(f"{control.peer} ended the run before it began")
+        case _:
+            return JoinError(f"{control.peer} sent {message!r} instead of the membership")
+
+
+def _keep(control: Control, token: Token, address: str, seat: int) -> None:
     """Have the connection of a node replaced whenever it breaks."""
     replacing: set[asyncio.Task[None]] = set()  # the loop itself does not keep tasks
 
     def replace() -> None:
-        task = asyncio.ensure_future(_replace(control, token, address, index))
+        task = asyncio.ensure_future(_replace(control, token, address, seat))
         replacing.add(task)
         task.add_done_callback(replacing.discard)
 
     control.lasts, control.on_broken = True, replace
 
 
-async def _replace(control: Control, token: Token, address: str, index: int) -> None:
+async def _replace(control: Control, token: Token, address: str, seat: int) -> None:
     """Connect again until a connection replaces the broken one, or the time for that is over."""
     context = pinned_context()
     while not control.is_over:
@@ -147,7 +162,7 @@ async def _replace(control: Control, token: Token, address: str, index: int) -> 
             async with asyncio.timeout(_PER_ADDRESS):
                 other = await _call(address, token.fingerprint, context)
                 nonce, proved = await _prove(other, token)
-                other.send(Resume(nonce, proved, index, control.received))
+                other.send(Resume(nonce, proved, seat, control.received))
                 answer = await other.receive()
             if not isinstance(answer, Resumed):
                 why = answer.reason if isinstance(answer, Refused) else f"it sent {answer!r}"

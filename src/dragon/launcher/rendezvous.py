@@ -1,6 +1,6 @@
 """The rendezvous of a run's agents: authenticates them, tracks which are missing, and sends each its membership.
 
-Afterwards it takes the connections by which agents replace broken ones.
+It also takes the connections by which agents replace broken ones, as long as the run lasts.
 
 A caller that cannot prove the run's secret is refused without information, and does not disturb the others: one that
 sends nothing, or no TLS, is dropped after five seconds; frames are limited and validated; a recorded greeting answers
@@ -26,7 +26,7 @@ from dragon.launcher.identity import Identity
 from dragon.runtime.callers import Callers
 from dragon.runtime.credentials import Authority, greeting_context, node_name
 from dragon.runtime.log import Once, runtime_log
-from dragon.runtime.protocol.front_end import Challenge, End, Join, Refused, Resume, Resumed, Welcome
+from dragon.runtime.protocol.front_end import Challenge, End, Join, Joined, Refused, Resume, Resumed, Welcome
 
 __all__ = ["Rendezvous"]
 
@@ -56,6 +56,7 @@ class Rendezvous:
         self.spare = spare
         self.members: list[Member | None] = [None] * len(nodes)
         self.controls: list[Control | None] = [None] * len(nodes)
+        self._seats: list[Control] = []  # of all agents that have joined, also those that were lost since
         self.authority = Authority.create()
         self._identity = identity or Identity.create()
         self._log_once = Once(log)
@@ -149,7 +150,6 @@ class Rendezvous:
                 settings=settings,
             )
             control.send(Welcome(own))
-            control.lasts = True
 
     def close(self) -> None:
         """Stop accepting connections; may be called again."""
@@ -224,9 +224,9 @@ class Rendezvous:
 
     def _resume(self, other: Control, greeting: Resume) -> None:
         """Replace the broken connection of a node."""
-        control = self.controls[greeting.index] if 0 <= greeting.index < len(self.controls) else None
-        if control is None or not control.lasts or control.is_over:
-            told = f"node {greeting.index} does not belong to the run any more"
+        control = self._seats[greeting.seat] if 0 <= greeting.seat < len(self._seats) else None
+        if control is None or control.is_over:
+            told = f"{'this node' if control is None else control.peer} does not belong to the run any more"
             # So it is when a node has ended, and its last connection was reset in place of being closed.
             raise _Refused("resumes a connection that is over", told, expected=True)
         other.send(Resumed(control.received))
@@ -249,6 +249,9 @@ class Rendezvous:
         control.peer = self.nodes[index] or member.node.host_name
         control.largest = LARGEST_FRAME
         self.members[index], self.controls[index] = member, control
+        control.send(Joined(len(self._seats)))
+        self._seats.append(control)
+        control.lasts = True
         control.on_lost = lambda reason: self._lose(index, f"{control.peer} joined and was lost again: {reason}")
         self._look()
 

@@ -29,6 +29,7 @@ __all__ = [
     "HeadExited",
     "Input",
     "Join",
+    "Joined",
     "Log",
     "Message",
     "NodeLost",
@@ -82,6 +83,12 @@ class Refused(Message, tag="refused", frozen=True):
     reason: str
 
 
+class Joined(Message, tag="joined", frozen=True):
+    """The agent has joined, and waits for the other nodes. `seat` is the number by which it resumes its connection."""
+
+    seat: int
+
+
 class Welcome(Message, tag="membership", frozen=True):
     """All nodes have joined."""
 
@@ -104,11 +111,11 @@ class Received(Message, tag="received", frozen=True):
 
 
 class Resume(Message, tag="resume", frozen=True):
-    """The reply to Challenge of an agent whose connection broke. `count` is as in Received."""
+    """The reply to Challenge of an agent whose connection broke. `seat` is as in Joined, `count` as in Received."""
 
     nonce: bytes
     proof: bytes
-    index: int
+    seat: int
     count: int
 
 
@@ -272,6 +279,7 @@ def _decoder() -> msgspec.msgpack.Decoder[Message]:
         | HeadExited
         | Input
         | Join
+        | Joined
         | Log
         | NodeLost
         | Proposal
