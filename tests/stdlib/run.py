@@ -46,6 +46,12 @@ EXCLUDED = {
     "With*TestQueue.test_closed_queue_empty_exceptions": (
         "expects close() to do nothing to a queue not used yet; ours closes it (tests/mpbridge/test_closing.py)"
     ),
+    # It then leaves a process behind, which fails the class: with our event in 7 of 100 tries beside others on two
+    # cores, with a pipe and a fork without a start method in 1 of 900.
+    "WithProcessesTestProcess.test_interrupt": (
+        "interrupts a child that is about to call time.sleep(), which handles a signal that has come just before only"
+        " when it ends; our event wakes its waiter sooner than the standard one (test_documented_process_ends.py)"
+    ),
     "TestStartMethod.test_get_all*": "lists the standard start methods and nothing else; there is one more with us",
     **(
         {"TestFlags.test_flags": "uses the start method in an interpreter that is told to ignore installed packages"}
