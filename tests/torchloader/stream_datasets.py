@@ -107,6 +107,20 @@ class Unloadable(StatefulDataset):
         raise IndexError("list index out of range")
 
 
+class Unseeded(StatefulDataset):
+    """Samples with random bytes that cannot be seeded: they differ each time, and only their numbers are the same."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, *_ in super().__iter__():
+            with open(self.file, "a", encoding="utf-8") as log:
+                log.write(f"{number}\n")
+            yield number, os.urandom(8)
+
+    def __init__(self, length: int, file: str) -> None:
+        super().__init__(length)
+        self.file = file
+
+
 class OtherProtocol(Noisy):
     """The same samples, with methods of the protocol's names that need other arguments, as MosaicML's datasets have."""
 

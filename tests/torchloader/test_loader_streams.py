@@ -29,6 +29,7 @@ from stream_datasets import (
     StatefulDataset,
     StatefulIterator,
     Unloadable,
+    Unseeded,
 )
 
 from torchloader import ElasticDataLoader, LoadingError
@@ -146,6 +147,18 @@ def test_an_inexact_state_is_noticed_and_not_used(kind: type[Noisy], streams: in
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     with pytest.warns(RuntimeWarning, match=f"{kind.__name__} does not continue from its state_dict"):
         assert begun + list(second) == whole
+
+
+def test_a_dataset_whose_samples_always_differ_continues_from_its_state(tmp_path: Path) -> None:
+    file = tmp_path / "read"
+    first, second = (streamed(Unseeded(96, str(file))) for _ in range(2))
+    batches = iter(first)
+    begun = [next(batches) for _ in range(18)]
+    second.load_state_dict(first.state_dict())
+    rest = list(second)
+    assert sorted(number for batch in begun + rest for number, _ in batch) == list(range(96))
+    # The last batch of each stream is read three more times, and none before it.
+    assert len(file.read_text().split()) == 96 + 3 * 3 * 4
 
 
 def test_a_dataset_with_a_state_is_not_read_again(tmp_path: Path) -> None:

@@ -63,13 +63,25 @@ class StreamMaker(Maker):
         self._running.pop((iteration, stream), None)
 
 
+class _DiffersError(RuntimeError):
+    """Raised if a batch differs from when it was read before. `digest` is that of the batch, if it was compared."""
+
+    def __init__(self, text: str, digest: str) -> None:
+        super().__init__(text)
+        self.digest = digest
+
+    def __reduce__(self) -> tuple[type[RuntimeError], tuple[str]]:
+        return RuntimeError, (str(self),)
+
+
 class _Running:
     """One stream. The generators are seeded from seed, epoch and stream at its beginning, and before each batch also
     with its number, so reading it again draws the same numbers.
 
     A state is handed on together with a digest of the batch after it. Whoever continues the stream makes that batch
     again, and compares it. If it differs, the stream is read again from its beginning: the states of some datasets
-    leave out what they hold in buffers.
+    leave out what they hold in buffers. But if the state gives another batch each time, samples are never the same, and
+    the stream goes on from the state.
     """
 
     def __init__(self, maker: StreamMaker, epoch: int, start: Start) -> None:
@@ -112,18 +124,36 @@ class _Running:
         if reached.state is not None and (copy := self._copy()) is not None:
             try:
                 source = self._opened(copy)
+            except _DiffersError as error:
+                if error.digest and self._digest_again() not in ("", error.digest):
+                    # The samples are others each time, wherever they are read from: only the position matters.
+                    self._progress = reached._replace(digest="")
+                else:
+                    self._give_up_state(error)
             except Exception as error:
-                warnings.warn(
-                    f"{type(copy.dataset).__name__} does not continue from its state_dict() as before "
-                    f"({type(error).__name__}: {error}), so its streams are read again from their beginning",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-                self._progress = reached._replace(saved=0, state=None, digest="", is_exact=False)
+                self._give_up_state(error)
             else:
                 if self._copies:
                     return source
         return self._opened(self._given_maker.another() if self._copies else self._given_maker)
+
+    def _digest_again(self) -> str:
+        """Return the digest of the batch after the state in another copy of the dataset; "" if it is as before."""
+        try:
+            self._opened(self._given_maker.another())
+        except _DiffersError as error:
+            return error.digest
+        return ""
+
+    def _give_up_state(self, error: Exception) -> None:
+        """Warn, and read the stream from its beginning from now on."""
+        warnings.warn(
+            f"{type(self._given_maker.dataset).__name__} does not continue from its state_dict() as before "
+            f"({type(error).__name__}: {error}), so its streams are read again from their beginning",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        self._progress = self._progress._replace(saved=0, state=None, digest="", is_exact=False)
 
     def _copy(self) -> StreamMaker | None:
         """Return a copy of the maker to continue from a state, which could not be undone in the trainer's own dataset;
@@ -164,17 +194,19 @@ class _Running:
             if samples is not END:
                 self._reach(source, number, samples)
             return
+        digest = ""
         if samples is END or number in reached.failed:
             now = "it ended" if samples is END else "it did not raise"
-        elif number == reached.saved and reached.digest not in ("", self._digest(samples)):
+        elif number == reached.saved and reached.digest not in ("", digest := self._digest(samples)):
             now = "others came"
         else:
             return
-        raise RuntimeError(
+        raise _DiffersError(
             f"the dataset gives other samples when it is read again: {now} at batch {number} of stream "
             f"{self._share.number}, unlike before. What its __iter__() gives must depend on the dataset, "
             "get_worker_info() and the program's random numbers alone, or it needs state_dict() and "
-            "load_state_dict()"
+            "load_state_dict()",
+            digest,
         )
 
     def _make(self, source: Source, number: int) -> Outcome:
