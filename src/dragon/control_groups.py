@@ -52,8 +52,9 @@ def memory_limit(root: Path = ROOT) -> float:
     """Return the bytes of memory that the groups allow; infinite without a limit."""
     least = math.inf
     for folder in folders("memory", root):
-        for word in (_words(folder / "memory.max") or _words(folder / "memory.limit_in_bytes"))[:1]:
-            least = min(least, int(word) if word.isdigit() else math.inf)
+        words = _words(folder / "memory.max") or _words(folder / "memory.limit_in_bytes")
+        if words and words[0].isdigit():  # not "max"
+            least = min(least, int(words[0]))
     return least
 
 

@@ -7,15 +7,18 @@ import hmac
 import os
 import socket
 import ssl
+from typing import TypeVar
 
 from dragon.control.connection import Control
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Member, Membership, Token
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.runtime.credentials import fingerprint, pinned_context
-from dragon.runtime.protocol.front_end import Challenge, End, Join, Joined, Message, Refused, Resume, Resumed, Welcome
+from dragon.runtime.protocol.front_end import Challenge, End, Join, Joined, Refused, Resume, Resumed, Welcome
 
 __all__ = ["NONCE_SIZE", "JoinError", "join", "proof"]
+
+_Answer = TypeVar("_Answer", Joined, Welcome)
 
 NONCE_SIZE = 32
 _PER_ADDRESS = 3.0  # seconds
@@ -46,8 +49,8 @@ async def join(
         async with asyncio.timeout(timeout):
             address, control = await _connect(token, timeout)
             await _greet(control, token, Member(node=node, addresses=addresses, port=port))
-            _keep(control, token, address, await _seat(control))
-            membership = await _membership(control)
+            _keep(control, token, address, (await _answer(control, Joined)).seat)
+            membership = (await _answer(control, Welcome)).membership
         joined = True
         return membership, control
     except TimeoutError:
@@ -114,31 +117,17 @@ async def _prove(control: Control, token: Token) -> tuple[bytes, bytes]:
     return nonce, proof(token.secret, challenge.nonce, nonce)
 
 
-async def _seat(control: Control) -> int:
-    """Return the number by which the connection is resumed."""
+async def _answer(control: Control, kind: type[_Answer]) -> _Answer:
+    """Return the next message, which has to be of that kind."""
     match await control.receive():
-        case Joined(seat):
-            return seat
-        case message:
-            raise _unwelcome(control, message)
-
-
-async def _membership(control: Control) -> Membership:
-    match await control.receive():
-        case Welcome(membership):
-            return membership
-        case message:
-            raise _unwelcome(control, message)
-
-
-def _unwelcome(control: Control, message: Message) -> JoinError:
-    match message:
+        case kind() as answer:
+            return answer
         case Refused(reason):
-            return JoinError(f"{control.peer} refused this node: {reason}")
+            raise JoinError(f"{control.peer} refused this node: {reason}")
         case End():
-            return JoinError(f"{control.peer} ended the run before it began")
-        case _:
-            return JoinError(f"{control.peer} sent {message!r} instead of the membership")
+            raise JoinError(f"{control.peer} ended the run before it began")
+        case message:
+            raise JoinError(f"{control.peer} sent {message!r} instead of {kind.__name__}")
 
 
 def _keep(control: Control, token: Token, address: str, seat: int) -> None:

@@ -75,15 +75,8 @@ def _kept(now: float, application: Application, option: Option, delay: float) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Pollux:
-    """The sizes of the highest fitness: the harmonic mean of all speedups.
-
-    The speedup of an application is its goodput with an allocation, relative to that with an equal share of the
-    cluster. If the application has to be restarted, it is multiplied by `(T - R·delay) / (T + delay)`, for an
-    application that started T seconds ago and was restarted R times: the more often it was, the less it is again.
-
-    Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning, OSDI 2021, section 4.2, with p = -1. The
-    harmonic mean is largest where the sum of the inverse speedups is smallest, which are the costs here.
+class _InRounds:
+    """What all sizings have.
 
     Args:
         delay: the seconds that a restart takes.
@@ -94,6 +87,20 @@ class Pollux:
     delay: float = 30.0
     seconds: float = 60.0
     unserved: float = _HIGH
+
+
+@dataclass(frozen=True, slots=True)
+class Pollux(_InRounds):
+    """The sizes of the highest fitness: the harmonic mean of all speedups.
+
+    The speedup of an application is its goodput with an allocation, relative to that with an equal share of the
+    cluster. If the application has to be restarted, it is multiplied by `(T - R·delay) / (T + delay)`, for an
+    application that started T seconds ago and was restarted R times: the more often it was, the less it is again.
+
+    Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning, OSDI 2021, section 4.2, with p = -1. The
+    harmonic mean is largest where the sum of the inverse speedups is smallest, which are the costs here.
+    """
+
     name: str = "pollux"
     adapts: bool = True
 
@@ -112,7 +119,7 @@ class Pollux:
 
 
 @dataclass(frozen=True, slots=True)
-class Sia:
+class Sia(_InRounds):
     """The sizes of the highest sum of goodputs, each relative to that on one device, to a power.
 
     Sia: Heterogeneity-aware, Goodput-optimized ML-cluster Scheduling, SOSP 2023, section 3, for devices of one kind,
@@ -121,16 +128,12 @@ class Sia:
     the devices of an application. What is not here is its main subject, the choice among several kinds of devices.
 
     Args:
-        delay: the seconds that a restart takes.
-        seconds: the length of a round.
-        power: the paper's p, below 0.
         unserved: the paper's lambda, what an application without devices costs.
+        power: the paper's p, below 0.
     """
 
-    delay: float = 30.0
-    seconds: float = 60.0
-    power: float = -0.5
     unserved: float = 1.1
+    power: float = -0.5
     name: str = "sia"
     adapts: bool = True
 
@@ -146,22 +149,14 @@ class Sia:
 
 
 @dataclass(frozen=True, slots=True)
-class Optimus:
+class Optimus(_InRounds):
     """The sizes of the smallest sum of remaining times, with the batch that each application was submitted with.
 
     It knows exactly how much each application still has to train (an oracle, as in the evaluation of Pollux). Optimus:
     An Efficient Dynamic Resource Scheduler for Deep Learning Clusters, EuroSys 2018, section 4.1, which adds devices
     one by one where they shorten the remaining time most. A restart costs `delay` seconds.
-
-    Args:
-        delay: the seconds that a restart takes.
-        seconds: the length of a round.
-        unserved: what an application without devices costs, so that as many as possible have some.
     """
 
-    delay: float = 30.0
-    seconds: float = 60.0
-    unserved: float = _HIGH
     name: str = "optimus"
     adapts: bool = False
 
