@@ -1,0 +1,216 @@
+"""What the product may cost: sizes and counts that do not depend on how busy the machine is.
+
+Each figure of BUDGETS may fall. Whoever lets one rise writes the reason beside it, in the same commit.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import distance
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+
+BUDGETS = {
+    "lines of Python": 75_669,
+    "files of Python": 624,
+    "lines of C++": 7_637,
+    "lines of dragon.agent": 14_877,
+    "lines of torchloader.loader": 6_264,
+    "annotations Any": 1_170,
+    "modules of import dragon": 109,
+    "modules of an agent": 341,
+    "modules of a pool's worker": 273,
+    # Medians, which differ by up to ten from run to run.
+    "page faults of a process": 470,
+    "page faults of a native process": 325,
+    "page faults of a pool's worker": 520,
+    "system calls of a process": 300,
+    "system calls of a put and a get between nodes": 40,
+}
+
+# The calls and modules of each operation; see benchmarks/distance.py.
+DISTANCES = {
+    "queue put, own node": (2, 0),
+    "queue put, other node": (32, 10),  # by how many the agent finds waiting: 10 to 32
+    "queue put with maxsize, other node": (130, 23),
+    "queue get, other node": (127, 22),
+    "lock, other node": (238, 22),
+    "dictionary put, own node": (18, 6),
+    "dictionary put, other node": (137, 23),
+    "dictionary get, other node": (136, 23),
+    "process started and joined, own node": (186, 39),
+    "process started and joined, other node": (1100, 63),
+    "group of 4 on two nodes": (973, 68),
+    "batch task": (334, 45),
+}
+
+
+def within(name: str, figure: float) -> None:
+    assert figure <= BUDGETS[name], f"{name}: {figure:.0f}, more than {BUDGETS[name]}"
+
+
+def sources(*folders: str, kinds: tuple[str, ...] = (".py",)) -> list[Path]:
+    return [path for folder in folders for path in (SOURCE / folder).rglob("*") if path.suffix in kinds]
+
+
+def lines(paths: list[Path]) -> int:
+    return sum(path.read_text().count("\n") for path in paths)
+
+
+def modules_of(statement: str) -> int:
+    program = f"import sys; before = set(sys.modules); {statement}; print(len(set(sys.modules) - before))"
+    return int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+
+
+def test_sizes() -> None:
+    python = sources("dragon", "torchloader")
+    within("lines of Python", lines(python))
+    within("files of Python", len(python))
+    within("lines of C++", lines(sources("core", "bindings", kinds=(".cpp", ".hpp"))))
+    within("lines of dragon.agent", lines(sources("dragon/agent")))
+    within("lines of torchloader.loader", lines(sources("torchloader/loader")))
+
+
+def test_annotations_any() -> None:
+    found = 0
+    for path in sources("dragon", "torchloader"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            annotations: list[ast.expr | None] = []
+            if isinstance(node, ast.arg | ast.AnnAssign):
+                annotations.append(node.annotation)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                annotations.append(node.returns)
+            for annotation in filter(None, annotations):
+                found += isinstance(annotation, ast.Name) and annotation.id == "Any"
+    within("annotations Any", found)
+
+
+def test_imported_modules() -> None:
+    within("modules of import dragon", modules_of("import dragon"))
+    within("modules of an agent", modules_of("import dragon.agent.main, dragon.agent.life"))
+
+
+PROCESSES = """
+import multiprocessing as mp
+import resource
+import statistics
+import sys
+
+import dragon
+from dragon.native.process import Process
+
+
+def look(queue=None):
+    seen = len(sys.modules), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return seen if queue is None else queue.put(seen)
+
+
+if __name__ == "__main__":
+    mp.set_start_method("dragon")
+    queue = mp.Queue()
+
+    def median(kind):
+        faults = []
+        for _ in range(9):
+            process = kind(target=look, args=(queue,))
+            process.start()
+            faults.append(queue.get()[1])
+            process.join()
+        return statistics.median(faults)
+
+    with mp.Pool(1) as pool:
+        modules, faults = pool.apply(look)
+    print(median(mp.Process), median(Process), faults, modules)
+"""
+
+
+def test_started_processes(site) -> None:  # type: ignore[no-untyped-def]
+    ran = site.python(PROCESSES)
+    assert ran.returncode == 0, ran.stderr
+    process, native, worker, modules = map(int, ran.stdout.split())
+    within("page faults of a process", process)
+    within("page faults of a native process", native)
+    within("page faults of a pool's worker", worker)
+    within("modules of a pool's worker", modules)
+
+
+TRACED = """
+import multiprocessing as mp
+import os
+
+import dragon
+from dragon.infrastructure.policy import Policy
+from dragon.native.queue import Queue
+
+
+def nothing():
+    pass
+
+
+def times(action):
+    for _ in range(3):
+        action()
+    os.access("/begin", os.F_OK)
+    for _ in range(20):
+        action()
+    os.access("/end", os.F_OK)
+
+
+if __name__ == "__main__":
+    mp.set_start_method("dragon")
+
+    def process():
+        one = mp.Process(target=nothing)
+        one.start()
+        one.join()
+
+    times(process)
+    from dragon.native.machine import Node, System
+
+    queue = Queue(100, policy=Policy(placement=Policy.Placement.HOST_NAME, host_name=Node(System().nodes[-1]).hostname))
+
+    def message():
+        queue.put(1)
+        queue.get()
+
+    times(message)
+"""
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_system_calls(site) -> None:  # type: ignore[no-untyped-def]
+    output = site.folder / "trace"
+    tracing = ["strace", "--follow-forks", "--quiet=all", "--signal=none", "--output", str(output)]
+    ran = site.run(*tracing, sys.executable, "-m", "dragon", "--nodes", "2", site.write(TRACED), timeout=200)
+    if ran.returncode and "ptrace" in ran.stderr:
+        pytest.skip(f"strace may not trace here: {ran.stderr.splitlines()[-1]}")
+    assert ran.returncode == 0, ran.stderr
+    counts: list[int] = []
+    for line in output.read_text(errors="replace").splitlines():
+        if '"/begin"' in line:
+            counts.append(0)
+        elif '"/end"' in line:
+            counts[-1] //= 20
+            counts.append(0)
+        elif counts and "resumed>" not in line:
+            counts[-1] += 1
+    process, _, message, _ = counts
+    within("system calls of a process", process)
+    within("system calls of a put and a get between nodes", message)
+
+
+def test_distances() -> None:
+    """The counts repeat within 2 %, those of a batch, which depend on what its processes find at work, within 20 %."""
+    first, second = (distance.measure(Path(sys.executable).parent) for _ in range(2))
+    for what, (most_calls, most_modules) in DISTANCES.items():
+        calls, modules = map(min, zip(first[what], second[what], strict=True))
+        slack = 1.2 if what == "batch task" else 1.02
+        assert calls <= most_calls * slack, f"{what}: {calls} calls, more than {most_calls}"
+        assert modules <= most_modules, f"{what}: {modules} modules, more than {most_modules}"
