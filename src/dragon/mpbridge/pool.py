@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.pool
-import signal
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from dragon.infrastructure import cpython
-from dragon.mpbridge.process import DragonProcess
+from dragon.mpbridge.process import PoolWorker
 from dragon.native import pool, results
-from dragon.native.workers import WorkerProcess, quietly, work
+from dragon.native.workers import WorkerProcess, work
 
 __all__ = ["DragonPool", "Pool"]
 
@@ -35,36 +33,6 @@ class IMapIterator(results.IMapIterator, mp_pool.IMapIterator):  # type: ignore[
 
 class IMapUnorderedIterator(results.IMapUnorderedIterator, mp_pool.IMapUnorderedIterator):  # type: ignore[misc]
     timeout_error = multiprocessing.TimeoutError
-
-
-class _Worker(DragonProcess):
-    """A worker, which ends with the process that made the pool, and may make pools of its own.
-
-    The standard library forbids daemons to start processes, because these would be left behind; in a run the processes
-    that a process started end with it.
-    """
-
-    def start(self) -> None:
-        """Start the worker, as every process, but also if its parent is a daemon."""
-        process: Any = self
-        cpython.forget_ended_children()
-        process._popen = self._Popen(self)
-        process._sentinel = process._popen.sentinel
-        del process._target, process._args, process._kwargs
-        cpython.note_child(self)
-
-    def _bootstrap(self, parent_sentinel: int | None = None) -> int:
-        """Run the worker. An interrupt waits until run() ends the worker quietly for it."""
-        self._signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        process: Any = super()
-        code: int = process._bootstrap(parent_sentinel=parent_sentinel)
-        return code
-
-    def run(self) -> None:
-        """Call the worker's function."""
-        with quietly():
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._signals)
-            super().run()
 
 
 class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]
@@ -94,8 +62,8 @@ class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]
         wrap = self._wrap_exceptions
 
         def start(index: int) -> WorkerProcess:
-            process = _Worker(target=work, args=(index, *arguments, wrap))
-            process.name = process.name.replace("_Worker", "DragonPoolWorker")
+            process = PoolWorker(target=work, args=(index, *arguments, wrap))
+            process.name = process.name.replace("PoolWorker", "DragonPoolWorker")
             process.daemon = True
             process.start()
             worker: WorkerProcess = process

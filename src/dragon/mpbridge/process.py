@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from multiprocessing import process as mp_process
 from typing import Any
 
-__all__ = ["NAME", "DragonPopen", "DragonProcess", "show_heap"]  # noqa: F822
+from dragon.infrastructure import cpython
+
+__all__ = ["NAME", "DragonPopen", "DragonProcess", "PoolWorker", "show_heap"]  # noqa: F822
 
 NAME = "dragon"
 
@@ -43,6 +46,38 @@ class DragonProcess(mp_process.BaseProcess):
     @staticmethod
     def _after_fork() -> None:
         return None
+
+
+class PoolWorker(DragonProcess):
+    """A worker of mpbridge.pool, which ends with the process that made the pool, and may make pools of its own.
+
+    The standard library forbids daemons to start processes, because these would be left behind; in a run the processes
+    that a process started end with it. (It is here, as the zygote would have to import all of mpbridge.pool for it.)
+    """
+
+    def start(self) -> None:
+        """Start the worker, as every process, but also if its parent is a daemon."""
+        process: Any = self
+        cpython.forget_ended_children()
+        process._popen = self._Popen(self)
+        process._sentinel = process._popen.sentinel
+        del process._target, process._args, process._kwargs
+        cpython.note_child(self)
+
+    def _bootstrap(self, parent_sentinel: int | None = None) -> int:
+        """Run the worker. An interrupt waits until run() ends the worker quietly for it."""
+        self._signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        process: Any = super()
+        code: int = process._bootstrap(parent_sentinel=parent_sentinel)
+        return code
+
+    def run(self) -> None:
+        """Call the worker's function."""
+        from dragon.native.workers import quietly
+
+        with quietly():
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._signals)
+            super().run()
 
 
 def __getattr__(name: str) -> Any:

@@ -102,6 +102,8 @@ _viewed: WeakSet[Copy] = WeakSet()
 
 def write_back() -> None:
     """Write back what views have changed of all copies."""
+    if not _changed and not _viewed:  # as before nearly every message: iterating the set is dear even if it is empty
+        return
     while _changed:
         try:
             memory, synced, words, grain = _changed.popleft()
@@ -116,7 +118,7 @@ def write_back() -> None:
 
 def refresh() -> None:
     """Read all copies again of which there may be views."""
-    for copy in list(_viewed):
+    for copy in list(_viewed) if _viewed else ():
         _keep_in_step(copy, True)
 
 

@@ -19,7 +19,7 @@ from dragon.agent.mpi.segments import remove_segments
 from dragon.agent.processes.forking import Forker
 from dragon.agent.processes.orphans import become_reaper
 from dragon.agent.processes.parents import children_of
-from dragon.infrastructure import variables
+from dragon.infrastructure import cpython, variables
 from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn
 from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
@@ -66,6 +66,9 @@ class Zygote:
             find_entry(entry)
         for module in _PRELOADED:
             importlib.import_module(module)
+        # The zygote ends by os._exit(), and run_exit_handlers() calls that of multiprocessing itself; the one of the
+        # bindings makes every child copy pages.
+        cpython.forget_exit_handlers()
         self.server = _core.ForkServer(self.requests.fileno(), self.agent.fileno(), signals)
         self.server.set_output(bool(self.run_info.label), forwards=False)
         self.forker = Forker(self.server, self._environment)

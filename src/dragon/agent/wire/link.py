@@ -282,8 +282,10 @@ class Link(asyncio.BufferedProtocol):
             # The first frame in a round of the loop is sent at once, those after it together.
             self._waits = True
             self._soon(self._flush)
-            self._in_link.write(head)
-            if following:
+            if len(following) < _JOINED:  # one system call and one record of TLS for both
+                self._in_link.write(head + following if following else head)
+            else:
+                self._in_link.write(head)
                 lane.send(following)
         elif len(following) < _JOINED:
             self._to_write += [head, following]
