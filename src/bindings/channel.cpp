@@ -25,7 +25,9 @@ void check(Status status, PyObject* timed_out) {
         case Status::EndOfFile:
             raise(PyExc_EOFError, "every writing end is closed");
         case Status::Broken:
-            raise(PyExc_BrokenPipeError, "every reading end is closed");
+            errno = EPIPE;
+            PyErr_SetFromErrno(PyExc_OSError);
+            throw nb::python_error();
         default:
             return;
     }

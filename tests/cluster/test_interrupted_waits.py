@@ -215,3 +215,32 @@ if __name__ == "__main__":
         warned=True,
     )
     assert out == "held False\nTrue\n"
+
+
+@pytest.mark.parametrize("error", ["TimeoutError", "BlockingIOError", "ConnectionResetError", "EOFError"])
+def test_an_exception_of_a_signal_handler_reaches_the_caller_whatever_its_class(site: Site, error: str) -> None:
+    out = run(
+        site,
+        f"""
+def raise_it(*_):
+    raise {error}("mine")
+
+
+if __name__ == "__main__":
+    queue, lock, event = Queue(policy=THERE), Lock(), Event()
+    sleeper = Process(time.sleep, (60,), policy=THERE)
+    sleeper.start()
+    signal.signal(signal.SIGALRM, raise_it)
+    for wait in (sleeper.join, queue.get, lambda: queue.get(timeout=30), lambda: sleeper.join(30)) * 3:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            wait()
+        except Exception as raised:
+            assert (type(raised), *raised.args) == ({error}, "mine"), raised
+        else:
+            raise AssertionError("not interrupted")
+    sleeper.kill()
+    print("interrupted")
+""",
+    )
+    assert out == "interrupted\n"

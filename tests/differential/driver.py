@@ -113,6 +113,14 @@ class Pools:
             self.room.release()
         return taken if ordered else sorted(taken)
 
+    def do_abandon(self) -> None:
+        """Keep the first iterator of results no longer."""
+        del self.iterators[:1]
+
+    def do_forget(self) -> None:
+        """Keep the pool no longer: its pending results do."""
+        self.pool = None
+
     def do_close(self) -> None:
         self.pool.close()
 
@@ -123,8 +131,9 @@ class Pools:
     def finish(self) -> Any:
         for result in self.results:
             result.wait(LONG)
-        self.pool.terminate()
-        self.pool.join()
+        if self.pool is not None:
+            self.pool.terminate()
+            self.pool.join()
         return sorted(map(repr, self.called))
 
 

@@ -49,6 +49,8 @@ pools = program(
         step("rest"),
         step("get"),
         step("waited"),
+        step("abandon"),
+        step("forget"),
         step("close"),
         step("join"),
     ],

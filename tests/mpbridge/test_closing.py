@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing as mp
+import os
 import signal
 import sys
 import time
@@ -22,6 +24,14 @@ def test_empty_of_a_closed_queue_raises_os_error(kind: str) -> None:
     queue.close()
     with pytest.raises(OSError, match="is closed"):
         queue.empty()
+
+
+def test_a_broken_pipe_has_the_number_and_the_text_of_the_system() -> None:
+    reader, writer = mp.get_context("dragon").Pipe(duplex=False)
+    reader.close()
+    with pytest.raises(BrokenPipeError) as raised:
+        writer.send(1)
+    assert (raised.value.errno, raised.value.strerror) == (errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def heed_no_signal(ready: Any) -> None:

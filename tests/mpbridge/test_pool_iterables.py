@@ -349,3 +349,46 @@ def test_callbacks_are_called_while_the_main_thread_waits_for_something_else(poo
     called = threading.Event()
     pool.map_async(double, range(3), callback=lambda values: called.set())
     assert called.wait(30)
+
+
+WAYS = {
+    "apply_async": lambda pool: [pool.apply_async(double, (i,)) for i in range(3)],
+    "map": lambda pool: pool.map(double, range(20)),
+    "map_async": lambda pool: pool.map_async(double, range(20)),
+    "map_async of nothing": lambda pool: pool.map_async(double, []),
+    "starmap_async": lambda pool: pool.starmap_async(double, [(i,) for i in range(20)]),
+    "imap": lambda pool: pool.imap(double, range(20)),
+    "imap of a generator": lambda pool: pool.imap(double, (i for i in range(20))),
+    "imap in chunks": lambda pool: pool.imap(double, range(20), 3),
+    "imap_unordered": lambda pool: pool.imap_unordered(double, range(20)),
+    "imap_unordered in chunks": lambda pool: pool.imap_unordered(double, iter(range(20)), 3),
+}
+
+
+def all_of(results: Any) -> list[int]:
+    if hasattr(results, "get"):
+        results = results.get(30)
+    return sorted(result.get(30) if hasattr(result, "get") else result for result in results)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")
+@pytest.mark.parametrize("abandoned", [False, True], ids=["", "beside abandoned results"])
+@pytest.mark.parametrize("way", WAYS)
+def test_results_of_a_pool_that_nobody_keeps_arrive(way: str, abandoned: bool) -> None:
+    pool = CONTEXT.Pool(2)
+    if abandoned:
+        next(iter(pool.imap(slowly, range(100))))
+    results = WAYS[way](pool)
+    del pool
+    count = {"apply_async": 3, "map_async of nothing": 0}.get(way, 20)
+    assert all_of(results) == [2 * i for i in range(count)]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")
+def test_an_error_of_a_pool_that_nobody_keeps_comes_after_the_results_before_it() -> None:
+    results = CONTEXT.Pool(2).imap(int, ["1", "2", "x"])
+    assert [next(results), next(results)] == [1, 2]
+    with pytest.raises(ValueError, match="'x'"):
+        next(results)
+    with pytest.raises(StopIteration):
+        next(results)

@@ -1,10 +1,10 @@
-"""What to do about errors of the system, by their numbers."""
+"""Errors of the system: whose they are, and what to do about them."""
 
 from __future__ import annotations
 
 import errno
 
-__all__ = ["may_pass", "what_to_raise"]
+__all__ = ["is_of_handler", "may_pass", "what_to_raise"]
 
 
 def what_to_raise(number: int) -> str:
@@ -14,6 +14,17 @@ def what_to_raise(number: int) -> str:
     if number == errno.EMFILE:
         return ": raise the limit of open files (ulimit -n)"
     return ""
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Return whether a signal handler of the program raised a caught error, such as an alarm's TimeoutError, and not a
+    call of this package."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in ("dragon", "socket"):
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def may_pass(number: int) -> bool:

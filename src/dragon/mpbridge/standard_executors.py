@@ -1,4 +1,7 @@
-"""Corrects concurrent.futures.ProcessPoolExecutor with a "dragon" context if it replaces workers after some tasks.
+"""Corrects concurrent.futures.ProcessPoolExecutor with a "dragon" context.
+
+Its workers start together at the first task, as with "fork": one that dies while submit() starts another one would end
+the executor in the middle of that, which can hang (CPython issue 132969).
 
 With `max_tasks_per_child` the standard library counts a worker as idle for each result that it sent, also once the
 worker has ended, and starts no other in its place: the next task waits without end (CPython issue 115634). It also
@@ -16,8 +19,18 @@ __all__ = ["watch_executor"]
 
 _executor: Any = process.ProcessPoolExecutor
 _manager: Any = process._ExecutorManagerThread
+_standard_start = _executor._start_executor_manager_thread
 _standard_adjust = _executor._adjust_process_count
 _standard_wait = _manager.wait_result_broken_or_wakeup
+
+
+def _start_executor_manager_thread(self: Any) -> None:
+    if self._mp_context.get_start_method() == "dragon" and self._executor_manager_thread is None:
+        # As with fork: all workers before the thread that ends them if one dies, which submit() would race with.
+        self._safe_to_dynamically_spawn_children = False
+        while len(self._processes) < self._max_workers:
+            self._spawn_process()
+    _standard_start(self)
 
 
 def _adjust_process_count(self: Any) -> None:
@@ -38,5 +51,6 @@ def _wait_result_broken_or_wakeup(self: Any) -> Any:
 def watch_executor(target: Any) -> None:
     """Correct executors if `target`, which a new process runs, is the function of an executor's worker."""
     if target is process._process_worker:
+        _executor._start_executor_manager_thread = _start_executor_manager_thread
         _executor._adjust_process_count = _adjust_process_count
         _manager.wait_result_broken_or_wakeup = _wait_result_broken_or_wakeup

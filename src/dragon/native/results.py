@@ -241,6 +241,7 @@ class IMapIterator(Iterator[Any]):
     def _is_complete(self) -> bool:
         if self._placed != self._length:
             return False
+        self._collector.jobs.pop(self._job, None)  # before a pool that nobody else keeps ends, which fails pending jobs
         self._pool = None
         return True
 

@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from dragon import _core
 from dragon.infrastructure.ddict_errors import DDICT_ERRORS
 from dragon.infrastructure.errors import DestroyedError, NodeLostError, NotSupportedError, RunEndedError
 from dragon.infrastructure.private import connect_within
+from dragon.infrastructure.system_errors import is_of_handler
 from dragon.runtime import inspection
 from dragon.runtime.protocol.request import Request, decode_reply, encode_request
 from dragon.runtime.run import Run, this_run
@@ -22,7 +24,6 @@ from dragon.runtime.run import Run, this_run
 __all__ = ["Unwanted", "ask", "close_with", "error_named", "forbid_asking", "tell"]
 
 _HEAD = 4  # bytes before a reply, with its size
-_ONE_SECOND = struct.pack("@ll", 1, 0)
 
 _Answer = TypeVar("_Answer")
 
@@ -31,7 +32,6 @@ _ERRORS: dict[str, type[Exception]] = {
     error.__name__: error
     for error in (
         AssertionError,
-        BrokenPipeError,
         DestroyedError,
         EOFError,
         IndexError,
@@ -64,11 +64,13 @@ def ask(
     descriptors: Sequence[int] = (),
     wanted: Callable[[], bool] | None = None,
     late: Callable[[_Answer], object] | None = None,
+    deadline: float | None = None,
 ) -> _Answer:
     """Send a request to this node's agent and return the reply.
 
-    Raises what the agent raised, RunEndedError if no agent answers, Unwanted once `wanted()`, which is called once a
-    second, returns False, and ValueError in the agent itself.
+    Raises what the agent raised, RunEndedError if no agent answers, Unwanted at the deadline, in seconds of
+    time.monotonic(), or once `wanted()`, which is called once a second, returns False, and ValueError in the agent
+    itself.
 
     If an exception interrupts it, such as KeyboardInterrupt, the request is cancelled. `late` is called with a reply
     that the agent sent nevertheless, so that its effect can be undone.
@@ -80,12 +82,12 @@ def ask(
     connection = _taken(run.folder)
     try:
         _send(connection.socket, request, descriptors)
-        reply.receive(connection.socket, wanted)
+        reply.receive(connection.socket, wanted, deadline)
         answer = decode_reply(request, reply.body)
-    except (OSError, EOFError) as error:
-        connection.socket.close()
-        raise _no_answer(run, error) from error
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, (OSError, EOFError)) and not is_of_handler(error):
+            connection.socket.close()
+            raise _no_answer(run, error) from error
         is_late = late is not None and reply.has_arrived(connection.socket)
         connection.socket.close()  # this cancels the request
         if late is not None and is_late:
@@ -107,14 +109,16 @@ class _Reply:
         self._head, self.body = bytearray(_HEAD), bytearray()
         self._received = 0  # bytes of the body
 
-    def receive(self, connection: socket.socket, wanted: Callable[[], bool] | None) -> None:
+    def receive(
+        self, connection: socket.socket, wanted: Callable[[], bool] | None, deadline: float | None = None
+    ) -> None:
         """Receive it. Raises Unwanted."""
         received = 0
         while received < _HEAD:
-            received += _receive(connection, memoryview(self._head)[received:], wanted)
+            received += _receive(connection, memoryview(self._head)[received:], wanted, deadline)
         self.body = bytearray(self._size)
         while self._received < self._size:
-            self._received += _receive(connection, memoryview(self.body)[self._received :], None)
+            self._received += _receive(connection, memoryview(self.body)[self._received :], None, deadline)
 
     @property
     def _size(self) -> int:
@@ -164,6 +168,8 @@ def _no_answer(run: Run, error: Exception) -> RunEndedError:
 def error_named(kind: str, text: str) -> Exception:
     """Return the error that an agent described by its class and text."""
     name, _, code = kind.partition(" ")
+    if name == "OSError" and code:
+        return OSError(int(code), text)  # which makes it a BrokenPipeError, for instance
     return DDICT_ERRORS[name](text, code) if code else _ERRORS.get(name, RuntimeError)(text)
 
 
@@ -176,11 +182,16 @@ class _Connection:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         close_with(self, self.socket)
         connect_within(folder, "agent", self.socket)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _ONE_SECOND)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(1.0))
 
     def __del__(self) -> None:
         if hasattr(self, "socket"):  # else an exception of a signal handler has interrupted __init__()
             self.socket.close()
+
+
+def _seconds(count: float) -> bytes:
+    """Return a struct timeval."""
+    return struct.pack("@ll", int(count), int(count % 1 * 1e6) or 1)
 
 
 def close_with(owner: object, connection: socket.socket) -> None:
@@ -206,16 +217,25 @@ def _taken(folder: Path) -> _Connection:
         raise _no_answer(this_run(), error) from error
 
 
-def _receive(connection: socket.socket, buffer: memoryview, wanted: Callable[[], bool] | None) -> int:
+def _receive(
+    connection: socket.socket, buffer: memoryview, wanted: Callable[[], bool] | None, deadline: float | None
+) -> int:
     """Receive at least a byte. Returns the number of bytes."""
     while True:
         try:
             received = connection.recv_into(buffer)
-        except BlockingIOError:  # after a second
+        except BlockingIOError as error:  # after a second
+            if is_of_handler(error):
+                raise
             if _core.asked():
                 inspection.answer(this_run().folder)
             if wanted is not None and not wanted():
                 raise Unwanted from None
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise Unwanted from None
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(min(left, 1.0)))
             continue
         if not received:
             raise EOFError("the connection was closed")

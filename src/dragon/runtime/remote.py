@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ __all__ = ["REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
 _Got = TypeVar("_Got")
 _OF_COPIES = {"read", "write"}
 _MOST_PARTS = 10_000  # that are written at once
+_ANSWER_S = 0.3  # seconds that an agent has for its answer that a time-out has passed
 _OUTBOX_WAIT_S = 0.1  # seconds between checks whether a channel has room for which its outbox has none
 # What ends when another process has done something, whose changes of shared memory are then to be seen.
 _RECEIVING = {"acquire", "get", "wait", "_join", "_sleep"}
@@ -82,8 +84,13 @@ class _Remote:
         released = [_released.popleft() for _ in range(len(_released))]
         try:
             request = Operate(operation, payload, released, inbox, outgoing)
-            answer: tuple[bool, Any] = ask(request, (), self._is_open if timeout != 0 else None, late)
+            deadline = None
+            if timeout or (timeout == 0 and method in _RECEIVING):
+                deadline = time.monotonic() + max(timeout + _ANSWER_S, 1.0)
+            answer: tuple[bool, Any] = ask(request, (), self._is_open if timeout != 0 else None, late, deadline)
         except Unwanted:
+            if self._is_open():
+                return False, None  # an agent does not answer
             raise (EOFError if method == "get" else ValueError)("another thread closed this handle") from None
         if (method in _RECEIVING and answer[0]) or (method == "is_set" and answer[1]):
             refresh()
@@ -247,7 +254,7 @@ class RemoteChannel(_Remote):
         else:
             done = self._wait("put", kind, timeout=timeout, payload=bytes(data), ticket=ticket)[0]
         if not done:
-            raise queue.Full
+            raise queue.Full(f"not put within {timeout} s; if an agent does not answer, it may be put later")
 
     def _put_large(
         self, kind: int, data: _core.Loan, timeout: float | None, ticket: int = 0, method: str = "put"
@@ -296,7 +303,7 @@ class RemoteChannel(_Remote):
                 if doing is None and inbox._size():  # a large message, which is not sent with the reply
                     self._put_back(*inbox._get_parts(0))
                 raise
-            if done:
+            if done or inbox._size():  # a large message has come, though not the answer
                 if message is not None:
                     kind, data = message
                     inbox._put_parts(kind, data, 0)

@@ -17,7 +17,7 @@ from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import UNNAMED, Spawn, default_name
-from dragon.infrastructure.system_errors import what_to_raise
+from dragon.infrastructure.system_errors import is_of_handler, what_to_raise
 from dragon.infrastructure.system_text import readable, restored, sendable
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import Unwanted, ask
@@ -168,11 +168,11 @@ def code_of(puid: int, record: Words, deadline: float | None) -> int | None:
     """Return the exit code of a process that has ended, negative for a signal.
 
     What a process of another node has put into queues is there then. Returns None if that takes until `deadline`, in
-    seconds of time.monotonic(), and up to a second longer.
+    seconds of time.monotonic().
     """
     if node_of_puid(puid) != this_run().node:
         try:
-            return ask(AwaitEnd(puid), wanted=lambda: deadline is None or time.monotonic() < deadline)
+            return ask(AwaitEnd(puid), deadline=deadline)
         except Unwanted:
             return None
         except LookupError:
@@ -296,7 +296,7 @@ def _send(run: Run, request: Spawn, descriptors: list[int]) -> None:
     try:
         send_request(run.zygote_socket(), messages.encode(request), descriptors)
     except OSError as error:
-        if error.errno not in _NOBODY_THERE:
+        if error.errno not in _NOBODY_THERE or is_of_handler(error):
             raise
         run.check()
         raise RunEndedError(f"the run in {run.folder} has ended; nothing can be started any more") from error

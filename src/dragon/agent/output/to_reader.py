@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import errno
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,7 +21,7 @@ __all__ = ["ToChannel", "ToDistantChannel"]
 _MOST_UNDER_WAY = 1000  # lines
 _MOST_UNREAD, _MOST_UNREAD_BYTES = 250_000, 64 * 2**20  # lines and bytes
 _RETRY_S = 0.05
-_GONE = {BrokenPipeError.__name__, _core.DestroyedError.__name__}  # what a channel without a reader answers
+_GONE = {f"OSError {errno.EPIPE:d}", _core.DestroyedError.__name__}  # what a channel without a reader answers
 
 
 class _Text:

@@ -24,6 +24,8 @@ def value_of(answer: Answer) -> msgspec.Raw:
 def error_of(error: BaseException) -> tuple[str, str]:
     """Return an exception in the form that is sent: the name of its class (for a dictionary's, with its code), and its
     text."""
+    if isinstance(error, OSError) and error.errno and error.filename is None:
+        return f"OSError {error.errno}", error.strerror or ""
     if isinstance(error, DDictError):
         return f"{type(error).__name__} {error.lib_err.removeprefix('DRAGON_')}", error.text
     return error.kind if isinstance(error, RemoteError) else type(error).__name__, str(error)

@@ -296,10 +296,12 @@ class Session:
             self.send(Value(number, value), payload)
 
     def _answered(self, number: int, answer: Answer | RemoteError) -> None:
+        future = self._pending.pop(number, None)
         late = self._late.pop(number, None)
+        if isinstance(future, Call) and future.cancelled():  # just now: _asked_no_more() was not called yet
+            late = future.late
         if late is not None and not isinstance(answer, RemoteError):
             late(answer)
-        future = self._pending.pop(number, None)
         if future is None or future.done():
             return
         if isinstance(answer, RemoteError):

@@ -1,0 +1,94 @@
+"""A time-out for an object of another node holds while that node's agent is stopped."""
+
+from __future__ import annotations
+
+from conftest import Site
+
+PROGRAM = """
+import os, queue, signal, threading, time
+from pathlib import Path
+
+from dragon.infrastructure.policy import Policy
+from dragon.native import Event, Lock, Process, Queue, Semaphore
+from dragon.native.machine import System
+
+NODES = [policy.host_name for policy in System().hostname_policies()]
+THERE = Policy(placement=Policy.Placement.HOST_NAME, host_name=NODES[1])
+STOPPED_S = 20
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def make(told):
+    told.put((Queue(), Queue(1), Lock(), Semaphore(0), Event(), parent_of(os.getppid())))
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    told = Queue()
+    maker = Process(make, (told,), policy=THERE)
+    maker.start()
+    messages, full, lock, semaphore, event, agent = told.get()
+    full.put("first")
+    waits = {
+        "get": lambda: messages.get(timeout=1),
+        "put": lambda: full.put("second", timeout=1),
+        "acquire": lambda: lock.acquire(timeout=1),
+        "acquire without waiting": lambda: lock.acquire(False),
+        "semaphore": lambda: semaphore.acquire(timeout=1),
+        "wait": lambda: event.wait(timeout=1),
+        "join": lambda: maker.join(timeout=1),
+    }
+    os.kill(agent, signal.SIGSTOP)
+    timer = threading.Timer(STOPPED_S, os.kill, (agent, signal.SIGCONT))
+    timer.start()
+    began = time.monotonic()
+    for name, wait in waits.items():
+        try:
+            outcome = wait()
+        except (queue.Empty, queue.Full) as error:
+            outcome = type(error).__name__
+        print(name, outcome)
+    print("in time", time.monotonic() - began < STOPPED_S)
+    os.kill(agent, signal.SIGCONT)
+    timer.cancel()
+    messages.put("after it")
+    print(messages.get(timeout=30), full.get(timeout=30), lock.acquire(timeout=30))
+    maker.kill()
+"""
+
+
+AGAIN = """
+if __name__ == "__main__":
+    for _ in range(10):
+        os.kill(agent, signal.SIGSTOP)
+        assert not lock.acquire(False)
+        os.kill(agent, signal.SIGCONT)  # at the moment at which the request is cancelled
+        assert lock.acquire(timeout=30)
+        lock.release()
+    maker.kill()
+"""
+
+
+def test_a_lock_that_is_granted_while_its_request_is_cancelled_is_released(site: Site) -> None:
+    source = PROGRAM.partition("    full.put")[0] + AGAIN
+    done = site.dragon("--nodes", "2", site.write(source), timeout=120)
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+def test_waits_for_objects_of_a_node_whose_agent_is_stopped_end_at_their_time_outs(site: Site) -> None:
+    done = site.dragon("--nodes", "2", site.write(PROGRAM), timeout=120)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "get Empty",
+        "put Full",
+        "acquire False",
+        "acquire without waiting False",
+        "semaphore False",
+        "wait False",
+        "join None",
+        "in time True",
+        "after it first True",
+    ]
