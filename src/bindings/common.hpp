@@ -164,7 +164,7 @@ inline std::atomic<uint64_t>& word(Words& words, uint32_t i) {
 }
 
 // The id of the calling thread, or of the guest's thread for which the agent acts.
-extern uint64_t guest_thread;
+extern thread_local uint64_t guest_thread;
 inline uint64_t thread_id() { return guest_thread ? guest_thread : PyThread_get_thread_ident(); }
 
 [[noreturn]] inline void raise(PyObject* type, const char* text) {

@@ -22,7 +22,7 @@ namespace dragon::py {
 
 Python python{};
 uint32_t node_index = 0;
-uint64_t guest_thread = 0;
+thread_local uint64_t guest_thread = 0;
 
 void warn_recovered(const char* what) {
     if (in_python([&] {
@@ -201,7 +201,10 @@ NB_MODULE(_core, m) {
             guest_thread = thread;
             return arena().act_as(guest);
         },
-        "Act as a guest, a thread of a process of another node. Returns the id as which it acted before.");
+        "Act as a guest, a thread of a process of another node, or as another owner of locks of this "
+        "process. Returns "
+        "the id as which it acted before.");
+    m.def("thread_id", &thread_id, "Return the number by which locks know this thread.");
     m.def("myself", [] { return arena().self(); });
     for (auto [name, function] :
          {std::pair{"guest_attach", &Arena::guest_attach}, std::pair{"guest_release", &Arena::guest_release},

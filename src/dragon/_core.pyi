@@ -316,6 +316,7 @@ def set_node(index: int, /) -> None:
 def agent_bell() -> int:
     """Return a descriptor from which the offsets of changed watched objects are read, 8 bytes each."""
 
+def thread_id() -> int: ...
 def act_as(guest: int, thread: int, /) -> int:
     """Act as a guest, a thread of a process of another node. Returns the id as which it acted before."""
 

@@ -249,3 +249,31 @@ async def test_a_destroyed_condition_leaves_its_lock_released() -> None:
 def test_an_object_that_is_not_shared_is_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match="this takes a"):
         kind(object())
+
+
+@pytest.mark.parametrize("kind", [Lock, RLock])
+def test_a_task_of_another_loop_of_the_thread_waits_for_a_lock(kind: type[Lock]) -> None:
+    lock = aio.Lock(kind())
+    one, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+    over = asyncio.Event()
+
+    async def hold(entered: list[str], name: str) -> None:
+        async with lock:
+            entered.append(name)
+            await over.wait()
+
+    entered: list[str] = []
+    holding = one.create_task(hold(entered, "first"))
+    one.run_until_complete(asyncio.sleep(0.05))
+    waiting = other.create_task(hold(entered, "of the other loop"))
+    other.run_until_complete(asyncio.sleep(0.2))
+    third = one.create_task(hold(entered, "third"))
+    one.run_until_complete(asyncio.sleep(0.2))
+    assert entered == ["first"]
+    over.set()
+    one.run_until_complete(holding)
+    other.run_until_complete(waiting)
+    one.run_until_complete(third)
+    assert sorted(entered) == ["first", "of the other loop", "third"]
+    one.close()
+    other.close()

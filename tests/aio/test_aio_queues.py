@@ -251,3 +251,35 @@ def test_loops_of_other_threads_may_await_channels_while_those_that_are_gone_are
     monkeypatch.setattr(waiting, "_core", SimpleNamespace(exists=exists))
     assert not waiting._may_ring((1000, 1))  # the others are there now
     assert len(waiting._bells) == waiting._MOST_BELLS
+
+
+@in_each_loop
+async def test_tasks_get_objects_in_the_order_of_their_calls_while_objects_arrive() -> None:
+    queue, got = aio.Queue(Queue()), []
+
+    async def get(number: int) -> None:
+        got.append((number, await queue.get()))
+
+    waiting = []
+    for number in range(30):
+        waiting.append(asyncio.create_task(get(2 * number)))
+        await asyncio.sleep(0)
+        queue.put_nowait(2 * number)
+        queue.put_nowait(2 * number + 1)
+        if number % 3 == 0:
+            await asyncio.sleep(0.002)
+        waiting.append(asyncio.create_task(get(2 * number + 1)))
+    await asyncio.gather(*waiting)
+    assert sorted(got) == [(number, number) for number in range(60)]
+
+
+@in_each_loop
+async def test_tasks_put_objects_in_the_order_of_their_calls() -> None:
+    shared = Queue(2)
+    queue = aio.Queue(shared)
+    putting = [asyncio.create_task(queue.put(number)) for number in range(5)]
+    await asyncio.sleep(0.05)
+    assert shared.get() == 0
+    putting.append(asyncio.create_task(queue.put(5)))  # there is room, but others came earlier
+    assert [await queue.get() for _ in range(5)] == [1, 2, 3, 4, 5]
+    await asyncio.gather(*putting)

@@ -203,3 +203,20 @@ async def test_cancelling_a_task_of_a_batch_ends_the_wait_for_it(batch: Batch) -
     task.cancel()
     with pytest.raises(TaskCancelledError):
         await waiting
+
+
+def nap(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def test_two_loops_of_a_thread_await_results_of_one_pool() -> None:
+    with Pool(2) as pool:
+        first, second = pool.apply_async(nap, (0.8,)), pool.apply_async(nap, (0.2,))
+        one, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+        waiting = one.create_task(aio.result(first))
+        one.run_until_complete(asyncio.sleep(0.05))
+        assert other.run_until_complete(aio.result(second)) == 0.2
+        assert one.run_until_complete(waiting) == 0.8
+        one.close()
+        other.close()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
+from dragon import _core
 from dragon.aio.waiting import is_here, turn_of, wait
 from dragon.runtime import handle as handles
 from dragon.runtime.lacking import warn_user
@@ -26,15 +29,31 @@ def _checked(shared: Any, kind: type[Any]) -> Any:
     return shared
 
 
-async def _acquire(shared: Any, kind: str) -> None:
-    if is_here(shared) and shared.acquire(False):
-        return
+_owners = itertools.count(1)  # less than any thread's number
+
+
+@contextmanager
+def _as(owner: int) -> Iterator[None]:
+    """Within the block use locks as an owner beside this thread, with 0 as the thread."""
+    _core.act_as(_core.myself(), owner)
+    try:
+        yield
+    finally:
+        _core.act_as(_core.myself(), 0)
+
+
+async def _acquire(shared: Any, kind: str, owner: int = 0) -> None:
+    """Acquire a lock or semaphore as an owner."""
 
     def give_back(answer: tuple[bool, Any]) -> None:
         if answer[0]:
-            shared.release()
+            with _as(owner):
+                shared.release()
 
-    for text in await wait(shared, kind, "acquire", late=give_back) or ():
+    with _as(owner):
+        if is_here(shared) and shared.acquire(False):
+            return
+    for text in await wait(shared, kind, "acquire", owner=owner, late=give_back) or ():
         warn_user(text)
 
 
@@ -64,22 +83,25 @@ class Lock(_Acquired):
     def __init__(self, lock: Any) -> None:
         self._lock = _checked(lock, handles.Lock)
         self._turn: asyncio.Lock | None = None
+        self._owner = 0
 
     async def acquire(self) -> bool:
         """Wait until the lock is free, and acquire it. Returns True."""
         turn = turn_of(self._lock, "acquire")
         await turn.acquire()
+        owner = next(_owners)  # of its own, so that an RLock excludes tasks of other loops of this thread too
         try:
-            await _acquire(self._lock, "Lock")
+            await _acquire(self._lock, "Lock", owner)
         except BaseException:
             turn.release()
             raise
-        self._turn = turn
+        self._turn, self._owner = turn, owner
         return True
 
     def release(self) -> None:
         """Release the lock; call this on the wrapper that acquired it."""
-        self._lock.release()
+        with _as(self._owner):
+            self._lock.release()
         if self._turn is not None:
             turn, self._turn = self._turn, None
             turn.release()
@@ -136,7 +158,8 @@ class Condition(Lock):
 
     async def wait(self) -> bool:
         """Release the lock, wait for a notification, and acquire the lock again. Returns True."""
-        self._condition._check()
+        with _as(self._owner):
+            self._condition._check()
         waiter = self._condition._enter()
         self.release()
         failure: BaseException | None = None
@@ -165,11 +188,12 @@ class Condition(Lock):
 
     def notify(self, n: int = 1) -> None:
         """Notify `n` of the waiting processes and tasks."""
-        self._condition.notify(n)
+        with _as(self._owner):
+            self._condition.notify(n)
 
     def notify_all(self) -> None:
         """Notify all waiting processes and tasks."""
-        self._condition.notify_all()
+        self.notify(2**32 - 1)
 
 
 class Barrier:
@@ -193,13 +217,17 @@ class Barrier:
             barrier._count = index + 1
             try:
                 if index + 1 == barrier._parties:
-                    barrier._release()
+                    self._do(barrier._release)
                 else:
                     await self._wait_for_the_last()
                 return int(index)
             finally:
                 barrier._count -= 1
-                barrier._exit()
+                self._do(barrier._exit)
+
+    def _do(self, change: Callable[[], object]) -> None:
+        with _as(self._condition._owner):
+            change()
 
     async def _wait_for_the_last(self) -> None:
         barrier = self._barrier
@@ -207,9 +235,9 @@ class Barrier:
             async with asyncio.timeout(barrier._timeout):
                 await self._condition.wait_for(lambda: barrier._state != 0)
         except TimeoutError:
-            barrier._break()
+            self._do(barrier._break)
         except asyncio.CancelledError:
-            barrier._break()
+            self._do(barrier._break)
             raise
         self._raise_if_broken()
 

@@ -19,7 +19,7 @@ class Queue:
     """A queue of the run, or one of multiprocessing with the start method "dragon", with the interface of
     asyncio.Queue.
 
-    Tasks of a loop get objects in the order in which they called get(). Raises TypeError for any other object.
+    Tasks of a loop get and put objects in the order of their calls. Raises TypeError for any other object.
     """
 
     def __init__(self, queue: Any) -> None:
@@ -32,19 +32,7 @@ class Queue:
 
     async def get(self) -> Any:
         """Wait for an object and take the oldest one."""
-        turn = turn_of(self._queue, "get")
-        if not turn.locked() and is_here(self._queue):
-            try:
-                return self._queue.get_nowait()
-            except standard.Empty:
-                pass
-        async with turn:
-            while True:
-                await readable(self._queue)
-                try:
-                    return self._queue.get_nowait()
-                except standard.Empty:
-                    continue  # another process took it
+        return await _get(self._queue)
 
     async def put(self, obj: Any) -> None:
         """Wait for room and put an object."""
@@ -86,11 +74,19 @@ class Queue:
             yield await self.get()
 
 
+async def _get(channel: Any) -> Any:
+    async with turn_of(channel, "get"):  # also where an object is there: those who came earlier may have to run yet
+        if not (is_here(channel) and channel._wait_readable(0)):
+            await readable(channel)
+        while True:
+            try:
+                return channel.get_nowait()
+            except standard.Empty:  # another process took it
+                await readable(channel)
+
+
 async def _put(channel: Any, obj: Any) -> None:
-    turn = turn_of(channel, "put")
-    if not turn.locked() and _try_put(channel, obj):
-        return
-    async with turn:
+    async with turn_of(channel, "put"):
         while not _try_put(channel, obj):
             await wait(channel, "Channel", "_wait_writable")
 
@@ -114,15 +110,7 @@ async def send(connection: Connection, obj: Any) -> None:
 async def recv(connection: Connection) -> Any:
     """Wait for the next object of a connection and return it. Raises EOFError once the other end is closed."""
     _check(connection, "recv")
-    channel = connection._in()
-    async with turn_of(channel, "get"):
-        while True:
-            if not (is_here(channel) and channel._wait_readable(0)):
-                await readable(channel)
-            try:
-                return channel.get_nowait()
-            except standard.Empty:
-                continue  # another process took it
+    return await _get(connection._in())
 
 
 def _check(connection: Connection, name: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -96,14 +95,7 @@ class _Collecting:
         self.loop.call_soon_threadsafe(self.look)
 
 
-class _Mine(threading.local):
-    """The pools for whose results tasks of this thread's loop wait."""
-
-    def __init__(self) -> None:
-        self.collecting: dict[Collector, _Collecting] = {}
-
-
-_mine = _Mine()
+_collecting: dict[tuple[asyncio.AbstractEventLoop, Collector], _Collecting] = {}
 
 
 async def _until(collector: Collector, done: Callable[[], bool]) -> None:
@@ -111,9 +103,9 @@ async def _until(collector: Collector, done: Callable[[], bool]) -> None:
     if done():
         return
     loop = asyncio.get_running_loop()
-    collecting = _mine.collecting.get(collector)
-    if collecting is None or collecting.loop is not loop:
-        collecting = _mine.collecting[collector] = _Collecting(loop, collector)
+    collecting = _collecting.get((loop, collector))
+    if collecting is None:
+        collecting = _collecting[loop, collector] = _Collecting(loop, collector)
     found: asyncio.Future[None] = loop.create_future()
     collecting.waiting[found] = done
     try:
@@ -122,5 +114,5 @@ async def _until(collector: Collector, done: Callable[[], bool]) -> None:
     finally:
         del collecting.waiting[found]
         if not collecting.waiting:
-            del _mine.collecting[collector]
+            del _collecting[loop, collector]
             collecting.close()

@@ -30,13 +30,19 @@ def is_here(handle: Any) -> bool:
 
 
 async def wait(
-    handle: Any, kind: str, method: str, *given: Any, late: Callable[[tuple[bool, Any]], object] | None = None
+    handle: Any,
+    kind: str,
+    method: str,
+    *given: Any,
+    owner: int = 0,
+    late: Callable[[tuple[bool, Any]], object] | None = None,
 ) -> Any:
     """Wait until that method of an object of that kind succeeds, and return its result. Raises what it raises.
 
-    If the caller is cancelled, `late` is called with the outcome of a method that succeeded nevertheless.
+    Locks are acquired for `owner`, in place of this thread. If the caller is cancelled, `late` is called with the
+    outcome of a method that succeeded nevertheless.
     """
-    operation = Operation(handle._name(), kind, method, given, None, threading.get_ident())
+    operation = Operation(handle._name(), kind, method, given, None, owner or threading.get_ident())
     if is_here(handle):
         _, value = await ask(WaitHere(operation, _core.myself()), late)
         return value
@@ -46,13 +52,17 @@ async def wait(
     return value
 
 
-class _Mine(threading.local):
-    """The state of a thread: its event loop, and the lock of each object whose turns its tasks take."""
+_Turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakValueDictionary[Any, asyncio.Lock]]
 
-    loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
-    turns: weakref.WeakValueDictionary[Any, asyncio.Lock]
+
+class _Mine(threading.local):
+    """The state of a thread: for each of its loops the lock of each object whose turns its tasks take."""
+
     passed = 0  # waits that are left until one blocks the loop briefly again
     to_pass = 1  # the value for `passed` after a brief wait without a message
+
+    def __init__(self) -> None:
+        self.turns: _Turns = weakref.WeakKeyDictionary()
 
 
 _mine = _Mine()
@@ -64,14 +74,12 @@ def turn_of(handle: Any, what: str) -> asyncio.Lock:
 
     So only one of many waiting tasks waits outside of the loop, and they are served in the order in which they came.
     """
-    loop = asyncio.get_running_loop()
-    if _mine.loop is None or _mine.loop() is not loop:
-        _mine.loop, _mine.turns = weakref.ref(loop), weakref.WeakValueDictionary()
+    turns = _mine.turns.setdefault(asyncio.get_running_loop(), weakref.WeakValueDictionary())
     name = handle._name()
     key = (*name[:2], node_of(name), what)  # objects of several nodes may have the same offset
-    turn = _mine.turns.get(key)
+    turn = turns.get(key)
     if turn is None:
-        turn = _mine.turns[key] = asyncio.Lock()
+        turn = turns[key] = asyncio.Lock()
     return turn
 
 

@@ -79,7 +79,7 @@ class _Remote:
         Operate. `late` undoes a call that succeeded although an exception interrupted it."""
         if method not in _OF_COPIES:
             write_back()
-        thread = threading.get_ident()
+        thread = _core.thread_id()
         operation = Operation(self._remote_name, self._kind, method, given, timeout, thread, ticket, doing, index)
         released = [_released.popleft() for _ in range(len(_released))]
         try:
