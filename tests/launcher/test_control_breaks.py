@@ -137,6 +137,25 @@ def test_a_node_whose_connection_breaks_while_it_waits_for_the_others_stays() ->
     asynchronously(run())
 
 
+@pytest.mark.parametrize("step", range(10))
+def test_a_node_whose_connection_breaks_while_it_joins_tries_again(step: int) -> None:
+    async def run() -> None:
+        meeting = Meeting("a", "b")
+        joining = [asyncio.ensure_future(meeting.join(name)) for name in ("a", "b")]
+        for _ in range(20):  # before, between and after the greetings
+            await asyncio.sleep(0.001 + 0.0003 * step)
+            break_connections([os.getpid()])
+        await meeting.gather(20)
+        meeting.announce({})
+        joined = await asyncio.gather(*joining)
+        assert [membership.index for membership, _ in joined] == [0, 1]
+        for _, control in joined:
+            control.close()
+        await meeting.end()
+
+    asynchronously(run())
+
+
 async def resume(ends: Ends, secret: bytes, seat: int = 0) -> Control:
     """Ask to replace the connection of a node, whether it is broken or not."""
     caller = await ends.meeting.call()

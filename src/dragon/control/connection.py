@@ -64,6 +64,7 @@ class Control(asyncio.Protocol):
         self._on_message: Callable[[Message], None] | None = None
         self._on_lost: Callable[[str], None] | None = None
         self._lost = ""
+        self._was_reset = False
         self._closed = False
         self._loop = asyncio.get_running_loop()
 
@@ -130,10 +131,12 @@ class Control(asyncio.Protocol):
             self._handle(other._waiting.popleft(), 0)
 
     async def receive(self) -> Message:
-        """Return the next message, if `on_message` is not set. Raises ConnectionError when the connection is lost."""
+        """Return the next message, if `on_message` is not set. Raises ConnectionError when the connection is lost,
+        ConnectionResetError if it was reset."""
         while not self._waiting:
             if self.is_over:
-                raise ConnectionError(self._lost or f"the connection to {self.peer} was closed")
+                kind = ConnectionResetError if self._was_reset else ConnectionError
+                raise kind(self._lost or f"the connection to {self.peer} was closed")
             self._arrived.clear()
             await self._arrived.wait()
         return self._waiting.popleft()
@@ -165,7 +168,8 @@ class Control(asyncio.Protocol):
         """Have the connection replaced if it is broken, or report why it ended."""
         self.transport = None
         reason = f"the connection to {self.peer} " + (f"failed: {error}" if error else "was closed by it")
-        if not self.lasts or self.is_over or not isinstance(error, _BROKEN):
+        self._was_reset = isinstance(error, _BROKEN)
+        if not self.lasts or self.is_over or not self._was_reset:
             self._lose(reason)
             return
         self._replacing = self._loop.call_later(_REPLACE_TIMEOUT_S, self._lose, reason)

@@ -47,9 +47,15 @@ async def join(
     joined = False
     try:
         async with asyncio.timeout(timeout):
-            address, control = await _connect(token, timeout)
-            await _greet(control, token, Member(node=node, addresses=addresses, port=port))
-            _keep(control, token, address, (await _answer(control, Joined)).seat)
+            seat = None
+            while seat is None:
+                address, control = await _connect(token, timeout)
+                try:
+                    await _greet(control, token, Member(node=node, addresses=addresses, port=port))
+                    seat = (await _answer(control, Joined)).seat
+                except ConnectionResetError:  # before it can be resumed: nothing was received over it
+                    await asyncio.sleep(_BETWEEN_REPLACEMENTS_S)
+            _keep(control, token, address, seat)
             membership = (await _answer(control, Welcome)).membership
         joined = True
         return membership, control

@@ -234,8 +234,6 @@ class Rendezvous:
         log.info("the connection to %s broke, and was replaced", control.peer)
 
     def _admit(self, control: Control, greeting: Join) -> None:
-        if self.announced:
-            raise _Refused("joined too late", "the run has begun without this node")
         if greeting.version != dragon.__version__:
             told = f"it runs dragon {greeting.version}, and the front end {dragon.__version__}"
             raise _Refused("has another version", told)
@@ -244,6 +242,12 @@ class Rendezvous:
             index = msgspec.convert(greeting.index, int | None)
         except msgspec.ValidationError as error:
             raise _Refused("described itself in a way that is not understood", str(error)) from error
+        for known, joined in zip(self.members, self.controls, strict=True):
+            if known is not None and joined is not None and known.is_same_agent(member) and not joined.is_over:
+                joined.replace(control, 1)  # it was reset before the agent received Joined, which is sent again
+                return
+        if self.announced:
+            raise _Refused("joined too late", "the run has begun without this node")
         index = self._place(member, index)
         member.node.index, member.node.is_primary = index, index == 0
         control.peer = self.nodes[index] or member.node.host_name
