@@ -47,15 +47,14 @@ async def join(
     joined = False
     try:
         async with asyncio.timeout(timeout):
-            seat = None
-            while seat is None:
+            while True:
                 address, control = await _connect(token, timeout)
                 try:
                     await _greet(control, token, Member(node=node, addresses=addresses, port=port))
-                    seat = (await _answer(control, Joined)).seat
-                except ConnectionResetError:  # before it can be resumed: nothing was received over it
+                    _keep(control, token, address, (await _answer(control, Joined)).seat)
+                    break
+                except ConnectionResetError:  # it has no seat yet by which to resume the connection
                     await asyncio.sleep(_BETWEEN_REPLACEMENTS_S)
-            _keep(control, token, address, seat)
             membership = (await _answer(control, Welcome)).membership
         joined = True
         return membership, control
