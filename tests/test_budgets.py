@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
 BUDGETS = {
-    "lines of Python": 75_669,
+    "lines of Python": 75_795,  # time-outs that hold, the grace of a run
     "files of Python": 624,
-    "lines of C++": 7_637,
+    "lines of C++": 7_645,  # the grace of a run
     "lines of dragon.agent": 14_877,
     "lines of torchloader.loader": 6_264,
     "annotations Any": 1_170,

@@ -45,14 +45,12 @@ void bind_process_end(nb::module_& m) {
         .def(
             "__init__",
             [](RunEnd* self, int agent, std::string address, nb::bytes request, std::string busy,
-               std::vector<std::string> folders) {
-                new (self) RunEnd{agent,
-                                  std::move(address),
-                                  {request.c_str(), request.size()},
-                                  std::move(busy),
-                                  std::move(folders)};
+               std::vector<std::string> folders, double within) {
+                new (self) RunEnd{agent,           std::move(address), {request.c_str(), request.size()},
+                                  std::move(busy), std::move(folders), within};
             },
-            nb::arg("agent"), nb::arg("address"), nb::arg("request"), nb::arg("busy"), nb::arg("folders"))
+            nb::arg("agent"), nb::arg("address"), nb::arg("request"), nb::arg("busy"), nb::arg("folders"),
+            nb::arg("within"))
         .def(
             "now",
             [](const RunEnd& run) {

@@ -17,7 +17,6 @@ namespace dragon {
 
 namespace {
 
-constexpr int kAgentEndsWithin = 20'000;  // milliseconds, while it does not write checkpoints
 constexpr int kKilledWithin = 1'000;
 
 bool ends_within(int agent, int milliseconds) {
@@ -56,7 +55,8 @@ bool end_agent(const RunEnd& run) {
     }
     if (ask(run)) {
         bool ended;
-        while (!(ended = ends_within(agent, kAgentEndsWithin)) && access(run.busy.c_str(), F_OK) == 0);
+        while (!(ended = ends_within(agent, static_cast<int>(run.within * 1000))) &&
+               access(run.busy.c_str(), F_OK) == 0);
         if (!ended) {
             try {
                 signal_process(agent, run.agent, SIGKILL);

@@ -282,11 +282,13 @@ def leave_arena_at_exit() -> None:
 class RunEnd:
     """Ends a run, in the process that owns it.
 
-    `request` is sent to the agent's socket at `address` and asks it to end. The agent is awaited, longer while the file
-    `busy` exists, and the `folders` are removed.
+    `request` is sent to the agent's socket at `address` and asks it to end. The agent is awaited for `within` seconds,
+    longer while the file `busy` exists, and the `folders` are removed.
     """
 
-    def __init__(self, agent: int, address: str, request: bytes, busy: str, folders: list[str]) -> None: ...
+    def __init__(
+        self, agent: int, address: str, request: bytes, busy: str, folders: list[str], within: float
+    ) -> None: ...
     def now(self) -> None:
         """End the run, and return when its agent has ended."""
 

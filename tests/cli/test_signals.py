@@ -291,3 +291,34 @@ def test_an_interrupt_of_the_group_at_any_moment_ends_the_run_without_errors(sit
         assert "dragon ERROR" not in err, err
         assert "is lost" not in err, err
         assert "is gone" not in err, err
+
+
+@pytest.mark.parametrize("options", [[], ["--nodes", "2"]], ids=["one node", "two nodes"])
+def test_tasks_have_the_grace_to_write_a_checkpoint_when_the_launcher_is_ended(
+    site: Site, options: list[str], wait_until: Callable[..., None]
+) -> None:
+    program = site.write("""
+        import multiprocessing as mp, pathlib, signal, time
+        import dragon
+
+        def train(number):
+            def save(*_):
+                time.sleep(5)
+                pathlib.Path(f"saved {number}").touch()
+                raise SystemExit
+
+            signal.signal(signal.SIGTERM, save)
+            pathlib.Path(f"begun {number}").touch()
+            time.sleep(600)
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            for number in range(2):
+                mp.Process(target=train, args=(number,)).start()
+            time.sleep(600)
+    """)
+    process = site.start(sys.executable, "-m", "dragon", "--grace", "60", *options, program)
+    wait_until(lambda: len(list(site.folder.glob("begun *"))) == 2)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert len(list(site.folder.glob("saved *"))) == 2

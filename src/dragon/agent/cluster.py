@@ -15,6 +15,7 @@ from dragon.agent.head import Head
 from dragon.agent.meeting import Met
 from dragon.agent.output.to_front_end import Output
 from dragon.agent.services import Services
+from dragon.infrastructure import variables
 from dragon.infrastructure.messages import Name, encode
 from dragon.infrastructure.signals import NOTICES
 from dragon.runtime.handle import Words
@@ -69,7 +70,6 @@ __all__ = ["Cluster"]
 log = runtime_log("cluster")
 
 _VERDICT = 5.0  # seconds; as long as a connection may be silent
-_KILL_DELAY_S = 3.0
 _POLL_S = 0.02
 
 
@@ -164,7 +164,7 @@ class Cluster:
         loop, registry = self._services.loop, self._services.registry
         self._services.groups.close_all()
         await self._services.spawner.catch_up()
-        kill_at = loop.time() + _KILL_DELAY_S
+        kill_at = loop.time() + variables.grace()
         registry.signal_all(registry.present(), signal.SIGTERM)
         while present := registry.present():
             if loop.time() > kill_at:

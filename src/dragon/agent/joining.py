@@ -14,7 +14,6 @@ from dragon.agent.processes.spawner import Spawner
 from dragon.agent.wire.direct import Direct
 from dragon.agent.wire.fabric import open_fabric
 from dragon.control.joining import join
-from dragon.infrastructure import variables
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
@@ -67,11 +66,7 @@ def _listen(token: Token) -> tuple[socket.socket, list[str]]:
 def _take_over(run: run_module.Run, spawner: Spawner, membership: Membership) -> None:
     """Apply the settings of the front end to this node."""
     settings = membership.settings
-    environment: dict[str, str] = dict(settings.get("environment", {}))
-    if settings.get("log_level"):
-        environment[variables.LOG_LEVEL] = settings["log_level"]
-    if settings.get("strict"):
-        environment[variables.STRICT] = "1"
+    environment: dict[str, str] = {**settings.get("environment", {}), **settings.get("variables", {})}
     told = {"node": membership.index, "label": settings.get("label", ""), "environment": environment}
     run_module.belong(run, **told)
     spawner.tell(told)

@@ -17,6 +17,7 @@ from dragon import _core
 from dragon.agent.processes.parents import children_of
 from dragon.agent.processes.spawner import Spawner
 from dragon.agent.server import Agent
+from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.limits import allow_many_files
 from dragon.infrastructure.signals import ENDING
@@ -34,7 +35,7 @@ __all__ = ["Beginning", "Join", "serve_for_ever"]
 
 log = runtime_log("agent")
 
-_ZYGOTE_ENDS_WITHIN_S = 10.0  # seconds
+_ZYGOTE_ENDS_WITHIN_S = 7.0  # seconds, besides the grace
 
 Join = Callable[[Run, Spawner], "Awaitable[Met]"]
 
@@ -166,12 +167,12 @@ async def _finish(zygote: int, spawner: Spawner, met: Met | None, agent: Agent |
 
 
 async def _end_zygote(zygote: int) -> None:
-    """Wait until the zygote ends, which it does when its connection is closed; after 10 s it is killed."""
+    """Wait until the zygote ends, which it does when its connection is closed; if it takes too long, it is killed."""
     try:
         gone = _core.open_process(zygote)
     except ProcessLookupError:
         return
-    if not await _await_end(gone, _ZYGOTE_ENDS_WITHIN_S):
+    if not await _await_end(gone, _ZYGOTE_ENDS_WITHIN_S + variables.grace()):
         log.error("the zygote does not end; it is killed")
         os.kill(zygote, signal.SIGKILL)
 

@@ -42,7 +42,7 @@ def _as(owner: int) -> Iterator[None]:
         _core.act_as(_core.myself(), 0)
 
 
-async def _acquire(shared: Any, kind: str, owner: int = 0) -> None:
+async def _acquire(shared: handles.Lock | handles.Semaphore, kind: str, owner: int = 0) -> None:
     """Acquire a lock or semaphore as an owner."""
 
     def give_back(answer: tuple[bool, Any]) -> None:

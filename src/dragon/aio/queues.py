@@ -74,7 +74,7 @@ class Queue:
             yield await self.get()
 
 
-async def _get(channel: Any) -> Any:
+async def _get(channel: Channel) -> Any:
     async with turn_of(channel, "get"):  # also where an object is there: those who came earlier may have to run yet
         if not (is_here(channel) and channel._wait_readable(0)):
             await readable(channel)
@@ -85,13 +85,13 @@ async def _get(channel: Any) -> Any:
                 await readable(channel)
 
 
-async def _put(channel: Any, obj: Any) -> None:
+async def _put(channel: Channel, obj: Any) -> None:
     async with turn_of(channel, "put"):
         while not _try_put(channel, obj):
             await wait(channel, "Channel", "_wait_writable")
 
 
-def _try_put(channel: Any, obj: Any) -> bool:
+def _try_put(channel: Channel, obj: Any) -> bool:
     if isinstance(channel, RemoteChannel) and channel._is_held_up():
         return False
     try:

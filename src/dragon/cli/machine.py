@@ -39,6 +39,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     failure.add_argument(
         "-e", "--exhaust-resources", action="store_true", help="with -r: restart until no node is left"
     )
+    failure.add_argument(
+        "--grace",
+        type=seconds,
+        metavar="S",
+        help="seconds between SIGTERM and SIGKILL when the run ends (default 3; 25 in Slurm and Kubernetes)",
+    )
     network = parser.add_argument_group("network")
     add_network(network)
     network.add_argument("--network-config", metavar="FILE", help="nodes as `dragon-network-config` wrote them")

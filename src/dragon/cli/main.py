@@ -135,6 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ[variables.LOG_LEVEL] = level
     if arguments.strict:
         os.environ[variables.STRICT] = "1"
+    if arguments.grace is not None:
+        os.environ[variables.GRACE] = str(arguments.grace)
     try:
         telemetry.apply(arguments)
     except telemetry.MissingError as error:

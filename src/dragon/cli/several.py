@@ -34,8 +34,10 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
         claims["network_prefix"] = arguments.network_prefix
     settings = {
         "label": arguments.label,
-        "log_level": os.environ.get(variables.LOG_LEVEL, ""),
-        "strict": variables.strict(),
+        "variables": {
+            variables.GRACE: str(variables.grace()),
+            **{name: os.environ[name] for name in (variables.LOG_LEVEL, variables.STRICT) if name in os.environ},
+        },
         "environment": environment,
         "folder": os.getcwd(),
         "command": " ".join(command),

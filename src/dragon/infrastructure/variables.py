@@ -5,6 +5,7 @@
 | DRAGON_ARENA_SIZE | most shared memory of a node, in bytes or with K, M, G, T (default: half of the memory) |
 | DRAGON_LOG_LEVEL | DEBUG, INFO, WARNING (default), ERROR or CRITICAL, of the runtime's own log on stderr |
 | DRAGON_STRICT | 1: an affinity that the node cannot meet is an error, not a warning |
+| DRAGON_GRACE | seconds between SIGTERM and SIGKILL at the end of a run (default 3; 25 in Slurm and Kubernetes) |
 | DRAGON_PLAN | a file to which every placement of a process adds a line (JSON) |
 | DRAGON_POLICY_CONTEXT_ENV | the policy of the block that a process was started in; set by the runtime |
 | DRAGON_TELEMETRY_LEVEL | what is measured, 1 to 5 (default 0: nothing; docs/telemetry.md) |
@@ -29,6 +30,7 @@ __all__ = [
     "ARENA_SIZE",
     "ARGUMENT_DATA",
     "DASHBOARD",
+    "GRACE",
     "LOG_LEVEL",
     "OTLP",
     "PLAN",
@@ -42,6 +44,7 @@ __all__ = [
     "TELEMETRY_PORT",
     "arena_limit",
     "dashboard",
+    "grace",
     "otlp",
     "parse_size",
     "strict",
@@ -55,6 +58,7 @@ ARENA_SIZE = "DRAGON_ARENA_SIZE"
 ARGUMENT_DATA = "DRAGON_ARGUMENT_DATA"
 LOG_LEVEL = "DRAGON_LOG_LEVEL"
 STRICT = "DRAGON_STRICT"
+GRACE = "DRAGON_GRACE"
 PLAN = "DRAGON_PLAN"
 POLICY = "DRAGON_POLICY_CONTEXT_ENV"
 RUN = "DRAGON_RUN"
@@ -101,6 +105,23 @@ def arena_limit() -> int:
 def strict() -> bool:
     """Return whether an affinity that cannot be met is an error."""
     return os.environ.get(STRICT, "") not in ("", "0")
+
+
+def grace() -> float:
+    """Return the seconds that processes have to end by themselves at the end of a run. Raises ValueError.
+
+    Slurm and Kubernetes kill a job 30 s after their own SIGTERM.
+    """
+    text = os.environ.get(GRACE)
+    if not text:
+        return 25.0 if {"SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"} & os.environ.keys() else 3.0
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"{GRACE}={text} is not a number of seconds")
+    return seconds
 
 
 def telemetry_level() -> int:

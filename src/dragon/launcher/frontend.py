@@ -15,6 +15,7 @@ import msgspec
 
 from dragon import _core
 from dragon.control.connection import Control
+from dragon.infrastructure import variables
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.limits import allow_many_files, check_files
 from dragon.infrastructure.signals import NOTICES, PASSED_ON
@@ -65,7 +66,7 @@ RESTARTED = "DRAGON_RESILIENT_RESTART"
 
 # Seconds between a signal to the front end and the end of everything.
 _SIGNAL_TIMEOUT_S = 10.0
-_SHUTDOWN_TIMEOUT_S = 15.0
+_SHUTDOWN_TIMEOUT_S = 12.0  # besides the grace
 
 
 class Head(msgspec.Struct, kw_only=True):
@@ -354,7 +355,7 @@ class FrontEnd:
             return
         if not self._interrupted:
             self._interrupted = True
-            self.loop.call_later(_SIGNAL_TIMEOUT_S, self._give_up, number)
+            self.loop.call_later(max(_SIGNAL_TIMEOUT_S, variables.grace()), self._give_up, number)
         if not self._pass_on(number):
             self._give_up(number)
 
@@ -380,12 +381,13 @@ class FrontEnd:
         self._ending = True
         if self._views is not None:
             self._views.close()
+        patience = _SHUTDOWN_TIMEOUT_S + variables.grace()
         joined = [control for control in self.meeting.controls if control is not None]
         for control in joined:
             control.send(End())
         while self.alive and not self._hurried:
             try:
-                async with asyncio.timeout(_SHUTDOWN_TIMEOUT_S):
+                async with asyncio.timeout(patience):
                     await self.all_gone.wait()
             except TimeoutError:
                 if self._writing & self.alive.keys():
@@ -394,13 +396,13 @@ class FrontEnd:
                 log.error(
                     "%s did not acknowledge shutdown within %g s; what runs there ends with the connection",
                     names,
-                    _SHUTDOWN_TIMEOUT_S,
+                    patience,
                 )
                 break
         self.meeting.close()
         for control in joined:
             control.close()
-        await self.launcher.stop(_SHUTDOWN_TIMEOUT_S if self.meeting.announced and not self._hurried else 0.0)
+        await self.launcher.stop(patience if self.meeting.announced and not self._hurried else 0.0)
         for control in joined:
             control.drop()
         while not await self.loop.run_in_executor(None, self.terminal.finish, 1.0):

@@ -9,6 +9,7 @@ import struct
 import time
 
 from dragon import _core
+from dragon.infrastructure import variables
 from dragon.infrastructure.messages import Output
 from dragon.infrastructure.signals import NOTICES, PASSED_ON
 from dragon.infrastructure.system_text import sendable
@@ -75,7 +76,7 @@ def _wait(head: Started, signals: int, witness: Witness, agent: Owner) -> int:
     while True:
         ready = [descriptor for descriptor, _ in events.poll(_POLL_S * 1000)]
         if signals in ready and _pass_on(head, signals, witness) in PASSED_ON:
-            deadline = deadline or time.monotonic() + _SIGNAL_TIMEOUT_S
+            deadline = deadline or time.monotonic() + max(_SIGNAL_TIMEOUT_S, variables.grace())
         code = head.wait(_POLL_S if head.sentinel in ready else 0.0)
         if code is not None:
             if deadline is None and _has_ended(agent, code):

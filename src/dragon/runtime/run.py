@@ -36,6 +36,7 @@ __all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_
 # The numbers of the descriptors with which an agent is started.
 ARENA, AGENT_SOCKET, ZYGOTE_SOCKET = 3, 4, 5
 _GUEST = "guest"  # the name of a process that has joined a run which did not start it
+_AGENT_ENDS_WITHIN_S = 17.0  # seconds, besides the grace of processes
 _FEWEST_FILES = 24  # file descriptors that an agent and its zygote need
 WRITING = "writing"  # a file in the run's folder while an agent that ends still writes
 
@@ -363,6 +364,7 @@ def _run_end(run: Run) -> _core.RunEnd:
         request=encode_request(EndRun()),
         busy=str(run.folder / WRITING),
         folders=[str(folder) for folder in run_folder.folders_of(run.folder)],
+        within=_AGENT_ENDS_WITHIN_S + variables.grace(),
     )
 
 

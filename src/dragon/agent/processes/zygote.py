@@ -31,7 +31,6 @@ from dragon.signals import end_with_parent
 
 __all__ = ["Zygote"]
 
-_KILL_DELAY_S = 3.0
 _LARGEST_MESSAGE = 256 * 1024
 _ENTRIES = ("dragon.mpbridge.bootstrap:run", "dragon.native.bootstrap:run")
 _PRELOADED = (
@@ -154,10 +153,10 @@ class Zygote:
     # ---- ending
 
     def end(self) -> NoReturn:
-        """End every descendant: with SIGTERM, and SIGKILL 3 s later."""
+        """End every descendant: with SIGTERM, and SIGKILL after the grace."""
         for pid in self.server.running():
             _signal(pid, signal.SIGTERM)
-        deadline = time.monotonic() + _KILL_DELAY_S
+        deadline = time.monotonic() + variables.grace()
         while self.server.running() and time.monotonic() < deadline:
             self.server.reap()
             time.sleep(0.002)
