@@ -11,8 +11,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragon.agent.wire.one_way import OneWay
-from dragon.agent.wire.sealing import KEY_SIZE, Clear, Coding, Sealed
+from dragon.agent.wire.direct import KEY_SIZE, Clear, Coding, OneWay, Sealed
 
 SIZES = st.lists(st.one_of(st.integers(1, 2000), st.integers(2**19 - 1, 2**19 + 1), st.integers(1, 2**22)), max_size=8)
 

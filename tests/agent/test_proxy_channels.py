@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 from ends import Ends, run
 
-from dragon.agent.objects.proxy_channels import ProxyChannels
+from dragon.agent.objects.watches import ProxyChannels
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.protocol.agents import WatchReadable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from dragon.agent.processes.spawner import Spawner
+from dragon.agent.processes.starting import Spawner
 
 
 def test_catching_up_with_the_zygote_returns_after_its_end_was_requested() -> None:

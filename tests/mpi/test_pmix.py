@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
+from dragon.agent.mpi.job import Way
 from dragon.agent.mpi.pmix import Pmix, PmixServer
-from dragon.agent.wire.part import Way
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.protocol.jobs import Part
 

@@ -12,10 +12,10 @@ import pytest
 
 from dragon.agent.processes.registry import Known
 from dragon.agent.telemetry import process_source
-from dragon.agent.telemetry.exposition import families
 from dragon.agent.telemetry.history import History
 from dragon.agent.telemetry.process_source import ProcessSource
 from dragon.agent.telemetry.seen import Seen
+from dragon.agent.telemetry.service import families
 from dragon.infrastructure.metrics import PROCESS_STATES, Kind, Sample, tags_of
 
 Start = Callable[..., list[Known]]

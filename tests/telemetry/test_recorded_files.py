@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow")
 
 from dragon.agent.telemetry.history import History
-from dragon.agent.telemetry.writer import Parcel, Row, Writer
+from dragon.agent.telemetry.recorder import Parcel, Row, Writer
 from dragon.infrastructure import recordings
 from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Kind, Lifetime, tags_of
 from dragon.infrastructure.recordings import RunDescription, node_prefix

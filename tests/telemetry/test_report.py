@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow")
 
 from test_recorded_files import NOON, lifetime, row, written
 
-from dragon.agent.telemetry.writer import Parcel
+from dragon.agent.telemetry.recorder import Parcel
 from dragon.infrastructure.metrics import Kind, Lifetime
 from dragon.infrastructure.spans import Span
 from dragon.telemetry import NoRecordingError

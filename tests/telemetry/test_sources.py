@@ -10,9 +10,8 @@ import pytest
 from measured import logged
 
 from dragon.agent.telemetry import sampler
-from dragon.agent.telemetry.sampler import Sampler
+from dragon.agent.telemetry.sampler import Sampler, Source
 from dragon.agent.telemetry.seen import Seen
-from dragon.agent.telemetry.source import Source
 from dragon.infrastructure.metrics import Sample
 
 NOTHING = Seen()

@@ -12,7 +12,7 @@ import pytest
 from served import get, serving
 
 from conftest import Site
-from dragon.agent.telemetry.recent_tasks import RecentTasks
+from dragon.agent.telemetry.tracer import RecentTasks
 from dragon.infrastructure.spans import Span, task_of, task_word
 
 PROGRAM = """

@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 
-from dragon.agent.processes.spawner import Copies
+from dragon.agent.processes.starting import Copies
 from dragon.agent.services import Services
 from dragon.infrastructure.executables import code_of_shells
 from dragon.infrastructure.messages import Output, Spawn

@@ -10,7 +10,7 @@ import msgspec
 from dragon import _core
 from dragon.agent.life import Beginning, serve_for_ever
 from dragon.agent.meeting import Met, meet
-from dragon.agent.processes.spawner import Spawner
+from dragon.agent.processes.starting import Spawner
 from dragon.agent.wire.direct import Direct
 from dragon.agent.wire.fabric import open_fabric
 from dragon.control.joining import join

@@ -15,7 +15,7 @@ import uvloop
 
 from dragon import _core
 from dragon.agent.processes.parents import children_of
-from dragon.agent.processes.spawner import Spawner
+from dragon.agent.processes.starting import Spawner
 from dragon.agent.server import Agent
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError, RunEndedError

@@ -8,17 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dragon.agent.objects.bell import Bell
 from dragon.agent.objects.flows import Flows
 from dragon.agent.objects.guests import Guests
-from dragon.agent.objects.outboxes import Outboxes
+from dragon.agent.objects.outboxes import Bell, Outboxes
 from dragon.agent.objects.peers import Peers
-from dragon.agent.objects.proxy_channels import ProxyChannels
-from dragon.agent.objects.watches import Watches
+from dragon.agent.objects.watches import ProxyChannels, Watches
 from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.direct import Direct
+from dragon.agent.wire.link import Listener
 from dragon.agent.wire.links import Links
-from dragon.agent.wire.listener import Listener
 from dragon.control.connection import Control
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.membership import Member, Membership, parent_of

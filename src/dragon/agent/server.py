@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from dragon import _core
 from dragon.agent.clients import Clients
-from dragon.agent.processes.spawner import Spawner
-from dragon.agent.report import report
+from dragon.agent.processes.starting import Spawner
+from dragon.agent.report import report, waiting
 from dragon.agent.services import Services
 from dragon.agent.telemetry.service import Telemetry
-from dragon.agent.waiting import waiting
 from dragon.runtime.folder import hold
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.request import Caller, Request

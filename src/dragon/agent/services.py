@@ -8,8 +8,8 @@ import socket
 from typing import Any
 
 from dragon.agent.groups.groups import Groups
+from dragon.agent.groups.member_processes import GroupNotices
 from dragon.agent.groups.named_groups import NamedGroups
-from dragon.agent.groups.notices import GroupNotices
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.local_waits import LocalWaits
 from dragon.agent.objects.named_objects import NamedObjects
@@ -18,12 +18,10 @@ from dragon.agent.objects.remote_objects import RemoteObjects
 from dragon.agent.output.streams import Streams
 from dragon.agent.processes.events import Event, Exited, Failed, Started, Stream
 from dragon.agent.processes.registry import Registry
-from dragon.agent.processes.spawner import Spawner
-from dragon.agent.processes.starting import Processes
+from dragon.agent.processes.starting import Processes, Spawner
 from dragon.agent.processes.trackers import Trackers
 from dragon.agent.shards.shards import Shards
-from dragon.agent.wire.responses import then
-from dragon.agent.wire.table import Table
+from dragon.agent.wire.session import Table, then
 from dragon.runtime.protocol.agents import MemberEvent
 from dragon.runtime.run import Run
 

@@ -1,21 +1,53 @@
-"""The processes of groups' members, on any node."""
+"""The processes of groups' members, on any node, and the notices of their ends to the nodes that follow the group."""
 
 from __future__ import annotations
+
+import asyncio
 
 import msgspec
 
 from dragon.agent.groups.group import Group, Member
 from dragon.agent.objects.peers import Peers
 from dragon.agent.processes.registry import Registry
-from dragon.agent.processes.starting import Processes
+from dragon.agent.processes.starting import Processes, Spawner
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Instance, Spawn
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.distribution import choose
 from dragon.runtime.nodes import run_nodes
+from dragon.runtime.protocol.agents import MemberEvent, MembersEnded
 from dragon.runtime.protocol.jobs import Part
 
-__all__ = ["MemberProcesses", "Requests"]
+__all__ = ["GroupNotices", "MemberProcesses", "Requests"]
+
+
+_BATCH_S = 0.05  # seconds
+
+
+class GroupNotices:
+    """Each notice wakes another agent, which takes as long as many starts. So while this node is starting processes,
+    successful ends are batched."""
+
+    def __init__(self, peers: Peers, spawner: Spawner) -> None:
+        self._peers = peers
+        self._spawner = spawner
+        self._loop = asyncio.get_running_loop()
+        self._untold: dict[int, list[MemberEvent]] = {}
+
+    def tell(self, home: int, event: MemberEvent) -> None:
+        """Notify the node that follows a group of an event of a member here. Events of a node are sent in order."""
+        untold = self._untold.setdefault(home, [])
+        untold.append(event)
+        if event.failed or event.code != 0 or not self._spawner.unanswered:
+            self._send(home)
+        elif len(untold) == 1:
+            self._loop.call_later(_BATCH_S, self._send, home)
+
+    def _send(self, home: int) -> None:
+        events = self._untold.pop(home, [])
+        if events and home not in self._peers.lost:
+            self._peers.links.notify(home, MembersEnded(events))
+
 
 # The templates of some members, and their instances.
 Requests = tuple[list[Spawn], list[Instance]]

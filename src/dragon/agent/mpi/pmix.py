@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dragon.agent.mpi.frames import SIZE, framed
-from dragon.agent.wire.part import JobOverError, Joining, Way
+from dragon.agent.mpi.job import JobOverError, Joining, Way
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.run import this_run
 

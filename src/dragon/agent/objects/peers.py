@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from dragon.agent.wire.responses import Answer, then, value_of
+from dragon.agent.wire.session import Answer, then, value_of
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member
@@ -24,8 +24,7 @@ if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and sta
     from dragon.agent.objects.flows import Flows
     from dragon.agent.objects.guests import Guests
     from dragon.agent.objects.outboxes import Outboxes
-    from dragon.agent.objects.proxy_channels import ProxyChannels
-    from dragon.agent.objects.watches import Watches
+    from dragon.agent.objects.watches import ProxyChannels, Watches
     from dragon.agent.wire.links import Links
     from dragon.runtime.protocol.front_end import Proposal
 

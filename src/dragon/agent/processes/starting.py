@@ -1,4 +1,4 @@
-"""Starts processes for groups and for other nodes."""
+"""Starts processes for groups and for other nodes, over the agent's connection to the zygote."""
 
 from __future__ import annotations
 
@@ -6,25 +6,242 @@ import asyncio
 import errno
 import os
 import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from dragon.agent.mpi.foreign import without_foreign_variables
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.peers import Peers
+from dragon.agent.processes.events import Event, Failed, Started, Stream, Synchronised, decode_events
 from dragon.agent.processes.registry import Registry
-from dragon.agent.processes.spawner import Copies, Spawner
 from dragon.infrastructure.limits import files_left
-from dragon.infrastructure.messages import Instance, Name, Output, Spawn, default_name
+from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Instance, Name, Output, Spawn, default_name, encode
 from dragon.runtime.handle import Words
+from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import StartFor
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.processes import EndStartedBy, StartElsewhere
 from dragon.runtime.protocol.request import Handler
 from dragon.runtime.run import Run, next_puid
-from dragon.runtime.spawning import LARGEST_PAYLOAD, RECORD_WORDS
+from dragon.runtime.spawning import LARGEST_PAYLOAD, RECORD_WORDS, send_request
 
-__all__ = ["Processes"]
+__all__ = ["Copies", "Processes", "Spawner"]
+
+
+log = runtime_log("agent")
+
+_LARGEST_EVENT = 64 * 1024
+_SILENCE_TIMEOUT_S = 1.0  # seconds to wait for the zygote
+_TOO_MANY_FILES = int(socket.MSG_CTRUNC)  # a plain number: operators of flags are slow
+
+
+class Copies:
+    """Copies of descriptors for any number of requests, closed when the last of these has been sent."""
+
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        self.descriptors: list[int] = []
+        for each in descriptors:
+            self.descriptors.append(os.dup(each))
+
+    def __del__(self) -> None:
+        for each in self.descriptors:
+            os.close(each)
+
+
+class Spawner:
+    """Sends requests to the zygote and forwards its events. `gone` is called when the zygote has ended."""
+
+    def __init__(
+        self,
+        requests: socket.socket,
+        events: socket.socket,
+        gone: Callable[[str], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._requests = requests
+        self._events = events
+        self._on_event: Callable[[Event, list[int]], None] = _nobody_listens
+        self._gone = gone
+        self._is_gone = False
+        self._waiting: deque[tuple[bytes, Sequence[Copies]]] = deque()
+        self._kept: dict[int, Any] = {}
+        # Futures of catch_up() with their processes: of the present SYNCHRONISE, of the next one, and those that then
+        # wait for a process.
+        self._asking: list[tuple[asyncio.Future[None], object]] = []
+        self._to_ask: list[tuple[asyncio.Future[None], object]] = []
+        self._to_answer: dict[int, list[asyncio.Future[None]]] = {}
+        requests.setblocking(False)
+        events.setblocking(False)
+        self._loop.add_reader(events, self._on_events)
+
+    def report_to(self, on_event: Callable[[Event, list[int]], None]) -> None:
+        """Call `on_event` with each event, and the descriptors that come with it."""
+        self._on_event = on_event
+
+    def start(self, request: Spawn, copies: Sequence[Copies], keep: Any = None) -> None:
+        """Request the start of a process; `keep` is kept alive until the zygote has started it or failed to.
+
+        The loop never waits for the zygote, which may be waiting for the loop.
+        """
+        self._kept[request.puid] = keep
+        self._waiting.append((encode(request), copies))
+        self._send_waiting()
+
+    def tell(self, settings: dict[str, Any]) -> None:
+        """Send the zygote the settings of the run that this node has joined, before anything is started."""
+        self._events.setblocking(True)
+        self._events.send(encode(settings))
+        self._events.setblocking(False)
+
+    def catch_up(self, puid: object = None) -> asyncio.Future[None]:
+        """Return a future that is done once all events of the zygote up to now are processed: a client that saw a
+        process start or end must find that in the agent. If the process `puid` was requested, it is also started then.
+
+        It is done earlier if the zygote has ended, is ending, or sends nothing for a second, as it may while it imports
+        the main program.
+        """
+        caught_up = self._loop.create_future()
+        timer = self._loop.call_later(_SILENCE_TIMEOUT_S, _release, caught_up)
+        caught_up.add_done_callback(lambda _: timer.cancel())
+        self._to_ask.append((caught_up, puid))
+        if not self._asking:
+            self._ask()
+        return caught_up
+
+    def reported(self, puid: object) -> asyncio.Future[None]:
+        """Return a future that is done once the zygote has reported that a requested process was started or failed,
+        however long it imports the main program; see catch_up() for other processes."""
+        if not isinstance(puid, int) or not self.awaits(puid) or self._is_over:
+            return self.catch_up(puid)
+        told: asyncio.Future[None] = self._loop.create_future()
+        self._to_answer.setdefault(puid, []).append(told)
+        return told
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the zygote sends no more events."""
+        return self._is_gone or self._events.fileno() < 0
+
+    def _ask(self) -> None:
+        """Send SYNCHRONISE for all that wait, once the previous one was answered."""
+        self._asking, self._to_ask = self._to_ask, []
+        if not self._asking:
+            return
+        if self._is_over:
+            self._release_all()
+            return
+        try:
+            self._events.send(SYNCHRONISE)
+        except BrokenPipeError:
+            self._on_events()  # the zygote has ended; its last events are still to be read
+
+    def _synchronised(self) -> None:
+        """Handle the zygote's answer to SYNCHRONISE."""
+        for caught_up, puid in self._asking:
+            if isinstance(puid, int) and self.awaits(puid):
+                self._to_answer.setdefault(puid, []).append(caught_up)
+            else:
+                _release(caught_up)
+        self._ask()
+
+    def _release_all(self) -> None:
+        """Complete all futures, as the zygote sends no more events."""
+        waiting = [caught_up for caught_up, _ in self._asking + self._to_ask]
+        waiting += [caught_up for several in self._to_answer.values() for caught_up in several]
+        self._asking, self._to_ask = [], []
+        self._to_answer.clear()
+        for caught_up in waiting:
+            _release(caught_up)
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that the zygote has not received."""
+        return len(self._waiting)
+
+    @property
+    def unanswered(self) -> int:
+        """The number of requested processes of which the zygote has not reported a start or failure."""
+        return len(self._kept)
+
+    def awaits(self, puid: object) -> bool:
+        """Return whether the process was requested and not reported yet."""
+        return puid in self._kept
+
+    def close(self) -> None:
+        """Let the zygote end all its descendants, and itself."""
+        self._loop.remove_reader(self._events)
+        self._loop.remove_writer(self._requests)
+        self._waiting.clear()
+        try:
+            self._events.send(FAREWELL)
+        except (BrokenPipeError, ConnectionResetError, BlockingIOError):
+            log.debug("the zygote has ended already")
+        self._events.close()
+        self._release_all()
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            data, copies = self._waiting[0]
+            try:
+                send_request(self._requests, data, [fd for each in copies for fd in each.descriptors])
+            except BlockingIOError:
+                self._loop.add_writer(self._requests, self._send_waiting)
+                return
+            except OSError as error:
+                self._end(str(error))
+                return
+            self._waiting.popleft()
+        self._loop.remove_writer(self._requests)
+
+    def _on_events(self) -> None:
+        for _ in range(64):
+            try:
+                data, descriptors, flags, _ = socket.recv_fds(self._events, _LARGEST_EVENT, 8)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self._loop.remove_reader(self._events)
+                self._end("its end of the connection was closed")
+                return
+            if flags & _TOO_MANY_FILES:
+                for fd in descriptors:
+                    os.close(fd)
+                descriptors = []
+            for event in decode_events(data):
+                if isinstance(event, Synchronised):
+                    self._synchronised()
+                else:
+                    self._tell(event, descriptors)
+
+    def _tell(self, event: Event, descriptors: list[int]) -> None:
+        """Forward an event with its descriptors."""
+        puid = event.puid if isinstance(event, Started | Failed) else 0  # no process has puid 0
+        self._kept.pop(puid, None)
+        count = event.descriptors if isinstance(event, Stream) else 0
+        self._on_event(event, descriptors[:count])
+        del descriptors[:count]
+        for caught_up in self._to_answer.pop(puid, ()):
+            _release(caught_up)
+
+    def _end(self, reason: str) -> None:
+        if not self._is_gone:
+            self._is_gone = True
+            self._release_all()
+            self._gone(reason)
+
+
+def _nobody_listens(event: Event, descriptors: list[int]) -> None:
+    raise AssertionError(f"the zygote sent {event} before any process was requested")
+
+
+def _release(caught_up: asyncio.Future[None]) -> None:
+    if not caught_up.done():
+        caught_up.set_result(None)
 
 
 class Processes:

@@ -1,35 +1,283 @@
-"""The process that starts user processes and reaps them: single-threaded, with the runtime imported."""
+"""The process that starts user processes and reaps them: single-threaded, with the runtime imported.
+
+A Python process is a fork, or a new interpreter if a fork would not be safe.
+"""
 
 from __future__ import annotations
 
+import _random
 import errno
 import gc
 import importlib
 import os
 import signal
 import socket
+import sys
 import time
-from typing import NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 
 from dragon import _core
 from dragon.agent.mpi.foreign import is_foreign
 from dragon.agent.mpi.segments import remove_segments
-from dragon.agent.processes.forking import Forker
 from dragon.agent.processes.orphans import become_reaper
 from dragon.agent.processes.parents import children_of
 from dragon.infrastructure import cpython, variables
 from dragon.infrastructure.executables import why_not_executed
-from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn
+from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn, decode_surroundings
 from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
 from dragon.infrastructure.system_text import restored
+from dragon.runtime import child
 from dragon.runtime.child import find_entry
 from dragon.runtime.folder import remove_folder
+from dragon.runtime.interpreter import is_fit
 from dragon.runtime.run import Identity, Run, belong
+from dragon.runtime.spawning import in_memory
+from dragon.runtime.surroundings import take_over
 from dragon.signals import end_with_parent
 
-__all__ = ["Zygote"]
+__all__ = ["Forker", "Zygote", "unsafe_to_fork"]
+
+
+_THREADS_END_WITHIN_S = 0.2  # seconds
+_FORK_ENDS_WITHIN_S = 10.0  # seconds
+# jemalloc's thread, which pyarrow starts, returns memory to the system. jemalloc prepares itself for each fork.
+_ALLOWING_FORKS = {"jemalloc_bg_thd"}
+
+
+def unsafe_to_fork() -> str:
+    """Return why a fork of this process could hang or break its child; "" if it could not."""
+    if any(os.path.realpath(f"/proc/self/fd/{fd}").startswith("/dev/nvidia") for fd in os.listdir("/proc/self/fd")):
+        return "opened a GPU"
+    if not _threads():
+        return ""
+    # Some libraries (OpenBLAS) end their threads before a fork and start them again when needed: try it.
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    if not _ends(pid):
+        return f"registered functions for forks that do not return within {_FORK_ENDS_WITHIN_S:g} s in a child"
+    # A joined thread may still be visible for a moment.
+    deadline = time.monotonic() + _THREADS_END_WITHIN_S
+    while (left := _threads()) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    if not left:
+        return ""
+    what = "a thread that outlives" if len(left) == 1 else f"{len(left)} threads that outlive"
+    return f"started {what} a fork ({', '.join(sorted(set(left)))})"
+
+
+def _threads() -> list[str]:
+    """Return the names of this process's other threads, except for those of libraries that allow forks."""
+    own, others = "", []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            name = (task / "comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        if task.name == str(os.getpid()):
+            own = name
+        elif name not in _ALLOWING_FORKS:
+            others.append(name)
+    for _ in range(min(others.count(own), _threads_of_numexpr())):
+        others.remove(own)
+    return others
+
+
+def _threads_of_numexpr() -> int:
+    """Return how many threads numexpr has, which pandas and PyTables import. They have no name of their own.
+
+    numexpr starts new ones when it is first called in a child.
+    """
+    numexpr: Any = sys.modules.get("numexpr")
+    threads = int(numexpr.get_num_threads()) if hasattr(numexpr, "get_num_threads") else 1
+    return threads if threads > 1 else 0
+
+
+def _ends(pid: int) -> bool:
+    """Wait for a child that only ends. Returns False, and kills it, if it does not."""
+    deadline = time.monotonic() + _FORK_ENDS_WITHIN_S
+    while time.monotonic() < deadline:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
+
+
+_MOST_DRAWN = 1000  # times 624 numbers that a main program may draw from NumPy at import, without being taken as seeded
+
+_RANDOM = cpython.random_generator()
+# random.seed(), which `random` calls after a fork, without the Python frames, whose pages would be copied.
+_reseed = _random.Random.seed.__get__(_RANDOM)
+
+
+class Forker:
+    """Starts the Python processes that are requested from the server."""
+
+    def __init__(self, server: _core.ForkServer, environment: Callable[[Spawn], dict[str, str]]) -> None:
+        self._server = server
+        self._environment = environment
+        self._main: tuple[str, str] | None = None
+        self._surroundings = b""
+        self._safe = True
+        self._told = False
+        self._hooks = _ForkHooks()
+        self._reseed_numpy: Callable[[], Any] | None = None
+
+    def start(self, request: Spawn) -> int:
+        """Start the process of a request. Returns its process id. Raises OSError.
+
+        If a plain fork was sufficient, the server forks for similar requests by itself.
+        """
+        if not self._is_fit(request):
+            return self._start_fresh(request)
+        if request.main is not None and self._main is None:
+            self._load_main(request)
+            if not self._is_fit(request, loaded=True):
+                self._surroundings = b""  # matches no request for a fork
+                return self._start_fresh(request)
+        if not self._safe or request.main != self._main:
+            return self._start_fresh(request)
+        if request.surroundings != self._surroundings:
+            take_over(request.surroundings)
+            self._surroundings = request.surroundings
+        pid = os.fork() if self._hooks.foreign else _core.plain_fork()
+        if pid == 0:
+            self.become()
+        if not self._hooks.foreign:
+            self._server.fork_alike()
+        return pid
+
+    def become(self) -> NoReturn:
+        """Become the process of the server's request, in a child of the zygote."""
+        # Nothing may return into the zygote's loop from here.
+        try:
+            task = self._server.enter_child()
+            cpython.renew_native_id()
+            if not self._hooks.foreign:
+                _reseed()
+            if self._reseed_numpy is not None:
+                self._reseed_numpy()
+            child.run_forked(*task)
+        except BaseException as error:
+            child.report(error)
+        finally:
+            os._exit(1)
+
+    def _is_fit(self, request: Spawn, loaded: bool = False) -> bool:
+        """Return whether a fork is sufficient; checked again after the main program's imports were `loaded`."""
+        if request.surroundings == self._surroundings and not loaded:
+            return True
+        theirs = decode_surroundings(request.surroundings)
+        fit = is_fit(theirs)
+        if not fit and not self._told:
+            from dragon.runtime.log import runtime_log  # not loaded before: every module here makes every fork dearer
+
+            self._told = True
+            runtime_log("zygote").info(
+                "%s starts as a fresh interpreter, for what is read when one starts: %s",
+                request.name,
+                " ".join([*theirs.options, *theirs.variables]),
+            )
+        return fit
+
+    # ---- the main program
+
+    def _load_main(self, request: Spawn) -> None:
+        """Import the main program, once, so that its imports are shared by all children."""
+        self._main = request.main
+        take_over(request.surroundings)
+        self._surroundings = request.surroundings
+        self._hooks.watch()
+        assert request.main is not None
+        try:
+            child.import_main(request.main)
+        except BaseException as error:
+            # The started process raises the same error, where the user sees it.
+            self._give_up_forking(" ".join(f"raised {type(error).__name__}: {error}".split()))
+        else:
+            reason = unsafe_to_fork()
+            if reason:
+                self._give_up_forking(reason)
+        self._server.disown()  # processes that the import started belong to the main program
+        self._reseed_numpy = _numpy_seed()
+        _RANDOM.gauss_next = None  # the second number of a pair of which the import has drawn one
+        # Otherwise every child would print the buffered output of the import again.
+        cpython.flush_streams()
+        gc.freeze()
+
+    def _give_up_forking(self, reason: str) -> None:
+        from dragon.runtime.log import runtime_log  # not loaded before: every module here makes every fork dearer
+
+        self._safe = False
+        runtime_log("zygote").warning(
+            "processes start as fresh interpreters, which takes longer: importing the main program %s", reason
+        )
+
+    def _start_fresh(self, request: Spawn) -> int:
+        options = decode_surroundings(request.surroundings).options
+        descriptors = self._server.descriptors()
+        path = str(Path(child.__file__).parents[2])
+        code = f"import sys; sys.path.append({path!r}); from dragon.runtime.child import main_fresh; main_fresh(3)"
+        environment = self._environment(request)
+        environment["DRAGON_DESCRIPTORS"] = str(len(descriptors) - 3)
+        with in_memory(self._server.request()) as memory:
+            return _core.start_executable(
+                executable=sys.executable,
+                arguments=[sys.executable, *options, "-c", code],
+                environment=[f"{name}={value}" for name, value in environment.items()],
+                folder=restored(request.folder),
+                descriptors=[*descriptors[:3], memory.fileno(), *descriptors[3:]],
+                cpus=request.cpus,
+                limits=request.limits,
+                signals=request.signals,
+                death_signal=signal.SIGKILL,
+                reaper=True,
+                detached=False,
+            )
+
+
+def _numpy_seed() -> Callable[[], Any] | None:
+    """Return NumPy's function that seeds its global generator from the system; None if the program has seeded it
+    itself."""
+    module: Any = sys.modules.get("numpy.random.mtrand")
+    if module is None:
+        return None
+    bits = module._rand._bit_generator
+    sequence = getattr(bits, "_seed_seq", None)  # the seed from the system; None if it was seeded otherwise
+    if sequence is None:
+        return None
+    key = bits.state["state"]["key"]
+    unseeded = type(bits)(sequence)
+    for _ in range(_MOST_DRAWN):
+        if (unseeded.state["state"]["key"] == key).all():
+            seed: Callable[[], Any] = module.seed
+            return seed
+        unseeded.random_raw(len(key))
+    return None  # its state was set
+
+
+class _ForkHooks:
+    """Whether modules outside the standard library have registered hooks for forks (os.register_at_fork)."""
+
+    def __init__(self) -> None:
+        self.foreign = False
+
+    def watch(self) -> None:
+        """Detect every registration from now on."""
+        register = os.register_at_fork
+
+        def register_at_fork(**hooks: Any) -> None:
+            self.foreign = True
+            register(**hooks)
+
+        os.register_at_fork = register_at_fork
+
 
 _LARGEST_MESSAGE = 256 * 1024
 _ENTRIES = ("dragon.mpbridge.bootstrap:run", "dragon.native.bootstrap:run")

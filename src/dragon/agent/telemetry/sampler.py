@@ -1,4 +1,4 @@
-"""Reads all sources periodically, without waiting for any of them."""
+"""The sources of measurements of a node, and the sampler that reads them periodically without waiting for any."""
 
 from __future__ import annotations
 
@@ -6,13 +6,228 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
+import psutil
+
+from dragon import _core
+from dragon.agent.telemetry.gpu_source import gpu_source
+from dragon.agent.telemetry.process_source import ProcessSource
 from dragon.agent.telemetry.seen import Seen
-from dragon.agent.telemetry.source import Source
-from dragon.infrastructure.metrics import Sample
+from dragon.infrastructure.metrics import Sample, Tags, tags_of
 from dragon.runtime.log import runtime_log
 
-__all__ = ["Sampler"]
+if TYPE_CHECKING:
+    from dragon._core import _Queue as State
+
+__all__ = [
+    "CoreSource",
+    "DictionarySource",
+    "GroupSource",
+    "NodeSource",
+    "QueueSource",
+    "Sampler",
+    "Source",
+    "sources_of",
+]
+
+
+class NodeSource:
+    """The node as a whole."""
+
+    name = "the node"
+
+    def __init__(self) -> None:
+        self._times = psutil.cpu_times()
+
+    def read(self, seen: Seen) -> list[Sample]:
+        """Return the use of CPUs, memory, network, disks and the run's shared memory."""
+        before, self._times = self._times, psutil.cpu_times()
+        memory, swap, loads = psutil.virtual_memory(), psutil.swap_memory(), psutil.getloadavg()
+        values: dict[str, float] = {
+            "load_average": loads[0],
+            "load_average_5m": loads[1],
+            "load_average_15m": loads[2],
+            "cpu_percent": _busy(before, self._times),
+            "used_RAM": memory.percent,
+            "memory_used": memory.used,
+            "swap_used": swap.used,
+            "num_running_processes": len(seen.processes),
+            "arena_used": seen.arena_used,
+            "def_pool_utilization": 100 * seen.arena_used / seen.arena_limit,
+        }
+        cards = [card for name, card in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+        values["network_sent"] = sum(card.bytes_sent for card in cards)
+        values["network_received"] = sum(card.bytes_recv for card in cards)
+        disks = psutil.disk_io_counters()
+        if disks is not None:  # a container may see none
+            values["disk_read"], values["disk_written"] = disks.read_bytes, disks.write_bytes
+        return [Sample(name, value) for name, value in values.items()]
+
+
+class CoreSource:
+    """Each of the node's CPUs."""
+
+    name = "the CPUs"
+
+    def __init__(self) -> None:
+        self._times = psutil.cpu_times(percpu=True)
+
+    def read(self, seen: Seen) -> list[Sample]:
+        """Return the utilization of each CPU since the last call."""
+        before, self._times = self._times, psutil.cpu_times(percpu=True)
+        busy = map(_busy, before, self._times)
+        return [Sample("cpu_core_percent", value, tags_of(cpu=number)) for number, value in enumerate(busy)]
+
+
+def _busy(before: Any, now: Any) -> float:
+    """Return the CPU utilization in percent between two readings.
+
+    psutil's own measure is kept for each thread, and this is called from changing threads.
+    """
+    passed = [later - earlier for earlier, later in zip(before, now, strict=True)]
+    # The time of guests is contained in that of users.
+    whole = sum(passed) - (now.guest - before.guest) - (now.guest_nice - before.guest_nice)
+    idle = now.idle - before.idle + now.iowait - before.iowait
+    return min(max(100 * (whole - idle) / whole, 0.0), 100.0) if whole > 0 else 0.0
+
+
+_MOST_QUEUES = 100
+_MOST_BLOCKS = 2**18  # searched for new queues each time
+# The operations in which processes of other nodes wait for an object of this node.
+_GETS, _PUTS = {"Channel.get", "Channel._wait_readable"}, {"Channel.put"}
+
+
+class _Queue:
+    """A queue or pool: its tags, and the last values of its counters.
+
+    A counter may change while it is read; a value below the last one is not reported.
+    """
+
+    def __init__(self, tags: Tags) -> None:
+        self.tags = tags
+        self._waits = {purpose: tags_of(**dict(tags), operation=purpose) for purpose in ("get", "put")}
+        self._last = {"puts": 0, "gets": 0, "done": 0}
+
+    def _counted(self, counter: str, value: int) -> int:
+        self._last[counter] = max(self._last[counter], value)
+        return self._last[counter]
+
+    def of_queue(self, state: State, seen: Seen) -> list[Sample]:
+        """Return a queue's size, its counters, and the number of processes that wait for it."""
+        parked = [what for offset, what in seen.parked if offset == state["offset"]]
+        getting = state["getting"] + sum(what in _GETS for what in parked)
+        putting = state["putting"] + sum(what in _PUTS for what in parked)
+        return [
+            Sample("queue_depth", state["size"], self.tags),
+            Sample("queue_bytes", state["bytes"], self.tags),
+            Sample("queue_puts", self._counted("puts", state["taken"] + state["size"]), self.tags),
+            Sample("queue_gets", self._counted("gets", state["taken"]), self.tags),
+            Sample("queue_waiting", getting, self._waits["get"]),
+            Sample("queue_waiting", putting, self._waits["put"]),
+        ]
+
+    def of_pool(self, state: State) -> list[Sample]:
+        """Return the number of a pool's tasks and workers."""
+        return [
+            Sample("pool_tasks_waiting", state["size"], self.tags),
+            Sample("pool_tasks_running", state["running"], self.tags),
+            Sample("pool_tasks_done", self._counted("done", state["done"]), self.tags),
+            Sample("pool_workers", max(state["attached"] - 1, 0), self.tags),  # the last attachment is not a worker's
+        ]
+
+
+class QueueSource:
+    """The queues and pools of this node, at most a hundred."""
+
+    name = "the queues"
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._offsets: list[int] = []
+        self._known: dict[int, _Queue] = {}
+        self._told = False
+
+    def read(self, seen: Seen) -> list[Sample]:
+        """Return the contents and counters of each queue and pool."""
+        found, self._next = _core.find_queues(self._next, _MOST_BLOCKS)
+        offsets = list(dict.fromkeys([*self._offsets, *found]))
+        if len(offsets) > _MOST_QUEUES and not self._told:
+            self._told = True
+            log.warning("there are more than %d queues and pools; the others are not measured", _MOST_QUEUES)
+        states = _core.queues(offsets[:_MOST_QUEUES])
+        self._offsets = [state["offset"] for state in states]
+        before, self._known = self._known, {}
+        samples = []
+        for state in states:
+            number = state["number"]
+            queue = self._known[number] = before.get(number) or _Queue(_tags(state, seen))
+            samples += queue.of_pool(state) if "done" in state else queue.of_queue(state, seen)
+        return samples
+
+
+def _tags(state: State, seen: Seen) -> Tags:
+    """Return the queue's number, and the id of the process that created it, with its name if it is alive on
+    this node."""
+    kind, maker = "pool" if "done" in state else "queue", state["maker"]
+    tags: dict[str, object] = {kind: state["number"], "puid": maker}
+    for process in seen.processes:
+        if process.puid == maker:
+            tags["name"] = process.name
+    return tags_of(**tags)
+
+
+class DictionarySource:
+    """The shards on this node, including copies."""
+
+    name = "the dictionaries"
+
+    def read(self, seen: Seen) -> list[Sample]:
+        """Return the used and allowed bytes and the number of keys of each shard."""
+        samples = []
+        for shard in seen.shards:
+            tags = tags_of(dictionary=shard.dictionary, manager=shard.manager)
+            samples.append(Sample("dictionary_bytes", shard.used, tags))
+            samples.append(Sample("dictionary_limit", shard.limit, tags))
+            samples.append(Sample("dictionary_keys", shard.keys, tags))
+        return samples
+
+
+class GroupSource:
+    """The process groups that this agent follows, and its history."""
+
+    name = "the groups"
+
+    def read(self, seen: Seen) -> list[Sample]:
+        """Return the number of live members and of restarts of each group, and the size of the history."""
+        samples = [Sample("db_size", seen.history)]
+        for group in seen.groups:
+            samples.append(Sample("group_live", group.live, tags_of(group=group.name)))
+            samples.append(Sample("group_restarts", group.restarts, tags_of(group=group.name)))
+        return samples
+
+
+class Source(Protocol):
+    """Something that can be measured, in a thread of its own."""
+
+    name: str
+
+    def read(self, seen: Seen) -> list[Sample]:
+        """Return the current values. An exception means that there are none this time."""
+
+
+def sources_of(level: int) -> list[Source]:
+    """Return the sources that are measured at that level."""
+    found: list[Source] = []
+    if level >= 2:
+        found.append(NodeSource())
+    gpus = gpu_source(level) if level >= 3 else None
+    if gpus is not None:
+        found.append(gpus)
+    if level >= 4:
+        found += [CoreSource(), ProcessSource(), GroupSource(), QueueSource(), DictionarySource()]
+    return found
+
 
 log = runtime_log("telemetry")
 

@@ -1,17 +1,21 @@
-"""Telemetry as this node's agent serves it, to the processes of the node and to the other agents."""
+"""Telemetry as this node's agent serves it to the processes of the node and to the other agents, the state of the run,
+and both as text for Prometheus."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dragon.agent.services import Services
+from dragon.agent.telemetry.history import History, Series
 from dragon.agent.telemetry.lifetimes import lifetimes
-from dragon.agent.telemetry.run_state import run_state
 from dragon.agent.telemetry.seen import see
-from dragon.agent.wire.responses import then
+from dragon.agent.wire.session import then
 from dragon.infrastructure import variables
-from dragon.infrastructure.metrics import METRICS, Kind, Sample, Tags
+from dragon.infrastructure.metrics import METRICS, Family, Kind, Line, RunState, Sample, Tags, Told, exported_name
+from dragon.runtime.folder import RunInfo, run_name
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol import telemetry as protocol
 from dragon.runtime.protocol.request import Handler
@@ -25,7 +29,78 @@ if TYPE_CHECKING:
     from dragon.infrastructure.series import Record
     from dragon.infrastructure.spans import NodeTasks, Span
 
-__all__ = ["Telemetry"]
+__all__ = ["Telemetry", "families", "lines", "run_state"]
+
+
+def families(history: History, now: float, age: float) -> list[Family[Told]]:
+    """Return the newest values of all series.
+
+    A metric that the runtime measures is included only if its value is no older than `age` seconds, or than the
+    metric's own `counts_for`.
+    """
+    found: dict[str, Family[Told]] = {}
+    for series in history:
+        metric = METRICS.get(series.name)
+        if metric is None:
+            family: Family[Told] = Family(_exported(series), series.kind, f"{series.name}, as the program told it")
+        elif now - series.changed <= max(age, metric.counts_for):
+            family = Family(metric.exported, metric.kind, metric.meaning)
+        else:
+            continue
+        family = found.setdefault(family.name, family)
+        if series.kind != family.kind:
+            continue  # two names of a program that are the same in Prometheus, where a name has one type
+        if series.kind == Kind.SUMMARY:
+            family.samples.append(("_count", series.tags, series.count))
+            family.samples.append(("_sum", series.tags, series.total))
+        else:
+            family.samples.append(("", series.tags, series.last * (metric.scale if metric else 1)))
+    return list(found.values())
+
+
+def _exported(series: Series) -> str:
+    suffix = {Kind.COUNTER: "_total", Kind.SUMMARY: "_seconds", Kind.GAUGE: ""}[series.kind]
+    return exported_name(series.name).removesuffix(suffix) + suffix
+
+
+def lines(families: Iterable[Family[Told]]) -> list[Family[Line]]:
+    """Return families with their samples as lines of Prometheus' page."""
+    return [
+        Family(one.name, one.kind, one.meaning, [_line(one.name, *told) for told in one.samples]) for one in families
+    ]
+
+
+def _line(name: str, suffix: str, tags: dict[str, str], value: float) -> Line:
+    labels = {exported_name(tag).replace(":", "_"): text for tag, text in tags.items()}
+    told = ",".join(f'{tag}="{_escaped(text)}"' for tag, text in labels.items())
+    return f"{name}{suffix}{{{told}}} {_number(value)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(float(value))
+
+
+def run_state(services: Services, level: int, period: float) -> RunState:
+    """Return the state of the run, whose agent measures at `level` every `period` seconds."""
+    info, peers = RunInfo.read(services.run.folder), services.peers
+    return RunState(
+        name=run_name(services.run.folder, info),
+        command=info.command,
+        started=info.started,
+        hosts=[peers.host(node) for node in range(len(peers.members))] if peers else [services.host_name],
+        lost=dict(peers.lost) if peers else {},
+        level=level,
+        period=period,
+    )
+
 
 log = runtime_log("telemetry")
 
@@ -92,8 +167,7 @@ class Telemetry:
         self._history = self._history or History()
         self._record()
         if level >= 2:
-            from dragon.agent.telemetry.sampler import Sampler
-            from dragon.agent.telemetry.sources import sources_of
+            from dragon.agent.telemetry.sampler import Sampler, sources_of
 
             history = self._history
             self._sampler = Sampler(
@@ -175,14 +249,10 @@ class Telemetry:
         """Return the newest values in Prometheus' form."""
         if self._history is None:
             return []
-        from dragon.agent.telemetry.exposition import families
-
         return families(self._history, time.time(), _STALE_PERIODS * self._period)
 
     def lines(self) -> list[Family[Line]]:
         """Return the newest values as lines of Prometheus' page."""
-        from dragon.agent.telemetry.exposition import lines
-
         return lines(self.families())
 
     # ---- the agent

@@ -4,6 +4,11 @@ A lane has one connection for each direction. The sender makes it when the first
 port that accepts links too. After a greeting it sends a token that the receiver gave it over the link; then it sends
 the token again in the same way as payloads, encrypted with a key that it got over the link too, unless the network is
 trusted. So no other connection can be taken for a lane.
+
+An encrypted piece is the output of AES-256-GCM (NIST SP 800-38D), with the tag at its end; its nonce is its number on
+the connection. A key is used for one connection, in one direction: the receiver created it, and sent it over the link.
+So an attacker on the network cannot read a piece, nor change, repeat, omit or reorder one unnoticed. TLS does the same
+with records of at most 16 KiB, each of which has more overhead around the cipher than the cipher itself takes.
 """
 
 from __future__ import annotations
@@ -11,18 +16,202 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import msgspec
 
 from dragon.agent.wire.bulk import Greeting
-from dragon.agent.wire.one_way import OneWay
-from dragon.agent.wire.sealing import KEY_SIZE, Clear, Coding, Sealed
 from dragon.control.connection import watch_silence
 from dragon.runtime.log import runtime_log
 
-__all__ = ["LANE", "Direct"]
+__all__ = ["KEY_SIZE", "LANE", "Clear", "Coding", "Direct", "OneWay", "Sealed"]
+
+
+KEY_SIZE = 32  # bytes
+_PIECE = 512 * 1024  # bytes; this fits into a processor's cache
+_KEPT = 8  # buffers kept for reuse; for a while, each lane of an agent may have two
+_TAG = 16
+_NONCE = 12
+
+_buffers: list[memoryview] = []
+
+
+class Coding(Protocol):
+    """One direction of a connection."""
+
+    def outward(self, payload: memoryview) -> Iterator[memoryview]:
+        """Yield what to send for a payload. A piece is not used any more when the next one is requested."""
+        ...
+
+    def inward(self, memory: memoryview) -> Iterator[memoryview]:
+        """Yield the memory to fill with what is received, so that the payload ends up in `memory`, which has its size.
+
+        Raises OSError, when the next piece is requested, if what was received is not what was sent.
+        """
+        ...
+
+
+class Clear:
+    """Payloads that are not encrypted."""
+
+    def outward(self, payload: memoryview) -> Iterator[memoryview]:
+        """Yield the pieces of a payload that are sent."""
+        return _pieces(payload)
+
+    def inward(self, memory: memoryview) -> Iterator[memoryview]:
+        """Yield the pieces of `memory` that are to be filled."""
+        return _pieces(memory)
+
+
+class Sealed:
+    """Payloads that are encrypted with `key`, of 32 bytes, which must be used for nothing else."""
+
+    def __init__(self, key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import (
+            AESGCM,
+        )  # takes 40 ms, and few nodes of a short run need it
+
+        self._cipher = AESGCM(key)
+        self._pieces = 0
+
+    def _nonce(self) -> bytes:
+        self._pieces += 1
+        return self._pieces.to_bytes(_NONCE, "little")
+
+    def outward(self, payload: memoryview) -> Iterator[memoryview]:
+        """Yield the pieces of a payload, each encrypted."""
+        for piece, sealed in _with_buffer(payload):
+            self._cipher.encrypt_into(self._nonce(), piece, None, sealed)
+            yield sealed
+
+    def inward(self, memory: memoryview) -> Iterator[memoryview]:
+        """Yield buffers to fill, and decrypt each into `memory`.
+
+        Raises ConnectionAbortedError if authentication fails.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        for piece, sealed in _with_buffer(memory):
+            yield sealed
+            try:
+                self._cipher.decrypt_into(self._nonce(), sealed, None, piece)
+            except InvalidTag:
+                raise ConnectionAbortedError(
+                    "payload failed authentication (AES-GCM): corrupted or tampered with in transit"
+                ) from None
+
+
+def _pieces(payload: memoryview) -> Iterator[memoryview]:
+    for start in range(0, len(payload), _PIECE):
+        yield payload[start : start + _PIECE]
+
+
+def _with_buffer(payload: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
+    """Yield the pieces of a payload, each with memory for its encrypted form."""
+    buffer = _buffers.pop() if _buffers else memoryview(bytearray(_PIECE + _TAG))
+    try:
+        for piece in _pieces(payload):
+            yield piece, buffer[: len(piece) + _TAG]
+    finally:
+        if len(_buffers) < _KEPT:
+            _buffers.append(buffer)
+
+
+_AT_A_TIME = 8 * 2**20  # bytes, before other connections have their turn
+
+# The memory to send or fill for one payload, in pieces.
+Pieces = Callable[[memoryview], Iterator[memoryview]]
+
+
+class OneWay:
+    """One direction of a non-blocking connection. `lost` is called with the error if it fails."""
+
+    def __init__(
+        self, connection: socket.socket, pieces: Pieces, lost: Callable[[OSError], None], *, is_outward: bool
+    ) -> None:
+        self._connection = connection
+        self._pieces = pieces
+        self._lost = lost
+        loop = asyncio.get_running_loop()
+        self._transfer = connection.send if is_outward else connection.recv_into
+        self._watch, self._unwatch = (
+            (loop.add_writer, loop.remove_writer) if is_outward else (loop.add_reader, loop.remove_reader)
+        )
+        self._is_outward = is_outward
+        self._is_watched = False
+        self._waiting: deque[tuple[memoryview, Callable[[], None]]] = deque()
+        # Of the current payload: its pieces, the rest of the current piece, and what to call at the end.
+        self._rest = memoryview(b"")
+        self._following: Iterator[memoryview] = iter(())
+        self._done: Callable[[], None] | None = None
+
+    def add(self, payload: memoryview, done: Callable[[], None]) -> None:
+        """Send or fill one more payload, after those before it.
+
+        It is kept until it is finished. Then `done` is called, which must not call add().
+        """
+        self._waiting.append((payload, done))
+        if self._rest:
+            return
+        self._next()
+        if self._is_outward:
+            self._go_on()
+        else:
+            self._set_watched(True)
+
+    def _go_on(self) -> None:
+        """Send or receive as much as is possible at once."""
+        left = _AT_A_TIME
+        try:
+            while left > 0:
+                count = self._transfer(self._rest)
+                if count == 0:
+                    raise ConnectionResetError("the connection was closed")
+                left -= count
+                self._rest = self._rest[count:]
+                if self._rest or not self._next():
+                    break
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.close()
+            self._lost(error)
+            return
+        self._set_watched(bool(self._rest))
+
+    def _next(self) -> bool:
+        """Go to the next piece. Return whether there is one."""
+        while True:
+            piece = next(self._following, None)
+            if piece is not None:
+                self._rest = piece
+                return True
+            # Nothing refers to the piece any more, so its memory can be used again.
+            self._rest, self._following = memoryview(b""), iter(())
+            done, self._done = self._done, None
+            if done is not None:
+                done()
+            if not self._waiting:
+                return False
+            payload, self._done = self._waiting.popleft()
+            self._following = self._pieces(payload)
+
+    def _set_watched(self, on: bool) -> None:
+        if on and not self._is_watched:
+            self._watch(self._connection, self._go_on)
+        elif self._is_watched and not on:
+            self._unwatch(self._connection)
+        self._is_watched = on
+
+    def close(self) -> None:
+        """Close the connection. What is not finished is given up."""
+        self._set_watched(False)
+        self._waiting.clear()
+        self._rest, self._following, self._done = memoryview(b""), iter(()), None
+        self._connection.close()
+
 
 log = runtime_log("fabric")
 
