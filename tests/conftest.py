@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -141,7 +142,8 @@ class Site:
         """Kill every process whose command line begins with `command`; return their number."""
         found = [pid for pid, line in self.processes() if line.startswith(command)]
         for pid in found:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended with one that was killed before
+                os.kill(pid, signal.SIGKILL)
         return len(found)
 
     def end(self) -> None:

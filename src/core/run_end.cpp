@@ -18,6 +18,7 @@ namespace dragon {
 namespace {
 
 constexpr int kKilledWithin = 1'000;
+constexpr int kLookEvery = 100;
 
 bool ends_within(int agent, int milliseconds) {
     Nanoseconds deadline = now() + Nanoseconds{milliseconds} * 1'000'000;
@@ -44,6 +45,15 @@ bool ask(const RunEnd& run) {
     return asked;
 }
 
+// Whether a signal has come that this process has blocked and that asks it to end.
+bool told_to_leave() {
+    sigset_t pending;
+    sigpending(&pending);
+    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT})
+        if (sigismember(&pending, number) == 1) return true;
+    return false;
+}
+
 // Ends the agent and returns whether it can be taken as ended. An agent that cannot be watched, for instance
 // without a free descriptor, detects the end of this process and removes its folders itself.
 bool end_agent(const RunEnd& run) {
@@ -54,9 +64,11 @@ bool end_agent(const RunEnd& run) {
         return failure.error == ESRCH;
     }
     if (ask(run)) {
-        bool ended;
-        while (!(ended = ends_within(agent, static_cast<int>(run.within * 1000))) &&
-               access(run.busy.c_str(), F_OK) == 0);
+        bool ended = false, busy = false;
+        Nanoseconds deadline = now() + static_cast<Nanoseconds>(run.within * 1e9);
+        while (!(ended = ends_within(agent, kLookEvery)) && !(busy && told_to_leave()) &&
+               (now() < deadline || busy))
+            busy = access(run.busy.c_str(), F_OK) == 0;
         if (!ended) {
             try {
                 signal_process(agent, run.agent, SIGKILL);

@@ -1,15 +1,25 @@
-"""Writes files atomically, with errors that name the file."""
+"""Writes files atomically, with errors that name the file, and opens regular files only."""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["append_bytes", "whole_file", "write_bytes"]
+__all__ = ["append_bytes", "regular", "whole_file", "write_bytes"]
+
+
+def regular(path: str, flags: int) -> int:
+    """Open a file, as an `opener` of open(). Raises OSError for a pipe or a device, which could block for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 @contextmanager

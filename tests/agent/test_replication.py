@@ -36,7 +36,7 @@ _decode = msgspec.msgpack.Decoder().decode
 class Entries:
     """The entries of a shard; each operation completes at once."""
 
-    newest, is_frozen, is_chosen, where = 0, False, False, "the shard"
+    newest, is_frozen, is_chosen, since, where = 0, False, False, 0, "the shard"
 
     def __init__(self, replicas: int) -> None:
         self.settings = Settings(0, 1, 2**20, holders=list(range(replicas)))
@@ -58,7 +58,7 @@ class Entries:
     def load(self, names: list[bytes], data: list[Any]) -> None:
         self.held.update(zip(names, map(int, data), strict=True))
 
-    def take_over(self, newest: int, frozen: bool, chosen: bool) -> None:
+    def take_over(self, newest: int, frozen: bool, chosen: bool, since: int) -> None:
         pass
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
+import resource
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,11 +28,16 @@ from dragon.data.ddict import (
 from dragon.data.ddict.shards import LocalShard
 from dragon.native.machine import System
 from dragon.native.process import Process
+from dragon.runtime.run import this_run
+from dragon.shards.entries import Stored
+from dragon.shards.records import encode_value
+from dragon.shards.snapshot import Header, files_in, write_snapshot
 
 if TYPE_CHECKING:
     from conftest import Site
 
 Make = Callable[..., DDict]
+WaitUntil = Callable[[Callable[[], object]], None]
 
 
 def test_each_checkpoint_keeps_its_own_values(make: Make) -> None:
@@ -235,8 +245,7 @@ def test_checkpoints_are_written_when_they_retire(persistent: Callable[..., DDic
     assert ddict.persisted_ids() == [4, 6]
     ddict.restore(4)
     assert dict(ddict) == {key: (4, key) for key in range(20)}
-    assert ddict.persisted_ids() == [4]
-    assert all(path.name.endswith("_4.ddict") for path in tmp_path.iterdir())
+    assert sorted({file.checkpoint for file in files_in(tmp_path)}) == [4, 6]
 
 
 def test_the_name_of_a_persistent_dictionary_may_have_wildcard_characters(persistent: Callable[..., DDict]) -> None:
@@ -281,9 +290,8 @@ def test_pending_checkpoints_are_written_before_a_dictionary_is_destroyed(
     count = len(ddict.manager_nodes)
     put_in_three_checkpoints(ddict)
     ddict.destroy()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"kept_{manager}_{checkpoint}.ddict" for manager in range(count) for checkpoint in range(3)
-    ]
+    written = sorted((file.manager, file.checkpoint) for file in files_in(tmp_path))
+    assert written == [(manager, checkpoint) for manager in range(count) for checkpoint in range(3)]
     assert persistent(restore_from=2, total_mem=2**28 * System().nnodes).manager(0)["key"] == bytes(10_000_000)
 
 
@@ -304,38 +312,82 @@ def test_pending_checkpoints_are_written_before_a_run_ends(site: Site, command: 
     done = site.dragon(*command, site.write(program)) if command else site.python(program)
     assert done.returncode == 0, done.stderr
     managers = 2 if "2" in command else 1
-    assert sorted(path.name for path in (site.folder / "files").iterdir()) == [
-        f"kept_{manager}_{checkpoint}.ddict" for manager in range(managers) for checkpoint in range(3)
-    ]
+    written = sorted((file.manager, file.checkpoint) for file in files_in(site.folder / "files"))
+    assert written == [(manager, checkpoint) for manager in range(managers) for checkpoint in range(3)]
 
 
 @pytest.mark.parametrize("command", [["--nodes", "1"], ["--nodes", "2"]], ids=["one node", "two nodes"])
 def test_the_end_of_a_run_waits_for_a_slow_disk(site: Site, command: list[str]) -> None:
+    process = start_on_a_stopped_disk(site, *command)
+    (site.folder / "disk works").touch()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert sorted(file.checkpoint for file in files_in(site.folder / "files")) == [0, 1]
+
+
+@pytest.mark.parametrize("command", [["--nodes", "1"], ["--nodes", "2"]], ids=["one node", "two nodes"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_signal_ends_the_wait_for_a_disk(
+    site: Site, command: list[str], number: signal.Signals, wait_until: WaitUntil
+) -> None:
+    process = start_on_a_stopped_disk(site, *command)
+    process.send_signal(number)
+    process.communicate(timeout=15)
+    wait_until(lambda: not site.leftovers())
+
+
+def test_a_signal_ends_the_wait_of_a_program_of_python_for_a_disk(site: Site, wait_until: WaitUntil) -> None:
+    process = start_on_a_stopped_disk(site)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=15)
+    wait_until(lambda: not site.leftovers())
+
+
+def test_a_run_ends_although_its_disk_no_longer_answers(site: Site) -> None:
+    process = start_on_a_stopped_disk(site, "--nodes", "2", STUCK_S="1")
+    _, errors = process.communicate(timeout=30)
+    assert "kept_0_0." in errors
+    assert "is given up: the disk has taken nothing for 1 s" in errors
+
+
+def start_on_a_stopped_disk(site: Site, *command: str, **variables: str) -> subprocess.Popen[str]:
+    """Return a run that ends, but waits for its disk until there is a file "disk works"."""
+    site.write(
+        """
+        import os, time
+
+        real = os.fsync
+
+        def fsync(descriptor):
+            from dragon.agent.shards import snapshots
+
+            snapshots._STUCK_S = float(os.environ.get("STUCK_S", snapshots._STUCK_S))
+            while not os.path.exists(os.environ["PYTHONPATH"] + "/disk works"):
+                time.sleep(0.05)
+            real(descriptor)
+
+        os.fsync = fsync
+        """,
+        "sitecustomize.py",
+    )
     program = site.write(
         """
-        import os
         from dragon.data.ddict import DDict, PosixCheckpointPersister
-        from dragon.runtime.run import this_run
 
         if __name__ == "__main__":
             options = dict(name="kept", persist_path="files", persist_freq=1, persist_count=-1)
             ddict = DDict(1, 1, 2**24, persister_class=PosixCheckpointPersister, **options)
-            # Whoever writes the first file waits until somebody reads it, and cannot finish it.
-            os.mkdir("files")
-            os.mkfifo(f"files/.kept_0_0.ddict.{this_run().agent.pid}")
             for number in range(3):
                 ddict["key"] = number
                 ddict.checkpoint()
         """
     )
-    process = site.start(sys.executable, "-m", "dragon", *command, program)
+    start = [sys.executable, "-m", "dragon", *command] if command else [sys.executable]
+    process = site.start(*start, program, env={"PYTHONPATH": str(site.folder), **variables})
     assert process.stderr is not None
     assert "the run ends once checkpoints that are due are written" in process.stderr.readline()
     assert process.poll() is None
-    next((site.folder / "files").glob(".kept_0_0.*")).read_bytes()
-    process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert [path.name for path in (site.folder / "files").iterdir()] == ["kept_0_1.ddict"]
+    return process
 
 
 def test_later_writes_are_not_in_a_persisted_checkpoint(persistent: Callable[..., DDict]) -> None:
@@ -450,7 +502,7 @@ def test_a_damaged_file_is_refused_with_another_number_of_managers(
     ddict.persist()
     ddict.destroy()
     for damaged in (lambda data: data[:-60] + bytes([data[-60] ^ 1]) + data[-59:], lambda data: data[:20]):
-        path = tmp_path / "kept_1_0.ddict"
+        (path,) = tmp_path.glob("kept_1_0.*")
         path.write_bytes(damaged(path.read_bytes()))
         other = persistent(managers_per_node=2)
         other["key"] = "kept"
@@ -464,13 +516,13 @@ def test_another_number_of_managers_cannot_restore_from_incomplete_files(
 ) -> None:
     ddict = persistent(managers_per_node=3)
     ddict.persist()
-    (tmp_path / f"kept_{len(ddict.manager_nodes) - 1}_0.ddict").unlink()
+    next(tmp_path.glob(f"kept_{len(ddict.manager_nodes) - 1}_0.*")).unlink()
     ddict.destroy()
     with pytest.raises(DDictPersistCheckpointError, match=r"written by one of \d managers, whose other files are not"):
         persistent(managers_per_node=2, restore_from=0)
 
 
-def test_a_restore_with_another_number_of_managers_removes_later_checkpoints(
+def test_a_restore_with_another_number_of_managers_keeps_later_checkpoints(
     persistent: Callable[..., DDict],
 ) -> None:
     ddict = persistent(managers_per_node=3, working_set_size=2)
@@ -481,7 +533,7 @@ def test_a_restore_with_another_number_of_managers_removes_later_checkpoints(
     ddict.destroy()
     again = persistent(managers_per_node=1, restore_from=1)
     assert again["key"] == 1
-    assert again.persisted_ids() == [0, 1]
+    assert again.persisted_ids() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -519,6 +571,153 @@ def test_persisting_to_an_unwritable_folder_raises_an_error(persistent: Callable
     ddict = persistent(persist_path=str(tmp_path / "file"))
     with pytest.raises(DDictPersistCheckpointError, match=r"^DDict Exception: /.*cannot be written"):
         ddict.persist()
+
+
+def test_a_failed_persist_leaves_the_checkpoint_before_it(persistent: Callable[..., DDict], tmp_path: Path) -> None:
+    ddict = persistent()
+    last = len(ddict.manager_nodes) - 1
+    ddict.manager(0)["first"] = ddict.manager(last)["last"] = "before"
+    ddict.persist()
+    before = sorted(tmp_path.iterdir())
+    ddict.manager(0)["first"], ddict.manager(last)["last"] = "after", bytes(100_000)
+    agent = this_run().agent.pid
+    limits = resource.prlimit(agent, resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+    try:
+        with pytest.raises(DDictPersistCheckpointError, match=f"kept_{last}_0.* cannot be written"):
+            ddict.persist()
+    finally:
+        resource.prlimit(agent, resource.RLIMIT_FSIZE, limits)
+    assert sorted(tmp_path.iterdir()) == before
+    ddict.restore(0)
+    assert dict(ddict) == {"first": "before", "last": "before"}
+    ddict.manager(0)["first"] = "after"
+    ddict.persist()
+    assert len(list(tmp_path.iterdir())) == len(before)
+    ddict.restore(0)
+    assert dict(ddict) == {"first": "after", "last": "before"}
+
+
+@pytest.mark.parametrize("options", [[], ["--nodes", "2"]], ids=["one node", "two nodes"])
+@pytest.mark.parametrize("how", ["persist", "working set"])
+def test_a_run_that_is_killed_leaves_exactly_one_complete_checkpoint(
+    site: Site, options: list[str], how: str, wait_until: WaitUntil
+) -> None:
+    site.write(
+        """
+        import sys
+        from dragon.data.ddict import DDict, PosixCheckpointPersister
+        from dragon.native.machine import System
+
+        if __name__ == "__main__":
+            how, again = sys.argv[1:]
+            options = dict(name="kept", persist_path="files", persist_count=1, persister_class=PosixCheckpointPersister)
+            freq = int(how == "working set")
+            ddict = DDict(3, System().nnodes, 2**26, persist_freq=freq, restart=again != "", **options)
+            managers = [ddict.manager(number) for number in range(len(ddict.manager_nodes))]
+            (value,) = {manager["key"] for manager in managers} if again else {0}
+            print(value, flush=True)
+            while again != "end":
+                for manager in managers:
+                    manager.checkpoint_id = ddict.checkpoint_id
+                    manager["key"] = value
+                if how == "persist" or value == 0:
+                    ddict.persist()
+                    print(value, flush=True)
+                ddict.checkpoint_id += freq
+                value += 1
+        """
+    )
+
+    def start(again: str) -> tuple[subprocess.Popen[str], int]:
+        run = site.start(sys.executable, "-m", "dragon", *options, site.folder / "program.py", how, again)
+        assert run.stdout is not None
+        restored = run.stdout.readline()
+        assert restored, run.communicate()[1]
+        return run, int(restored)
+
+    known = 0
+    for again in ("", "again", "again", "again"):
+        run, restored = start(again)
+        assert restored >= known
+        assert run.stdout is not None
+        known = int(run.stdout.readline()) if not again else restored
+        time.sleep(random.random())
+        site.kill()
+        known = max([known, *map(int, run.communicate()[0].split())])
+        wait_until(lambda: not site.processes())
+    run, restored = start("end")
+    assert restored >= known > 0 or how == "working set"
+    run.communicate(timeout=30)
+    assert run.returncode == 0
+    assert len({(file.checkpoint, file.set) for file in files_in(site.folder / "files")}) <= 2
+
+
+def test_a_second_run_leaves_what_it_did_not_replace(persistent: Callable[..., DDict]) -> None:
+    ddict = persistent(persist_count=1, working_set_size=2)
+    ddict["run"] = "first"
+    ddict.checkpoint_id = 5
+    ddict["run"] = "first, later"
+    ddict.persist()
+    ddict.destroy()
+    again = persistent(persist_count=1, working_set_size=2)
+    for number in range(2):
+        again["run"] = "second"
+        again.persist()
+        assert again.persisted_ids() == [number, 5]
+        again.checkpoint()
+    again.destroy()
+    assert persistent(restore_from=5, read_only=True, persist_count=0)["run"] == "first, later"
+    assert persistent(restart=True)["run"] == "second"
+
+
+def test_persist_fails_if_a_later_dictionary_of_the_same_name_writes_the_same_checkpoint(
+    persistent: Callable[..., DDict],
+) -> None:
+    first, second = persistent(), persistent()
+    first["by"], second["by"] = "first", "second"
+    second.persist()
+    with pytest.raises(DDictPersistCheckpointError, match="another dictionary 'kept' writes there too"):
+        first.persist()
+    second["by"] = "changed"
+    second.restore(0)
+    assert second["by"] == "second"
+
+
+def test_files_of_different_persists_are_not_combined(persistent: Callable[..., DDict], tmp_path: Path) -> None:
+    ddict = persistent()
+    ddict["key"] = 0
+    ddict.persist()
+    (old,) = (path for path in tmp_path.glob("kept_0_0.*"))
+    data = old.read_bytes()
+    ddict["key"] = 1
+    ddict.persist()
+    (new,) = (path for path in tmp_path.glob("kept_0_0.*"))
+    new.write_bytes(data)
+    with pytest.raises(DDictPersistCheckpointError, match="it belongs to the files whose names end in"):
+        ddict.restore(0)
+
+
+def test_files_of_earlier_versions_are_read(persistent: Callable[..., DDict], tmp_path: Path) -> None:
+    ddict = persistent()
+    for manager in range(len(ddict.manager_nodes)):
+        header = Header("kept", manager, len(ddict.manager_nodes), 3)
+        stored = Stored(0, 3, b"skey", encode_value(manager).head, [])
+        write_snapshot(tmp_path / f"kept_{manager}_3.ddict", header, iter([stored]), int)
+    assert ddict.persisted_ids() == [3]
+    ddict.restore(3)
+    assert ddict.manager(1)["key"] == 1
+    ddict.persist()
+    assert all(file.set for file in files_in(tmp_path))
+
+
+def test_a_pipe_in_place_of_a_checkpoint_is_refused(persistent: Callable[..., DDict], tmp_path: Path) -> None:
+    ddict = persistent()
+    ddict.persist()
+    for path in list(tmp_path.iterdir()):
+        path.unlink()
+        os.mkfifo(path)
+    with pytest.raises(DDictPersistCheckpointError, match="not a regular file"):
+        ddict.restore(0)
 
 
 def test_without_a_persister_nothing_is_written(make: Make, tmp_path: Path) -> None:

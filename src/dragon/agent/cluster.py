@@ -145,7 +145,7 @@ class Cluster:
         self._front_end_gone.set()
         if not self._services.over.done():
             log.warning("the front end is lost (%s); everything on this node ends", reason)
-            self._services.end()
+        self._services.end()
 
     def _on_lost(self, lost: NodeLost) -> None:
         index, epoch = lost.index, lost.epoch

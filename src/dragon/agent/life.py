@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import select
 import signal
@@ -84,7 +83,14 @@ async def _serve(beginning: Beginning) -> int:
     tell_loop_errors(loop)
     allow_many_files()
     over: asyncio.Future[None] = loop.create_future()
-    end = functools.partial(_end, over)
+    agent: Agent | None = None
+
+    def end() -> None:
+        if agent is not None:
+            agent.services.end()
+        elif not over.done():
+            over.set_result(None)
+
     for number in heeded(ENDING):
         loop.add_signal_handler(number, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
@@ -102,7 +108,7 @@ async def _serve(beginning: Beginning) -> int:
         await _end_zygote(beginning.zygote)
         _end_orphans(beginning.zygote, set())
         return 0
-    code, met, agent = 0, None, None
+    code, met = 0, None
     try:
         if beginning.join is not None:
             code, met = await _find_others(beginning.join(beginning.run, spawner), over)
@@ -112,12 +118,6 @@ async def _serve(beginning: Beginning) -> int:
     finally:
         await _finish(beginning.zygote, spawner, met, agent)
     return code
-
-
-def _end(over: asyncio.Future[None]) -> None:
-    """End the run; may be called again."""
-    if not over.done():
-        over.set_result(None)
 
 
 def _watch(owner: Owner, end: Callable[[], None]) -> None:

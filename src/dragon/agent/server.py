@@ -118,12 +118,14 @@ class Agent:
         await self._finish_files()
 
     async def _finish_files(self) -> None:
-        """Wait until due checkpoints are written, and notify waiting processes if that takes long."""
+        """Wait until due checkpoints are written, and notify waiting processes if that takes long. A further signal
+        ends the wait."""
         written = self.services.shards.finish()
         await asyncio.wait([written], timeout=_WRITE_NOTICE_S)
         if not written.done():
-            log.warning("the run ends once checkpoints that are due are written")
+            log.warning("the run ends once checkpoints that are due are written; a signal ends it at once")
             (self.run.folder / WRITING).touch()
             if self.cluster is not None:
                 self.cluster.tell_writing()
-        await written
+            self.services.writing = written
+        await asyncio.wait([written])

@@ -44,6 +44,7 @@ class Services:
         self.spawner = spawner
         self.peers = peers
         self.over = over
+        self.writing: asyncio.Future[None] | None = None  # the last checkpoints, once processes were told to wait
         self.loop = asyncio.get_running_loop()
         self.host_name = peers.host(run.node) if peers is not None else socket.gethostname()
         self.streams = Streams(run.label, run.node, self.host_name)
@@ -145,3 +146,5 @@ class Services:
         """End the run; may be called again."""
         if not self.over.done():
             self.over.set_result(None)
+        elif self.writing is not None:
+            self.writing.cancel()

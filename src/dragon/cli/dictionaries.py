@@ -30,7 +30,7 @@ from dragon.runtime.protocol.shards import ListDictionaries
 from dragon.runtime.run import join_run
 from dragon.shards.entries import BROADCAST
 from dragon.shards.records import decode_key, decode_value
-from dragon.shards.snapshot import files_in, read_header, records_in
+from dragon.shards.snapshot import files_in, managers_of, read_header, records_in
 
 __all__ = [
     "Live",
@@ -243,13 +243,18 @@ def put_all(ddict: DDict, pairs: Iterable[tuple[Any, Any]]) -> int:
 
 
 def persisted_in(folder: Path) -> list[Persisted]:
-    """Return the checkpoints in a folder, sorted by name and number. Raises OSError if there is no such folder."""
+    """Return the checkpoints in a folder, sorted by name and number: the latest complete files of each, or the latest.
+
+    Raises OSError if there is no such folder.
+    """
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
-    return [
-        Persisted(name, checkpoint, {manager: path for _, _, manager, path in group})
-        for (name, checkpoint), group in groupby(sorted(files_in(folder)), key=lambda file: file[:2])
-    ]
+    found: dict[tuple[str, int], Persisted] = {}
+    for (name, checkpoint, _), group in groupby(sorted(files_in(folder)), key=lambda file: file[:3]):
+        files = {file.manager: file.path for file in group}
+        if managers_of(files) or (name, checkpoint) not in found:
+            found[name, checkpoint] = Persisted(name, checkpoint, files)
+    return list(found.values())
 
 
 def pairs_in(one: Persisted, allow_pickle: bool) -> tuple[int, Iterator[tuple[Any, Any]]]:

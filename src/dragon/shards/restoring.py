@@ -14,51 +14,47 @@ from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
 from dragon.shards.entries import BROADCAST, Settings, places_of
 from dragon.shards.records import place_of
 from dragon.shards.shard import Shard
-from dragon.shards.snapshot import (
-    keys_in,
-    managers_of,
-    read_header,
-    records_in,
-    snapshot_path,
-    snapshots_of_all,
-)
+from dragon.shards.snapshot import files_in, keys_in, managers_of, read_header, records_in, snapshot_path
 
 __all__ = ["persisted_for", "restore"]
 
 
-def persisted_for(settings: Settings) -> dict[int, int]:
-    """Return the checkpoints from which a shard can be filled, as far as this node sees, and the number of writers of
-    each."""
-    found = {}
-    for checkpoint, files in snapshots_of_all(settings.persist_path, settings.name).items():
-        written_by = managers_of(settings.persist_path, settings.name, checkpoint, files)
+def persisted_for(settings: Settings, only: int | None) -> dict[int, dict[str, int]]:
+    """Return the checkpoints from which a shard can be filled, as far as this node sees: their sets, and the number of
+    writers of each. `only`: of this checkpoint."""
+    sets: dict[tuple[int, str], dict[int, Path]] = {}
+    for file in files_in(settings.persist_path):
+        if file.name == settings.name and only in (None, file.checkpoint):
+            sets.setdefault((file.checkpoint, file.set), {})[file.manager] = file.path
+    found: dict[int, dict[str, int]] = {}
+    for (checkpoint, of_set), files in sets.items():
+        written_by = managers_of(files)
         if written_by not in (0, settings.managers):
-            found[checkpoint] = written_by
+            found.setdefault(checkpoint, {})[of_set] = written_by
         elif settings.manager in files:
-            found[checkpoint] = settings.managers  # the files of other managers may be on other nodes
+            # The files of other managers may be on other nodes.
+            found.setdefault(checkpoint, {})[of_set] = settings.managers
     return found
 
 
-def restore(shards: list[Shard], checkpoint: int, written_by: int) -> bool:
-    """Fill shards of one dictionary. Returns whether a key is with another manager than its hash says.
+def restore(shards: list[Shard], checkpoint: int, of_set: str, written_by: int, since: int) -> bool:
+    """Fill shards of one dictionary from a set. Returns whether a key is with another manager than its hash says.
 
-    Raises DDictPersistCheckpointError if a file is missing or damaged, or two keys coincide; then the shards are
-    unchanged.
+    `since` is the time from which on the dictionary writes other sets than before. Raises DDictPersistCheckpointError
+    if a file is missing or damaged, or two keys coincide; then the shards are unchanged.
     """
-    settings = shards[0].settings
     chosen = False
-    if written_by == settings.managers:
-        for shard in shards:
-            _check(_path(shard.settings, shard.settings.manager, checkpoint), written_by)
-        for shard in shards:
-            shard.begin_anew(checkpoint)
-            for key, flags, record in records_in(_path(shard.settings, shard.settings.manager, checkpoint)):
+    if written_by == shards[0].settings.managers:
+        paths = [_path(shard.settings, shard.settings.manager, checkpoint, of_set) for shard in shards]
+        for path in paths:
+            _check(path, written_by, of_set)
+        for shard, path in zip(shards, paths, strict=True):
+            shard.begin_anew(checkpoint, since)
+            for key, flags, record in records_in(path):
                 shard.put(key, record, checkpoint, shard.own_flags(flags))
                 chosen = chosen or _is_chosen(key, flags, shard.settings.manager, written_by)
     else:
-        chosen = _restore_from_others(shards, checkpoint, written_by)
-    if not settings.read_only:
-        _remove_newer(settings, checkpoint, [shard.settings.manager for shard in shards], written_by)
+        chosen = _restore_from_others(shards, checkpoint, of_set, written_by, since)
     return chosen
 
 
@@ -67,15 +63,15 @@ def _is_chosen(key: bytes, flags: int, manager: int, managers: int) -> bool:
     return not flags & BROADCAST and place_of(key, managers) != manager
 
 
-def _restore_from_others(shards: list[Shard], checkpoint: int, written_by: int) -> bool:
+def _restore_from_others(shards: list[Shard], checkpoint: int, of_set: str, written_by: int, since: int) -> bool:
     settings = shards[0].settings
     mine = {shard.settings.manager: shard for shard in shards}
-    paths = [_path(settings, manager, checkpoint) for manager in range(written_by)]
+    paths = [_path(settings, manager, checkpoint, of_set) for manager in range(written_by)]
     for path in paths:
-        _check(path, written_by)
+        _check(path, written_by, of_set)
     _check_chosen(paths, settings.managers)
     for shard in shards:
-        shard.begin_anew(checkpoint)
+        shard.begin_anew(checkpoint, since)
     found_chosen = False
     for manager, path in enumerate(paths):
         for key, flags, record in records_in(path):
@@ -113,22 +109,18 @@ def _met(key: bytes, first: int, second: int, place: int) -> DDictPersistCheckpo
     )
 
 
-def _path(settings: Settings, manager: int, checkpoint: int) -> Path:
-    return snapshot_path(settings.persist_path, settings.name, manager, checkpoint)
+def _path(settings: Settings, manager: int, checkpoint: int, of_set: str) -> Path:
+    return snapshot_path(settings.persist_path, settings.name, manager, checkpoint, of_set)
 
 
-def _check(path: Path, written_by: int) -> None:
+def _check(path: Path, written_by: int, of_set: str) -> None:
     header = read_header(path)
     if header.managers != written_by:
         raise DDictPersistCheckpointError(
             f"{path} was written by one of {header.managers} managers, whose other files are not all there; "
             "to restore it into another number of managers all nodes need all of them, in a folder that they share"
         )
-
-
-def _remove_newer(settings: Settings, checkpoint: int, managers: list[int], written_by: int) -> None:
-    """Remove the files of later checkpoints, which are invalid once the program has returned to an earlier one."""
-    for newer, files in snapshots_of_all(settings.persist_path, settings.name).items():
-        for manager in files:
-            if newer > checkpoint and (manager in managers or written_by != settings.managers):
-                _path(settings, manager, newer).unlink(missing_ok=True)
+    if header.set != of_set:
+        raise DDictPersistCheckpointError(
+            f"{path} was renamed: it belongs to the files whose names end in {header.set}.ddict; restore those"
+        )

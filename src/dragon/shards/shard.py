@@ -21,7 +21,7 @@ from dragon.infrastructure.ddict_errors import (
 )
 from dragon.shards.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Stored, is_record
 from dragon.shards.records import Record, bytes_in, int_of, of_int
-from dragon.shards.transactions import ALLOCATED, CHANGES, NEWEST, Transactions
+from dragon.shards.transactions import ALLOCATED, CHANGES, NEWEST, SINCE, Transactions
 
 __all__ = ["MISSING", "Shard"]
 
@@ -246,12 +246,12 @@ class Shard(Transactions):
         if checkpoint > self.words[NEWEST]:
             self._write(0, checkpoint, lambda txn: None)
 
-    def begin_anew(self, checkpoint: int) -> None:
-        """Drop everything, and make `checkpoint` the newest one."""
+    def begin_anew(self, checkpoint: int, since: int = 0) -> None:
+        """Drop everything, and make `checkpoint` the newest one, which was restored at the time `since`."""
         self._check()
         with self._writing() as txn:
             self._drop_all(txn)
-            self.words[NEWEST] = checkpoint
+            self.words[NEWEST], self.words[SINCE] = checkpoint, since or self.words[SINCE]
         self.words.add(CHANGES, 1)
 
     def _drop_all(self, txn: Any) -> None:

@@ -1,6 +1,9 @@
 """A shard's records in a file, which is written atomically, and checked when it is read.
 
-A file consists of a magic word, a version, a header, the records, an end mark with their number, and a checksum.
+A file consists of a magic word, a version, a header, the records, an end mark with their number, and a checksum. The
+files of a checkpoint that a dictionary's managers write together are a set, whose identity is in the name and header of
+each. The rename of the last one commits the set: it is complete if there is a file of every manager, whose number each
+header has. A later set has a larger identity; that of files of earlier versions is empty.
 """
 
 from __future__ import annotations
@@ -8,30 +11,31 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from dragon.files import regular
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
-from dragon.shards.entries import Stored
+from dragon.shards.entries import Settings, Stored
 from dragon.shards.records import Record
 
 __all__ = [
+    "File",
     "Header",
     "files_in",
     "keys_in",
     "managers_of",
-    "names_in",
     "read_header",
     "records_in",
     "snapshot_path",
-    "snapshots_in",
-    "snapshots_of_all",
+    "tidy",
     "write_snapshot",
 ]
+
 
 _MAGIC = b"DRGNDICT"
 _VERSION = 1
@@ -41,61 +45,54 @@ _SIZE = struct.Struct("<Q")
 _END = 0xFFFFFFFF  # in place of the size of a key: the end mark
 _DIGEST = 32  # bytes of the checksum
 _PIECE = 2**20  # bytes that are read at a time
-_NUMBERS = re.compile(r"(.+)_([0-9]+)_([0-9]+)", re.DOTALL)
+_SYNCED = 64 * 2**20  # bytes between two synchronizations: a disk that is only slow makes progress
+_NAME = re.compile(r"(\.?)(.+)_([0-9]+)_([0-9]+)(?:\.([0-9a-f]{40}))?\.ddict(?:\.[0-9a-f]{8})?", re.DOTALL)
 
 
 class Header(msgspec.Struct):
-    """The header of a file: which manager of which dictionary wrote it, how many managers there were, and the
-    checkpoint."""
+    """The header of a file: which manager of which dictionary wrote it, how many managers there were, the checkpoint,
+    and the identity of the set."""
 
     name: str
     manager: int
     managers: int
     checkpoint: int
+    set: str = ""
 
 
-def snapshot_path(folder: str, name: str, manager: int, checkpoint: int) -> Path:
+class File(NamedTuple):
+    """What the name of a manager's file says."""
+
+    name: str
+    checkpoint: int
+    set: str
+    manager: int
+    path: Path
+
+
+def snapshot_path(folder: str, name: str, manager: int, checkpoint: int, of_set: str) -> Path:
     """Return the path of one manager's file of a checkpoint."""
-    return Path(folder) / f"{name}_{manager}_{checkpoint}.ddict"
+    return Path(folder) / f"{name}_{manager}_{checkpoint}{of_set and '.'}{of_set}.ddict"
 
 
-def files_in(folder: str | Path) -> Iterator[tuple[str, int, int, Path]]:
-    """Yield (name of the dictionary, checkpoint, manager, path) of the files in a folder."""
-    for path in Path(folder).glob("*.ddict"):
-        if parts := _NUMBERS.fullmatch(path.stem):
-            yield parts[1], int(parts[3]), int(parts[2]), path
+def files_in(folder: str | Path, unfinished: bool = False) -> Iterator[File]:
+    """Yield the files in a folder, or those that are being written, or whose writer was killed."""
+    for path in Path(folder).glob(".*.ddict.*" if unfinished else "*.ddict"):
+        parts = _NAME.fullmatch(path.name)
+        if parts and bool(parts[1]) == unfinished:
+            yield File(parts[2], int(parts[4]), parts[5] or "", int(parts[3]), path)
 
 
-def snapshots_in(folder: str, name: str, manager: int) -> list[int]:
-    """Return the checkpoints of which a manager has files, sorted."""
-    return sorted(number for number, managers in snapshots_of_all(folder, name).items() if manager in managers)
-
-
-def snapshots_of_all(folder: str, name: str) -> dict[int, list[int]]:
-    """Return the checkpoints of which there are files, each with the managers that wrote them."""
-    found: dict[int, list[int]] = {}
-    for whose, checkpoint, manager, _ in files_in(folder):
-        if whose == name:
-            found.setdefault(checkpoint, []).append(manager)
-    return found
-
-
-def names_in(folder: str) -> list[str]:
-    """Return the names of the dictionaries of which there are files, sorted."""
-    return sorted({name for name, *_ in files_in(folder)})
-
-
-def managers_of(folder: str, name: str, checkpoint: int, files: list[int]) -> int:
-    """Return the number of managers that wrote a checkpoint, from the managers with `files`; 0 if some files are
-    missing.
+def managers_of(files: dict[int, Path]) -> int:
+    """Return the number of managers that wrote a set, of which there are these files; 0 if some are missing.
 
     A damaged file counts as present, so that reading it raises an error.
     """
     said = {}
-    for manager in files:
+    for manager, path in files.items():
         try:
-            with snapshot_path(folder, name, manager, checkpoint).open("rb") as file:
-                said[manager] = _header(Path(file.name), file).managers
+            with open(path, "rb", opener=regular) as file:
+                said[manager] = _header(path, file).managers
         except (OSError, DDictPersistCheckpointError):
             said[manager] = 0
     # There may be old files of a dictionary with more managers.
@@ -105,38 +102,63 @@ def managers_of(folder: str, name: str, checkpoint: int, files: list[int]) -> in
     return 0
 
 
-class _Summed:
-    """A file with a checksum of all that is written."""
+def tidy(settings: Settings, checkpoint: int, of_set: str) -> None:
+    """Remove what a complete set makes unneeded: older files of its checkpoint, and those of checkpoints before it, of
+    which as many are kept as the settings say. Later checkpoints are of another run, which may need them."""
+    mine = [file for file in files_in(settings.persist_path) if file.name == settings.name]
+    numbers = sorted({file.checkpoint for file in mine if file.checkpoint <= checkpoint})
+    dropped = set(numbers[: -settings.persist_count]) if settings.persist_count > 0 else set()
+    for file in (*mine, *files_in(settings.persist_path, unfinished=True)):
+        old = file.checkpoint == checkpoint and file.set < of_set
+        if file.name == settings.name and (old or file.checkpoint in dropped):
+            file.path.unlink(missing_ok=True)
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+
+class _Summed:
+    """A file with a checksum of all that is written. `progress` is called when a part of it is on the disk."""
+
+    def __init__(self, file: BinaryIO, progress: Callable[[], object]) -> None:
+        self.file, self._progress, self._unsynced = file, progress, 0
         self.sum = blake2b(digest_size=_DIGEST)
 
     def write(self, data: Any) -> None:
-        self._file.write(data)
+        self.file.write(data)
         self.sum.update(data)
+        self._unsynced += len(data)
+        if self._unsynced > _SYNCED:
+            self.sync()
+
+    def sync(self) -> None:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self._unsynced = 0
+        self._progress()
 
 
-def write_snapshot(path: Path, header: Header, records: Iterator[Stored]) -> int:
-    """Write records to a file and return their number. Raises DDictPersistCheckpointError if that fails, and leaves no
-    file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def write_snapshot(path: Path, header: Header, records: Iterator[Stored], progress: Callable[[], object]) -> None:
+    """Write records to a file. Raises DDictPersistCheckpointError if that fails, and leaves no file.
+
+    `progress` is called again and again while the disk takes the data.
+    """
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            count = _write(_Summed(file), header, records)
-            file.flush()
-            os.fsync(file.fileno())
+        with temporary.open("xb") as file:
+            _write(_Summed(file, progress), header, records)
         temporary.rename(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)  # so that an older file may be removed
+        finally:
+            os.close(folder)
     except OSError as error:
         raise DDictPersistCheckpointError(f"{path} cannot be written: {error}") from error
     finally:
         if temporary.exists():
             temporary.unlink()
-    return count
 
 
-def _write(file: _Summed, header: Header, records: Iterator[Stored]) -> int:
+def _write(file: _Summed, header: Header, records: Iterator[Stored]) -> None:
     head = msgspec.msgpack.encode(header)
     file.write(_START.pack(_MAGIC, _VERSION, len(head)) + head)
     count = 0
@@ -149,14 +171,14 @@ def _write(file: _Summed, header: Header, records: Iterator[Stored]) -> int:
                 file.write(piece)
         count += 1
     file.write(_RECORD.pack(_END, 0, 0, 0) + _SIZE.pack(count))
-    file._file.write(file.sum.digest())
-    return count
+    file.file.write(file.sum.digest())
+    file.sync()
 
 
 def read_header(path: Path) -> Header:
     """Check a file's checksum and return its header. Raises DDictPersistCheckpointError."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             return _checked(path, file)
     except OSError as error:
         raise DDictPersistCheckpointError(f"{path} cannot be read: {error}") from error
@@ -193,7 +215,7 @@ def _header(path: Path, file: BinaryIO) -> Header:
 
 def records_in(path: Path) -> Iterator[tuple[bytes, int, Record]]:
     """Yield (key, flags, record) of a file that was checked before."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
         for key, flags, head_size, sizes in _entries(path, file):
             head = file.read(head_size)
             yield key, flags, Record(head, [file.read(size) for size in sizes])
@@ -201,7 +223,7 @@ def records_in(path: Path) -> Iterator[tuple[bytes, int, Record]]:
 
 def keys_in(path: Path) -> Iterator[tuple[bytes, int]]:
     """Yield (key, flags) of a file that was checked before, without reading the values."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
         for key, flags, head_size, sizes in _entries(path, file):
             file.seek(head_size + sum(sizes), os.SEEK_CUR)
             yield key, flags

@@ -27,10 +27,10 @@ from dragon.runtime.handle import Lock, Words
 from dragon.shards.entries import Entries, Settings
 from dragon.shards.environment import Environment
 
-__all__ = ["ALLOCATED", "CHANGES", "NEWEST", "Transactions", "make_words", "mark_gone", "words_after"]
+__all__ = ["ALLOCATED", "CHANGES", "NEWEST", "SINCE", "Transactions", "make_words", "mark_gone", "words_after"]
 
 # The indices of a shard's words, and the values of its state.
-CHANGES, _STATE, NEWEST, _WRITTEN, _ROOM, ALLOCATED, _CHOSEN, _COUNT_OF_WORDS = range(8)
+CHANGES, _STATE, NEWEST, _WRITTEN, _ROOM, ALLOCATED, _CHOSEN, SINCE, _COUNT_OF_WORDS = range(9)
 _USABLE, _FROZEN, _GONE, _PAUSED = range(4)
 
 _PAGE = mmap.PAGESIZE  # bytes; at least as large as a page of LMDB
@@ -156,14 +156,28 @@ class Transactions(Entries):
             self._check()
             self.words[_STATE] = _FROZEN if on else _USABLE
 
-    def take_over(self, newest: int, frozen: bool, chosen: bool) -> None:
+    def take_over(self, newest: int, frozen: bool, chosen: bool, since: int) -> None:
         """Set the state of the shard whose entries were loaded."""
         self.words[NEWEST], self.words[_STATE], self.words[_CHOSEN] = newest, _FROZEN if frozen else _USABLE, chosen
+        self.words[SINCE] = since
+
+    def set_at(self, number: str, at: int = 2**64 - 1) -> str:
+        """Return the identity of the files that the managers of the dictionary with that number write together.
+
+        It begins with the time at which the dictionary was made, or restored last. `at` orders the calls of persist();
+        a checkpoint that leaves the working set comes after all of them.
+        """
+        return f"{self.since or int(number[:16], 16):016x}{at:016x}{number[16:]}"
 
     @property
     def is_chosen(self) -> bool:
         """Whether a key of the dictionary may be with another manager than its hash says."""
         return bool(self.words[_CHOSEN])
+
+    @property
+    def since(self) -> int:
+        """The time at which the dictionary restored a checkpoint last; 0: never."""
+        return self.words[SINCE]
 
     def note_chosen(self) -> None:
         """Note that a key may be with another manager than its hash says."""

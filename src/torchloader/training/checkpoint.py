@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 
 import torch
 
+from dragon.files import regular
+
 __all__ = ["CheckpointError", "Checkpoints", "Saved"]
 
 _KEPT = 2
@@ -107,7 +109,7 @@ class Checkpoints:
         digest."""
         path = self.folder / saved.file
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=regular) as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != saved.digest:
                     raise CheckpointError(f"the checkpoint {path} is damaged: its content does not match its SHA-256")
                 file.seek(0)

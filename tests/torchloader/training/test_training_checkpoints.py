@@ -92,6 +92,15 @@ def test_a_full_disk_is_an_error_and_the_previous_checkpoint_is_kept(tmp_path: P
     assert loaded[1]["iteration"] == 1
 
 
+def test_a_pipe_in_place_of_a_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state(1))
+    os.mkfifo(tmp_path / f"checkpoint-{2:012d}-{'0' * 64}.pt")
+    loaded = checkpoints.load()
+    assert loaded is not None
+    assert loaded[0].iteration == 1
+
+
 class Harmful:
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.system, ("touch harmed",)

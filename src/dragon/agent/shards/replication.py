@@ -229,10 +229,10 @@ class Replication:
         elif operation == _STATE and copy.filled == meant:
             reply(None, [], None)
         elif operation == _STATE:
-            newest, frozen, chosen, answers, position = arguments
+            newest, frozen, chosen, since, answers, position = arguments
             early, copy.early = copy.early, []
             self._let_go(whose)  # operations on a copy that was here before
-            shard.take_over(newest, frozen, chosen)
+            shard.take_over(newest, frozen, chosen, since)
             self._answers.take_over(whose, answers)
             self._copies[whose] = _Copy(position, early=early, filled=meant)
             reply(None, [], None)
@@ -413,7 +413,7 @@ class Replication:
         except DestroyedError:
             return
         answers = self._answers.of(whose)
-        state = (shard.newest, shard.is_frozen, shard.is_chosen, answers, copy.position)
+        state = (shard.newest, shard.is_frozen, shard.is_chosen, shard.since, answers, copy.position)
         done = partial(self._filled, whose, learner)
         self._followers.send(learner.node, whose, _STATE, learner.tag, state, [], done)
 

@@ -43,6 +43,7 @@ from dragon.runtime.protocol.shards import (
     ReviveShard,
     ShardChannel,
     ShardHolders,
+    TidyFiles,
 )
 from dragon.shards.entries import Settings
 from dragon.shards.shard import Shard
@@ -104,10 +105,17 @@ class Shards:
             ShardHolders.served_by(lambda r: self.holding((r.number, r.manager)).holders),
             PauseWriters.served_by(lambda r: self._shard(r.number, r.manager).pause(r.on)),
             HoldCheckpoint.served_by(lambda r: files.hold(self._shard(r.number, r.manager), r.checkpoint)),
-            Persist.served_by(lambda r: files.persist(self._shard(r.number, r.manager), r.checkpoint, r.held)),
-            Persisted.served_by(lambda r: files.persisted(self._shard(r.number, r.manager).settings)),
+            Persist.served_by(
+                lambda r: files.persist(self._shard(r.number, r.manager), r.number, r.checkpoint, r.held, r.at)
+            ),
+            Persisted.served_by(lambda r: files.persisted(self._shard(r.number, r.manager).settings, r.only)),
+            TidyFiles.served_by(
+                lambda r: files.tidy(self._shard(r.number, r.manager).settings, r.checkpoint, r.of_set, r.complete)
+            ),
             RestoreShards.served_by(
-                lambda r: files.restore([self._shard(r.number, m) for m in r.managers], r.checkpoint, r.written_by)
+                lambda r: files.restore(
+                    [self._shard(r.number, m) for m in r.managers], r.checkpoint, r.of_set, r.written_by, r.since
+                )
             ),
         ]
 
@@ -374,5 +382,5 @@ class Shards:
                 raise DestroyedError("the dictionary was destroyed")
             if manager not in known.open:
                 shard = known.open[manager] = Shard(*known.shards[manager])
-                shard.retire = lambda checkpoints: self._snapshots.retire(shard, checkpoints)
+                shard.retire = lambda checkpoints: self._snapshots.retire(shard, number, checkpoints)
             return known.open[manager]

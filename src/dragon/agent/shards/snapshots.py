@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -12,7 +13,7 @@ from dragon.runtime.log import runtime_log
 from dragon.shards.entries import Settings, Stored
 from dragon.shards.restoring import persisted_for, restore
 from dragon.shards.shard import Shard
-from dragon.shards.snapshot import Header, snapshot_path, snapshots_in, write_snapshot
+from dragon.shards.snapshot import Header, files_in, managers_of, snapshot_path, tidy, write_snapshot
 
 __all__ = ["Snapshots"]
 
@@ -21,6 +22,8 @@ log = runtime_log("shards")
 _Result = TypeVar("_Result")
 
 _HOLD_TIMEOUT_S = 60.0  # seconds until a held checkpoint that nobody persists is dropped
+_STUCK_S = 30.0  # seconds without progress after which a file system is taken as stuck
+_LOOK_S = 1.0
 
 
 class Snapshots:
@@ -33,6 +36,7 @@ class Snapshots:
         self._holds = ThreadPoolExecutor(1, "holds")
         self._held: dict[int, Generator[Stored]] = {}
         self._last_held = 0
+        self._writing, self._progress = "", 0
 
     def in_turn(self, do: Callable[..., _Result], *arguments: object) -> Future[_Result]:
         """Run `do`, which works with files, after what was given before. Raises RuntimeError if no thread can be
@@ -41,19 +45,32 @@ class Snapshots:
         return self._files.submit(do, *arguments)
 
     def finish(self) -> asyncio.Future[None]:
-        """Return a future that is done when all snapshots that were due before are written."""
+        """Return a future that is done when all snapshots that were due before are written, or the disk no longer
+        takes them."""
         if not self._wrote:
             nothing = self._loop.create_future()  # the executor starts its thread at first use, and that may fail
             nothing.set_result(None)
             return nothing
-        return asyncio.wrap_future(self.in_turn(lambda: None))
+        return self._loop.create_task(self._wait(asyncio.wrap_future(self.in_turn(lambda: None))))
+
+    async def _wait(self, written: asyncio.Future[None]) -> None:
+        seen, since = self._progress, self._loop.time()
+        while not (await asyncio.wait([written], timeout=_LOOK_S))[0]:
+            if seen != self._progress:
+                seen, since = self._progress, self._loop.time()
+            elif self._loop.time() - since > _STUCK_S:
+                log.error("%s is given up: the disk has taken nothing for %g s", self._writing, _STUCK_S)
+                return
+
+    def _count(self) -> None:
+        self._progress += 1
 
     def hold(self, shard: Shard, checkpoint: int) -> asyncio.Future[int]:
         """Keep a checkpoint as it is once the current writer is done. Return a number for persist()."""
 
         def hold() -> int:
             shard.settle()
-            self._last_held += 1
+            self._last_held = max(self._last_held + 1, time.time_ns())  # numbers of later calls are larger
             self._held[self._last_held] = shard.hold(checkpoint)
             return self._last_held
 
@@ -70,64 +87,80 @@ class Snapshots:
         if records is not None:
             records.close()
 
-    def persist(self, shard: Shard, checkpoint: int, held: int) -> asyncio.Future[int | None] | None:
-        """Write a checkpoint to its file.
+    def persist(self, shard: Shard, number: str, checkpoint: int, held: int, at: int) -> asyncio.Future[str] | str:
+        """Write a checkpoint to its file. Return the identity of the set.
 
         Args:
-            held: a number that hold() returned. The checkpoint is written as it was then, and the number of its records
-                is returned. With 0, writing the checkpoint as it is now is only started, and None is returned.
+            number: of the dictionary.
+            held: a number that hold() returned. The checkpoint is written as it was then. With 0, writing the
+                checkpoint as it is now is only started.
+            at: orders the calls, the latest last.
 
         Raises DDictPersistCheckpointError if the checkpoint is no longer held.
         """
         if not held:
-            self.retire(shard, [checkpoint])
-            return None
+            self.retire(shard, number, [checkpoint])
+            return ""
         if held not in self._held:
             raise DDictPersistCheckpointError(
                 f"the snapshot of checkpoint {checkpoint} on {shard.where} has expired (kept {_HOLD_TIMEOUT_S:g} s)"
             )
-        return asyncio.wrap_future(self._write(shard, checkpoint, self._held.pop(held)))
+        return asyncio.wrap_future(self._write(shard, checkpoint, self._held.pop(held), shard.set_at(number, at)))
 
-    def retire(self, shard: Shard, checkpoints: list[int]) -> None:
+    def retire(self, shard: Shard, number: str, checkpoints: list[int]) -> None:
         """Start to write checkpoints that leave the working set. Failures are logged."""
         for checkpoint in checkpoints:
-            self._write(shard, checkpoint, shard.hold(checkpoint)).add_done_callback(_log_failure)
+            written = self._write(shard, checkpoint, shard.hold(checkpoint), shard.set_at(number), last=True)
+            written.add_done_callback(_log_failure)
 
-    def _write(self, shard: Shard, checkpoint: int, records: Generator[Stored]) -> Future[int | None]:
+    def _write(
+        self, shard: Shard, checkpoint: int, records: Generator[Stored], of_set: str, last: bool = False
+    ) -> Future[str]:
         settings = shard.settings
-        path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint)
-        header = Header(settings.name, settings.manager, settings.managers, checkpoint)
+        path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint, of_set)
+        header = Header(settings.name, settings.manager, settings.managers, checkpoint, of_set)
 
-        def write() -> int | None:
+        def write() -> str:
+            self._writing = str(path)
             try:
-                count = write_snapshot(path, header, records)
+                write_snapshot(path, header, records, self._count)
             finally:
                 records.close()
-            if settings.persist_count > 0:
-                files = snapshots_in(settings.persist_path, settings.name, settings.manager)
-                for old in files[: -settings.persist_count]:
-                    snapshot_path(settings.persist_path, settings.name, settings.manager, old).unlink(missing_ok=True)
-            return count
+            if last:  # persist() asks for it once the files of all nodes are there
+                here = [file for file in files_in(path.parent) if file[:3] == (settings.name, checkpoint, of_set)]
+                if managers_of({file.manager: file.path for file in here}):
+                    tidy(settings, checkpoint, of_set)
+            return of_set
 
         return self.in_turn(write)
 
-    def persisted(self, settings: Settings) -> asyncio.Future[dict[int, int]]:
-        """Return the checkpoints of which this node has a file of a manager, and how many managers wrote each.
+    def persisted(self, settings: Settings, only: int | None) -> asyncio.Future[dict[int, dict[str, int]]]:
+        """Return the checkpoints of which this node has a file of a manager: their sets, and how many managers wrote
+        each.
 
-        If a checkpoint was written by more or fewer managers, it counts if all their files are there. Files that are
-        being written are waited for.
+        If a set was written by more or fewer managers, it counts if all its files are there. Files that are being
+        written are waited for.
         """
-        return asyncio.wrap_future(self.in_turn(persisted_for, settings))
+        return asyncio.wrap_future(self.in_turn(persisted_for, settings, only))
 
-    def restore(self, shards: list[Shard], checkpoint: int, written_by: int) -> asyncio.Future[bool]:
-        """Fill shards from the files of `written_by` managers, after checking that the files are complete.
+    def tidy(self, settings: Settings, checkpoint: int, of_set: str, complete: bool) -> asyncio.Future[None]:
+        """Remove what a complete set replaces, or this manager's file of an incomplete one."""
+        if complete:
+            return asyncio.wrap_future(self.in_turn(tidy, settings, checkpoint, of_set))
+        path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint, of_set)
+        return asyncio.wrap_future(self.in_turn(path.unlink, True))
+
+    def restore(
+        self, shards: list[Shard], checkpoint: int, of_set: str, written_by: int, since: int
+    ) -> asyncio.Future[bool]:
+        """Fill shards from a set of `written_by` managers, after checking that its files are complete.
 
         Return whether a key is with another manager than its hash selects.
         """
-        return asyncio.wrap_future(self.in_turn(restore, shards, checkpoint, written_by))
+        return asyncio.wrap_future(self.in_turn(restore, shards, checkpoint, of_set, written_by, since))
 
 
-def _log_failure(written: Future[int | None]) -> None:
+def _log_failure(written: Future[str]) -> None:
     error = written.exception()
     if error is not None:
         log.error("%s", error)

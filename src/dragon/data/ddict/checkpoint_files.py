@@ -2,35 +2,66 @@
 
 from __future__ import annotations
 
+from dragon.data.ddict.creation import moment
 from dragon.data.ddict.scope import Scope
 from dragon.data.progress import progress
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
 from dragon.runtime.agent_client import ask
-from dragon.runtime.protocol.shards import HoldCheckpoint, PauseWriters, Persist, Persisted, RestoreShards
+from dragon.runtime.protocol.shards import HoldCheckpoint, PauseWriters, Persist, Persisted, RestoreShards, TidyFiles
 
-__all__ = ["persist", "persisted", "restore"]
+__all__ = ["newest", "persist", "persisted", "restore"]
 
 
 def persist(scope: Scope) -> None:
-    """Write the scope's checkpoint to disk, as all managers held it at one moment."""
-    number, managers = scope.descriptor.number, _homes(scope)
+    """Write the scope's checkpoint to disk, as all managers held it at one moment. Raises DDictPersistCheckpointError;
+    then what was there before is left."""
+    number, managers, checkpoint = scope.descriptor.number, _homes(scope), scope.checkpoint
     try:
         for manager, node in managers:
             ask(PauseWriters(node, number, manager, True))
-        held = [ask(HoldCheckpoint(node, number, manager, scope.checkpoint)) for manager, node in managers]
+        held = [ask(HoldCheckpoint(node, number, manager, checkpoint)) for manager, node in managers]
     finally:
         for manager, node in managers:
             ask(PauseWriters(node, number, manager, False))
-    for manager, node in progress(managers, "managers"):
-        ask(Persist(node, number, manager, scope.checkpoint, held[manager]))
+    sets: list[str] = []
+    complete = False
+    try:
+        for manager, node in progress(managers, "managers"):
+            sets.append(ask(Persist(node, number, manager, checkpoint, held[manager], max(held))))
+        found = _whole(scope, checkpoint).get(checkpoint)
+        if found != (sets[0], len(managers)):
+            raise DDictPersistCheckpointError(
+                f"checkpoint {checkpoint} was written to {scope.options.persist_path}, but another dictionary "
+                f"{scope.options.name!r} writes there too: each needs a name or a folder of its own"
+            )
+        complete = True
+    finally:
+        for (manager, node), of_set in zip(managers, sets, strict=False):
+            ask(TidyFiles(node, number, manager, checkpoint, of_set, complete))
 
 
-def persisted(scope: Scope) -> dict[int, int]:
-    """Return {checkpoint: number of managers that wrote it} of the checkpoints of which every node sees the files it
-    needs."""
+def persisted(scope: Scope) -> list[int]:
+    """Return the checkpoints of which every node sees the files it needs, sorted."""
+    return sorted(_whole(scope))
+
+
+def newest(scope: Scope) -> int | None:
+    """Return the checkpoint that was written last by the latest dictionary of the name; None if there is none."""
+    found = [(of_set[:16], checkpoint) for checkpoint, (of_set, _) in _whole(scope).items()]
+    return max(found)[1] if found else None
+
+
+def _whole(scope: Scope, only: int | None = None) -> dict[int, tuple[str, int]]:
+    """Return the checkpoints of which every node sees the files it needs, each with its latest complete set of files,
+    and how many managers wrote that."""
     number = scope.descriptor.number
-    first, *others = [ask(Persisted(node, number, manager)) for manager, node in _homes(scope)]
-    return {number: by for number, by in first.items() if all(other.get(number) == by for other in others)}
+    first, *others = [ask(Persisted(node, number, manager, only)) for manager, node in _homes(scope)]
+    whole = {}
+    for checkpoint, sets in first.items():
+        seen = [(one, by) for one, by in sets.items() if all(o.get(checkpoint, {}).get(one) == by for o in others)]
+        if seen:
+            whole[checkpoint] = max(seen)
+    return whole
 
 
 def restore(scope: Scope, checkpoint: int) -> bool:
@@ -39,7 +70,7 @@ def restore(scope: Scope, checkpoint: int) -> bool:
 
     Raises DDictPersistCheckpointError if there is no such checkpoint.
     """
-    available = persisted(scope)
+    available = _whole(scope)
     if checkpoint not in available:
         raise DDictPersistCheckpointError(
             f"checkpoint {checkpoint} of {scope.options.name!r} is not in {scope.options.persist_path}, where there is "
@@ -49,10 +80,9 @@ def restore(scope: Scope, checkpoint: int) -> bool:
     for shard in scope.open():
         for node in shard.holders():
             managers.setdefault(node, []).append(shard.settings.manager)
-    chosen = False
+    chosen, number, since = False, scope.descriptor.number, moment(scope.options)
     for node in progress(sorted(managers), "nodes"):
-        number = scope.descriptor.number
-        chosen |= ask(RestoreShards(node, number, managers[node], checkpoint, available[checkpoint]))
+        chosen |= ask(RestoreShards(node, number, managers[node], checkpoint, *available[checkpoint], since))
     return chosen
 
 

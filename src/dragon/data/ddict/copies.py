@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dragon.data.ddict.bulk import AT_ONCE, Bulk
+from dragon.data.ddict.creation import moment
 from dragon.data.ddict.scope import Scope
 from dragon.data.ddict.shards import AnyShard
 from dragon.data.ddict.writers import Writers
@@ -24,8 +25,9 @@ def same_shape(one: Scope, other: Scope) -> bool:
 def copy_shards(scope: Scope, other: Scope, managers: Iterable[int]) -> None:
     """Replace the contents of managers of `other`, a dictionary of the same shape, by all checkpoints of the same
     managers of this one. Broadcast keys stay broadcast."""
+    since = moment(other.options)
     for manager in managers:
-        _copy_shard(scope, scope.open()[manager], other, other.open()[manager])
+        _copy_shard(scope, scope.open()[manager], other, other.open()[manager], since)
 
 
 def copy_all(scope: Scope, other: Scope, writers: Writers) -> None:
@@ -34,7 +36,7 @@ def copy_all(scope: Scope, other: Scope, writers: Writers) -> None:
     The contents become the current checkpoint of `other`. `writers` belong to the handle of `other`.
     """
     bulk, target = Bulk(scope, Writers(scope)), Bulk(other, writers)
-    other.on_all("begin_anew", other.checkpoint)
+    other.on_all("begin_anew", other.checkpoint, moment(other.options))
     for shard in scope.used():
         by_flags: dict[int, list[bytes]] = {}
         for key, flags, _ in _flagged(scope, shard, scope.checkpoint):
@@ -43,11 +45,11 @@ def copy_all(scope: Scope, other: Scope, writers: Writers) -> None:
             target.put_all(_records_for(bulk, shard, keys, flags, (scope.count, other.count)), flags)
 
 
-def _copy_shard(scope: Scope, shard: AnyShard, other: Scope, copy: AnyShard) -> None:
+def _copy_shard(scope: Scope, shard: AnyShard, other: Scope, copy: AnyShard, since: int) -> None:
     reader = scope.copied()
     bulk = Bulk(reader, Writers(reader))
     oldest, newest, *_ = shard.state()
-    copy.begin("begin_anew", oldest).result(other.timeout)
+    copy.begin("begin_anew", oldest, since).result(other.timeout)
     before: set[bytes] = set()
     for checkpoint in range(oldest, newest + 1):
         by_flags: dict[int, list[bytes]] = {}

@@ -6,6 +6,7 @@ import base64
 import os
 import random
 import string
+import time
 import warnings
 from typing import Any
 
@@ -29,6 +30,7 @@ from dragon.runtime.protocol.shards import (
 )
 from dragon.runtime.run import this_run
 from dragon.shards.entries import Settings
+from dragon.shards.snapshot import files_in
 
 __all__ = [
     "DDICT_MIN_SIZE",
@@ -38,6 +40,7 @@ __all__ = [
     "create",
     "describe",
     "from_text",
+    "moment",
     "revive",
     "to_text",
 ]
@@ -126,7 +129,7 @@ def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, ma
 def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descriptor, Event]:
     """Create a dictionary with a manager on each of `nodes`. Raises DDictUnableToCreateError."""
     life = Event()
-    number = _new_number()
+    number = _new_number(options)
     capacity = max(plain_number(total_mem) // len(nodes), DDICT_MIN_SIZE)
     shards: list[Settings] = []
     try:
@@ -185,7 +188,7 @@ def revive(name: str, timeout: float | None) -> tuple[Descriptor, Event] | None:
     if not text:
         return None
     old = from_text(text)
-    life, number, shards = Event(), _new_number(), []
+    life, number, shards = Event(), _new_number(old.options), []
     for settings in old.shards:
         nodes = holders.get(settings.manager, [])
         nodes.sort(key=(settings.holders or [settings.node]).index)
@@ -203,8 +206,16 @@ def revive(name: str, timeout: float | None) -> tuple[Descriptor, Event] | None:
     return descriptor, life
 
 
-def _new_number() -> str:
-    return f"{os.getpid()}-{os.urandom(8).hex()}"
+def _new_number(options: Options) -> str:
+    return f"{moment(options):016x}{os.urandom(4).hex()}"
+
+
+def moment(options: Options) -> int:
+    """Return the time in nanoseconds, but one later than those of the dictionary's files, however clocks are set."""
+    if not options.persist_count:
+        return time.time_ns()
+    latest = max((file.set[:16] for file in files_in(options.persist_path) if file.name == options.name), default="")
+    return max(time.time_ns(), int(latest or "0", 16) + 1)
 
 
 def beginning_at(descriptor: Descriptor, checkpoint: int) -> Descriptor:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import msgspec
 
-from dragon.data.ddict import copies, creation
+from dragon.data.ddict import checkpoint_files, copies, creation
 from dragon.data.ddict.bulk import PutBatch
 from dragon.data.ddict.checks import check_name, check_parameters
 from dragon.data.ddict.creation import Options
@@ -160,7 +160,7 @@ class DDict(Items):
             self.setup_logging()
         try:
             if restart:
-                restore_from = max(self.persisted_ids(), default=restore_from)
+                restore_from = checkpoint_files.newest(self._scope)
                 if restore_from is None:
                     warn_of_no_checkpoint(name, options.persist_path)
             if restore_from is not None:

@@ -287,7 +287,7 @@ class Handle(MutableMapping[Any, Any]):
 
     def persisted_ids(self) -> list[int]:
         """Return the checkpoints that can be restored, sorted. Waits for files that are being written."""
-        return sorted(checkpoint_files.persisted(self._scope))
+        return checkpoint_files.persisted(self._scope)
 
     def restore(self, chkpt: int) -> None:
         """Replace the contents by a persisted checkpoint, and move to it. Raises DDictPersistCheckpointError.

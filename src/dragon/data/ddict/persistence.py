@@ -6,7 +6,7 @@ import warnings
 from typing import ClassVar
 
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.shards.snapshot import names_in
+from dragon.shards.snapshot import files_in
 
 __all__ = [
     "CheckpointPersister",
@@ -43,7 +43,8 @@ class NULLCheckpointPersister(CheckpointPersister):
 
 
 class PosixCheckpointPersister(CheckpointPersister):
-    """Writes files `{name}_{manager}_{checkpoint}.ddict` to the dictionary's persist_path.
+    """Writes files `{name}_{manager}_{checkpoint}.{set}.ddict` to the dictionary's persist_path; those of one persist()
+    have the same `set`.
 
     Examples:
         >>> from dragon.data.ddict import DDict, PosixCheckpointPersister
@@ -77,7 +78,7 @@ def check_persister(persister: type[CheckpointPersister], persist_freq: int) -> 
 
 def warn_of_no_checkpoint(name: str, folder: str) -> None:
     """Warn that a restarted dictionary finds no checkpoint and begins empty."""
-    others = ", ".join(map(repr, names_in(folder)))
+    others = ", ".join(map(repr, sorted({file.name for file in files_in(folder)})))
     warnings.warn(
         f"restart: {folder} has no checkpoint of a dictionary {name!r}, which begins empty"
         + (f"; there are those of {others}" if others else ""),

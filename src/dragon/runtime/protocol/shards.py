@@ -27,6 +27,7 @@ __all__ = [
     "Settings",
     "ShardChannel",
     "ShardHolders",
+    "TidyFiles",
 ]
 
 Answer_co = TypeVar("Answer_co", covariant=True)
@@ -149,29 +150,43 @@ class HoldCheckpoint(_OfManager[int], tag="shards.hold", frozen=True):
     checkpoint: int
 
 
-class Persist(_OfManager[int | None], tag="shards.persist", frozen=True):
-    """Write a checkpoint to disk.
+class Persist(_OfManager[str], tag="shards.persist", frozen=True):
+    """Write a checkpoint to disk, and reply with the identity of the set of files to which its file belongs.
 
-    With `held`, write that state and reply with the number of its records; otherwise only start to write the current
-    state. Raises DDictPersistCheckpointError.
+    With `held`, write that state; `at` orders the calls of persist(). Otherwise only start to write the current state.
+    Raises DDictPersistCheckpointError.
     """
 
     checkpoint: int
     held: int = 0
+    at: int = 0
 
 
-class Persisted(_OfManager[dict[int, int]], tag="shards.persisted", frozen=True):
-    """Return the checkpoints whose files the node has as far as it needs them, with the number of managers that wrote
-    each."""
+class Persisted(_OfManager[dict[int, dict[str, int]]], tag="shards.persisted", frozen=True):
+    """Return the checkpoints whose files the node has as far as it needs them: the identities of their sets of files,
+    and how many managers wrote each set. `only`: of this checkpoint."""
+
+    only: int | None = None
+
+
+class TidyFiles(_OfManager[None], tag="shards.tidy", frozen=True):
+    """Remove the files of a set that is incomplete, or those that a complete one replaces."""
+
+    checkpoint: int
+    of_set: str
+    complete: bool
 
 
 class RestoreShards(OnNode[bool], tag="shards.restore", frozen=True):
-    """Fill shards from the files of `written_by` managers, after these were checked to be complete.
+    """Fill shards from the files that `written_by` managers wrote as one set, after these were checked to be complete.
 
-    Replies with whether a key is with another manager than its hash says. Raises DDictPersistCheckpointError.
+    From the time `since` on, the dictionary writes other sets than before. Replies with whether a key is with another
+    manager than its hash says. Raises DDictPersistCheckpointError.
     """
 
     number: str
     managers: list[int]
     checkpoint: int
+    of_set: str
     written_by: int
+    since: int
