@@ -294,3 +294,54 @@ def test_queues_of_another_node_use_no_descriptors(site: Site) -> None:
     """)
     done = site.dragon("--nodes", "2", program)
     assert (done.stdout, done.stderr) == ("[True, True]\n", "")
+
+
+def test_objects_that_are_made_in_a_policy_block_are_on_its_node(site: Site) -> None:
+    program = site.write(
+        """
+        import multiprocessing as mp
+
+        from dragon import mpbridge, native
+        from dragon.data.ddict import DDict
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.machine import System
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+        from dragon.runtime.remote import node_of
+
+        NATIVE = [native.Lock, native.RLock, native.Event, native.Semaphore, native.Condition, native.Queue]
+        KINDS = ["Queue", "JoinableQueue", "SimpleQueue", "Lock", "RLock", "Semaphore", "BoundedSemaphore", "Event",
+                 "Condition"]
+
+        def name_of(made):
+            while not hasattr(made, "_name"):
+                made = getattr(made, "_wrapper", None) or getattr(made, "_obj", None) or made._memory._words
+            return made._name()
+
+        def nodes():
+            made = [kind() for kind in NATIVE] + [getattr(mp, kind)() for kind in KINDS]
+            made += [native.Value("i", 1), native.Array("i", [1, 2]), mp.Value("i", 1), mp.Array("i", [1, 2])]
+            made += [native.Barrier(2)._words, mp.Barrier(2)._words, mp.RawValue("d", 1), mp.RawArray("d", 3)]
+            with DDict(1, 2, 2**23) as ddict:
+                return {node_of(name_of(one)) for one in made} | {one.node for one in ddict._scope.descriptor.shards}
+
+        def tell(queue):
+            queue.put(nodes())
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            first, second = System().hostname_policies()
+            for index, policy in enumerate((first, second)):
+                with policy:
+                    assert nodes() == {index}, nodes()
+                    assert Queue(policy=first).node == 0
+                    assert Queue(policy=Policy(placement=Policy.Placement.LOCAL)).node == 0
+                    answer = Queue()
+                    Process(tell, (answer,)).start()
+                    assert answer.get(timeout=60) == {index}
+            assert Queue().node == 0
+            print("passed")
+        """
+    )
+    done = site.dragon("--nodes", "2", program)
+    assert done.stdout == "passed\n", done.stderr

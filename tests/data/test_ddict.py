@@ -929,7 +929,7 @@ def test_invalid_parameters_are_refused(options: dict[str, Any], error: type[Exc
         (
             {"name": "a/b", "persister_class": PosixCheckpointPersister},
             ValueError,
-            r"name must be a valid file-name prefix \(at most 200 bytes, no \"/\"\), not 'a/b'",
+            r"name must be a valid file-name prefix \(at most 180 bytes, no \"/\"\), not 'a/b'",
         ),
         ({"working_set_size": "2"}, TypeError, "working_set_size must be a whole number, not '2'"),
         ({"working_set_size": 2.0}, TypeError, "working_set_size must be a whole number, not 2.0"),

@@ -16,6 +16,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.runtime import handle, placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds
+from dragon.runtime.nodes import node_for_objects
 from dragon.runtime.protocol.objects import (
     CreateNamedObject,
     FindNamedObject,
@@ -23,7 +24,6 @@ from dragon.runtime.protocol.objects import (
     ListNamedObjects,
     NamedObject,
 )
-from dragon.runtime.run import this_run
 
 __all__ = [
     "ChannelError",
@@ -72,11 +72,10 @@ def create(
             return query(user_name)
         except ChannelError:
             pass
-    node = this_run().node
     if policy is not None:
         node = placement.place(policy).node.index
-    elif m_uid is not None and m_uid < _FIRST_OF_POOLS:
-        node = m_uid
+    else:
+        node = m_uid if m_uid is not None and m_uid < _FIRST_OF_POOLS else node_for_objects()
     local = getattr(options, "local_opts", None)
     capacity = getattr(local, "capacity", None) or 100
     block_size = getattr(local, "block_size", None) or 1024

@@ -145,6 +145,11 @@ class Policy:
         inherited = os.environ.get(variables.POLICY)
         return _from_text(inherited) if inherited else cls()
 
+    @staticmethod
+    def is_in_block() -> bool:
+        """Return whether thread_policy() may return more than an empty policy."""
+        return bool(_stack()) or variables.POLICY in os.environ
+
     @classmethod
     def global_policy(cls) -> Policy:
         """Return the policy that applies if no other one decides: any node, round robin."""

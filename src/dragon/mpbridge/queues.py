@@ -9,6 +9,7 @@ from typing import Any
 
 from dragon.runtime.connection import PIPE_MEBIBYTES, Connection
 from dragon.runtime.handle import Channel
+from dragon.runtime.nodes import node_for_objects
 from dragon.runtime.run import identity
 
 __all__ = ["DragonJoinableQueue", "DragonQueue", "DragonSimpleQueue", "JoinableQueue", "Queue", "SimpleQueue"]
@@ -70,7 +71,7 @@ class Queue(_Queue, mp_queues.Queue):  # type: ignore[misc]
 
     def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
         maxsize = operator.index(maxsize)
-        super().__init__(max(maxsize, 0), maker=identity().puid)
+        self._make_on(node_for_objects(), max(maxsize, 0), maker=identity().puid)
         self._maxsize = maxsize
 
     def _state(self) -> Any:
@@ -116,7 +117,7 @@ class SimpleQueue(_Queue, mp_queues.SimpleQueue):  # type: ignore[misc]
     """multiprocessing.SimpleQueue, which is a pipe with locks there: a put waits where that of a pipe does."""
 
     def __init__(self, *, ctx: Any = None) -> None:
-        super().__init__(maker=identity().puid, mebibytes=PIPE_MEBIBYTES)
+        self._make_on(node_for_objects(), maker=identity().puid, mebibytes=PIPE_MEBIBYTES)
 
     def put(self, obj: Any) -> None:  # type: ignore[override]
         """Put an object, after waiting while 4 MiB are in the queue. Raises OSError once the queue is closed."""

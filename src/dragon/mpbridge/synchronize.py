@@ -12,6 +12,7 @@ from typing import Any
 
 from dragon.native import barrier, condition
 from dragon.runtime import handle
+from dragon.runtime.nodes import node_for_objects
 
 __all__ = [
     "Barrier",
@@ -59,7 +60,7 @@ class Lock(_Held, handle.Lock, mp_synchronize.Lock):  # type: ignore[misc]
     """multiprocessing.Lock."""
 
     def __init__(self, *, ctx: Any = None) -> None:
-        super().__init__(False)
+        self._make_on(node_for_objects(), False)
 
     def __repr__(self) -> str:
         return f"<Lock(owner={self._holder()})>"
@@ -69,7 +70,7 @@ class RLock(_Held, handle.Lock, mp_synchronize.RLock):  # type: ignore[misc]
     """multiprocessing.RLock."""
 
     def __init__(self, *, ctx: Any = None) -> None:
-        super().__init__(True)
+        self._make_on(node_for_objects(), True)
 
     def __repr__(self) -> str:
         count = self._count() if self._is_mine() else ("nonzero" if self._count() else 0)
@@ -82,7 +83,7 @@ class Semaphore(handle.Semaphore, mp_synchronize.Semaphore):  # type: ignore[mis
     def __init__(self, value: int = 1, *, ctx: Any = None) -> None:
         if value < 0:
             raise ValueError("semaphore initial value must be >= 0")
-        super().__init__(value, self._bound(value))
+        self._make_on(node_for_objects(), value, self._bound(value))
 
     @staticmethod
     def _bound(value: int) -> int:
@@ -134,7 +135,7 @@ class Event(handle.Event, mp_synchronize.Event):  # type: ignore[misc]
     """multiprocessing.Event."""
 
     def __init__(self, *, ctx: Any = None) -> None:
-        super().__init__()
+        self._make_on(node_for_objects())
 
     def __repr__(self) -> str:
         return f"<Event at {id(self):#x} {'set' if self.is_set() else 'unset'}>"

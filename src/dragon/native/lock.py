@@ -17,8 +17,9 @@ class Lock(_Lock):
     held. If the process that holds the lock dies, the next acquire() gets it, with a RuntimeWarning.
 
     Args:
-        m_uid: the memory of the node that holds the lock (facts.default_pool_muid_from_index()); None for the creator's
-            node. Raises ValueError for a memory that does not exist.
+        m_uid: the memory of the node that holds the lock (facts.default_pool_muid_from_index()); None for the node
+            that a `with` block of a policy names, or else the creator's. Raises ValueError for a memory that does not
+            exist.
         recursive: whether the thread that holds the lock may acquire it again. Another thread that releases it gets an
             AssertionError.
 

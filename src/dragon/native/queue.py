@@ -14,9 +14,10 @@ from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.messages import NameGeneration, NameOffset, NameRole
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Channel, read_serialized
+from dragon.runtime.nodes import node_for_objects
 from dragon.runtime.picklers import pickler_of
 from dragon.runtime.remote import node_of
-from dragon.runtime.run import identity, this_run
+from dragon.runtime.run import identity
 
 if TYPE_CHECKING:
     from dragon.infrastructure.policy import Policy
@@ -42,7 +43,8 @@ class Queue(Channel):
     Args:
         maxsize: the number of objects that it holds at most; put() waits for room. 0 or less: limited by memory only.
         joinable: whether task_done() and join() may be used.
-        policy: a policy that names a host selects the node that holds the queue; otherwise it is this process's node.
+        policy: a policy that names a host selects the node that holds the queue. Otherwise it is the one that a
+            `with` block of a policy names, or this process's node.
         pickler: converts objects to bytes and back, with `dumps` and `loads`, or `dump` and `load` of files. It is sent
             along with the queue. Without one, arrays and bytes are sent without an intermediate copy.
 
@@ -86,7 +88,7 @@ class Queue(Channel):
             raise TypeError(f"maxsize must be a whole number, not {maxsize!r}")
         if buffered and (strm_channels is not None or num_streams > 0 or mgr_channel is not None):
             raise ValueError("a buffered queue has no stream channels and no manager channel")
-        self._make_on(_node_for(policy), max(maxsize, 0), maker=identity().puid)
+        self._make_on(node_for_objects(policy), max(maxsize, 0), maker=identity().puid)
         self._set_state(self._state_of(joinable, pickler))
 
     @staticmethod
@@ -203,15 +205,6 @@ class _PickledQueue(Queue):
 
     def get_nowait(self, **options: Any) -> Any:
         return self.get(False, **options)
-
-
-def _node_for(policy: Policy | None) -> int:
-    """Return the index of the node that a policy names, else of this process's node."""
-    if policy is None or policy.placement not in (policy.Placement.HOST_NAME, policy.Placement.HOST_ID):
-        return this_run().node
-    from dragon.runtime.placement import place  # imported late: each loaded module makes every fork slower
-
-    return place(policy).node.index
 
 
 def _class_for(pickler: Any, cls: type[_Q]) -> type[_Q]:

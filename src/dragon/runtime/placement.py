@@ -24,7 +24,7 @@ from dragon.runtime.nodes import find_node, own_node, run_nodes, same_host
 from dragon.runtime.protocol.run import LostNode, LostNodes
 from dragon.runtime.run import current_run
 
-__all__ = ["Member", "Placed", "as_member", "members", "place", "search_executable"]
+__all__ = ["Member", "Placed", "as_member", "members", "named_node", "place", "search_executable"]
 
 
 class Placed(NamedTuple):
@@ -143,6 +143,13 @@ def place(policy: Policy | None, group_policy: Policy | None = None, *, member: 
     named = _names_a_node(chosen)
     placed = Placed(node, cpus, environment, named, _source(levels, named))
     return placed if member is None else placed._replace(rank=member.rank, group=member.group)
+
+
+def named_node(policy: Policy | None) -> NodeDescriptor | None:
+    """Return the node that a policy names, or else that of the thread; None if no node is named. Raises PolicyError
+    if the run has no such node, NodeLostError if it is lost."""
+    chosen = Policy.merge(Policy.thread_policy(), policy)
+    return _choose_node(chosen, None) if _names_a_node(chosen) else None
 
 
 def _source(levels: dict[str, Policy | None], named: bool) -> str:

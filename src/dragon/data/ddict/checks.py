@@ -13,7 +13,7 @@ from dragon.runtime.nodes import run_nodes
 
 __all__ = ["check_name", "check_parameters", "check_timeout"]
 
-_MAX_NAME_BYTES = 200  # bytes; a file name has 255 at most, and also contains manager, checkpoint and pid
+_MAX_NAME_BYTES = 180  # bytes; a file name has 255 at most, and also contains manager, checkpoint and set
 
 _NAMES = {int: "a whole number", str: "a string", bool: "True or False"}
 

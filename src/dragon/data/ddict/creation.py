@@ -121,7 +121,7 @@ def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, ma
     nodes = run_nodes()
     if n_nodes > len(nodes):
         raise DDictUnableToCreateError(f"n_nodes is {n_nodes}, but the run has {len(nodes)} nodes")
-    if isinstance(policy, Policy) and policy.placement != Policy.Placement.DEFAULT:
+    if Policy.merge(Policy.thread_policy(), policy).placement != Policy.Placement.DEFAULT:
         return [place(policy).node.index] * (managers_per_node * n_nodes)
     return [nodes[i % n_nodes].index for i in range(managers_per_node * n_nodes)]
 
