@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from hashlib import blake2b
-from numbers import Number, Rational
+from numbers import Complex, Number, Rational
 from typing import Any
 
 import msgspec
@@ -43,6 +43,7 @@ FOREIGN = b"x"
 
 _COUNT = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
+_MOST_DIGITS = 100_000  # of a Decimal before or after its point, for it to be compared with integers and fractions
 _SIMPLE = frozenset({float, bool, type(None)})
 
 
@@ -74,7 +75,9 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def encode_key(key: Any) -> bytes:
-    """Return a key as bytes, which are equal for keys that are equal in a dict.
+    """Return a key as bytes, which are equal for keys that are equal in a dict: str, bytes, memoryview, numbers, None,
+    range, tuple, frozenset, the types of datetime, UUID and paths, and subclasses that compare like these. Objects of
+    other classes have the bytes of their pickles.
 
     Raises TypeError for a key that has no hash or cannot be pickled.
     """
@@ -83,7 +86,10 @@ def encode_key(key: Any) -> bytes:
         text: str = key
         return b"s" + text.encode("utf-8", "surrogatepass")
     if kind is int or kind is bool:
-        return b"i%d" % key
+        try:
+            return b"i%d" % key
+        except ValueError:  # it has more decimal digits than Python converts
+            return b"I%x" % key
     if kind is bytes:
         data: bytes = key
         return b"b" + data
@@ -101,8 +107,19 @@ def _encode_other(key: Any) -> bytes:
             parts.sort()
         return (b"t" if kind is tuple else b"z") + b"".join(_COUNT.pack(len(part)) + part for part in parts)
     plain = _plain(key)
-    if plain is not key and plain == key and hash(plain) == hash(key):
+    if type(plain) is not kind and plain == key and hash(plain) == hash(key):
         return encode_key(plain)
+    for base in kind.__mro__:
+        if form := _FORMS.get((base.__module__.removesuffix("._local"), base.__name__)):
+            encoded = form[0] + encode_key(form[1](key))
+            compares_as_base = kind.__eq__ is base.__eq__ and kind.__hash__ is base.__hash__
+            if compares_as_base or ((made := decode_key(encoded)) == key and hash(made) == hash(key)):
+                return encoded
+            break
+    return _pickled(key)
+
+
+def _pickled(key: Any) -> bytes:
     try:
         # Without a memo, so that the bytes do not depend on which parts are the same object.
         with _Collected() as file:
@@ -118,11 +135,13 @@ def _encode_other(key: Any) -> bytes:
 
 
 def _plain(key: Any) -> Any:
-    """Return the str, bytes, int or float that may be equal to the key in a dict, else the key itself."""
+    """Return the object of a simpler type that may be equal to the key in a dict, else the key itself."""
     if isinstance(key, str):
         return str.__str__(key)
-    if isinstance(key, bytes):
-        return bytes(memoryview(key))
+    if isinstance(key, (bytes, memoryview)):
+        return memoryview(key).tobytes()
+    if isinstance(key, (tuple, frozenset)):
+        return tuple(key) if isinstance(key, tuple) else frozenset(key)
     kind = type(key)
     is_truth = kind.__module__ == "numpy" and kind.__name__.startswith("bool")  # not a Number in Python
     return _plain_number(key) if is_truth or isinstance(key, Number) else key
@@ -131,12 +150,120 @@ def _plain(key: Any) -> Any:
 def _plain_number(key: Any) -> Any:
     number = getattr(key, "real", key)
     try:
+        if isinstance(key, Complex) and key.imag != 0:
+            return complex(key)
         if isinstance(number, Rational) and number.denominator == 1:
             return int(number.numerator)
-        near = float(number)
-        return whole if math.isfinite(near) and (whole := int(number)) == number else near
+        if type(number).__name__ == "Decimal" and number.is_finite():
+            if abs(number.adjusted()) > _MOST_DIGITS:
+                return key
+            whole, divisor = number.as_integer_ratio()
+            return whole if divisor == 1 else _near(_fraction(whole, divisor))
+        return _near(number)
     except (OverflowError, TypeError, ValueError):
         return key  # no plain number is equal to it
+
+
+def _near(number: Any) -> Any:
+    """Return the int or float that is equal to a number, else the number itself."""
+    try:
+        near = float(number)
+        return whole if math.isfinite(near) and (whole := int(number)) == number else near if near == number else number
+    except OverflowError:
+        return number
+
+
+def _fraction(numerator: int, denominator: int) -> Any:
+    from fractions import Fraction  # loaded only if there are such keys
+
+    return Fraction(numerator, denominator)
+
+
+def _parts_of_range(key: range) -> tuple[int, ...]:
+    return () if not key else (key[0],) if key[0] == key[-1] else (key[0], key[-1], key.step)
+
+
+def _parts_of_decimal(key: Any) -> tuple[Any, ...]:
+    sign, digits, exponent = key.as_tuple()
+    text = "".join(map(str, digits))
+    kept = text.rstrip("0")
+    return sign, kept, exponent + len(text) - len(kept) if kept else exponent
+
+
+def _parts_of_duration(key: Any) -> tuple[int, int, int]:
+    return key.days, key.seconds, key.microseconds
+
+
+def _parts_of_moment(key: Any) -> tuple[Any, ...]:
+    """Return what decides whether datetimes, or times, are equal: the moment in UTC, if they have an offset."""
+    import datetime
+
+    days = key.toordinal() if isinstance(key, datetime.date) else 0
+    local = datetime.timedelta(days, key.second, key.microsecond, 0, key.minute, key.hour)
+    offset = key.replace(fold=0).utcoffset()
+    if offset is None:
+        return 0, *_parts_of_duration(local)
+    if offset == key.replace(fold=1).utcoffset():
+        return 1, *_parts_of_duration(local - offset)
+    # When a clock is changed, a time is equal to those of the same time zone only.
+    return 2, *_parts_of_duration(local), _pickled(key.tzinfo)
+
+
+# How keys of other types are encoded, by module and name, as most programs need not load the modules: the first byte,
+# and a function that returns a tuple, which is equal for equal keys.
+_FORMS: dict[tuple[str, str], tuple[bytes, Callable[[Any], tuple[Any, ...]]]] = {
+    ("builtins", "complex"): (b"c", lambda key: (key.real, key.imag)),
+    ("builtins", "range"): (b"r", _parts_of_range),
+    ("decimal", "Decimal"): (b"N", _parts_of_decimal),
+    ("fractions", "Fraction"): (b"q", lambda key: (key.numerator, key.denominator)),
+    ("datetime", "datetime"): (b"T", _parts_of_moment),
+    ("datetime", "date"): (b"D", lambda key: (key.toordinal(),)),
+    ("datetime", "time"): (b"M", _parts_of_moment),
+    ("datetime", "timedelta"): (b"E", _parts_of_duration),
+    ("datetime", "timezone"): (b"Z", lambda key: _parts_of_duration(key.utcoffset(None))),
+    ("uuid", "UUID"): (b"U", lambda key: (key.int,)),
+    ("pathlib", "PurePosixPath"): (b"P", lambda key: (str(key),)),
+    ("pathlib", "PureWindowsPath"): (b"W", lambda key: (str(key).lower(),)),
+}
+
+
+def _of_parts(kind: bytes, parts: tuple[Any, ...], loads: Callable[..., Any]) -> Any:
+    """Return a key of the parts that the function in _FORMS returned."""
+    import datetime
+    import decimal
+    import pathlib
+    import uuid
+
+    if kind == b"r":
+        first, last, step = parts if len(parts) == 3 else (*parts, *parts, 1) if parts else (0, -1, 1)
+        return range(first, last + (1 if step > 0 else -1), step)
+    if kind in (b"T", b"M"):
+        return _moment(kind == b"M", *parts, loads=loads)
+    make: dict[bytes, Callable[..., Any]] = {
+        b"c": complex,
+        b"N": lambda sign, digits, exponent: decimal.Decimal((sign, tuple(map(int, digits)), exponent)),
+        b"q": _fraction,
+        b"D": datetime.date.fromordinal,
+        b"E": datetime.timedelta,
+        b"Z": lambda *parts: datetime.timezone(datetime.timedelta(*parts)),
+        b"U": lambda number: uuid.UUID(int=number),
+        b"P": pathlib.PurePosixPath,
+        b"W": pathlib.PureWindowsPath,
+    }
+    return make[kind](*parts)
+
+
+def _moment(is_time: bool, kind: int, *parts: Any, loads: Callable[..., Any]) -> Any:
+    import datetime
+
+    day, second = datetime.timedelta(1), datetime.timedelta(seconds=1)
+    first, last = (day * 0, day) if is_time else (day, day * (datetime.date.max.toordinal() + 1))
+    since = datetime.timedelta(*parts[:3])
+    # At the ends, which are not in UTC, another zone is used.
+    shown = since + second * max(0, -((since - first) // second)) - second * max(0, (since - last) // second + 1)
+    zone = None if kind == 0 else datetime.timezone(shown - since) if kind == 1 else loads(parts[3][1:])
+    made = datetime.datetime.min + (shown if is_time else shown - day)
+    return (made.time() if is_time else made).replace(tzinfo=zone)
 
 
 class _Collected(bytearray):
@@ -154,15 +281,16 @@ class _Collected(bytearray):
 
 
 def decode_key(data: bytes, loads: Callable[..., Any] = pickle.loads) -> Any:
-    """Return the key that encode_key() encoded; of several equal keys, the integer. `loads` loads a pickled key.
+    """Return the key that encode_key() encoded, or one that is equal: of several equal keys, the one of the simplest
+    type. `loads` loads a pickled key.
 
     Of a key that a pickler of the program encoded, return the bytes.
     """
     kind, body = data[:1], data[1:]
     if kind == b"s":
         return body.decode("utf-8", "surrogatepass")
-    if kind == b"i":
-        return int(body)
+    if kind in (b"i", b"I"):
+        return int(body, 10 if kind == b"i" else 16)
     if kind in (b"b", FOREIGN):
         return body
     if kind == b"f":
@@ -174,7 +302,7 @@ def decode_key(data: bytes, loads: Callable[..., Any] = pickle.loads) -> Any:
             parts.append(decode_key(body[start + 4 : start + 4 + size], loads))
             start += 4 + size
         return tuple(parts) if kind == b"t" else frozenset(parts)
-    return loads(body)
+    return loads(body) if kind == b"p" else _of_parts(kind, decode_key(body, loads), loads)
 
 
 def place_of(key: bytes, managers: int) -> int:
