@@ -131,10 +131,42 @@ def test_wait_for_keys_waits_for_a_value_of_the_current_checkpoint(make: Make) -
     ddict["key"] = 1
     assert ddict["key"] == ddict.get("key") == 1
     ddict.checkpoint()
-    ddict["other"] = 2
+    ddict["key"] = 2
     ddict.checkpoint()
     ddict["other"] = 3
-    assert sorted(ddict) == ["kept", "other"] or "key" not in ddict
+    assert sorted(ddict) == ["kept", "other"]
+
+
+def follow_the_one_before(ddict: DDict, mine: int, late: float) -> None:
+    time.sleep(late)
+    for checkpoint in range(8):
+        if mine > 0:
+            assert ddict[mine - 1] == checkpoint
+        ddict.checkpoint()
+        ddict[mine] = checkpoint + 1
+
+
+def test_a_checkpoint_stays_until_all_its_keys_are_in_the_next_one(make: Make) -> None:
+    ddict = make(working_set_size=3, wait_for_keys=True, timeout=20)
+    for number in range(4):
+        ddict[number] = 0
+    processes = [Process(follow_the_one_before, (ddict, number, number / 3)) for number in range(4)]
+    for process in processes:
+        process.start()
+    assert [process.join() for process in processes] == [0] * 4
+
+
+def test_a_checkpoint_whose_keys_nobody_puts_again_is_named(make: Make) -> None:
+    ddict = make(working_set_size=2, wait_for_keys=True, timeout=0.1).manager(0)
+    ddict["key"] = 0
+    ddict.pput("kept", 0)
+    ddict.checkpoint_id = 2
+    with pytest.raises(DDictTimeoutError, match="1 keys of checkpoints that manager 0 on node 0 must drop"):
+        ddict["other"] = 1
+    ddict.checkpoint_id = 1
+    ddict["key"] = 1
+    ddict.checkpoint_id = 2
+    ddict["other"] = 1
 
 
 def test_get_with_a_default_does_not_wait_with_wait_for_keys(make: Make) -> None:

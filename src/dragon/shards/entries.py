@@ -259,6 +259,18 @@ class Entries:
         hidden = self._hidden(txn) or 1
         txn.put(_HIDDEN, NUMBER.pack(hidden + count))
 
+    def _behind(self, txn: Any, dropped: range) -> int:
+        """Return how many keys of the checkpoints `dropped`, but persistent ones, are not in the next checkpoint."""
+        cursor, there, counted = txn.cursor(), set(), []
+        more = cursor.set_range(_VERSIONED)
+        while more and (name := bytes(cursor.key()))[:1] == _VERSIONED:
+            version = _LAST - NUMBER.unpack(name[17:])[0]
+            there.add((name[:17], version))
+            if version in dropped and not cursor.value()[0] & (PERSISTENT | _DELETED):
+                counted.append((name[:17], version + 1))
+            more = cursor.next()
+        return sum(wanted not in there for wanted in counted)
+
     # ---- versions that no checkpoint shows
 
     def _drop_older(self, txn: Any, name: bytes) -> None:

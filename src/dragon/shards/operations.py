@@ -189,6 +189,7 @@ OPERATIONS: dict[str, Operation] = {
             "usage",
             "note_writer",
             "writers",
+            "behind",
         )
     },
 }

@@ -303,7 +303,17 @@ class Shard(Transactions):
         """Return those of a record's flags that describe its value."""
         return flags & (PERSISTENT | BROADCAST)
 
-    # ---- writers that a new checkpoint waits for
+    # ---- keys and writers that a new checkpoint waits for
+
+    def behind(self, checkpoint: int) -> int:
+        """Return how many keys of the checkpoints that would be dropped for `checkpoint` are not in the next one yet.
+        Persistent keys do not count."""
+        self._check()
+        dropped = range(self.oldest, checkpoint - self.settings.working_set + 1)
+        if not dropped:
+            return 0
+        with self._env.begin(buffers=True) as txn:
+            return self._behind(txn, dropped)
 
     def note_writer(self, client: bytes, checkpoint: int | None) -> None:
         """Register that a client writes in a checkpoint from now on; None unregisters it."""

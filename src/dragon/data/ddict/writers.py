@@ -29,6 +29,7 @@ class Writers:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._noted: set[int] = set()  # managers that know in which checkpoint this handle writes
+        self._reached: dict[int, int] = {}  # by manager: the checkpoint for which nothing need be awaited
         self._begun = 0  # the checkpoint to which this handle has advanced all managers
         self._persists = bool(scope.options.persist_freq and scope.options.persist_count)
         self.guarded = self._is_guarded()
@@ -39,7 +40,8 @@ class Writers:
         scope = self._scope
         if scope.bound is not None and scope.count > 1 and not (scope.attached and scope.attached.chosen):
             return True
-        return scope.options.read_only or scope.options.wait_for_writers or self._persists
+        options = scope.options
+        return options.read_only or options.wait_for_writers or options.wait_for_keys or self._persists
 
     def write(self, shard: AnyShard, do: Callable[[], Any]) -> Any:
         """Call `do()` once the write is allowed, and return its result."""
@@ -58,7 +60,7 @@ class Writers:
             if manager not in self._noted:
                 self._noted.add(manager)
                 shard.begin("note_writer", _me(), scope.checkpoint).result(scope.timeout)
-            self._wait_for_writers(shard)
+        self._wait_for_others(shard)
         if self._persists and self._begun != scope.checkpoint:
             self._begin_everywhere()
 
@@ -98,6 +100,7 @@ class Writers:
     def go_to(self, checkpoint: int) -> None:
         """Move this handle to another checkpoint, and report that to the managers where it is a writer."""
         self._scope.checkpoint = checkpoint
+        self._reached.clear()
         self._note(checkpoint)
 
     def leave(self) -> None:
@@ -115,12 +118,38 @@ class Writers:
         working set can be restored only if all managers have written it to disk."""
         scope = self._scope
         shards = scope.open()
-        if scope.options.wait_for_writers:
-            for shard in shards:
-                self._wait_for_writers(shard)
+        for shard in shards:
+            self._wait_for_others(shard)
         for pending in [shard.begin("advance", scope.checkpoint) for shard in shards]:
             pending.result(scope.timeout)
         self._begun = scope.checkpoint
+
+    def _wait_for_others(self, shard: AnyShard) -> None:
+        """Wait until the shard may drop the checkpoints that this one replaces: writers and keys have moved on."""
+        manager, scope = shard.settings.manager, self._scope
+        if self._reached.get(manager) == scope.checkpoint:
+            return
+        if scope.options.wait_for_writers:
+            self._wait_for_writers(shard)
+        if scope.options.wait_for_keys:
+            self._wait_for_keys(shard)
+        self._reached[manager] = scope.checkpoint
+
+    def _wait_for_keys(self, shard: AnyShard) -> None:
+        scope = self._scope
+        deadline = None if scope.timeout is None else time.monotonic() + scope.timeout
+        while True:
+            seen = shard.changed_since()
+            behind = shard.begin("behind", scope.checkpoint).result(scope.timeout)
+            if not behind:
+                return
+            left = _WRITER_CHECK_S if deadline is None else min(_WRITER_CHECK_S, deadline - time.monotonic())
+            if left <= 0:
+                raise DDictTimeoutError(
+                    f"{behind} keys of checkpoints that {shard.where} must drop for checkpoint {scope.checkpoint} are "
+                    "not in the checkpoint after theirs: put them there, or put them with pput()"
+                )
+            shard.wait_for_change(seen, left)
 
     def _wait_for_writers(self, shard: AnyShard) -> None:
         scope = self._scope
