@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
 BUDGETS = {
-    "lines of Python": 75_795,  # time-outs that hold, the grace of a run
+    "lines of Python": 76_142,  # time-outs that hold, the grace of a run, sets of checkpoint files, forms of equal keys
     "files of Python": 624,
-    "lines of C++": 7_645,  # the grace of a run
-    "lines of dragon.agent": 14_877,
+    "lines of C++": 7_653,  # the grace of a run, a signal that ends its wait for a disk
+    "lines of dragon.agent": 14_923,  # sets of checkpoint files, disks that no longer answer
     "lines of torchloader.loader": 6_264,
-    "annotations Any": 1_170,
+    "annotations Any": 1_180,  # keys of a dictionary, of any type
     "modules of import dragon": 109,
     "modules of an agent": 341,
     "modules of a pool's worker": 273,
