@@ -67,7 +67,6 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 LOADERS: dict[str, dict[str, Any] | None] = {
     "PyTorch's": None,
     "elastic": {},
-    "elastic, prefetch_epochs": {"prefetch_epochs": True},
     'elastic, "auto"': {"num_workers": "auto"},
 }
 

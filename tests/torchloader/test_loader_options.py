@@ -31,9 +31,7 @@ def test_attributes_that_pytorch_fixes_cannot_be_set(name: str) -> None:
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize(
-    "name", ["generator", "seed", "rank", "world_size", "in_order", "multiprocessing_context", "prefetch_epochs"]
-)
+@pytest.mark.parametrize("name", ["generator", "seed", "rank", "world_size", "in_order", "multiprocessing_context"])
 def test_attributes_needed_at_the_start_cannot_be_set(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} attribute should not be set after ElasticDataLoader is initialized"):
         setattr(ElasticDataLoader(range(8)), name, 0)

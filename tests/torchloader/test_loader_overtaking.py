@@ -276,14 +276,6 @@ def test_a_trainer_waits_only_while_no_batch_is_ready(tmp_path: Path) -> None:
         (tmp_path / "gate").touch()
 
 
-def test_prefetch_epochs_works_with_batches_out_of_order() -> None:
-    options = {"persistent_workers": True, "prefetch_epochs": True, "num_workers": 2, "shuffle": True}
-    expected = loader_of(Noisy(LENGTH), shuffle=True)
-    with loader_of(Noisy(LENGTH), **options) as loader:
-        for _ in range(3):
-            assert sorted(loader) == sorted(expected)
-
-
 def test_every_batch_is_pinned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = []
 

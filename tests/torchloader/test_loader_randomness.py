@@ -1,8 +1,10 @@
-"""Random numbers in a dataset: they depend on seed, epoch and index, although not every sample seeds the generators."""
+"""Random numbers in a dataset: they depend on seed, epoch and index, and do not repeat."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from loader_datasets import pid_of
 
 from torchloader import ElasticDataLoader
 
@@ -100,24 +103,10 @@ def test_the_random_numbers_of_a_collate_function_are_reproducible() -> None:
     assert once[0] != once[1]
 
 
-def test_samples_that_draw_nothing_are_read_once() -> None:
-    dataset = Drawing([0] * 12)
+def test_samples_are_read_once() -> None:
+    dataset = Drawing([0, 1, 3, 5] * 3)
     list(loader_of(dataset))
     assert dataset.read == [1] * 12
-
-
-def test_the_first_sample_that_draws_is_read_twice() -> None:
-    dataset = Drawing([5] * 12)
-    loader = loader_of(dataset)
-    list(loader)
-    list(loader)
-    assert dataset.read == [3] + [2] * 11
-
-
-def test_the_first_batch_whose_samples_draw_is_read_again() -> None:
-    dataset = Drawing([0, 0, 0, 0, 1, 0, 1, 1, 1])
-    list(loader_of(dataset))
-    assert dataset.read == [1, 1, 1, 2, 2, 2, 1, 1, 1]
 
 
 def test_a_sample_that_raises_has_the_random_numbers_of_its_seed() -> None:
@@ -133,3 +122,115 @@ def test_a_sample_that_raises_has_the_random_numbers_of_its_seed() -> None:
         return str(raised.value)
 
     assert told(2) == told(2) != told(3)
+
+
+class Ways:
+    """Samples that draw in each of the ways that programs use, and the generators that are kept between samples."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, float]:
+        info = torch.utils.data.get_worker_info()
+        told = torch.initial_seed() if info is None else info.seed
+        for name, seed in {"initial_seed": torch.initial_seed(), "info.seed": told, "system": None}.items():
+            self.kept.setdefault(f"first sample, {name}", np.random.default_rng(seed))
+        self.kept.setdefault("first sample, torch", torch.Generator().manual_seed(torch.initial_seed()))
+        draws = {
+            "random": random.random(),
+            "numpy": float(np.random.rand()),
+            "torch": float(torch.rand(())),
+            "sample, initial_seed": np.random.default_rng((torch.initial_seed(), index)).random(),
+            "sample, info.seed": np.random.default_rng((told, index)).random(),
+        }
+        for name, generator in self.kept.items():
+            drawn = torch.rand((), generator=generator) if name.endswith("torch") else generator.random()
+            draws[name] = float(drawn)
+        return draws
+
+
+def keep_generators(worker: int) -> None:
+    info = torch.utils.data.get_worker_info()
+    info.dataset.kept["worker_init_fn, initial_seed"] = np.random.default_rng(torch.initial_seed())
+    info.dataset.kept["worker_init_fn, info.seed"] = np.random.default_rng(info.seed)
+
+
+REPRODUCED = {"random", "numpy", "torch", "sample, initial_seed", "sample, info.seed"}
+
+
+def drawn_by(loaders: list[Any]) -> dict[str, list[float]]:
+    """Return the numbers that each way has drawn, in an epoch of each loader."""
+    samples = [sample for loader in loaders for batch in loader for sample in batch]
+    return {way: [sample[way] for sample in samples] for way in samples[0]}
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("workers", "context"), [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "spawn")])
+def test_no_way_of_drawing_repeats_more_numbers_than_with_pytorch(
+    workers: int, context: str | None, persistent: bool
+) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "collate_fn": list, "shuffle": True}
+    if workers:
+        options |= {"num_workers": workers, "worker_init_fn": keep_generators, "persistent_workers": persistent}
+    theirs = torch.utils.data.DataLoader(Ways(), **options, multiprocessing_context="fork" if workers else None)
+    expected = drawn_by([theirs] * 3)
+    with ElasticDataLoader(Ways(), **options, multiprocessing_context=context, seed=3) as loader:
+        drawn = drawn_by([loader] * 3)
+    assert drawn.keys() == expected.keys()
+    assert {way: len(set(drawn[way])) for way in drawn if len(set(drawn[way])) < len(set(expected[way]))} == {}
+    alone = drawn_by([ElasticDataLoader(Ways(), 2, shuffle=True, collate_fn=list, seed=3)])
+    for way in REPRODUCED:
+        assert len(set(drawn[way])) == 24
+        if workers or "info" not in way:
+            assert drawn[way][:8] == alone[way]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_epoch_draws_the_same_numbers_and_repeats_none(workers: int) -> None:
+    def loader() -> ElasticDataLoader:
+        options = {"num_workers": workers, "worker_init_fn": keep_generators} if workers else {}
+        return ElasticDataLoader(Ways(), 2, collate_fn=list, seed=3, **options)
+
+    whole = drawn_by([loader()])
+    begun = loader()
+    batches = iter(begun)
+    given = [next(batches) for _ in range(2)]
+    resumed = loader()
+    resumed.load_state_dict(begun.state_dict())
+    drawn = drawn_by([given, resumed])
+    begun.close()
+    resumed.close()
+    for way, numbers in drawn.items():
+        if way in REPRODUCED:
+            assert numbers == whole[way]
+        assert not set(numbers[:4]) & set(numbers[4:])
+
+
+def test_a_worker_that_replaces_another_repeats_none_of_its_numbers() -> None:
+    options: dict[str, Any] = {"num_workers": 1, "worker_init_fn": keep_generators, "multiprocessing_context": "fork"}
+    with ElasticDataLoader(Ways(), 1, collate_fn=list, prefetch_factor=1, **options) as loader:
+        batches = iter(loader)
+        before = drawn_by([[next(batches), next(batches)]])
+        os.kill(pid_of(next(each.process for each in loader._crew._workers.values())), signal.SIGKILL)
+        after = drawn_by([batches])
+    for way in before:
+        assert not set(before[way]) & set(after[way])
+
+
+def test_an_index_that_a_sampler_gives_again_has_other_random_numbers() -> None:
+    sampler = [0, 0, 1, 0, 1, 0]
+    loaders = [loader_of(Drawing([1] * 2), sampler=sampler, num_workers=workers) for workers in (0, 2)]
+    alone, given = [[number for batch in loader for _, number in batch] for loader in loaders]
+    assert len(set(alone)) == 6
+    assert alone == given
+    loaders[1].close()
+
+
+def test_keys_with_the_same_beginning_have_their_own_random_numbers() -> None:
+    keys = [f"photographs/{number}.jpg" for number in range(6)]
+    loader = loader_of(dict.fromkeys(keys, None), sampler=keys, batch_size=1, collate_fn=lambda _: random.random())
+    assert len(set(loader)) == 6

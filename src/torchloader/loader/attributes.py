@@ -33,7 +33,6 @@ _FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "per
     "snapshot_every_n_steps",
     "workers_on",
     "nice",
-    "prefetch_epochs",
     "shared_as",
 }
 # Options that are kept elsewhere, and lie in vars() as well.
@@ -52,7 +51,6 @@ class Attributes(Base):
     _context: Any
     _persistent_workers: bool | None
     _policy: WorkerPolicy
-    prefetch_epochs: bool
     shared_as: str | None
     _max_workers: int | None
     _workers_on: str | Sequence[str] | None
@@ -79,7 +77,6 @@ class Attributes(Base):
             "num_workers": self.num_workers if self._tuner is None else "auto",
             "collate_fn": self._maker.collate_fn,
             "persistent_workers": self._persistent_workers if self.workers else None,
-            "prefetch_epochs": self.prefetch_epochs and self.workers > 0,
         }
 
     def _reflect(self) -> None:

@@ -110,15 +110,13 @@ def check_timeout(timeout: float) -> None:
 
 
 def check_worker_options(
-    workers: Any, prefetch_factor: int | None, staying: tuple[bool | None, bool], context: Any
+    workers: Any, prefetch_factor: int | None, persistent_workers: bool | None, context: Any
 ) -> None:
     """Check the options of workers as PyTorch does, and the start method.
 
-    `staying` is (persistent_workers, prefetch_epochs). Raises ValueError for options that need workers where there are
-    none, and for an unknown start method; TypeError for one of a wrong type.
+    Raises ValueError for options that need workers where there are none, and for an unknown start method; TypeError for
+    one of a wrong type.
     """
-    persistent_workers, prefetch_epochs = staying
-    _check_prefetch_epochs(prefetch_epochs, persistent_workers)
     if prefetch_factor is not None:
         check_number(1, prefetch_factor=prefetch_factor)
     if workers == 0:
@@ -130,17 +128,6 @@ def check_worker_options(
             raise ValueError("multiprocessing_context needs num_workers > 0")
     if context is not None:
         _check_context(context)
-
-
-def _check_prefetch_epochs(prefetches: bool, persistent_workers: bool | None) -> None:
-    """Raise ValueError if workers would leave before the next epoch, TypeError if `prefetches` is not a bool."""
-    if not isinstance(prefetches, bool):
-        raise TypeError(f"prefetch_epochs must be True or False, not {prefetches!r}")
-    if prefetches and not persistent_workers:
-        raise ValueError(
-            "prefetch_epochs needs persistent_workers=True: others leave with their epoch, and get the dataset as it "
-            "is when the next one begins"
-        )
 
 
 def _check_context(context: Any) -> None:

@@ -53,9 +53,10 @@ class Crew(Roster):
 
     # ---- iterations
 
-    def open(self) -> int:
-        """Begin an iteration, and return its number. Its workers use the dataset as it is now."""
-        return self._open(False)
+    def open(self, entropy: int) -> int:
+        """Begin an iteration, and return its number. Its workers use the dataset as it is now, and the seeds of their
+        worker_init_fn depend on `entropy`."""
+        return self._open(False, entropy)
 
     def open_streams(self, place: Place, shares: list[Share]) -> int:
         """Begin an iteration over streams at a place, and return its number.
@@ -71,30 +72,7 @@ class Crew(Roster):
             self._here.keep_streams(iteration)
         return iteration
 
-    def open_ahead(self) -> int | None:
-        """Begin an iteration before its iter() call, with the dataset of the last one, and return its number. None if
-        workers do not stay for it."""
-        with self._lock:
-            if self._closed or not self._policy.stays or not self._snapshots.begin_ahead(self._iterations + 1):
-                return None
-            self._iterations += 1
-            self._live.add(self._iterations)
-            return self._iterations
-
-    def take_up(self, iteration: int) -> bool:
-        """Continue an iteration of open_ahead() when its iter() is called. Returns False, and ends the iteration, if
-        the dataset has changed."""
-        self._check_open()
-        snapshot = self._snapshots.take() if self.size else None
-        with self._lock:
-            is_same = iteration in self._live and snapshot is self._snapshots[self._snapshots.number_for(iteration)]
-            if is_same and self._trouble is None:
-                self._reconcile(is_first=True)
-                return True
-        self.finish(iteration)
-        return False
-
-    def _open(self, with_snapshot: bool) -> int:
+    def _open(self, with_snapshot: bool, entropy: int = 0) -> int:
         while True:
             self._check_open()
             snapshot = self._snapshots.take() if self.size or with_snapshot else None
@@ -107,6 +85,7 @@ class Crew(Roster):
                 if begins_anew or self._snapshots.is_foreign(snapshot):
                     self._dismiss_all()
                 self._iterations += 1
+                self._entropy, self._born_before = entropy, self._born
                 self._live.add(self._iterations)
                 self._snapshots.begin(self._iterations, snapshot)
                 self._reconcile(is_first=True)
@@ -297,7 +276,7 @@ class Crew(Roster):
     def _ship(self, worker: Member, dataset: int) -> None:
         needed = self._snapshots.numbers
         content = self._snapshots.content(dataset, self._snapshots[dataset], needed, worker.node)
-        worker.tasks.put(Shipment(dataset, needed, content))
+        worker.tasks.put(Shipment(dataset, needed, content, self._seed_of(worker)))
         worker.datasets = worker.datasets & needed | {dataset}
 
     def close(self) -> None:

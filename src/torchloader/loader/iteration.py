@@ -10,6 +10,7 @@ from torchloader.loader.crew import Crew
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome
 from torchloader.loader.pinning import Pinning, pinner
+from torchloader.loader.randomness import mix
 from torchloader.loader.rest import Gaps, Part, Rest
 from torchloader.loader.streams import StreamBatch
 
@@ -26,6 +27,12 @@ class Loader(Protocol):
     _own_sampler: Any
     _choices: int
 
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def rank(self) -> int: ...
+
     def _note(self, samples: int, waited: float, computed: float) -> None: ...
 
     def _note_position(self, epoch: int, position: Any, digest: int) -> None: ...
@@ -34,20 +41,18 @@ class Loader(Protocol):
 
     def _note_end(self, epoch: int) -> None: ...
 
-    def _note_drawn(self, epoch: int) -> None: ...
-
 
 class Iteration:
     """One epoch of a map-style dataset, or the rest of it."""
 
-    def __init__(
-        self, loader: Loader, epoch: int, standing: int | Gaps, before: int | None, number: int | None = None
-    ) -> None:
-        """`number` is that of an iteration that is begun ahead; None for an ordinary one."""
-        has_digest = loader._own_sampler is not None
-        self._rest = Rest(loader._order, epoch, standing, before, loader.in_order, has_digest)
-        self._begin(loader, epoch, loader._crew.open() if number is None else number)
-        self._is_ahead = number is not None
+    _is_sampled = False
+
+    def __init__(self, loader: Loader, epoch: int, standing: int | Gaps, before: int | None) -> None:
+        self._is_sampled = loader._own_sampler is not None
+        self._rest = Rest(loader._order, epoch, standing, before, loader.in_order, self._is_sampled)
+        position = standing.position if isinstance(standing, Gaps) else standing
+        entropy = mix(loader.seed, epoch, position, loader.rank)
+        self._begin(loader, epoch, loader._crew.open(entropy))
 
     def _begin(self, loader: Loader, epoch: int, number: int) -> None:
         self._loader, self._epoch = loader, epoch
@@ -58,7 +63,7 @@ class Iteration:
         self._last = -1  # the number of the batch that was given last
         self._ahead: dict[int, Any] = {}
         self._next: tuple[Any, Any] | None = None  # what follows, where nothing is asked for ahead
-        self._over = self._is_ahead = False
+        self._over = False
         self._error: Exception | None = None  # that came before the first batch was asked for
         self._choices = loader._choices
         self._before = time.perf_counter()
@@ -87,20 +92,6 @@ class Iteration:
                 self._ask()
             except Exception as error:
                 self._error = error
-
-    def begin_ahead(self) -> None:
-        """Request the first batches before iter() is called. Holds no reference to the loader until then."""
-        self.begin()
-        del self._loader
-
-    def take_up(self, loader: Loader) -> None:
-        """Attach the iteration to its loader when iter() is called."""
-        self._loader, self._choices, self._is_ahead = loader, loader._choices, False
-        self._before = time.perf_counter()
-
-    def leave(self) -> None:
-        """End the iteration without taking its remaining batches."""
-        self._finalizer()
 
     def _take(self) -> tuple[Outcome, Any, float]:
         """Return the next outcome, what was requested for it, and the seconds of waiting. Raises StopIteration at the
@@ -131,7 +122,7 @@ class Iteration:
         self._asked += 1
         self._given += 1
         start = time.perf_counter()
-        made = self._crew.make_here(self._number, self._last, self._epoch, indices)
+        made = self._crew.make_here(self._number, self._last, self._epoch_of(asked), indices)
         waited = time.perf_counter() - start
         self._next = self._draw()
         return made, asked, waited
@@ -185,12 +176,16 @@ class Iteration:
         while self._asked - self._given < self._crew.window:
             following = self._draw()
             if following is None:
-                if not self._is_ahead:
-                    self._loader._note_drawn(self._epoch)
                 return
-            self._ahead[self._asked], indices = following
-            self._crew.want(self._number, self._asked, self._epoch, indices)
+            asked, indices = following
+            self._ahead[self._asked] = asked
+            self._crew.want(self._number, self._asked, self._epoch_of(asked), indices)
             self._asked += 1
+
+    def _epoch_of(self, asked: Any) -> int:
+        """Return what the random numbers of a batch depend on besides its indices: the epoch, and for a sampler that
+        may give an index again the position."""
+        return mix(self._epoch, asked[1][0]) if self._is_sampled else self._epoch
 
     def _following(self) -> tuple[Any, Indices | StreamBatch] | None:
         """Return what to remember of the next batch, and its samples; None at the end."""

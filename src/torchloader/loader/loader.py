@@ -9,7 +9,6 @@ from types import GenericAlias
 from typing import Any, Literal, Self
 
 from dragon.node_files import NodeFile
-from torchloader.loader.ahead import Ahead
 from torchloader.loader.attributes import Attributes
 from torchloader.loader.base import RankSampler, samplers_of
 from torchloader.loader.checks import (
@@ -71,10 +70,6 @@ class ElasticDataLoader(Attributes):
             the same; those of one stream stay in order.
         shared_as: a name that loaders of several programs on a node use if they read the same data: each batch is made
             once for all of them. Has no effect for workers on other nodes and without workers.
-        prefetch_epochs: whether workers that stay begin the next epoch while the trainer takes the last batches of this
-            one. Only for a dataset whose samples do not depend on something that the program changes between epochs and
-            workers see, such as shared memory. Has no effect with the program's own sampler and for iterable-style
-            datasets.
 
     The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
     die: before each sample the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
@@ -131,7 +126,6 @@ class ElasticDataLoader(Attributes):
         snapshot_every_n_steps: int = 1,
         workers_on: str | Sequence[str] | None = None,
         nice: int | None = None,
-        prefetch_epochs: bool = False,
         shared_as: str | None = None,
     ) -> None:
         before = vars(self).keys() - {"_is_made"}  # what a subclass has set
@@ -159,10 +153,10 @@ class ElasticDataLoader(Attributes):
         chosen = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
         check_stream_options(is_streaming, streams, snapshot_every_n_steps, count, chosen)
         check_timeout(timeout)
-        check_worker_options(count, prefetch_factor, (persistent_workers, prefetch_epochs), multiprocessing_context)
+        check_worker_options(count, prefetch_factor, persistent_workers, multiprocessing_context)
         self.dataset, self.drop_last = dataset, drop_last
         self.batch_size = None if batch_sampler is not None else batch_size
-        self.generator, self.in_order, self.prefetch_epochs = generator, in_order, prefetch_epochs
+        self.generator, self.in_order = generator, in_order
         self.pin_memory, self.pin_memory_device, self.shared_as = pin_memory, pin_memory_device, shared_as
         self._context, self._workers_on = multiprocessing_context, workers_on
         self._persistent_workers, self._max_workers = persistent_workers, max_workers
@@ -193,7 +187,6 @@ class ElasticDataLoader(Attributes):
         self._resumed: tuple[Any, int | None] = 0, None  # a position and the digest of what comes before it
         # Choices of the next epoch so far, how often it has begun before, and its batches given at last.
         self._choices = self._begun = self._taken = 0
-        self._ahead = Ahead()
         self._given = Given()
         if world_size > 1:
             self._is_accelerate_prepared = True  # Accelerate would share this rank's samples once more
@@ -228,12 +221,11 @@ class ElasticDataLoader(Attributes):
         self._epoch, (self._position, before) = self._next_epoch, self._resumed
         self._sampler_state = self._state_of_sampler()
         self._digest = before or 0
-        begun = self._ahead.take(self, self._crew, self._epoch, self._position, before)
         iteration: Iteration
         if isinstance(self._order, StreamOrder):
             iteration = StreamIteration(self, self._epoch, self._position or self._order.beginning())
         else:
-            iteration = begun or Iteration(self, self._epoch, self._position, before)
+            iteration = Iteration(self, self._epoch, self._position, before)
         if self.world_size == 1:
             self._go_to(self._epoch + 1)
         else:
@@ -253,11 +245,6 @@ class ElasticDataLoader(Attributes):
         meanwhile."""
         if self._choices == choices:
             self._go_to(epoch + 1)
-
-    def _note_drawn(self, epoch: int) -> None:
-        """Begin the next epoch early, if that is enabled, when all batches of one are requested."""
-        if self.prefetch_epochs:
-            self._ahead.begin(self, epoch)
 
     def _warn_of_repetition(self) -> None:
         if self._taken > 1 or self._begun > 1:

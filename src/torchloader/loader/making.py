@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Self
@@ -11,7 +11,6 @@ from typing import Any, Self
 from dragon.serialization import OnNode, dumps, loads
 from torchloader.loader import surroundings
 from torchloader.loader.exchange import Membership
-from torchloader.loader.generators import Watch
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome
 from torchloader.loader.randomness import mix, number_of, seed_all
@@ -24,6 +23,8 @@ __all__ = ["Maker", "default_collate"]
 class Maker:
     """Makes batches: always the same one from the same seed, epoch and indices, in any process."""
 
+    is_map_style = True
+
     def __init__(
         self,
         dataset: Any,
@@ -35,54 +36,18 @@ class Maker:
         self.dataset, self.collate_fn, self.worker_init_fn = dataset, collate_fn, worker_init_fn
         self.seed = seed
         self.batched = batched
-        self._draws: Set[str] | None = None  # from which generators samples do; None: not known
         self._info: Any = None
         self._share: Share | None = None
         self.membership: Membership | None = None  # where its batches are shared with other loaders
         self.origin: OnNode | None = None  # what it was loaded from, where that is there once for all workers
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_draws": None}
-
-    def __call__(self, epoch: int, indices: Indices) -> Any:
-        """Return the batch. Raises what the dataset and collate_fn raise. Leaves the random state that the last sample
-        left."""
-        base = mix(self.seed, epoch)
-        with self.as_worker():
-            while (made := self._made(base, indices)) is None:
-                pass
-        if made.error is not None:
-            raise made.error
-        return made.batch
-
-    def _made(self, base: int, indices: Indices) -> Outcome | None:
-        """Return the outcome; None if it must be made again because samples draw from a generator that was not seeded.
-
-        Seeding the generators takes longer than reading a small sample, so only those are seeded that samples are known
-        to use.
-        """
-        watch, seeded = Watch(base), self._draws or frozenset()
-        try:
-            if self._draws is None and isinstance(indices, list) and not getattr(self.dataset, "__getitems__", None):
-                samples = self._fetch(base, indices[:1], seeded)
-                self._draws = watch.drawn()
-                if self._draws:
-                    return None  # before the rest of them is read for nothing
-                samples += self._fetch(base, indices[1:], seeded)
-            else:
-                samples = self._fetch(base, indices, seeded)
-            made = Outcome(self.collate(samples), None)
-        except Exception as error:
-            made = Outcome(None, error)
-        lacking = watch.drawn() - seeded
-        self._draws = seeded | lacking
-        return None if lacking else made
-
     def make(self, task: Task) -> Outcome:
-        """Return the batch of a task, or the error that was raised."""
+        """Return the batch of a task, or the error that was raised. Leaves the random state that the last sample
+        left."""
         samples = len(task.indices) if isinstance(task.indices, list) else 1
         try:
-            return Outcome(self(task.epoch, task.indices), None, samples)
+            with self.as_worker():
+                return Outcome(self.collate(self._fetch(mix(self.seed, task.epoch), task.indices)), None, samples)
         except Exception as error:
             return Outcome(None, error, samples)
 
@@ -96,40 +61,44 @@ class Maker:
     def release(self, iteration: int, stream: int) -> None:
         """Release a stream that another process continues: there are none in this class."""
 
-    def _fetch(self, base: int, indices: Indices, seeded: Set[str]) -> Any:
+    def _fetch(self, base: int, indices: Indices) -> Any:
+        """Return the samples. The generators are seeded before each, and before a batch that the dataset makes."""
         dataset = self.dataset
         if not self.batched:
-            seed_all(mix(base, number_of(indices)), base, seeded)
+            self._seed(base, number_of(indices))
             return dataset[indices]
         if getattr(dataset, "__getitems__", None):
-            seed_all(mix(base, *(number_of(index) for index in indices[:1])), base, seeded)
+            self._seed(base, *map(number_of, indices[:1]))
             return dataset.__getitems__(indices)
-        if not seeded:
-            return [dataset[index] for index in indices]
-        samples = []
+        samples, times = [], dict[int, int]()
         for index in indices:
-            seed_all(mix(base, number_of(index)), base, seeded)
+            number = number_of(index)
+            times[number] = times.get(number, -1) + 1
+            self._seed(base, number, times[number])
             samples.append(dataset[index])
         return samples
+
+    def _seed(self, *parts: int) -> None:
+        """Seed the generators, and set the seed that get_worker_info() returns."""
+        seed = mix(*parts) >> 1  # PyTorch's seeds have 63 bits
+        seed_all(seed)
+        if self._info is not None:
+            object.__setattr__(self._info, "seed", seed)  # its class is frozen
 
     def another(self) -> Self:
         """Return an unused copy that shares nothing with this object."""
         made: Self = loads(dumps(self)) if self.origin is None else self.origin.load()
         return made
 
-    def be_ready(self, slot: int, workers: int) -> None:
-        """Prepare this maker for a worker in slot `slot` of `workers`."""
-        self.be_worker(slot, workers, mix(self.seed, slot))
-
     def be_worker(self, number: int, workers: int, seed: int) -> None:
-        """Call worker_init_fn, and set what torch.utils.data.get_worker_info() returns in the user's functions."""
+        """Seed the generators, call worker_init_fn, and set what get_worker_info() returns in the user's functions."""
         self._share = Share(number, workers)
         if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
             from torch.utils.data._utils.worker import WorkerInfo
 
             if surroundings.is_worker:
                 _collate_in_own_memory()
-            self._info = WorkerInfo(id=number, num_workers=workers, seed=seed >> 1, dataset=self.dataset)
+            self._info = WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=self.dataset)
         if self.worker_init_fn is not None:
             with self.as_worker():
                 seed_all(seed)

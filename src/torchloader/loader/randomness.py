@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
+import hashlib
+import operator
 import random
 import sys
-from collections.abc import Callable, Set
 from types import TracebackType
 from typing import Any
 
-from torchloader.loader.generators import numpy_mark, python_mark
-
-__all__ = ["ALL", "Kept", "Stream", "mix", "number_of", "seed_all"]
+__all__ = ["Kept", "Stream", "mix", "number_of", "seed_all"]
 
 _MASK = (1 << 64) - 1
 _NUMPY_MASK = (1 << 32) - 1
@@ -30,69 +28,40 @@ def mix(*parts: int) -> int:
 
 def number_of(index: Any) -> int:
     """Return a number for a sample's index. Keys that are not numbers have one too, the same in every process."""
-    if isinstance(index, int):
-        return index
     try:
-        return int(index)
-    except (TypeError, ValueError):
-        return int.from_bytes(repr(index).encode(), "little")
+        return operator.index(index)
+    except TypeError:
+        return int.from_bytes(hashlib.blake2b(repr(index).encode(), digest_size=8).digest(), "little")
 
 
-ALL = frozenset({"random", "numpy", "torch"})
-
-
-def seed_all(value: int, told: int | None = None, which: Set[str] = ALL) -> None:
-    """Seed the global generators of the imported modules in `which`; generators of GPUs are not touched.
-
-    `told` is the seed that torch.initial_seed() then returns, if it is not `value`.
-    """
-    if "random" in which:
-        random.seed(value)
-    if "numpy" in which and (numpy := sys.modules.get("numpy")) is not None:
+def seed_all(value: int) -> None:
+    """Seed the global generators of Python and of NumPy and PyTorch if they are imported; those of GPUs are not
+    touched."""
+    random.seed(value)
+    if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(value & _NUMPY_MASK)
-    if "torch" in which and (torch := sys.modules.get("torch")) is not None:
+    if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.manual_seed(value)
-        if told is not None:
-            state = torch.default_generator.get_state()
-            ctypes.c_uint64.from_address(state.data_ptr()).value = told  # its state begins with the seed
-            torch.default_generator.set_state(state)
 
 
-class _Cached:
-    """The state of a generator, which is read again only if its mark has changed."""
-
-    def __init__(self, mark: Callable[[], object], state: Callable[[], Any]) -> None:
-        self._mark, self._state = mark, state
-        self._last: tuple[object, Any] | None = None
-
-    def get(self) -> tuple[object, Any]:
-        mark = self._mark()
-        if self._last is None or self._last[0] != mark:
-            self._last = mark, self._state()
-        return self._last
-
-
-def _numpy_state() -> Any:
-    return None if (numpy := sys.modules.get("numpy")) is None else numpy.random.get_state()
-
-
-_python, _numpy = _Cached(python_mark, random.getstate), _Cached(numpy_mark, _numpy_state)
-_State = tuple[tuple[object, Any], tuple[object, Any], Any]
+_State = tuple[Any, Any, Any]
 
 
 def _state() -> _State:
-    torch = sys.modules.get("torch")
-    return _python.get(), _numpy.get(), None if torch is None else torch.default_generator.get_state()
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    return (
+        random.getstate(),
+        None if numpy is None else numpy.random.get_state(),
+        None if torch is None else torch.default_generator.get_state(),
+    )
 
 
 def _set_state(state: _State) -> None:
-    (python_was, python), (numpy_was, numpy), torch = state
-    if python_mark() != python_was:
-        random.setstate(python)
-    if numpy is not None and numpy_mark() != numpy_was:
-        sys.modules["numpy"].random.set_state(numpy)
-    if torch is not None:
-        sys.modules["torch"].default_generator.set_state(torch)
+    random.setstate(state[0])
+    if state[1] is not None:
+        sys.modules["numpy"].random.set_state(state[1])
+    if state[2] is not None:
+        sys.modules["torch"].default_generator.set_state(state[2])
 
 
 class Kept:

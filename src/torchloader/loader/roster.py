@@ -19,6 +19,7 @@ from torchloader.loader.assignments import Assignments
 from torchloader.loader.making import Maker
 from torchloader.loader.members import LoadingError, Member, Tally, compared, started
 from torchloader.loader.policy import WorkerPolicy
+from torchloader.loader.randomness import mix
 from torchloader.loader.snapshot import Snapshots
 from torchloader.loader.starts import Starts
 from torchloader.loader.tasks import Task
@@ -46,7 +47,7 @@ class Roster(ABC):
         self._lock = threading.RLock()
         self.assignments = assignments
         self._workers: dict[int, Member] = {}
-        self._born = 0
+        self._born = self._born_before = self._entropy = 0
         self._live: set[int] = set()  # iterations
         self._failed_starts = 0
         self._memory_kills = MemoryKills()
@@ -118,7 +119,7 @@ class Roster(ABC):
             if first is None:
                 self._ended(worker, died=False)
                 return
-            shipment, template = first
+            shipment, template = first[0]._replace(seed=self._seed_of(worker)), first[1]
             worker.datasets.add(shipment.dataset)
             worker.tasks.put(shipment)
             assert self._results is not None
@@ -136,6 +137,11 @@ class Roster(ABC):
             if not worker.leaving:  # or nobody needs it any more
                 self._trouble = error
             self._ended(worker, died=False)
+
+    def _seed_of(self, worker: Member) -> int:
+        """Return the seed of a worker: as in PyTorch that of all workers that start with the iteration plus its slot.
+        Those that replace one have others, as they would draw its numbers again."""
+        return (mix(self._entropy, worker.number - worker.slot - self._born_before) >> 1) + worker.slot
 
     def _lost(self, worker: Member, error: NodeLostError) -> None:
         """Move the workers of a lost node to the others; to the trainer's node if none is left."""

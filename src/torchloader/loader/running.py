@@ -25,6 +25,8 @@ class StreamMaker(Maker):
     """Makes batches of the streams of an iterable-style dataset: the same ones from the same seed and epoch, in any
     process and however often a stream moves."""
 
+    is_map_style = False
+
     def __init__(
         self,
         dataset: Any,
@@ -40,10 +42,7 @@ class StreamMaker(Maker):
         self._running: dict[tuple[int, int], _Running] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_running": {}}
-
-    def be_ready(self, slot: int, workers: int) -> None:
-        """Do nothing: worker_init_fn is called for each stream instead."""
+        return {**vars(self), "_running": {}}
 
     def make(self, task: Task) -> Outcome:
         """Return the outcome of a task, which begins or continues a stream."""
@@ -86,7 +85,7 @@ class _Running:
 
     def __init__(self, maker: StreamMaker, epoch: int, start: Start) -> None:
         self._given_maker, self._copies, self._share = maker, start.copies, start.share
-        self._seed = mix(maker.seed, epoch, start.share.number)
+        self._seed = mix(maker.seed, epoch, start.share.number) >> 1
         self._maker, self._progress = maker, start.progress
         self._source: Source | None = None
         self._exhausted = False  # the source is
@@ -268,7 +267,7 @@ class _Running:
         maker = self._maker
         if self._exhausted:
             return END
-        seed_all(mix(self._seed, number))
+        seed_all(mix(self._seed, number) >> 1)
         if maker.batch_size is None:
             return source.next()
         samples: list[Any] = []

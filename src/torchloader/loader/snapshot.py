@@ -132,13 +132,6 @@ class Snapshots:
         if snapshot is not None:
             self.keep(snapshot)
 
-    def begin_ahead(self, iteration: int) -> bool:
-        """Register an iteration with the latest snapshot, which workers have. Returns False if there is none."""
-        if self._latest not in self._kept:
-            return False
-        self._needed[iteration] = self._latest
-        return True
-
     def is_foreign(self, snapshot: AnySnapshot | None) -> bool:
         """Return whether the present workers cannot use the snapshot, as they were not forked from it."""
         return isinstance(snapshot, Inherited) and snapshot is not self._kept.get(self._latest)

@@ -86,4 +86,4 @@ class Starts:
             latest, needed = self._snapshots.latest, self._snapshots.numbers
             kept, template = self._snapshots[latest], self._snapshots.template_of(latest)
         # Without the lock, which a trainer needs to take batches.
-        return Shipment(latest, needed, self._snapshots.content(latest, kept, needed, worker.node)), template
+        return Shipment(latest, needed, self._snapshots.content(latest, kept, needed, worker.node), 0), template

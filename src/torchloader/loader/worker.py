@@ -36,6 +36,7 @@ class Shipment(NamedTuple):
     dataset: int
     needed: set[int]
     content: Any  # a snapshot of a Maker; to a worker it comes as received() takes it
+    seed: int  # of worker_init_fn, which no other worker or epoch has
 
 
 class Release(NamedTuple):
@@ -191,7 +192,8 @@ def _take_in(shipment: Shipment, makers: dict[int, Maker], slot: int, workers: i
 def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:
     maker = received(shipment.content)
     use_one_thread()
-    maker.be_ready(slot, workers)
+    if maker.is_map_style:  # otherwise each stream does this
+        maker.be_worker(slot, workers, shipment.seed)
     return maker
 
 
