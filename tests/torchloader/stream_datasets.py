@@ -79,6 +79,24 @@ class StatefulDataset(Noisy):
         self.given = state["given"]
 
 
+class Restarting(Noisy):
+    """The same samples, with a dataset whose every iteration begins where a loaded state says, as Hugging Face's do."""
+
+    begins = given = 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        self.given = self.begins
+        for number in list(Numbers.__iter__(self))[self.begins :]:
+            self.given += 1
+            yield number, random.random(), float(np.random.rand())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.begins = state["given"]
+
+
 class Buffered(Noisy):
     """The same samples, with a dataset whose state leaves out what it has read ahead, as shuffle() of Hugging Face's
     datasets does."""

@@ -26,6 +26,7 @@ from stream_datasets import (
     NotBegun,
     Numbers,
     Remembering,
+    Restarting,
     StatefulDataset,
     StatefulIterator,
     Unloadable,
@@ -400,3 +401,31 @@ def test_auto_uses_at_most_one_worker_for_each_stream() -> None:
 def test_incompatible_options_are_errors(dataset: Any, options: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         loader_of(dataset, **options)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("streams", [0, 2])
+def test_epochs_after_a_resumed_one_are_whole(workers: int, streams: int) -> None:
+    first = loader_of(Restarting(24), streams=streams)
+    undisturbed = [list(first) for _ in range(3)]
+    batches = iter(loader := loader_of(Restarting(24), streams=streams))
+    begun = [next(batches) for _ in range(3)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    with loader_of(Restarting(24), streams=streams, num_workers=workers) as resumed:
+        resumed.load_state_dict(state)
+        assert [begun + list(resumed), list(resumed), list(resumed)] == undisturbed
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_after_a_resumed_one_of_hugging_face_are_whole(workers: int) -> None:
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.from_dict({"number": list(range(24))}).to_iterable_dataset(num_shards=4)
+    streams = {"streams": workers, "num_workers": workers}
+    batches = iter(loader := loader_of(dataset, **streams))
+    begun = [next(batches) for _ in range(3)]
+    state = loader.state_dict()
+    loader.close()
+    with loader_of(dataset, **streams) as resumed:
+        resumed.load_state_dict(state)
+        epochs = [begun + list(resumed), list(resumed), list(resumed)]
+    assert [sorted(sample["number"] for batch in epoch for sample in batch) for epoch in epochs] == [[*range(24)]] * 3

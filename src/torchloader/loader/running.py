@@ -120,9 +120,9 @@ class _Running:
     def _open(self) -> Source:
         """Return the samples that follow the batches so far."""
         reached = self._progress
-        if reached.state is not None and (copy := self._copy()) is not None:
+        if reached.state is not None:
             try:
-                source = self._opened(copy)
+                return self._opened(self._copy())
             except _DiffersError as error:
                 if error.digest and self._digest_again() not in ("", error.digest):
                     # The samples are others each time, wherever they are read from: only the position matters.
@@ -131,9 +131,6 @@ class _Running:
                     self._give_up_state(error)
             except Exception as error:
                 self._give_up_state(error)
-            else:
-                if self._copies:
-                    return source
         return self._opened(self._given_maker.another() if self._copies else self._given_maker)
 
     def _digest_again(self) -> str:
@@ -154,15 +151,15 @@ class _Running:
         )
         self._progress = self._progress._replace(saved=0, state=None, digest="", is_exact=False)
 
-    def _copy(self) -> StreamMaker | None:
-        """Return a copy of the maker to continue from a state, which could not be undone in the trainer's own dataset;
-        None if that cannot be copied."""
+    def _copy(self) -> StreamMaker:
+        """Return a copy of the maker to continue from a state, which the trainer's own dataset would keep for later
+        epochs; the maker itself if it is the trainer's and cannot be copied."""
         try:
             return self._given_maker.another()
         except Exception:
             if self._copies:
                 raise
-            return None
+            return self._given_maker
 
     def _opened(self, maker: StreamMaker) -> Source:
         # Streams of one process must not share what their datasets keep in attributes.
