@@ -195,3 +195,98 @@ def test_a_loader_without_a_seed_uses_that_of_the_state(site: Site) -> None:
     begun, state = json.loads(site.python(RESUMED).stdout)
     rest = json.loads(site.python(RESUMED, json.dumps(state)).stdout)
     assert sorted(begun + rest) == list(range(40))
+
+
+class Repeating:
+    """A sampler that begins another one anew whenever that has ended."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self.sampler
+
+
+def endless(base: Any, is_allowed: bool) -> Any:
+    """Return a class of loaders whose iterator never ends, so that workers stay, in one of the ways of PyTorch's users:
+    by allowing that the sampler is set, or by going round the check."""
+
+    class Endless(base):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            name = "sampler" if self.batch_sampler is None else "batch_sampler"
+            repeating = Repeating(getattr(self, name))
+            if is_allowed:
+                self._DataLoader__initialized = False
+                setattr(self, name, repeating)
+                self._DataLoader__initialized = True
+            else:
+                object.__setattr__(self, name, repeating)
+            self.iterator = super().__iter__()
+
+        def __len__(self) -> int:
+            sampler = self.sampler if self.batch_sampler is None else self.batch_sampler
+            return len(sampler.sampler)
+
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(len(self)):
+                yield next(self.iterator)
+
+        def reset(self) -> None:
+            self.iterator = self._get_iterator()
+
+    return Endless
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_loaders_whose_iterator_never_ends_work_as_with_pytorch(
+    is_allowed: bool, workers: int, batch_size: int | None
+) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    given = []
+    for base in (data.DataLoader, ElasticDataLoader):
+        loader = endless(base, is_allowed)(range(10), batch_size, num_workers=workers)
+        epochs = [[torch_free(batch) for batch in loader] for _ in range(3)]
+        loader.reset()
+        given.append([*epochs, [torch_free(batch) for batch in loader]])
+        assert len(loader) == len(epochs[0]) == (10 if batch_size is None else 4)
+        with pytest.raises(ValueError, match="sampler attribute should not be set after Endless is initialized"):
+            loader.sampler = range(3)
+    loader.close()
+    assert given[0] == given[1]
+
+
+def torch_free(batch: Any) -> Any:
+    return batch.tolist() if hasattr(batch, "tolist") else batch
+
+
+def test_each_pass_of_an_endless_sampler_is_shuffled_anew() -> None:
+    pytest.importorskip("torch.utils.data")
+    options = {"shuffle": True, "collate_fn": list, "seed": 3}
+    loaders = [endless(ElasticDataLoader, False)(range(60), 7, num_workers=n, **options) for n in (0, 2)]
+    alone, together = [[list(loader) for _ in range(3)] for loader in loaders]
+    assert alone == together
+    assert all(sorted(chain.from_iterable(epoch)) == list(range(60)) for epoch in alone)
+    assert alone[0] != alone[1] != alone[2]
+    loaders[1].close()
+
+
+def test_an_endless_batch_sampler_sees_an_epoch_soon_after_it_was_set() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    sampler = data.DistributedSampler(range(8), num_replicas=1, rank=0)
+    loader = endless(ElasticDataLoader, False)(range(8), 1, sampler=sampler, collate_fn=list)
+    epochs = []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        epochs.append(tuple(index for [index] in loader))
+    assert len(set(epochs)) >= 3  # one begins a little before its set_epoch(), as with PyTorch
+
+
+def test_an_iterator_is_as_long_as_its_loader() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    for options in ({"batch_size": 3}, {"batch_size": None}, {"batch_size": 3, "drop_last": True}):
+        theirs, ours = data.DataLoader(range(10), **options), ElasticDataLoader(range(10), **options)
+        assert len(iter(ours)) == len(iter(theirs)) == len(ours)

@@ -43,7 +43,7 @@ class Attributes(Base):
     """The settings of a loader. Changes take effect at once, or with the next epoch."""
 
     _iterator = None
-    _is_made = False
+    _DataLoader__initialized = False  # PyTorch's, which subclasses set to replace a sampler
     _crew: Crew
     _maker: Maker
     _tuner: Tuner | None
@@ -59,13 +59,13 @@ class Attributes(Base):
     _place: tuple[int, int]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and self._is_made:
+        if name in _FIXED and self._DataLoader__initialized:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         super().__setattr__(name, value)
 
     def _options(self) -> dict[str, Any]:
         """Return the constructor arguments that make an equal loader."""
-        names = "dataset pin_memory drop_last generator pin_memory_device in_order rank world_size seed max_workers"
+        names = "dataset pin_memory generator pin_memory_device in_order rank world_size seed max_workers"
         options = {
             name: getattr(self, name) for name in f"{names} streams workers_on nice shared_as {_REFLECTED}".split()
         }
@@ -73,6 +73,7 @@ class Attributes(Base):
         options["snapshot_every_n_steps"] = self.snapshot_every_n_steps
         return options | {
             "batch_size": 1 if options["batch_sampler"] is not None else self.batch_size,
+            "drop_last": self.drop_last and options["batch_sampler"] is None,
             "shuffle": isinstance(self._order, SampleOrder) and self._order.shuffle,
             "num_workers": self.num_workers if self._tuner is None else "auto",
             "collate_fn": self._maker.collate_fn,

@@ -74,6 +74,9 @@ class Iteration:
     def __iter__(self) -> Self:
         return self
 
+    def __len__(self) -> int:
+        return len(self._loader._order)
+
     def __next__(self) -> Any:
         made, (_, part), waited = self._take()
         standing = self._rest.give(part)

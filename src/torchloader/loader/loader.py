@@ -128,8 +128,8 @@ class ElasticDataLoader(Attributes):
         nice: int | None = None,
         shared_as: str | None = None,
     ) -> None:
-        before = vars(self).keys() - {"_is_made"}  # what a subclass has set
-        self._is_made = False
+        before = vars(self).keys() - {"_DataLoader__initialized"}  # what a subclass has set
+        self._DataLoader__initialized = False
         count = num_workers if workers is None else workers
         # An iterable-style dataset may share its samples among ranks itself.
         is_streaming = is_iterable_style(dataset)
@@ -163,7 +163,7 @@ class ElasticDataLoader(Attributes):
         self._given_seed, self._given_samplers, self._place = seed, (sampler, batch_sampler), (rank, world_size)
         self._seed_is_given = seed is not None or generator is not None
         seed = seed_of(seed, generator, world_size)
-        self._own_sampler = sampler if batch_sampler is None else batch_sampler
+        self._own_sampler: Any = sampler if batch_sampler is None else batch_sampler
         streams = int(count if streams is None else streams) if is_streaming else None
         batch, samplers, place = (batch_size, bool(drop_last)), self._given_samplers, (rank, world_size)
         self._order: AnyOrder = order_of(dataset, seed, batch, samplers, bool(shuffle), streams, place)
@@ -171,6 +171,7 @@ class ElasticDataLoader(Attributes):
         self.sampler, self.batch_sampler = samplers_of(
             dataset, self._order, sampler, batch_sampler, (self.batch_size, drop_last), sources, self.set_epoch
         )
+        self._deciding = self._index_sampler
         functions, prefetch = (collate_fn, worker_init_fn), prefetch_factor or _PREFETCH
         self._maker, assignments = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps, prefetch)
         # Workers of other nodes are new processes, whatever the start method is.
@@ -191,7 +192,7 @@ class ElasticDataLoader(Attributes):
         if world_size > 1:
             self._is_accelerate_prepared = True  # Accelerate would share this rank's samples once more
         self._reflect()
-        self._is_made = True
+        self._DataLoader__initialized = True
         self._known: set[str] = vars(self).keys() - before
 
     def __class_getitem__(cls, batch: Any) -> GenericAlias:
@@ -206,7 +207,7 @@ class ElasticDataLoader(Attributes):
         return {"options": self._options(), "fields": fields}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        object.__setattr__(self, "_is_made", False)
+        object.__setattr__(self, "_DataLoader__initialized", False)
         ElasticDataLoader.__init__(self, **state["options"])
         vars(self).update(state["fields"])
 
@@ -214,10 +215,28 @@ class ElasticDataLoader(Attributes):
         self._is_unaware = self._is_unaware and not warn_of_ranks()
 
     def __len__(self) -> int:
+        self._take_over_sampler()
         return len(self._order)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._warn_of_ranks()
+        iteration: Iterator[Any] = self._get_iterator()
+        return iteration
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    def _take_over_sampler(self) -> None:
+        """Let the sampler or batch sampler decide the order that a subclass has set in place of the loader's own."""
+        sampler, batched = self._index_sampler, self.batch_sampler is not None
+        if sampler is not self._deciding and not isinstance(self._order, StreamOrder):
+            self._deciding = self._own_sampler = sampler
+            self._given_samplers = (None, sampler) if batched else (sampler, None)
+            self._order = order_of(self.dataset, self.seed, (None, False), self._given_samplers, False, None, (0, 1))
+
+    def _get_iterator(self) -> Any:  # which such subclasses call, as that of PyTorch's
+        self._take_over_sampler()
         self._epoch, (self._position, before) = self._next_epoch, self._resumed
         self._sampler_state = self._state_of_sampler()
         self._digest = before or 0
@@ -251,7 +270,7 @@ class ElasticDataLoader(Attributes):
             warnings.warn(
                 f"epoch {self._next_epoch} begins once more with its first batches, since its last iteration was left "
                 "before the end: with several ranks only whole epochs count. Call set_epoch() to go on to another",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     # ---- what it has done

@@ -18,7 +18,9 @@ __all__ = ["BatchSamplerOrder", "Indices", "Order", "SampleOrder", "SamplerOrder
 # Of one batch; a single index where samples are not batched.
 Indices = list[Any] | Any
 
-_AT_ONCE = 256  # indices taken from a sampler before the program's random state is set back
+# Taken from a sampler before the program's random state is set back. An endless batch sampler, which looks at the
+# epoch whenever it begins anew, must not be far ahead.
+_INDICES_AT_ONCE, _BATCHES_AT_ONCE = 256, 4
 _ORDER = 0x6F72646572  # what the random numbers are for
 
 
@@ -109,6 +111,8 @@ class _Sampled:
     """The indices that the user's sampler gives. Random numbers that it draws depend on seed and epoch; the program's
     random state is kept."""
 
+    _at_once = _INDICES_AT_ONCE
+
     def __init__(self, sampler: Iterable[Any], seed: int) -> None:
         self._sampler, self.seed = sampler, seed
 
@@ -119,7 +123,7 @@ class _Sampled:
             source = (each for each in self._sampler)
         while True:
             with stream:
-                some = list(islice(source, _AT_ONCE))
+                some = list(islice(source, self._at_once))
             if not some:
                 return
             yield from some
@@ -172,6 +176,7 @@ class BatchSamplerOrder(_Sampled):
     """The batches of a batch sampler."""
 
     whole = 1
+    _at_once = _BATCHES_AT_ONCE
 
     def __len__(self) -> int:
         return len(self._sampler)  # type: ignore[arg-type]

@@ -22,6 +22,9 @@ class StreamIteration(Iteration):
         self._turns, self._order, self._batches = Turns(place, loader.in_order), order, 0
         self._begin(loader, epoch, loader._crew.open_streams(place, shares))
 
+    def __len__(self) -> int:
+        raise TypeError("an iterator over an iterable-style dataset has no length: use len(loader)")
+
     def __next__(self) -> Any:
         waited = 0.0
         while True:
