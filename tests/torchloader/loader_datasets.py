@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from typing import Any
 
@@ -49,16 +50,16 @@ class RunningDry(Noisy):
 
 
 class Deadly(Noisy):
-    """A dataset of which one sample ends the process that reads it."""
+    """A dataset of which one sample kills the process that reads it."""
 
     def __getitem__(self, index: int) -> tuple[int, float, float]:
         if index == 7:
-            os._exit(9)
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
 
 
 class DeadlyOnce(Noisy):
-    """A dataset of which one sample ends the process that reads it while a file exists."""
+    """A dataset of which one sample kills the process that reads it while a file exists."""
 
     def __init__(self, length: int, file: str) -> None:
         super().__init__(length)
@@ -66,7 +67,7 @@ class DeadlyOnce(Noisy):
 
     def __getitem__(self, index: int) -> tuple[int, float, float]:
         if index == 7 and os.path.exists(self.file):
-            os._exit(9)
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
 
 

@@ -446,8 +446,68 @@ def test_the_error_names_the_samples_of_a_batch_that_ends_its_workers() -> None:
     with loader_of(Deadly(20), num_workers=2) as loader, pytest.raises(LoadingError) as caught:
         list(loader)
     assert str(caught.value) == (
-        "three loading workers ended over one batch (the last with exit code 9), of the samples [4, 5, 6, 7]"
+        "three loading workers ended over one batch (the last with signal SIGKILL), of the samples [4, 5, 6, 7]"
     )
+
+
+class Leaving(Noisy):
+    """A dataset of which one sample leaves in one of several ways, and that logs which samples are read."""
+
+    def __init__(self, way: str, log: Path) -> None:
+        super().__init__(8)
+        self.way, self.log = way, log
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        with self.log.open("a") as log:
+            log.write(f"{index}\n")
+        if index == 5 and self.way == "os._exit":
+            os._exit(3)
+        if index == 5:
+            raise {each.__name__: each for each in LEAVING}[self.way](3)
+        return super().__getitem__(index)
+
+
+class OwnEnd(BaseException):
+    """An exception that `except Exception` does not catch."""
+
+
+LEAVING: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit, OwnEnd]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("way", [*(each.__name__ for each in LEAVING), "os._exit"])
+def test_a_batch_whose_sample_leaves_is_not_made_again(way: str, context: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    options = {"num_workers": 1, "multiprocessing_context": context}
+    with loader_of(Leaving(way, log), **options) as loader:
+        with pytest.raises(
+            RuntimeError, match=r"exited unexpectedly, with (exit code \d|signal SIGINT), .* samples \[4, 5, 6, 7\]"
+        ):
+            list(loader)
+        assert log.read_text().split() == [*"012345"]
+        with pytest.raises(RuntimeError, match="exited unexpectedly"):
+            list(loader)
+
+
+@pytest.mark.parametrize("kind", LEAVING)
+def test_without_workers_what_a_sample_raises_to_leave_reaches_the_trainer(
+    kind: type[BaseException], tmp_path: Path
+) -> None:
+    with pytest.raises(kind):
+        list(loader_of(Leaving(kind.__name__, tmp_path / "log")))
+
+
+def leave_from(worker: int) -> None:
+    raise SystemExit(4)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_worker_init_fn_that_leaves_is_called_once(context: str) -> None:
+    options = {"num_workers": 1, "multiprocessing_context": context, "worker_init_fn": leave_from}
+    with loader_of(Noisy(8), **options) as loader:
+        with pytest.raises(LoadingError, match="end at their start, with exit code 4"):
+            list(loader)
+        assert loader.counters.replaced == 1
 
 
 def test_the_next_epoch_is_loaded_after_workers_ended_in_the_last_one(tmp_path: Path) -> None:

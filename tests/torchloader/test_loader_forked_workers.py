@@ -119,7 +119,7 @@ def test_the_memory_of_the_trainer_is_not_copied() -> None:
 def test_the_error_names_the_samples_of_a_batch_that_ends_its_workers() -> None:
     with (
         loader_of(Deadly(8)) as loader,
-        pytest.raises(LoadingError, match=r"exit code 9\), of the samples \[4, 5, 6, 7\]"),
+        pytest.raises(LoadingError, match=r"signal SIGKILL\), of the samples \[4, 5, 6, 7\]"),
     ):
         list(loader)
 

@@ -68,10 +68,10 @@ class Assignments(Generic[Task]):
         self._leaving[worker] = {} if in_hand is None else {in_hand: None}
         self._return(key for key in held if key != in_hand)
 
-    def gone(self, worker: int, died: bool) -> Key | None:
+    def gone(self, worker: int, died: bool, most: int = 3) -> Key | None:
         """Return an ended worker's batches to the queue.
 
-        If it died, and its current batch has killed at least three workers, return that batch's key; otherwise None.
+        If it died, and its current batch has ended `most` workers, return that batch's key; otherwise None.
         """
         held = self._held.pop(worker, None)
         if held is None:
@@ -81,7 +81,7 @@ class Assignments(Generic[Task]):
         if not died or in_hand is None:
             return None
         self._deaths[in_hand] += 1
-        return in_hand if self._deaths[in_hand] >= 3 else None
+        return in_hand if self._deaths[in_hand] >= most else None
 
     def made(self, worker: int, key: Key, progress: Progress | None = None) -> bool:
         """Note that a worker has made a batch, and the progress of its stream. Return whether the batch is still wanted

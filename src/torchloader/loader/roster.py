@@ -27,7 +27,7 @@ from torchloader.loader.worker import work
 
 __all__ = ["Roster"]
 
-_FAILED_STARTS = 3
+_DEATHS = _FAILED_STARTS = 3
 
 
 class Roster(ABC):
@@ -64,6 +64,10 @@ class Roster(ABC):
     @abstractmethod
     def _hand_out(self) -> None:
         """Send workers the batches that they are to make now."""
+
+    @abstractmethod
+    def _receive(self, timeout: float) -> bool:
+        """Process the messages of workers."""
 
     def resize(self, size: int, nodes: Sequence[str | None] | None = None) -> None:
         """Set the number of workers, and the nodes if given. Does not wait: new workers begin when ready, others finish
@@ -172,33 +176,47 @@ class Roster(ABC):
     def _look_after_workers(self) -> None:
         self._looked = time.monotonic()
         with self._lock:
+            ended = []
             for worker in list(self._workers.values()):
                 try:
                     if worker.process is not None and not worker.process.is_alive:
-                        self._ended(worker, died=not worker.leaving)
+                        ended.append(worker)
                 except NodeLostError as error:
                     self._lost(worker, error)
+            if ended:
+                self._receive(0)  # what they have sent before
+            for worker in ended:
+                if worker.number in self._workers:
+                    self._ended(worker, died=not worker.leaving)
             self._reconcile()
             self._hand_out()
 
     def _ended(self, worker: Member, died: bool) -> None:
         with self._lock:
             del self._workers[worker.number]
-            key = self.assignments.gone(worker.number, died and worker.ready)
+            # An exit code, and SIGINT for a KeyboardInterrupt, is the dataset's doing, and would come again.
+            code = 0 if worker.process is None else worker.process.returncode or 0
+            gave_up = died and (code >= 0 or code == -signal.SIGINT)
+            key = self.assignments.gone(worker.number, died and worker.ready, 1 if gave_up else _DEATHS)
             if not died or worker.process is None:
                 return
             self.tally.died += 1
-            how = how_ended(worker.process.returncode or 0)
-            is_killed = worker.process.returncode == -signal.SIGKILL and worker.node is None
+            how = how_ended(code)
+            is_killed = code == -signal.SIGKILL and worker.node is None
             if is_killed and (reason := self._memory_kills.explain()):
                 how += f", and {reason}: lower num_workers, prefetch_factor or batch_size"
                 self._to_warn = f"a loading worker ended with {how}"
             task = None if key is None else self.assignments.task(key)
-            if task is not None:
+            if task is not None and gave_up:
+                self._trouble = LoadingError(
+                    f"a loading worker exited unexpectedly, with {how}, while it made a batch of {task.samples}: the "
+                    "dataset or collate_fn raised SystemExit, KeyboardInterrupt or the like, or called os._exit()"
+                )
+            elif task is not None:
                 self._trouble = LoadingError(
                     f"three loading workers ended over one batch (the last with {how}), of {task.samples}"
                 )
             elif not worker.ready:
                 self._failed_starts += 1
-                if self._failed_starts >= _FAILED_STARTS:
+                if gave_up or self._failed_starts >= _FAILED_STARTS:
                     self._trouble = LoadingError(f"loading workers end at their start, with {how}")
