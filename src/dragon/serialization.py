@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dragon.runtime.announcing import Mention, mention, mentions
 from dragon.runtime.node_memory import NodeMemory, Parts, Place, SnapshotGoneError
-from dragon.runtime.serialization import dumps, loads
+from dragon.runtime.serialization import dumps, import_hint, loads
 from dragon.runtime.unsendable import UNSENDABLE
 from dragon.runtime.unsendable import explained as _explained
 
@@ -22,6 +22,7 @@ __all__ = [
     "SnapshotGoneError",
     "dumps",
     "explained",
+    "import_hint",
     "loads",
     "snapshot_on_node",
 ]

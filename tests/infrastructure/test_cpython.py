@@ -247,3 +247,30 @@ def test_random_generator_is_the_generator_of_the_functions_of_random() -> None:
     first = random.random()
     generator.setstate(state)
     assert generator.random() == first
+
+
+def test_a_process_can_be_a_daemon_of_another_one() -> None:
+    program = """
+        import multiprocessing as mp, os
+        parent = os.getpid()
+        if os.fork() == 0:
+            cpython.be_daemon("Loader-3", 3, parent)
+            own, above = mp.current_process(), mp.parent_process()
+            told = own.name, own.daemon, own.pid == os.getpid(), above.name, above.pid == parent, above.is_alive()
+            print(told, mp.active_children(), flush=True)
+            try:
+                mp.Process().start()
+            except AssertionError as error:
+                print(error, flush=True)
+            os._exit(0)
+        os.wait()
+    """
+    expected = "('Loader-3', True, True, 'MainProcess', True, True) []"
+    assert output_of(program).splitlines() == [expected, "daemonic processes are not allowed to have children"]
+
+
+def test_a_process_cannot_be_a_daemon_of_one_that_has_ended() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    with pytest.raises(ProcessLookupError):
+        cpython.be_daemon("Loader-1", 1, ended.pid)

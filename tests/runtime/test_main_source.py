@@ -15,8 +15,6 @@ GUARDED = [
     'if __name__ == "__main__" and True: pass',
     'if (name := __name__) == "__main__": pass',
     'if __name__.endswith("__main__"): pass',
-    'main = __name__ == "__main__"',
-    'def is_main(): return __name__ == "__main__"',
     '__name__ == "__main__" and main()',
     'main() if __name__ == "__main__" else None',
     'match __name__:\n    case "__main__": pass',
@@ -32,6 +30,10 @@ NOT_GUARDED = [
     "text = 'if __name__ == \"__main__\":'",
     'self.__name__ == "__main__"',
     "print(__name__)",
+    'print(__name__ == "__main__")',
+    'def is_main(): return __name__ == "__main__"',
+    'def f():\n    if __name__ == "__main__": pass',
+    'class C:\n    def f(self): return 1 if __name__ == "__main__" else 2',
     'if __name__ == "__main__"',  # no Python: it was changed meanwhile
 ]
 

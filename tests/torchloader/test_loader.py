@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing as mp
 import os
 import random
 import signal
@@ -495,6 +496,63 @@ def test_without_workers_what_a_sample_raises_to_leave_reaches_the_trainer(
 ) -> None:
     with pytest.raises(kind):
         list(loader_of(Leaving(kind.__name__, tmp_path / "log")))
+
+
+class Processes:
+    """What multiprocessing says of the process that reads a sample, and how many children it has."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.02)
+        own, parent = mp.current_process(), mp.parent_process()
+        assert parent is not None
+        is_own = own.pid == os.getpid()
+        return own.name, (own.daemon, is_own, parent.name, parent.pid, parent.is_alive(), mp.active_children())
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_worker_is_a_daemon_of_the_trainer_for_multiprocessing(context: str) -> None:
+    options = {"num_workers": 2, "multiprocessing_context": context, "persistent_workers": True}
+    with loader_of(Processes(), batch_size=1, **options) as loader:
+        deadline = time.monotonic() + 30
+        while loader.counters.workers < 2 and time.monotonic() < deadline:
+            list(loader)
+        told = [sample for batch in loader for sample in batch]
+    assert all(rest == (True, True, "MainProcess", os.getpid(), True, []) for _, rest in told)
+    names = {name for name, _ in told}
+    assert len(names) == 2
+    assert all(name.startswith("LoadingWorker-") for name in names)
+
+
+COMPARING = """
+from torchloader import ElasticDataLoader
+
+class Squares:
+    def __len__(self): return 4
+    def __getitem__(self, index): return index * index
+
+def is_other(): return __name__ == "other"
+
+loader = ElasticDataLoader(Squares(), 2, num_workers=1, collate_fn=list, multiprocessing_context="spawn")
+{guard}print(list(loader))
+"""
+
+
+def test_a_comparison_of_the_name_in_a_function_is_no_main_guard(site: Site) -> None:
+    done = site.python(COMPARING.format(guard=""))
+    assert done.stdout == "[[0, 1], [4, 9]]\n", done.stderr
+
+
+def test_the_error_of_workers_that_run_the_main_program_names_the_main_guard(site: Site) -> None:
+    done = site.python(COMPARING.format(guard="if __name__ != 'other': "))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "torchloader.loader.members.LoadingError: loading workers end at their start, with exit code 1; such a process "
+        "imports the main program: keep what starts processes, or runs the program, under "
+        'if __name__ == "__main__":'
+    )
 
 
 def leave_from(worker: int) -> None:

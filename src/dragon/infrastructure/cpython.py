@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import itertools
 import os
 import shutil
 import sys
@@ -21,7 +22,10 @@ from multiprocessing import util as mp_util
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from dragon._core import open_process
+
 __all__ = [
+    "be_daemon",
     "call_exit_handlers",
     "call_fork_hooks",
     "check_not_importing_main",
@@ -114,6 +118,18 @@ def making() -> Iterator[None]:
 def is_being_made() -> bool:
     """Return whether this process is within making()."""
     return getattr(mp_process.current_process(), "_inheriting", False)
+
+
+def be_daemon(name: str, number: int, parent: int) -> None:
+    """Let multiprocessing see this process as a child of process `parent`: a daemon without children, with this name
+    and number. Raises ProcessLookupError if the parent has ended."""
+    creator: Any = mp_process.current_process()
+    own: Any = mp_process.BaseProcess(name=name, daemon=True)
+    own._identity = (*creator._identity, number)
+    sentinel = open_process(parent)
+    state: Any = mp_process
+    state._parent_process = state._ParentProcess(creator.name, parent, sentinel)
+    state._current_process, state._children, state._process_counter = own, set(), itertools.count(1)
 
 
 def check_not_importing_main() -> None:

@@ -21,6 +21,7 @@ from dragon.native.returning import put_result
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import this_run
+from dragon.runtime.serialization import import_hint
 from dragon.runtime.tracing import begin_task, end_task
 from dragon.signals import how_ended
 
@@ -316,6 +317,7 @@ class Workers:
             return  # terminate()'s caller makes its task fail
         self._stillborn = self._stillborn + 1 if ticket == _STARTING else 0
         if self._stillborn == _MOST_STILLBORN:
+            how += import_hint() if how == _how(1) else ""
             self._give_up(WorkerLostError(f"{_MOST_STILLBORN} workers in a row ended while they started, {how}"))
         elif ticket == _END:
             pass_on_end(self._tasks)  # the worker may have died before it put the end mark again

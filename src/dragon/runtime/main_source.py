@@ -15,8 +15,9 @@ class MainSource:
     """The source of a main program.
 
     Attributes:
-        is_guarded: whether it tests its `__name__`, as in `if __name__ == "__main__":`, so that another process may
-            import it. A program that only passes its name on, for example to logging.getLogger(), does not.
+        is_guarded: whether the module decides by its `__name__` what it does, as in `if __name__ == "__main__":`, so
+            that another process may import it. One that only passes its name on, for example to logging.getLogger(), or
+            compares it in a function, does not.
         bound_here: the names that have their current values only in the program itself: those bound under such an `if`,
             and by `global` in functions.
     """
@@ -31,7 +32,7 @@ class MainSource:
         except (SyntaxError, ValueError):  # the file was changed since the start, or is not Python source
             return
         guards = [statement for statement in tree.body if isinstance(statement, ast.If) and _mentions(statement.test)]
-        self.is_guarded = bool(guards) or any(map(_looks, ast.walk(tree)))
+        self.is_guarded = _decides(tree)
         if self.is_guarded:
             self.bound_here = frozenset(_bound(guards)).union(_globals(tree))
 
@@ -40,13 +41,13 @@ def _mentions(expression: ast.AST) -> bool:
     return any(isinstance(node, ast.Name) and node.id == _NAME for node in ast.walk(expression))
 
 
-def _looks(node: ast.AST) -> bool:
-    """Return whether a node decides something by the module's name."""
-    if isinstance(node, ast.Compare):
-        return any(isinstance(side, ast.Name) and side.id == _NAME for side in (node.left, *node.comparators))
-    if isinstance(node, (ast.If, ast.IfExp, ast.While)):
-        return _mentions(node.test)
-    return isinstance(node, ast.Match) and _mentions(node.subject)
+def _decides(node: ast.AST) -> bool:
+    """Return whether a part of the module, outside of its functions and classes, decides something by its name."""
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)) and _mentions(node.test):
+        return True
+    if (isinstance(node, ast.Match) and _mentions(node.subject)) or (isinstance(node, ast.BoolOp) and _mentions(node)):
+        return True
+    return not isinstance(node, _SCOPES) and any(map(_decides, ast.iter_child_nodes(node)))
 
 
 def _bound(statements: Iterable[ast.AST]) -> Iterator[str]:

@@ -37,6 +37,7 @@ __all__ = [
     "dumps_call",
     "explained_call",
     "extend_multiprocessing",
+    "import_hint",
     "loads",
     "main_is_importable",
     "main_module",
@@ -285,6 +286,17 @@ def _this_main() -> _Main:
 def main_is_importable() -> bool:
     """Return whether another process may import the main program: it is a file that tests its `__name__`."""
     return _this_main().is_importable
+
+
+def import_hint() -> str:
+    """Return a clause for the error of processes that end at their start with an exit code: the import of the main
+    program may be the cause, if they do that."""
+    if not main_is_importable():
+        return ""
+    return (
+        "; such a process imports the main program: keep what starts processes, or runs the program, under "
+        'if __name__ == "__main__":'
+    )
 
 
 def _is_found_there(obj: Any) -> bool:

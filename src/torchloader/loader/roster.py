@@ -12,8 +12,10 @@ from typing import Any
 from dragon.control_groups import MemoryKills
 from dragon.infrastructure.errors import NodeLostError
 from dragon.native.event import Event
+from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.native.value import Value
+from dragon.serialization import import_hint
 from dragon.signals import how_ended
 from torchloader.loader.assignments import Assignments
 from torchloader.loader.making import Maker
@@ -219,4 +221,5 @@ class Roster(ABC):
             elif not worker.ready:
                 self._failed_starts += 1
                 if gave_up or self._failed_starts >= _FAILED_STARTS:
+                    how += import_hint() if code == 1 and isinstance(worker.process, Process) else ""
                     self._trouble = LoadingError(f"loading workers end at their start, with {how}")

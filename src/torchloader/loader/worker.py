@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from dragon.infrastructure.cpython import be_daemon
 from dragon.native.event import Event
 from dragon.native.queue import Queue
 from dragon.native.value import Value
@@ -132,8 +133,9 @@ def work(
     os.nice(nice)
     keep_freed_memory()
     try:
+        be_daemon(f"LoadingWorker-{worker + 1}", worker + 1, os.getppid() if orders is None else orders[0])
         trainer = FarTrainer() if orders is None else Trainer(*orders)
-    except psutil.NoSuchProcess:
+    except (ProcessLookupError, psutil.NoSuchProcess):
         return
     makers: dict[int, Maker] = {}
     exchange: Exchange | None = None
