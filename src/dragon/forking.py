@@ -1,10 +1,10 @@
-"""The first steps of a process that was forked by `os.fork()`."""
+"""The first steps of a process that was forked by `os.fork()`, and of one that is to look like a child of another."""
 
 from __future__ import annotations
 
-from dragon.infrastructure.cpython import call_fork_hooks, forget_finalizers
+from dragon.infrastructure.cpython import be_daemon, call_fork_hooks, forget_finalizers
 
-__all__ = ["begin_child"]
+__all__ = ["be_daemon", "begin_child"]
 
 
 def begin_child() -> None:

@@ -197,7 +197,7 @@ class Roster(ABC):
         with self._lock:
             del self._workers[worker.number]
             # An exit code, and SIGINT for a KeyboardInterrupt, is the dataset's doing, and would come again.
-            code = 0 if worker.process is None else worker.process.returncode or 0
+            code = 0 if worker.process is None or not died else worker.process.returncode or 0
             gave_up = died and (code >= 0 or code == -signal.SIGINT)
             key = self.assignments.gone(worker.number, died and worker.ready, 1 if gave_up else _DEATHS)
             if not died or worker.process is None:

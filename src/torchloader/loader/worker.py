@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from dragon.infrastructure.cpython import be_daemon
+from dragon.forking import be_daemon
 from dragon.native.event import Event
 from dragon.native.queue import Queue
 from dragon.native.value import Value
