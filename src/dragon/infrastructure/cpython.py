@@ -22,8 +22,6 @@ from multiprocessing import util as mp_util
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from dragon._core import open_process
-
 __all__ = [
     "be_daemon",
     "call_exit_handlers",
@@ -123,6 +121,8 @@ def is_being_made() -> bool:
 def be_daemon(name: str, number: int, parent: int) -> None:
     """Let multiprocessing see this process as a child of process `parent`: a daemon without children, with this name
     and number. Raises ProcessLookupError if the parent has ended."""
+    from dragon._core import open_process  # which few processes need that import this module
+
     creator: Any = mp_process.current_process()
     own: Any = mp_process.BaseProcess(name=name, daemon=True)
     own._identity = (*creator._identity, number)

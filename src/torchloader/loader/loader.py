@@ -22,14 +22,13 @@ from torchloader.loader.checks import (
 )
 from torchloader.loader.counters import Counters, Given
 from torchloader.loader.crew import Crew
-from torchloader.loader.iteration import Iteration
+from torchloader.loader.iteration import Iteration, StreamIteration
 from torchloader.loader.nodes import nodes_for
 from torchloader.loader.parts import AnyOrder, maker_of, order_of, share
 from torchloader.loader.policy import WorkerPolicy
 from torchloader.loader.ranks import distributed_place, place_of, seed_of, warn_of_ranks
 from torchloader.loader.rest import standing_of, tell
 from torchloader.loader.samplers import rank_of, restore, state_of
-from torchloader.loader.stream_iteration import StreamIteration
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import by_environment, tuner_of
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import os
 import signal
+import sys
 from collections import deque
 from queue import Empty
 from typing import Any, NamedTuple
@@ -18,9 +21,7 @@ from dragon.serialization import SnapshotGoneError
 from torchloader.loader import surroundings
 from torchloader.loader.effort import Effort, Meter
 from torchloader.loader.exchange import Exchange, Kept, key_of
-from torchloader.loader.heap import keep_freed_memory
 from torchloader.loader.making import Maker
-from torchloader.loader.native_threads import use_one_thread
 from torchloader.loader.outcome import Packed, pack, pack_error, pack_unsent
 from torchloader.loader.snapshot import received
 from torchloader.loader.streams import Progress
@@ -29,6 +30,11 @@ from torchloader.loader.tasks import Task
 __all__ = ["Made", "Ready", "Release", "Shipment", "work"]
 
 _LOOK_AFTER_TRAINER_S = 1.0  # seconds
+# Of mallopt(), in <malloc.h>; the GNU C Library's manual, "Malloc Tunable Parameters".
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_KEPT = 512 << 20  # bytes at the end of the heap
+# What users set to have another number: for any library, and for OpenBLAS, MKL and BLIS.
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 
 class Shipment(NamedTuple):
@@ -131,7 +137,7 @@ def work(
     surroundings.is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
     os.nice(nice)
-    keep_freed_memory()
+    _keep_freed_memory()
     try:
         be_daemon(f"LoadingWorker-{worker + 1}", worker + 1, os.getppid() if orders is None else orders[0])
         trainer = FarTrainer() if orders is None else Trainer(*orders)
@@ -193,7 +199,7 @@ def _take_in(shipment: Shipment, makers: dict[int, Maker], slot: int, workers: i
 
 def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:
     maker = received(shipment.content)
-    use_one_thread()
+    _use_one_thread()
     if maker.is_map_style:  # otherwise each stream does this
         maker.be_worker(slot, workers, shipment.seed)
     return maker
@@ -238,3 +244,34 @@ def _deliver(results: Queue, made: Made) -> None:
         results.put(made)
     except Exception as error:  # such as that there is no memory for it
         results.put(made._replace(outcome=pack_unsent(error)))
+
+
+def _keep_freed_memory() -> None:
+    """Keep up to 512 MiB of freed memory in this process, for the next batch.
+
+    By default the GNU C Library returns large blocks to the system at once. A worker that makes one large batch after
+    another then gets new pages for each, which the kernel clears: that takes longer than to make the batch. Does
+    nothing with another C library, or if the environment says how the library is to allocate.
+    """
+    if any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT)
+
+
+def _use_one_thread() -> None:
+    """Make PyTorch and the linear algebra of NumPy compute in one thread: the workers share the cores.
+
+    PyTorch's loader does so for PyTorch alone, and NumPy's library, mostly OpenBLAS, has a thread for each core in each
+    worker. Only threadpoolctl can change that once it is loaded. Without that package, or if one of the variables for
+    it is set, it stays as it is.
+    """
+    if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
+        sys.modules["torch"].set_num_threads(1)
+    is_set = any(os.environ.get(name) for name in _VARIABLES)
+    if "numpy" in sys.modules and not is_set and importlib.util.find_spec("threadpoolctl") is not None:
+        import threadpoolctl
+
+        threadpoolctl.threadpool_limits(1, user_api="blas")
