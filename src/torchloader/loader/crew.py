@@ -45,6 +45,7 @@ class Here:
 
     def __init__(self, maker: Maker, snapshots: Snapshots, tally: Tally) -> None:
         self._maker, self._snapshots, self._tally = maker, snapshots, tally
+        self._kept = Kept()
         self._makers: dict[int, Maker] = {}  # of iterations with streams
 
     def keep_streams(self, iteration: int) -> None:
@@ -65,7 +66,7 @@ class Here:
     def make(self, task: Task, maker: Maker | None = None) -> Outcome:
         """Make the batch, and restore the program's random state."""
         start = time.perf_counter()
-        with Kept():
+        with self._kept:
             outcome = (maker or self._maker).make(task)
         self._tally.note(Effort(time.perf_counter() - start), outcome.samples)
         return outcome

@@ -62,21 +62,14 @@ class Maker:
         """Release a stream that another process continues: there are none in this class."""
 
     def _fetch(self, base: int, indices: Indices) -> Any:
-        """Return the samples. The generators are seeded before each, and before a batch that the dataset makes."""
+        """Return the samples, after seeding the generators for them: not for each one, as that takes 8 µs."""
         dataset = self.dataset
+        self._seed(base, *map(number_of, indices[:1] if self.batched else [indices]))
         if not self.batched:
-            self._seed(base, number_of(indices))
             return dataset[indices]
         if getattr(dataset, "__getitems__", None):
-            self._seed(base, *map(number_of, indices[:1]))
             return dataset.__getitems__(indices)
-        samples, times = [], dict[int, int]()
-        for index in indices:
-            number = number_of(index)
-            times[number] = times.get(number, -1) + 1
-            self._seed(base, number, times[number])
-            samples.append(dataset[index])
-        return samples
+        return [dataset[index] for index in indices]
 
     def _seed(self, *parts: int) -> None:
         """Seed the generators, and set the seed that get_worker_info() returns."""
