@@ -71,7 +71,7 @@ class ElasticDataLoader(Attributes):
             once for all of them. Has no effect for workers on other nodes and without workers.
 
     The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
-    die: before each batch the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, first index).
+    die: before each batch the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
     Each iteration is the next epoch unless set_epoch() chooses another. With several ranks an iteration counts once it
     has given its last batch, so a rank that only looks at one batch stays at the epoch of the others. All workers of an
     epoch have the dataset as it was when its iterator was made; forked workers that stay keep the dataset of the first
