@@ -15,7 +15,7 @@ from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.direct import Direct
 from dragon.agent.wire.link import Listener
 from dragon.agent.wire.links import Links
-from dragon.agent.wire.session import Answer
+from dragon.agent.wire.responses import Answer
 from dragon.infrastructure.membership import Member
 from dragon.runtime.credentials import Authority, client_context, node_name, server_context
 from dragon.runtime.protocol.agents import Notice

@@ -7,7 +7,7 @@ from conftest import Site
 _PROGRAM = """
 import asyncio, fcntl, mmap, os
 from dragon import _core
-from dragon.agent.objects.outboxes import Bell
+from dragon.agent.objects.bell import Bell
 
 async def main(small: bool) -> list[str]:
     folder = f"bells-{small}"

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from dragon.agent.objects.outboxes import Bell, Outboxes
+from dragon.agent.objects.bell import Bell
+from dragon.agent.objects.outboxes import Outboxes
 from dragon.agent.wire.links import Links
 from dragon.runtime.handle import Channel
 from dragon.runtime.run import this_run

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dragon.agent.objects.bell import Bell
 from dragon.agent.objects.flows import Flows
 from dragon.agent.objects.guests import Guests
-from dragon.agent.objects.outboxes import Bell, Outboxes
+from dragon.agent.objects.outboxes import Outboxes
 from dragon.agent.objects.peers import Peers
 from dragon.agent.objects.watches import ProxyChannels, Watches
 from dragon.agent.wire.bulk import Fabric

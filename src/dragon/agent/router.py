@@ -8,7 +8,8 @@ from typing import TypeVar, cast
 import msgspec
 
 from dragon.agent.objects.peers import Peers
-from dragon.agent.wire.session import Table, value_of
+from dragon.agent.wire.responses import value_of
+from dragon.agent.wire.table import Table
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import encode, joined

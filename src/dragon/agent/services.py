@@ -21,7 +21,8 @@ from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.starting import Processes, Spawner
 from dragon.agent.processes.trackers import Trackers
 from dragon.agent.shards.shards import Shards
-from dragon.agent.wire.session import Table, then
+from dragon.agent.wire.responses import then
+from dragon.agent.wire.table import Table
 from dragon.runtime.protocol.agents import MemberEvent
 from dragon.runtime.run import Run
 

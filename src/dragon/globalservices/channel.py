@@ -16,7 +16,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.runtime import handle, placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds
-from dragon.runtime.nodes import node_for_objects
+from dragon.runtime.handle import node_for_objects
 from dragon.runtime.protocol.objects import (
     CreateNamedObject,
     FindNamedObject,

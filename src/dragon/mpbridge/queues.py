@@ -8,8 +8,7 @@ import threading
 from typing import Any
 
 from dragon.runtime.connection import PIPE_MEBIBYTES, Connection
-from dragon.runtime.handle import Channel
-from dragon.runtime.nodes import node_for_objects
+from dragon.runtime.handle import Channel, node_for_objects
 from dragon.runtime.run import identity
 
 __all__ = ["DragonJoinableQueue", "DragonQueue", "DragonSimpleQueue", "JoinableQueue", "Queue", "SimpleQueue"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from dragon.native import barrier, condition
 from dragon.runtime import handle
-from dragon.runtime.nodes import node_for_objects
+from dragon.runtime.handle import node_for_objects
 
 __all__ = [
     "Barrier",

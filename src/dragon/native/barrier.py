@@ -13,8 +13,7 @@ from dragon.infrastructure.plain_number import plain_number
 from dragon.native.condition import Condition
 from dragon.native.lock import Lock
 from dragon.runtime.arguments import checked_seconds
-from dragon.runtime.handle import Words, read_serialized
-from dragon.runtime.nodes import node_of_memory
+from dragon.runtime.handle import Words, node_of_memory, read_serialized
 
 __all__ = ["Barrier", "BrokenBarrierError"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dragon.native.lock import Lock, RLock
 from dragon.runtime.handle import Condition as _Condition
-from dragon.runtime.nodes import node_of_memory
+from dragon.runtime.handle import node_of_memory
 
 __all__ = ["Condition"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dragon.runtime.handle import Event as _Event
-from dragon.runtime.nodes import node_of_memory
+from dragon.runtime.handle import node_of_memory
 
 __all__ = ["Event"]
 

@@ -13,8 +13,7 @@ import msgspec
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.messages import NameGeneration, NameOffset, NameRole
 from dragon.infrastructure.plain_number import plain_number
-from dragon.runtime.handle import Channel, read_serialized
-from dragon.runtime.nodes import node_for_objects
+from dragon.runtime.handle import Channel, node_for_objects, read_serialized
 from dragon.runtime.picklers import pickler_of
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import identity

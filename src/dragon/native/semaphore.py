@@ -9,8 +9,7 @@ import msgspec
 from dragon.infrastructure.messages import SerializedName
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Semaphore as _Semaphore
-from dragon.runtime.handle import read_serialized
-from dragon.runtime.nodes import node_of_memory
+from dragon.runtime.handle import node_of_memory, read_serialized
 
 __all__ = ["BoundedSemaphore", "Semaphore"]
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dragon.runtime.copies import Copy
-from dragon.runtime.handle import Words
-from dragon.runtime.nodes import node_of_memory
+from dragon.runtime.handle import Words, node_of_memory
 from dragon.runtime.remote import RemoteWords
 
 __all__ = ["fill", "in_words", "kind_of", "with_views", "words_for"]

@@ -10,11 +10,24 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from dragon import _core
+from dragon.infrastructure.policy import Policy
 from dragon.runtime import serialization  # noqa: F401  it sets the pickler of channels
 from dragon.runtime.announcing import mention
+from dragon.runtime.nodes import run_nodes
 from dragon.runtime.run import current_run, join_run, this_run
 
-__all__ = ["Channel", "Condition", "Event", "Handle", "Lock", "Semaphore", "Words", "read_serialized"]
+__all__ = [
+    "Channel",
+    "Condition",
+    "Event",
+    "Handle",
+    "Lock",
+    "Semaphore",
+    "Words",
+    "node_for_objects",
+    "node_of_memory",
+    "read_serialized",
+]
 
 
 def read_serialized(data: str | bytes, kind: Any, what: str) -> Any:
@@ -23,6 +36,32 @@ def read_serialized(data: str | bytes, kind: Any, what: str) -> Any:
         return msgspec.json.decode(data, type=kind)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{data!r} is not what serialize() of a {what} gave: {error}") from None
+
+
+def node_of_memory(m_uid: object) -> int:
+    """Return the index of the node whose memory `m_uid` means, None being that of node_for_objects().
+
+    Raises ValueError if the run has no such node.
+    """
+    if m_uid is None:
+        return node_for_objects()
+    for node in run_nodes():
+        if node.index == m_uid:
+            return node.index
+    raise ValueError(
+        f"m_uid={m_uid!r} is the memory of no node: facts.default_pool_muid_from_index(index) gives a node's"
+    )
+
+
+def node_for_objects(policy: Policy | None = None) -> int:
+    """Return the index of the node on which this thread makes objects: the one that `policy` names, or else the policy
+    of its `with` block; this process's node if none is named. Raises PolicyError, NodeLostError."""
+    if policy is None and not Policy.is_in_block():
+        return this_run().node
+    from dragon.runtime.placement import named_node  # imported late: each loaded module makes every fork slower
+
+    node = named_node(policy)
+    return this_run().node if node is None else node.index
 
 
 class Handle:

@@ -15,14 +15,11 @@ import msgspec
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonNodeError
 from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
-from dragon.infrastructure.policy import Policy
 from dragon.runtime.run import current_run, in_run, this_run
 
 __all__ = [
     "find_node",
     "node_at",
-    "node_for_objects",
-    "node_of_memory",
     "own_node",
     "query",
     "query_total_cpus",
@@ -83,32 +80,6 @@ def node_at(index: int) -> NodeDescriptor:
         if node.index == index:
             return node
     raise LookupError(f"the run has no node {index} (any more)")
-
-
-def node_of_memory(m_uid: object) -> int:
-    """Return the index of the node whose memory `m_uid` means, None being that of node_for_objects().
-
-    Raises ValueError if the run has no such node.
-    """
-    if m_uid is None:
-        return node_for_objects()
-    for node in run_nodes():
-        if node.index == m_uid:
-            return node.index
-    raise ValueError(
-        f"m_uid={m_uid!r} is the memory of no node: facts.default_pool_muid_from_index(index) gives a node's"
-    )
-
-
-def node_for_objects(policy: Policy | None = None) -> int:
-    """Return the index of the node on which this thread makes objects: the one that `policy` names, or else the policy
-    of its `with` block; this process's node if none is named. Raises PolicyError, NodeLostError."""
-    if policy is None and not Policy.is_in_block():
-        return this_run().node
-    from dragon.runtime.placement import named_node  # imported late: each loaded module makes every fork slower
-
-    node = named_node(policy)
-    return this_run().node if node is None else node.index
 
 
 def find_node(name: str) -> NodeDescriptor | None:

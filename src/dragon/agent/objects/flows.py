@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from dragon._core import LockedError
-from dragon.agent.wire.session import error_of
+from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log

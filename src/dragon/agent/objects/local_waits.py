@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from dragon.agent.objects.bell import Bell
 from dragon.agent.objects.guests import Guests
-from dragon.agent.objects.outboxes import Bell
 from dragon.agent.objects.peers import Peers
 from dragon.runtime.protocol.objects import WaitHere
 from dragon.runtime.protocol.request import Handler

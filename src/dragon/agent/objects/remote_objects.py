@@ -13,7 +13,7 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.objects.peers import Peers
-from dragon.agent.wire.session import Answer, then, value_of
+from dragon.agent.wire.responses import Answer, then, value_of
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Name

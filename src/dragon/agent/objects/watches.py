@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 
 from dragon import _core
-from dragon.agent.objects.outboxes import Bell
+from dragon.agent.objects.bell import Bell
 from dragon.agent.wire.links import Links
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragon.agent.wire.session import Answer
+from dragon.agent.wire.responses import Answer
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.log import runtime_log

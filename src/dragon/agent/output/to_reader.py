@@ -12,7 +12,7 @@ from typing import Any
 from dragon import _core
 from dragon.agent.output.distant import DistantChannel
 from dragon.agent.output.sinks import Sink
-from dragon.agent.wire.session import RemoteError
+from dragon.agent.wire.responses import RemoteError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 

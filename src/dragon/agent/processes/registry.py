@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dragon import _core
 from dragon.agent.processes.events import Exited, Failed, Started
 from dragon.agent.processes.parents import parent_of
-from dragon.agent.wire.session import then
+from dragon.agent.wire.responses import then
 from dragon.control_groups import MemoryKills
 from dragon.infrastructure.system_errors import what_to_raise
 from dragon.runtime.log import runtime_log

@@ -12,7 +12,7 @@ from dragon.agent.services import Services
 from dragon.agent.telemetry.history import History, Series
 from dragon.agent.telemetry.lifetimes import lifetimes
 from dragon.agent.telemetry.seen import see
-from dragon.agent.wire.session import then
+from dragon.agent.wire.responses import then
 from dragon.infrastructure import variables
 from dragon.infrastructure.metrics import METRICS, Family, Kind, Line, RunState, Sample, Tags, Told, exported_name
 from dragon.runtime.folder import RunInfo, run_name

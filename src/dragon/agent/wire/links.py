@@ -16,7 +16,8 @@ from typing import Any
 from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.frames import Forwarded, Messages, Noticed
 from dragon.agent.wire.link import Link
-from dragon.agent.wire.session import Answer, Call, KeptFrame, KeptFrames, Serve, Session
+from dragon.agent.wire.responses import Answer, Call
+from dragon.agent.wire.session import KeptFrame, KeptFrames, Serve, Session
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.runtime.log import runtime_log
