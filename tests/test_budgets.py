@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
 BUDGETS = {
-    "lines of Python": 75_540,
+    "lines of Python": 75_545,
     "files of Python": 590,
     "lines of C++": 7_653,  # the grace of a run, a signal that ends its wait for a disk
     "lines of dragon.agent": 14_670,

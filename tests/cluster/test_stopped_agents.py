@@ -60,6 +60,35 @@ if __name__ == "__main__":
 """
 
 
+def test_the_first_operation_on_a_dictionary_ends_at_its_time_out_too(site: Site) -> None:
+    source = (
+        PROGRAM.partition("    full.put")[0]
+        + """
+    from dragon.data.ddict import DDict, DDictTimeoutError
+
+    directory = DDict(1, 2, 2**27, timeout=1)
+    key = next(key for key in range(1000) if directory.which_manager(key) not in directory.local_managers)
+    os.kill(agent, signal.SIGSTOP)
+    timer = threading.Timer(STOPPED_S, os.kill, (agent, signal.SIGCONT))
+    timer.start()
+    began = time.monotonic()
+    for operation in (lambda: directory.__setitem__(key, 1), lambda: directory[key]):
+        try:
+            operation()
+        except DDictTimeoutError:
+            print("not in time", time.monotonic() - began < STOPPED_S)
+    os.kill(agent, signal.SIGCONT)
+    timer.cancel()
+    directory[key] = 2
+    print(directory[key])
+    directory.destroy()
+    maker.kill()
+"""
+    )
+    done = site.dragon("--nodes", "2", site.write(source), timeout=120)
+    assert (done.stdout, done.stderr) == ("not in time True\nnot in time True\n2\n", "")
+
+
 AGAIN = """
 if __name__ == "__main__":
     for _ in range(10):

@@ -253,9 +253,9 @@ def stay_behind(ddict: DDict, ready: Event, go_on: Event) -> None:
     ddict["slow"] = 0
     ready.set()
     go_on.wait()
-    for _ in range(2):
+    for number in (1, 2):  # the key must be in checkpoint 1 before checkpoint 0 is dropped
         ddict.checkpoint()
-    ddict["slow"] = 2
+        ddict["slow"] = number
 
 
 def put_ahead(ddict: DDict, queue: Queue) -> None:

@@ -16,7 +16,7 @@ from dragon.data.ddict.arrival import Arrival
 from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
-from dragon.runtime.agent_client import ask, error_named
+from dragon.runtime.agent_client import Unwanted, ask, error_named
 from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
 from dragon.runtime.protocol.objects import WhyGone, WhyLost
@@ -34,9 +34,13 @@ _NODE_CHECK_S = 0.5  # seconds between checks whether the other node is still pa
 class Conduit:
     """This thread's connection to the shards of another node. Replies may arrive in any order."""
 
-    def __init__(self, node: int) -> None:
+    def __init__(self, node: int, timeout: float | None) -> None:
         self.node = node
-        self.requests = Channel._attached(ask(ShardChannel(node)))
+        try:
+            name = ask(ShardChannel(node), deadline=None if timeout is None else time.monotonic() + timeout)
+        except Unwanted:
+            raise DDictTimeoutError(f"node {node} did not answer in {timeout:g} s") from None
+        self.requests = Channel._attached(name)
         if isinstance(self.requests, RemoteChannel):
             self.requests._droppable = True  # a request that found no memory raises MemoryError
         self.answers = Channel()
@@ -156,13 +160,14 @@ def _check_node(node: int) -> None:
 _local = threading.local()
 
 
-def conduit_to(node: int) -> Conduit:
-    """Return this thread's connection to a node. Raises NodeLostError if the node is no longer part of the run."""
+def conduit_to(node: int, timeout: float | None = None) -> Conduit:
+    """Return this thread's connection to a node. Raises NodeLostError if the node is no longer part of the run,
+    DDictTimeoutError if it must be made and takes more than `timeout` seconds."""
     run = str(this_run().folder), os.getpid()
     if getattr(_local, "run", None) != run:
         _local.run, _local.conduits = run, {}
     conduits: dict[int, Conduit] = _local.conduits
     if node not in conduits:
         _check_node(node)
-        conduits[node] = Conduit(node)
+        conduits[node] = Conduit(node, timeout)
     return conduits[node]

@@ -224,7 +224,7 @@ class RemoteShard:
         change: Any,
         identity: Any = None,
     ) -> Pending:
-        conduit = conduit_to(node)
+        conduit = conduit_to(node, self.timeout)
         number = conduit.send(self.number, self.settings.manager, operation, arguments, buffers or [], identity)
         return _Asked(conduit, number, change or _only_value)
 
