@@ -7,7 +7,7 @@ The folder has a folder for each application, as `simulator/traces` of petuum/ad
 parameters are those that make the squared logarithmic error of the seconds of all iterations smallest, as in section
 4.1 of Pollux (OSDI 2021). The noise scale of a stage is the geometric mean over its rows.
 
-Each line printed is JSON: the parameters of an application, as in `torchloader.simulation.applications`, and the root
+Each line printed is JSON: the parameters of an application, as in `torchloader.simulation.traces`, and the root
 mean square of the relative error.
 """
 

@@ -29,9 +29,9 @@ from loader import Images, quantile
 from torch.utils.data import DataLoader
 
 from torchloader import ElasticDataLoader
-from torchloader.training.datasets import JpegFolder, make_jpegs
 from torchloader.training.models import build
 from torchloader.training.session import Session
+from torchloader.training.train import JpegFolder, make_jpegs
 
 KERNEL = 0.010  # seconds
 BATCH = 128

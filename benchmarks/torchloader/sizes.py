@@ -17,7 +17,7 @@ from dataclasses import replace
 from torchloader.scheduling.application import Application, Spec
 from torchloader.scheduling.resizing import planned
 from torchloader.scheduling.sizes import SIZES, Option
-from torchloader.simulation.applications import PROFILES
+from torchloader.simulation.traces import PROFILES
 
 PROBLEMS = 300
 NODES = {"a": (0, 1, 2, 3), "b": (0, 1, 2, 3)}

@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeVar
 
 from torchloader.loader.base import Streaming
 from torchloader.loader.checks import check_number
+from torchloader.loader.making import END, Source, current_share
 from torchloader.loader.randomness import mix
-from torchloader.loader.source import END, Source, current_share
 
 __all__ = ["RandomMix", "ShuffleBuffer", "shard"]
 

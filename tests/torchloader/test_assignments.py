@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from torchloader.loader.assignments import Assignments
+from torchloader.loader.streams import Assignments
 
 PREFETCH = 2
 

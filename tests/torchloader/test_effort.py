@@ -8,7 +8,7 @@ import time
 import pytest
 
 from torchloader.loader.effort import Effort, Meter
-from torchloader.loader.look import Look
+from torchloader.loader.tuner import Look
 
 
 def test_computing_uses_cpu_time_and_sleeping_does_not() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloader.prediction.goodput import Linear, Profile, Stage
-from torchloader.simulation.applications import PROFILES
+from torchloader.simulation.traces import PROFILES
 
 MEASURED = Path(__file__).parent / "traces" / "pollux"
 SIMPLE = Profile(

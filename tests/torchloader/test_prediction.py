@@ -18,8 +18,7 @@ from torchloader.prediction.counts import Counts
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.features import COLUMNS, Features
 from torchloader.prediction.measured import Interval, Measured
-from torchloader.prediction.nonnegative import nonnegative
-from torchloader.prediction.prior import Prior, Row, fit
+from torchloader.prediction.prior import Prior, Row, fit, nonnegative
 
 
 def pipeline(chance: random.Random) -> Curve:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from random import Random
 
-from torchloader.loader.order import SampleOrder, SamplerOrder
-from torchloader.loader.rest import Gaps, Rest, standing_of, tell
-from torchloader.loader.samplers import digest
+from torchloader.loader.iteration import Gaps, Rest, standing_of, tell
+from torchloader.loader.order import SampleOrder, SamplerOrder, digest
 
 WINDOW = 5
 PLACE = 0, 1

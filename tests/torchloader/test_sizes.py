@@ -22,11 +22,10 @@ from torchloader.scheduling.resizing import planned
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.sizes import SIZES, Optimus, Option, Pollux, Sia, Sizing
 from torchloader.scheduling.states import State
-from torchloader.simulation.applications import PROFILES
 from torchloader.simulation.job import Job
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
-from torchloader.simulation.traces import read_trace
+from torchloader.simulation.traces import PROFILES, read_trace
 
 WORKLOAD = Path(__file__).parent / "traces" / "pollux" / "workload-1.csv"
 TWO = {"a": Node(16, (0, 1, 2, 3)), "b": Node(16, (0, 1, 2, 3))}

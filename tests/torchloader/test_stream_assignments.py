@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from stream_datasets import Buffered, Noisy, OtherProtocol, StatefulDataset, StatefulIterator, Unloadable
 
+from torchloader.loader.making import StreamMaker
 from torchloader.loader.outcome import Outcome
 from torchloader.loader.randomness import Kept
-from torchloader.loader.running import StreamMaker
 from torchloader.loader.stream_assignments import HERE, Stream, StreamAssignments
 from torchloader.loader.streams import Progress, Share, Start, StreamBatch, StreamOrder, Turns
 from torchloader.loader.tasks import Task

@@ -13,11 +13,8 @@ import pytest
 from dragon.claims import Claim
 from torchloader.loader.budget import Budget
 from torchloader.loader.effort import Effort
-from torchloader.loader.look import Look
 from torchloader.loader.members import Tally
-from torchloader.loader.search import Search
-from torchloader.loader.tuner import Tuner
-from torchloader.loader.tuning import Limit
+from torchloader.loader.tuner import Limit, Look, Search, Tuner
 
 CORES = 4
 PREFETCH = 2

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchloader_oracle import one_node, problem, several_nodes, worth
 
-from torchloader.allocation.catalogue import POLICIES, policy
-from torchloader.allocation.legal import WithinBudget
+from torchloader.allocation.catalogue import POLICIES, Fill, Trim, WithinBudget, policy
 from torchloader.allocation.objectives import BUSY, COMPLETION, TOTAL
 from torchloader.allocation.problem import Allocation, Demand, used
-from torchloader.allocation.published import Fill, Trim
 from torchloader.prediction.curve import Curve
 
 PROPORTIONAL = policy("proportional")

@@ -1,16 +1,171 @@
-"""The allocation policies by name."""
+"""The allocation policies by name: those that were published and ours, with the allocations that they may choose."""
 
 from __future__ import annotations
 
-from torchloader.allocation.legal import WithinBudget
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torchloader.allocation.greedy import Table
 from torchloader.allocation.objectives import BUSY, COMPLETION, PROPORTIONAL, TOTAL
 from torchloader.allocation.plain import Even, Fifo, PerDevice, Static
 from torchloader.allocation.policies import Best, MaxMin
-from torchloader.allocation.problem import Policy
-from torchloader.allocation.published import Fill, Trim
-from torchloader.allocation.synergy import Synergy
+from torchloader.allocation.problem import Allocation, Demand, Policy, by_arrival, used
+from torchloader.prediction.curve import SAME
 
-__all__ = ["POLICIES", "policy"]
+__all__ = ["POLICIES", "Fill", "Synergy", "Trim", "WithinBudget", "policy"]
+
+
+def _wanted(demand: Demand) -> float:
+    """Return the workers per device that load as fast as the device computes, extrapolated from the rate of one
+    worker."""
+    return demand.curve.ceiling / demand.curve.loading(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Gives each job what it needs plus one; over budget, those with the most slack give back a worker in turn.
+
+    Slack is the number of workers, over all devices, that a job has beyond its need, rounded up; among equals the
+    largest demand gives first. No job falls below one worker per device, so the allocation can stay over budget; and as
+    nodes are not distinguished, a single node can be over-subscribed at any time.
+    """
+
+    name: str = "waa-trim"
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        needs = {demand.name: math.floor(_wanted(demand)) + 1 for demand in demands}
+        order = sorted(
+            demands,
+            key=lambda demand: (
+                -math.ceil(demand.size * (needs[demand.name] - _wanted(demand))),
+                -demand.size * needs[demand.name],
+                demand.arrival,
+                demand.name,
+            ),
+        )
+        over = sum(demand.size * needs[demand.name] for demand in demands) - sum(cores.values())
+        while over > 0 and any(need > 1 for need in needs.values()):
+            for demand in order:
+                if over > 0 and needs[demand.name] > 1:
+                    needs[demand.name] -= 1
+                    over -= demand.size
+        return needs
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Deals scarce cores to the fastest jobs first, and abundant ones in proportion to what jobs need.
+
+    A job needs two workers more than it uses. Where cores are scarce, each job in turn, the fastest device first, gets
+    one worker per device until it has what it needs or there are no cores; the last one may take more than there are.
+    Where cores are abundant all are given out, useful or not, and the remainder of rounding is dealt in turn.
+    """
+
+    name: str = "waa-fill"
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        needs = {demand.name: math.floor(_wanted(demand)) + 2 for demand in demands}
+        order = sorted(demands, key=lambda demand: (-demand.curve.ceiling, demand.arrival, demand.name))
+        left = sum(cores.values())
+        asked = sum(demand.size * needs[demand.name] for demand in demands)
+        if asked > left:
+            shares = dict.fromkeys(needs, 0)
+            while left > 0 and shares != needs:
+                for demand in order:
+                    if left > 0 and shares[demand.name] < needs[demand.name]:
+                        shares[demand.name] += 1
+                        left -= demand.size
+            return shares
+        shares = {name: left * need // asked for name, need in needs.items()} if asked else {}
+        left -= sum(demand.size * shares[demand.name] for demand in demands)
+        while left > 0 and demands:
+            for demand in order:
+                if left > 0:
+                    shares[demand.name] += 1
+                    left -= demand.size
+        return shares
+
+
+_MANY = 10**6  # workers, for a job that no number of them is enough for
+
+
+@dataclass(frozen=True, slots=True)
+class Synergy:
+    """Gives each job what makes it fastest, and none less speed than the same number of cores for each device would."""
+
+    name: str = "synergy"
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        table = Table(demands, cores)
+        shares = PerDevice()(demands, cores)
+        best = [_best(demand) for demand in table.demands]
+        least = [min(want, shares[demand.name]) for want, demand in zip(best, table.demands, strict=True)]
+        for job, floor in enumerate(least):  # they all fit, as the shares do
+            table.add(job, floor - table.workers[job])
+        turn = sorted(
+            (job for job, workers in enumerate(table.workers) if workers > 0),
+            key=lambda job: (-table.sizes[job], -best[job] * table.sizes[job], job),
+        )
+        for job in turn:
+            table.add(job, best[job] - least[job])
+        for job in turn:
+            while table.workers[job] < best[job] and table.add(job):
+                pass
+        return table.allocation()
+
+
+def _best(demand: Demand) -> int:
+    """Return the fewest workers per device with which a job is as fast as possible, or nearly so where no number
+    suffices."""
+    curve = demand.curve
+    most = _MANY if demand.maximum is None else demand.maximum
+    if curve.shared > 0:
+        most = math.ceil(min(most, (1 - SAME) / SAME * curve.service / curve.shared))
+    return max(demand.minimum, curve.enough(max(1, most)))
+
+
+@dataclass(frozen=True, slots=True)
+class WithinBudget:
+    """A policy whose allocations are corrected to fit the nodes.
+
+    Each job gets its minimum in the order of arrival while cores suffice, else none; none gets more than its maximum.
+    On an over-subscribed node the job with the most workers per device gives one back, repeatedly, until all fit; among
+    equals the latest.
+
+    Args:
+        policy: the policy to correct.
+    """
+
+    policy: Policy
+
+    @property
+    def name(self) -> str:
+        """The name of the policy."""
+        return self.policy.name
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        wanted = self.policy(demands, cores)
+        least = Table(demands, cores).allocation()
+        allocation = {}
+        for demand in demands:
+            most = demand.maximum if demand.maximum is not None else max(wanted[demand.name], demand.minimum)
+            bounded = min(max(wanted[demand.name], demand.minimum), most)
+            allocation[demand.name] = bounded if least[demand.name] else 0
+        taken = used(demands, allocation)
+        ordered = by_arrival(demands)
+        for node in sorted(taken):
+            here = [demand for demand in ordered if node in demand.devices]
+            while taken[node] > cores.get(node, 0):
+                giver = max(
+                    (place for place, demand in enumerate(here) if allocation[demand.name] > least[demand.name]),
+                    key=lambda place: (allocation[here[place].name], place),
+                )
+                allocation[here[giver].name] -= 1
+                for other, devices in here[giver].devices.items():
+                    taken[other] -= devices
+        return allocation
+
 
 _ALL: list[Policy] = [
     Best("proportional", PROPORTIONAL),

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchloader.loader.conversion import elastic as elastic
-    from torchloader.loader.counters import Counters as Counters
     from torchloader.loader.crew import LoadingError as LoadingError
+    from torchloader.loader.loader import Counters as Counters
     from torchloader.loader.loader import ElasticDataLoader as ElasticDataLoader
 
 __all__ = ["Counters", "ElasticDataLoader", "LoadingError", "elastic"]
 
-_MODULES = {"Counters": "counters", "ElasticDataLoader": "loader", "LoadingError": "crew", "elastic": "conversion"}
+_MODULES = {"Counters": "loader", "ElasticDataLoader": "loader", "LoadingError": "crew", "elastic": "conversion"}
 
 
 def __getattr__(name: str) -> Any:

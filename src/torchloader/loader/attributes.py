@@ -8,14 +8,12 @@ from typing import Any, cast
 from torchloader.loader.base import HAS_TORCH, Base
 from torchloader.loader.checks import check_number, check_timeout, check_workers
 from torchloader.loader.crew import Crew
-from torchloader.loader.making import Maker, default_collate
+from torchloader.loader.making import Maker, StreamMaker, default_collate
 from torchloader.loader.nodes import nodes_for
 from torchloader.loader.order import SampleOrder
 from torchloader.loader.policy import WorkerPolicy
-from torchloader.loader.running import StreamMaker
 from torchloader.loader.streams import StreamOrder
-from torchloader.loader.tuner import Tuner
-from torchloader.loader.tuning import Tuning
+from torchloader.loader.tuner import Tuner, Tuning
 
 __all__ = ["Attributes"]
 

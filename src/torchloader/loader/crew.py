@@ -17,7 +17,6 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import dumps, import_hint, loads
 from dragon.signals import how_ended
-from torchloader.loader.assignments import Assignments, Key
 from torchloader.loader.effort import Effort
 from torchloader.loader.exchange import Keeper
 from torchloader.loader.making import Maker
@@ -29,7 +28,7 @@ from torchloader.loader.randomness import Kept, mix
 from torchloader.loader.snapshot import Snapshots, received
 from torchloader.loader.starts import Starts
 from torchloader.loader.stream_assignments import HERE, StreamAssignments
-from torchloader.loader.streams import Place, Share, StreamBatch
+from torchloader.loader.streams import Assignments, Key, Place, Share, StreamBatch
 from torchloader.loader.tasks import Task
 from torchloader.loader.worker import Made, Ready, Release, Shipment, work
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing import util as mp_util
 from types import GenericAlias
 from typing import Any, Literal, Self
@@ -20,19 +21,67 @@ from torchloader.loader.checks import (
     check_worker_options,
     is_iterable_style,
 )
-from torchloader.loader.counters import Counters, Given
 from torchloader.loader.crew import Crew
-from torchloader.loader.iteration import Iteration, StreamIteration
+from torchloader.loader.iteration import Iteration, StreamIteration, standing_of, tell
 from torchloader.loader.nodes import nodes_for
+from torchloader.loader.order import distributed_place, place_of, rank_of, restore, seed_of, state_of, warn_of_ranks
 from torchloader.loader.parts import AnyOrder, maker_of, order_of, share
 from torchloader.loader.policy import WorkerPolicy
-from torchloader.loader.ranks import distributed_place, place_of, seed_of, warn_of_ranks
-from torchloader.loader.rest import standing_of, tell
-from torchloader.loader.samplers import rank_of, restore, state_of
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import by_environment, tuner_of
 
-__all__ = ["ElasticDataLoader"]
+__all__ = [
+    "Counters",
+    "ElasticDataLoader",
+    "Given",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a loader has done since it was made.
+
+    Attributes:
+        batches: batches given to the trainer.
+        samples: samples given to the trainer.
+        waited: seconds in which the trainer wanted a batch and none was ready.
+        computed: seconds between batches in which the trainer did not wait.
+        made: samples that workers have made.
+        service: average seconds of a worker's time per sample.
+        depth: batches that are ready now.
+        workers: workers that take batches now.
+        replaced: workers that died.
+        shared: batches that workers of other loaders have made (`shared_as`).
+    """
+
+    batches: int
+    samples: int
+    waited: float
+    computed: float
+    made: int
+    service: float
+    depth: int
+    workers: int
+    replaced: int
+    shared: int = 0
+
+
+@dataclass(slots=True)
+class Given:
+    """The part of Counters that the trainer's side counts."""
+
+    batches: int = 0
+    samples: int = 0
+    waited: float = 0.0
+    computed: float = 0.0
+
+    def note(self, samples: int, waited: float, computed: float) -> None:
+        """Count one more batch."""
+        self.batches += 1
+        self.samples += samples
+        self.waited += waited
+        self.computed += computed
+
 
 _PREFETCH = 2
 

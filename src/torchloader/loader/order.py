@@ -6,14 +6,189 @@ the same global batch size, an epoch continued at a position gives the same samp
 
 from __future__ import annotations
 
+import random
+import sys
+import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Sized
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from torchloader.loader.randomness import Stream, mix
-from torchloader.loader.samplers import digest
+from torchloader.loader.checks import check_number
+from torchloader.loader.randomness import Stream, mix, number_of
 
-__all__ = ["BatchSamplerOrder", "Indices", "Order", "SampleOrder", "SamplerOrder"]
+__all__ = [
+    "BatchSamplerOrder",
+    "Indices",
+    "Order",
+    "SampleOrder",
+    "SamplerOrder",
+    "digest",
+    "distributed_place",
+    "distributed_rank",
+    "place_of",
+    "rank_of",
+    "restore",
+    "seed_of",
+    "state_of",
+    "warn_of_ranks",
+]
+
+
+_SHARED_SEED = 0  # as that of torch.utils.data.DistributedSampler
+
+
+def place_of(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return (rank, world size). Raises TypeError or ValueError if they are not valid."""
+    check_number(**{name: value for name, value in (("rank", rank), ("world_size", world_size)) if value is not None})
+    if rank is None and world_size is not None and world_size > 1:
+        raise ValueError(f"world_size={world_size} needs rank=: without, every rank would get the samples of rank 0")
+    rank, world_size = rank or 0, 1 if world_size is None else world_size
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not one of {world_size}")
+    return int(rank), int(world_size)
+
+
+def seed_of(seed: int | None, generator: Any, world_size: int) -> int:
+    """Return the seed of a loader. Raises ValueError if ranks might have different ones."""
+    if seed is not None:
+        return int(seed)
+    if world_size > 1:
+        if generator is not None:
+            raise ValueError(
+                f"with world_size={world_size} all ranks must shuffle alike, and the seeds of their generators may "
+                "differ: pass seed= (the same on all ranks) instead of generator="
+            )
+        return _SHARED_SEED
+    if generator is not None:
+        return int(generator.initial_seed())
+    torch = sys.modules.get("torch")
+    return 0 if torch is None else int(torch.initial_seed())
+
+
+def distributed_place() -> tuple[int, int]:
+    """Return (rank, world size) of torch.distributed; (0, 1) if it is not initialized."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def distributed_rank() -> int:
+    """Return the rank in torch.distributed; 0 if it is not initialized."""
+    return distributed_place()[0]
+
+
+def warn_of_ranks() -> bool:
+    """Warn if torch.distributed has several ranks, for a loader without rank and world_size. Returns whether it has."""
+    _, world_size = distributed_place()
+    if world_size < 2:
+        return False
+    warnings.warn(
+        f"torch.distributed has {world_size} ranks, and this loader gives every rank all samples: pass rank= and "
+        "world_size= (or a DistributedSampler) to share them, world_size=1 if every rank is to have all",
+        stacklevel=4,
+    )
+    return True
+
+
+_DEEPEST = 4
+
+
+def digest(indices: Iterable[Any], before: int = 0) -> int:
+    """Return a checksum of samples in their order, continued from `before`, the checksum of the preceding samples."""
+    return zlib.crc32(b"".join(b"%d," % number_of(index) for index in indices), before)
+
+
+def state_of(sampler: Any) -> dict[str, Any]:
+    """Return the states of a sampler's generators, including nested ones, and the epochs that it was set to,
+    for JSON."""
+    return {path: held.epoch if path.endswith(".epoch") else _state(held) for path, held in _sources(sampler)}
+
+
+def restore(sampler: Any, state: dict[str, Any]) -> None:
+    """Restore what state_of() returned. Raises ValueError for the state of another kind of sampler."""
+    sources = dict(_sources(sampler))
+    if sources.keys() != state.keys():
+        raise ValueError(
+            f"the state is of a sampler with {sorted(state)}, this one has {sorted(sources)}: give the loader the "
+            "sampler that it had"
+        )
+    for path, held in sources.items():
+        if path.endswith(".epoch"):
+            held.set_epoch(state[path])
+        else:
+            _set_state(held, state[path])
+
+
+def rank_of(sampler: Any) -> int:
+    """Return the rank whose samples a sampler gives: the attribute `rank` of it or of a nested sampler, or else the
+    rank in torch.distributed."""
+    ranks = (one.rank for _, one in _samplers(sampler, "sampler", 0) if isinstance(vars(one).get("rank"), int))
+    return next(ranks, distributed_rank())
+
+
+def _samplers(sampler: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield the path and object of a sampler and of those in its attributes."""
+    fields = getattr(sampler, "__dict__", None)
+    if not isinstance(fields, dict) or depth > _DEEPEST:
+        return
+    yield path, sampler
+    for name, value in sorted(fields.items()):
+        if not _is_generator(value) and hasattr(type(value), "__iter__") and not hasattr(type(value), "__getitem__"):
+            yield from _samplers(value, f"{path}.{name}", depth + 1)
+
+
+def _sources(sampler: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the path and object of each generator, and of each sampler with an epoch."""
+    for path, one in _samplers(sampler, "sampler", 0):
+        if hasattr(one, "set_epoch") and isinstance(vars(one).get("epoch"), int):
+            yield f"{path}.epoch", one
+        for name, value in sorted(vars(one).items()):
+            if _is_generator(value):
+                yield f"{path}.{name}", value
+
+
+def _is_generator(value: Any) -> bool:
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    return (
+        isinstance(value, random.Random)
+        or (torch is not None and isinstance(value, torch.Generator))
+        or (numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState)))
+    )
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        version, words, gauss = generator.getstate()
+        return [version, list(words), gauss]
+    if hasattr(generator, "bit_generator"):
+        return _plain(generator.bit_generator.state)
+    state = generator.get_state()
+    if isinstance(state, tuple):  # of numpy.random.RandomState
+        name, words, *others = state
+        return [name, words.tolist(), *others]
+    return state.numpy().tobytes().hex()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, random.Random):
+        version, words, gauss = state
+        generator.setstate((version, tuple(words), gauss))
+    elif hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = state
+    elif isinstance(state, str):
+        torch = sys.modules["torch"]
+        generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
+    else:
+        generator.set_state(tuple(state))
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items()}
+    return state.tolist() if hasattr(state, "tolist") else state
+
 
 # Of one batch; a single index where samples are not batched.
 Indices = list[Any] | Any

@@ -8,14 +8,12 @@ from typing import Any
 
 from dragon.infrastructure.errors import RunEndedError
 from dragon.node_files import NodeFile
-from torchloader.loader.assignments import Assignments
 from torchloader.loader.checks import check_shared
 from torchloader.loader.exchange import joined
-from torchloader.loader.making import Maker
+from torchloader.loader.making import Maker, StreamMaker
 from torchloader.loader.order import BatchSamplerOrder, SampleOrder, SamplerOrder
-from torchloader.loader.running import StreamMaker
 from torchloader.loader.stream_assignments import StreamAssignments
-from torchloader.loader.streams import StreamOrder
+from torchloader.loader.streams import Assignments, StreamOrder
 from torchloader.loader.tasks import Task
 
 __all__ = ["AnyOrder", "maker_of", "order_of", "share"]

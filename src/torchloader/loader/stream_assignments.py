@@ -6,8 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator
 
-from torchloader.loader.assignments import Assignments, Key
-from torchloader.loader.streams import Progress, Share, Start, StreamBatch
+from torchloader.loader.streams import Assignments, Key, Progress, Share, Start, StreamBatch
 from torchloader.loader.tasks import Task
 
 __all__ = ["HERE", "Stream", "StreamAssignments"]

@@ -12,17 +12,256 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal, Protocol
 
 from dragon.native.machine import Node
 from torchloader.loader.budget import Budget, cores_of_node
 from torchloader.loader.checks import check_workers
-from torchloader.loader.look import Look
+from torchloader.loader.effort import Effort
 from torchloader.loader.members import Tally
-from torchloader.loader.search import Search
-from torchloader.loader.tuning import Limit, Tuning
+from torchloader.prediction.curve import SAME, sufficient
 
-__all__ = ["AUTO", "Resizable", "Tuner", "by_environment", "tuner_of"]
+__all__ = ["AUTO", "Limit", "Look", "Resizable", "Search", "Tuner", "Tuning", "by_environment", "tuner_of"]
+
+
+class Limit(StrEnum):
+    """The reason why there are no more workers.
+
+    Attributes:
+        SEARCH: another number is tried next.
+        NEED: more are not needed.
+        GAIN: more would not be faster.
+        MOST: `max_workers` is reached.
+        CORES: the cores of the node are used up.
+    """
+
+    SEARCH = "another number is tried next"
+    NEED = "more are not needed"
+    GAIN = "more bring nothing"
+    MOST = "max_workers allows no more"
+    CORES = "the cores of the node allow no more"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The result of num_workers="auto", and the last measurement.
+
+    Attributes:
+        workers: the number of workers that was measured.
+        step: seconds that the trainer computes per batch.
+        service: seconds of a worker per batch.
+        share: the fraction of these that is CPU time, from 0 to 1.
+        waiting: the fraction of its time that the trainer waits, from 0 to 1.
+        limit: the reason why there are no more workers.
+    """
+
+    workers: int
+    step: float
+    service: float
+    share: float
+    waiting: float
+    limit: Limit
+
+    def __str__(self) -> str:
+        return (
+            f"{self.workers} loading worker{'s' * (self.workers != 1)}: the trainer computes {_ms(self.step)} a batch "
+            f"and waits {self.waiting:.0%} of its time, a worker takes {_ms(self.service)} a batch ({self.share:.0%} "
+            f"of it CPU time); {self.limit}"
+        )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+_LEAST = 1e-9  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A measurement over some batches with a constant number of workers.
+
+    Attributes:
+        workers: workers that took batches.
+        batches: batches that the trainer received.
+        waited: seconds that the trainer waited for them.
+        computed: seconds of the trainer between them.
+        trainer_cpu: seconds of CPU time of the trainer meanwhile.
+        made: batches that workers made meanwhile.
+        effort: what these took the workers.
+    """
+
+    workers: int
+    batches: int
+    waited: float
+    computed: float
+    trainer_cpu: float = 0.0
+    made: int = 0
+    effort: Effort = field(default=Effort())
+
+    @property
+    def seconds(self) -> float:
+        """The duration of the measurement in seconds."""
+        return self.waited + self.computed
+
+    @property
+    def rate(self) -> float:
+        """Batches per second."""
+        return self.batches / max(_LEAST, self.seconds)
+
+    @property
+    def waiting(self) -> float:
+        """The fraction of its time in which the trainer waited, from 0 to 1."""
+        return self.waited / max(_LEAST, self.seconds)
+
+    @property
+    def step(self) -> float:
+        """Seconds that the trainer computes per batch."""
+        return self.computed / self.batches if self.batches else 0.0
+
+    @property
+    def service(self) -> float:
+        """Seconds of one worker per batch, if a core is free."""
+        return self.effort.alone / self.made if self.made else 0.0
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of a worker's CPU time per batch."""
+        return self.effort.cpu / self.made if self.made else 0.0
+
+    @property
+    def share(self) -> float:
+        """The fraction of a core that one busy worker uses when cores are free: 1 if it computes, nearly 0 if
+        it waits."""
+        return self.cpu / self.service if self.service > 0 else 1.0
+
+    @property
+    def busy(self) -> float:
+        """The average number of busy workers, including those that wait for a core: by Little's law, batches per second
+        times a worker's seconds per batch."""
+        return self.rate * self.effort.seconds / self.made if self.made else 0.0
+
+    def demand(self, cores: float) -> float:
+        """Return the average number of busy workers, by Little's law, if batches came as fast as they can be used and
+        each worker had a core when needed.
+
+        Batches are used no faster than the trainer computes, and made no faster than the cores allow on which workers
+        and trainer compute (the bottleneck law): more workers than that bring nothing.
+        """
+        of_cores = (self.cpu + self.trainer_cpu / max(1, self.batches)) / cores
+        return self.service / max(_LEAST, self.step, of_cores)
+
+
+_WAITING = 0.03  # the fraction of its time that a trainer may wait: more workers could not bring more than that
+_SPARE = 0.5  # times the square root of the workers that are busy, which is how much their number varies
+_STEP = 1.5  # from a number that does not suffice to the next that is tried, where nothing says more
+_LEAP = 8  # times as many at once, at most: the more are tried, the more a wrong measurement costs
+_SHARED = 1.2  # times as long as with few workers takes a batch where these share something
+_DRIFT = 1.5  # times as fast, or slow, twice in a row: what was known does not hold any more
+
+
+class Search:
+    """The numbers of workers that were tried, and the choice of the next."""
+
+    def __init__(self) -> None:
+        self.rates: dict[int, float] = {}  # batches per second with each
+        self._looks: dict[int, tuple[float, float, bool]] = {}  # the last, the seconds of a worker, and if it waited
+        self._drifts = (0, 0)  # the direction, and how often in a row
+
+    def observe(self, look: Look) -> bool:
+        """Add a measurement. Returns True if it contradicts the earlier ones, which are then discarded."""
+        now = look.rate, look.service or 1.0, look.waiting > _WAITING
+        before, drifted = self._looks.get(look.workers), False
+        if before is None:
+            self._drifts = 0, 0
+        else:
+            direction = _direction(now[0] / before[0]) or -_direction(now[1] / before[1])
+            is_same = direction != 0 and direction == self._drifts[0]
+            self._drifts = direction, self._drifts[1] + 1 if is_same else abs(direction)
+            if self._drifts[1] >= 2:
+                self.forget()
+                drifted = True
+            elif direction:
+                return False  # a hiccup, unless the next look says the same
+        self._drop_contradicted(look.workers, now[1])
+        known = self.rates.get(look.workers)
+        self.rates[look.workers] = look.rate if known is None else (known + look.rate) / 2
+        self._looks[look.workers] = now
+        return drifted
+
+    def forget(self, workers: int | None = None) -> None:
+        """Discard all measurements, except that with `workers`."""
+        kept = self.rates.keys() & {workers}
+        self.rates = {number: rate for number, rate in self.rates.items() if number in kept}
+        self._looks = {number: look for number, look in self._looks.items() if number in kept}
+        self._drifts = 0, 0
+
+    def _drop_contradicted(self, workers: int, service: float) -> None:
+        """Discard measurements where a batch took longer with fewer workers, or less time with more.
+
+        Workers that share something delay each other and never speed each other up, so the storage must have changed.
+        """
+        for number, (_, before, _) in list(self._looks.items()):
+            fewest, most = (before, service) if number < workers else (service, before)
+            if number != workers and fewest > _DRIFT * most:
+                del self._looks[number], self.rates[number]
+
+    def next(self, look: Look, cores: float, limit: int) -> int:
+        """Return the number of workers to use after this observed measurement: another to try, or the result."""
+        if look.workers > limit:
+            return limit
+        if self._drifts[1]:
+            return look.workers  # until it is clear whether what is known still holds
+        if look.waiting <= _WAITING:
+            return self._fewer(look.workers, _staffed(look.busy))
+        least = math.ceil(look.demand(cores) - 1e-9)
+        found, largest = sufficient(self.rates), max(self.rates)
+        if found < look.workers <= least and not self._shares(look):
+            # Which nothing but other programs explains: these workers do not hold each other up.
+            found = look.workers
+        if found == largest and found == look.workers:
+            if found < limit:
+                return min(limit, _LEAP * found, max(_staffed(look.demand(cores)), math.ceil(_STEP * found)))
+            return found
+        return min(limit, self._narrowed(found, least))
+
+    def _fewer(self, workers: int, demand: int) -> int:
+        """Return the number that the trainer needs when it does not wait, but none that is known to be insufficient."""
+        enough = (1 - SAME) * self.rates.get(workers, 0.0)
+        fewer = [number for number, (_, _, waited) in self._looks.items() if waited and number < workers]
+        scarce = max((number for number in fewer if self.rates[number] < enough), default=0)
+        return min(workers, max(demand, scarce + 1))
+
+    def _shares(self, look: Look) -> bool:
+        """Return whether workers compete for something: a batch takes longer than with the fewest that were tried."""
+        _, least, _ = self._looks[min(self._looks)]
+        return look.service > _SHARED * least
+
+    def _narrowed(self, found: int, demand: int) -> int:
+        """Return a number between the next smaller one that was tried and the smallest sufficient one, or the
+        latter."""
+        scarce = max((number for number in self.rates if number < found), default=0)
+        if not scarce:
+            return max(1, min(found, demand))
+        # Below the knee the rate grows in proportion to the workers, so it is there.
+        knee = math.ceil(scarce * self.rates[found] / self.rates[scarce] - 1e-9)
+        return min(found, max(scarce + 1, knee))
+
+
+def _staffed(busy: float) -> int:
+    """Return how many workers are needed for `busy` to be busy on average: the square-root staffing rule.
+
+    A slow batch then does not delay others, as another worker is free.
+    """
+    return max(1, math.ceil(busy + _SPARE * math.sqrt(busy) - 1e-9))
+
+
+def _direction(ratio: float) -> int:
+    """Return 1 for an increase beyond noise, -1 for a decrease beyond it, else 0."""
+    return int(ratio > _DRIFT) - int(ratio < 1 / _DRIFT)
+
 
 AUTO = "TORCHLOADER_AUTO"
 

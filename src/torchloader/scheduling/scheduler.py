@@ -1,10 +1,13 @@
-"""Decides what to do with applications when an event happens. Equal inputs give equal results."""
+"""Decides what to do with applications when an event happens, and which workers they lend. Equal inputs give equal
+results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from torchloader.allocation.greedy import Table, deal
 from torchloader.allocation.objectives import PROPORTIONAL, Objective
 from torchloader.allocation.plain import Fifo
 from torchloader.allocation.policies import Best, MaxMin
@@ -12,9 +15,7 @@ from torchloader.allocation.problem import Allocation, Demand, Policy, used
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resize, Resume
 from torchloader.scheduling.application import Application, Placement, cores_of
-from torchloader.scheduling.headroom import with_headroom
 from torchloader.scheduling.kinds import Turn, kind_of
-from torchloader.scheduling.lending import exceeds, remaining
 from torchloader.scheduling.orders import ARRIVAL, Order
 from torchloader.scheduling.placement import Devices, shared
 from torchloader.scheduling.preemption import yielding
@@ -22,9 +23,110 @@ from torchloader.scheduling.resizing import next_round, resized
 from torchloader.scheduling.sizes import Sizing
 from torchloader.scheduling.spreading import Away, spread
 from torchloader.scheduling.states import State
-from torchloader.scheduling.worth import Worth
 
-__all__ = ["Scheduler"]
+__all__ = ["Scheduler", "Worth", "exceeds", "remaining", "with_headroom"]
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The value of allocations: what jobs train until the next event, minus the time lost by changing them.
+
+    Args:
+        objective: the objective of the policy.
+        demands: the jobs.
+        before: workers per device of the running jobs.
+        costs: seconds of training that a change costs each.
+        seconds: the time until the next event.
+    """
+
+    objective: Objective
+    demands: Sequence[Demand]
+    before: Mapping[str, int]
+    costs: Mapping[str, float]
+    seconds: float
+
+    def _job(self, demand: Demand, workers: int) -> float:
+        moved = demand.name in self.before and workers != self.before[demand.name]
+        part = max(1e-9, 1 - self.costs[demand.name] / self.seconds) if moved else 1.0
+        return self.objective.value(demand, demand.curve.throughput(workers) * part)
+
+    def of(self, allocation: Mapping[str, int]) -> float:
+        """Return the sum of the values over all jobs that get workers."""
+        return sum(self._job(each, allocation[each.name]) for each in self.demands if allocation[each.name] > 0)
+
+    def without_idle_moves(self, allocation: Allocation, cores: Mapping[str, int]) -> Allocation:
+        """Return the allocation without the changes that are not worth their cost individually, if there are cores to
+        undo them."""
+        found = dict(allocation)
+        free = {node: cores.get(node, 0) - count for node, count in used(self.demands, found).items()}
+        undone = True
+        while undone:
+            undone = False
+            for each in sorted(self.demands, key=lambda each: each.name):
+                had, has = self.before.get(each.name, 0), found[each.name]
+                if had in (0, has) or self._job(each, had) < self._job(each, has):
+                    continue
+                if all(free[node] >= devices * (had - has) for node, devices in each.devices.items()):
+                    for node, devices in each.devices.items():
+                        free[node] -= devices * (had - has)
+                    found[each.name] = had
+                    undone = True
+        return found
+
+
+_MANY = 10**6  # workers, for a job for which no number is enough
+
+
+def with_headroom(
+    demands: Sequence[Demand], allocation: Allocation, cores: Mapping[str, int], able: Collection[str], part: float
+) -> Allocation:
+    """Return the allocation with more workers for some jobs, from unused cores; no job gets fewer.
+
+    A curve is never known exactly, and a worker too many costs nothing, while one too few leaves a device waiting. Jobs
+    that are nearest to waiting come first.
+
+    Args:
+        demands: the jobs.
+        allocation: workers per device, within the cores of each node.
+        cores: cores for loading, by node.
+        able: the names of jobs that may get more.
+        part: the largest number of additional workers, as a fraction of what is estimated to be enough.
+    """
+    table = Table(demands, cores)
+    changes = [allocation[demand.name] - table.workers[job] for job, demand in enumerate(table.demands)]
+    for job in sorted(range(len(changes)), key=changes.__getitem__):  # what frees cores first
+        table.add(job, changes[job])
+    limits = {
+        demand.name: math.ceil((1 + part) * demand.curve.enough(_MANY)) if demand.name in able else 0
+        for demand in demands
+    }
+
+    def rank(demand: Demand, workers: int) -> float:
+        return demand.curve.ceiling / demand.curve.loading(workers) if workers < limits[demand.name] else 0.0
+
+    deal(table, rank, range(len(table.demands)))
+    return table.allocation()
+
+
+def remaining(nodes: Mapping[str, Node], least: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the cores for loading of each node, without those lent to other programs.
+
+    Args:
+        nodes: the nodes.
+        least: for each application, the cores that it must have on each node, whatever is lent.
+    """
+    needed = dict.fromkeys(nodes, 0)
+    for each in least:
+        for node, cores in each.items():
+            if node in needed:
+                needed[node] += cores
+    return {name: max(node.cores - node.lent, min(node.cores, needed[name])) for name, node in nodes.items()}
+
+
+def exceeds(used: Mapping[str, int], cores: Mapping[str, int]) -> bool:
+    """Return whether more cores are used on a node than it has."""
+    return any(number > cores.get(node, 0) for node, number in used.items())
+
 
 _CHEAP = 0.001  # fraction of the time until the next event that a change only for headroom may cost
 _ANY_NODE = "any node"

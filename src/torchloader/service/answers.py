@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,23 @@ from torchloader.scheduling.spreading import spread
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.master import Master
 from torchloader.service.messages import Asked, Kill, Submitted
-from torchloader.service.naming import unlike
 from torchloader.service.placing import free_cores, job_of
 from torchloader.service.settings import Settings
 from torchloader.training.protocol import Cancel, Pause
 
-__all__ = ["reply"]
+__all__ = ["reply", "unlike"]
+
+
+def unlike(job: Job, there: Mapping[str, Job], ended: Collection[str]) -> Job:
+    """Return the job under a unique name, with a number appended if its own is taken.
+
+    If another job that has not ended has its address for ranks to meet, the port is removed; one is chosen when it
+    starts.
+    """
+    candidates = itertools.chain([job.name], map(f"{job.name}-{{}}".format, itertools.count(2)))
+    name = next(each for each in candidates if each not in there)
+    places = {(each.master, each.port) for other, each in there.items() if other not in ended}
+    return replace(job, name=name, port=0 if (job.master, job.port) in places else job.port)
 
 
 def reply(master: Master, asked: Asked) -> None:

@@ -1,17 +1,21 @@
-"""The head of a torchloader cluster: starts its processes, prints events, and restarts the master."""
+"""The head of a torchloader cluster: starts and submits to its processes, prints events, and restarts the master."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import json
 import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from dragon.commands import worded
+from dragon.commands import discard_stdout, worded
 from dragon.files import whole_file, write_bytes
 from dragon.infrastructure.errors import DestroyedError, NodeLostError, ProcessError
 from dragon.infrastructure.policy import Policy
@@ -19,14 +23,128 @@ from dragon.native.machine import System, current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
+from torchloader.scheduling.log import FullError, LogError
+from torchloader.service.answers import reply
+from torchloader.service.application_master import manage
 from torchloader.service.contact import CONTACT, Contact
-from torchloader.service.leading import DAMAGED, FAILED, lead
+from torchloader.service.master import Master
+from torchloader.service.messages import AllSubmitted, Submitted
+from torchloader.service.part import end_children
 from torchloader.service.settings import LOG, PRELOAD, Settings
-from torchloader.service.submitter import submit
-from torchloader.service.telling import Teller
-from torchloader.service.worker import end, work
 
-__all__ = ["main"]
+__all__ = ["DAMAGED", "FAILED", "Teller", "end", "lead", "main", "submit", "told", "work"]
+
+
+class Teller:
+    """Follows a log. If stdout cannot be written any more, this is reported on stderr once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = path.stat().st_size if path.exists() else 0
+
+    def tell(self) -> None:
+        """Print the events since the last call."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            lines = file.read()
+        whole = lines.rfind(b"\n") + 1
+        self._at += whole
+        try:
+            for line in lines[:whole].splitlines():
+                print(told(json.loads(line)), flush=True)
+        except OSError as error:
+            # The reader of stdout has ended, or the disk of its file is full; jobs continue.
+            discard_stdout()
+            text = f"stdout cannot be written: {error.strerror}; what happens is in {self._path}"
+            with contextlib.suppress(OSError):  # stderr may go to the same place
+                print(f"torchloader: {text}", file=sys.stderr, flush=True)
+
+
+def told(event: dict[str, Any]) -> str:
+    """Return an event as a line of text."""
+    change = event["to"] if event["from"] in (None, event["to"]) else f"{event['from']} → {event['to']}"
+    details = event["details"]
+    what = []
+    if "placement" in details:
+        what.append("on " + ", ".join(f"{node} {list(devices)}" for node, devices in details["placement"].items()))
+    if "workers" in details:
+        what.append(f"{details['workers']} loading workers per device")
+    if "away" in details:
+        others = sorted({node for away in details["away"].values() for node in away})
+        what.append(f"some of them on {', '.join(others)}" if others else "all of them on its own nodes")
+    if "curve" in details:
+        curve = details["curve"]
+        one = 1 / (curve["service"] + curve["shared"])
+        what.append(f"computes {curve['ceiling']:.0f} samples/s, a worker loads {one:.0f}")
+    return f"{event['time']:8.1f} s  {event['application']:<20} {change}: {'; '.join([event['reason'], *what])}"
+
+
+FAILED, DAMAGED = 10, 11  # exit codes that an uncaught exception does not give
+
+
+def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> None:
+    """Run the master until all applications of the workload have ended.
+
+    Exits with code FAILED if one of them failed, DAMAGED if the event log is invalid, 1 if it is locked or cannot be
+    written.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        master = Master(inbox, managers, settings, reply)
+    except LogError as error:
+        print(f"torchloader: {error}", file=sys.stderr, flush=True)
+        sys.exit(DAMAGED)
+    except BlockingIOError as error:
+        print(f"torchloader: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    try:
+        well = master.run()
+    except FullError as error:
+        print(f"torchloader: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    sys.exit(0 if well else FAILED)
+
+
+# seconds before a restart, so that a master that cannot start does not use up the node's time
+
+
+def work(inbox: Queue, master: Queue) -> None:
+    """Run the worker of this node. Never returns. Each new application master introduces itself to the master."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    name = current().hostname
+    here = Policy(placement=Policy.Placement.HOST_NAME, host_name=name)
+    while True:
+        process = Process(manage, (inbox, master), ident=f"application master on {name}", policy=here)
+        process.start()
+        process.join()
+        end(process)
+        time.sleep(_RESTART_DELAY_S)
+
+
+def end(manager: Process) -> None:
+    """End an application master, if it is alive, and the ranks that it started, which no process follows any more."""
+    if manager.returncode is None:
+        manager.kill()
+        manager.join()
+    for rank in manager.children():
+        rank.kill()
+        end_children(rank)
+
+
+def submit(jobs: Sequence[Job], began: float, master: Queue) -> None:
+    """Put each job into the master's inbox `job.arrival` seconds after `began` (Unix time), then report that these were
+    all.
+
+    A restarted submitter submits all jobs again; the master ignores those that it has.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for job in sorted(jobs, key=lambda each: each.arrival):
+        time.sleep(max(0.0, began + job.arrival - time.time()))
+        master.put(Submitted(job))
+    master.put(AllSubmitted(frozenset(job.name for job in jobs)))
+
 
 if os.environ.get(PRELOAD):
     # Every node's zygote imports the program, and this module with it. So the ranks that it forks, and their loading

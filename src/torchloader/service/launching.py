@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Mapping
 
+from torchloader.inputs.job import Job
 from torchloader.scheduling.application import Application
 from torchloader.scheduling.spreading import names
-from torchloader.service.command import command_of
 from torchloader.service.messages import Joined, Launch, Rank
 from torchloader.service.placing import job_of
 from torchloader.service.settings import Settings
 
-__all__ = ["launches"]
+__all__ = ["command_of", "launches"]
+
+
+def command_of(job: Job, settings: Settings) -> tuple[str, ...]:
+    """Return the job's own script and arguments, or the arguments of torchloader.training.train for its network."""
+    if job.script:
+        return (sys.executable, job.script, *job.arguments)
+    told = {
+        "arch": job.arch,
+        "depth": job.depth,
+        "batch": job.batch,
+        "start-iter": job.start_iter,
+        "start-epoch": job.start_epoch,
+        "end-iter": job.end_iter,
+        "end-epoch": job.end_epoch,
+        "device": settings.device,
+        "dataset": job.dataset,
+    }
+    options = [text for name, value in told.items() if value != "" for text in (f"--{name}", str(value))]
+    return (*options, *settings.options)
+
 
 _PORTS = range(20000, 32768)  # for ranks to meet if a job names none; below the kernel's ephemeral ports
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -23,7 +23,6 @@ from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.spreading import Away, names
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.attempt import Attempt
-from torchloader.service.gathering import Gathering
 from torchloader.service.launching import launches
 from torchloader.service.learning import Learning
 from torchloader.service.lending import Lender
@@ -56,7 +55,26 @@ from torchloader.service.presence import absent
 from torchloader.service.settings import LOG, Settings
 from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Paused, Progress, Resize
 
-__all__ = ["Master"]
+__all__ = ["Gathering", "Master"]
+
+
+class Gathering:
+    """The nodes that a master waits for.
+
+    Args:
+        nodes: the nodes that are to join.
+        until: when the master continues without the missing ones, in seconds on its clock.
+    """
+
+    def __init__(self, nodes: Iterable[str], until: float) -> None:
+        self._nodes = frozenset(nodes)
+        self._until = until
+        self.kept: list[Any] = []  # messages that can be handled once it is known what runs
+
+    def is_over(self, joined: Collection[str], now: float) -> bool:
+        """Return whether all nodes that are not lost have joined, or the time is over."""
+        return now > self._until or self._nodes - absent(self._nodes) <= set(joined)
+
 
 _TICK_S = 1.0
 _CHANGE_INTERVAL_S = 2.0  # seconds for which the workers of an application are not changed again

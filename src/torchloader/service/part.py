@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty
 
@@ -13,7 +15,6 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.signals import how_ended
 from torchloader.service.messages import Ended, Launch, Rank, Said
-from torchloader.service.rank import train
 from torchloader.training.protocol import (
     Cancel,
     Cancelled,
@@ -27,7 +28,15 @@ from torchloader.training.protocol import (
     encode,
 )
 
-__all__ = ["Part", "end_children"]
+__all__ = ["Part", "end_children", "train"]
+
+
+def train(arguments: Sequence[str]) -> None:
+    """Train as `python -m torchloader.training.train` would. Ends the process."""
+    from torchloader.training.train import main
+
+    sys.exit(main(arguments))
+
 
 _POLL_S = 0.2  # seconds between two checks of the processes, while no rank reports anything
 _FOR_OWN_END = 10.0  # seconds between a rank's failure and the end of the others

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torchloader.training.datasets import JpegFolder, LatencyDataset, SyntheticImages, make_jpegs  # noqa: E402
+from torchloader.training.train import JpegFolder, LatencyDataset, SyntheticImages, make_jpegs  # noqa: E402
 
 
 def test_a_sample_depends_only_on_its_index() -> None:

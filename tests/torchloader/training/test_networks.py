@@ -10,8 +10,8 @@ torch.set_num_threads(1)
 from torch import nn  # noqa: E402
 
 from torchloader.prediction.architectures import DEPTHS  # noqa: E402
-from torchloader.training.counting import count  # noqa: E402
 from torchloader.training.models import build  # noqa: E402
+from torchloader.training.priors import count  # noqa: E402
 
 ALL = [(arch, depth) for arch, depths in DEPTHS.items() for depth in depths]
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from torchloader import ElasticDataLoader
-from torchloader.training.workers import resize, this_node
+from torchloader.training.session import resize, this_node
 
 
 def test_a_loader_with_a_given_start_method_has_workers_on_its_node_only(caplog: pytest.LogCaptureFixture) -> None:
