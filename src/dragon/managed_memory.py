@@ -309,11 +309,9 @@ class MemoryPool:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("get_allocations", "alloc_from_id", "allocation_exists"):
-            raise NotSupportedError(f"MemoryPool.{name}() is not offered: a pool keeps no list; serialize() the blocks")
+            raise AttributeError(f"MemoryPool.{name}() is not offered: a pool keeps no list; serialize() the blocks")
         if name in ("register", "deregister", "process_local_register_with_gpu", "process_local_unregister_with_gpu"):
-            raise NotSupportedError(
-                f"MemoryPool.{name}() is not offered: use the GPU's library on the memory of a block"
-            )
+            raise AttributeError(f"MemoryPool.{name}() is not offered: use the GPU's library on the memory of a block")
         raise AttributeError(f"'MemoryPool' object has no attribute {name!r}")
 
 

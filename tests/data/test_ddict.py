@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import gc
 import itertools
@@ -281,6 +282,32 @@ class Rows:
         while row := file.read(16):
             rows.append(np.frombuffer(row))
         return np.array(rows)
+
+
+class UntilError:
+    """A pickler of bytes that reads until EOFError."""
+
+    @staticmethod
+    def dump(value: bytes, file: IO[bytes]) -> None:
+        file.write(value)
+
+    @staticmethod
+    def load(file: IO[bytes]) -> bytes:
+        found = b""
+        with contextlib.suppress(EOFError):
+            while True:
+                found += file.read(2)
+        return found
+
+
+@pytest.mark.parametrize("value", [b"", b"ab", b"abc"])
+def test_a_pickler_can_read_until_the_end_of_a_value(ddict: DDict, value: bytes) -> None:
+    with ddict.pickler(value_pickler=UntilError) as other:
+        other["key"] = value
+        assert other["key"] == value
+    queue = Queue(pickler=UntilError)
+    queue.put(value)
+    assert queue.get(timeout=30) == value
 
 
 def test_a_pickler_can_have_dump_and_load_for_files(ddict: DDict) -> None:
@@ -584,6 +611,17 @@ def test_a_batch_of_puts_ends_with_end_batch_put_and_forbids_other_operations(dd
     ddict.bput("everywhere", 1)
     assert ddict.bget("everywhere") == 1
     ddict.end_batch_put()
+
+
+def test_a_batch_of_persistent_puts_refuses_others(ddict: DDict) -> None:
+    ddict.start_batch_put(persist=True)
+    ddict.pput("kept", 1)
+    for refused in (ddict.__setitem__, ddict.bput):
+        with pytest.raises(DDictError, match="started for pput") as raised:
+            refused("other", 2)
+        assert raised.value.lib_err == "DRAGON_INVALID_OPERATION"
+    ddict.end_batch_put()
+    assert dict(ddict) == {"kept": 1}
 
 
 def test_a_batch_stores_the_value_at_the_time_of_the_put(ddict: DDict) -> None:

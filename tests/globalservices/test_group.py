@@ -43,6 +43,11 @@ def test_a_group_is_found_by_number_and_by_name() -> None:
     assert puids(group.query("sleepers")) == puids(group.query(made.g_uid)) == puids(made)
 
 
+def test_a_group_takes_serialized_messages() -> None:
+    made = group.create([(2, sleeper(policy=Policy(cpu_affinity=[0])).serialize())], None, "sleepers")
+    assert len(puids(group.create_add_to("sleepers", [(1, sleeper().serialize())], None))) == len(puids(made)) + 1
+
+
 def test_a_group_without_a_name_is_given_a_name() -> None:
     made = group.create([(1, sleeper())], None)
     assert group.query(made.name).g_uid == made.g_uid
@@ -125,7 +130,7 @@ def test_a_process_that_is_not_a_member_cannot_be_removed() -> None:
     process.kill(stranger.p_uid)
 
 
-@pytest.mark.parametrize("item", ["sleep", (1, "sleep"), (0, sleeper()), (1, sleeper(), 2)])
+@pytest.mark.parametrize("item", ["sleep", (1, "sleep"), (1, ""), (0, sleeper()), (1, sleeper(), 2)])
 def test_members_must_be_described_by_a_count_and_a_message(item: object) -> None:
     with pytest.raises(GroupError, match=r"is not \(count, what process.get_create_message\(\) gave\)"):
         group.create([item], None)  # type: ignore[list-item]

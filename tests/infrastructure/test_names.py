@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import fnmatch
 import importlib
 import logging
 import pickle
+import pkgutil
 import re
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from signatures import GUIDE, NAMES, bound, listed, shown
 
 import dragon
 from dragon.infrastructure.errors import NotSupportedError
@@ -23,8 +26,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.native import Array, Process, Queue, Value
 from dragon.native.process import ProcessTemplate
 
-NAMES = Path(__file__).with_name("dragonhpc_names.txt")
-GUIDE = Path(__file__).parents[2] / "docs" / "from_dragonhpc.md"
+SIGNATURES = Path(__file__).with_name("dragonhpc_signatures.txt")
 EXTRAS = {
     "fsspec",
     "joblib",
@@ -35,28 +37,12 @@ EXTRAS = {
 }  # packages that modules need, and that not every installation has
 
 
-def listed() -> tuple[list[str], set[str]]:
-    """Return the names that the guide lists as missing: prefixes of names of modules, and single names."""
-    modules, names = [], set()
-    for line in GUIDE.read_text().partition("## Every other name")[2].splitlines():
-        if not line.startswith("| `"):
-            continue
-        first, *others = re.findall(r"`([^`]+)`", line.split("|")[1])
-        if ": " in line.split("|")[1]:
-            names |= {f"{first}.{name}" for name in others}
-        else:
-            modules += [first, *others]
-    return modules, names
-
-
 def is_told_of(module: ModuleType, name: str) -> bool:
     """Return whether a module has a name, or an error for it that names the replacement."""
     try:
         getattr(module, name)
-    except AttributeError:
-        return False
-    except NotSupportedError:
-        return True
+    except AttributeError as error:
+        return "is not offered" in str(error)
     return True
 
 
@@ -84,6 +70,71 @@ def test_every_public_name_exists_or_is_in_the_guide() -> None:
     assert {name for name in stale if not name.endswith("*")} == set()  # listed, and no name of dragonhpc's
     if lacking:
         pytest.skip(f"modules that need {' and '.join(sorted(lacking))} were not looked at")
+
+
+def split(shown_parameters: str) -> tuple[list[str], dict[str, bool], set[str]]:
+    """Return names that may be given by position, which of all have a default, and the stars."""
+    by_position: list[str] = []
+    optional: dict[str, bool] = {}
+    stars: set[str] = set()
+    for parameter in filter(None, shown_parameters.split(", ")):
+        name = parameter.rstrip("=")
+        if name.startswith("*"):
+            stars.add("only" if name == "*" else name[: name.count("*")])
+            continue
+        optional[name] = parameter.endswith("=")
+        if not stars:
+            by_position.append(name)
+    return by_position, optional, stars
+
+
+def unaccepted(there: str, here: str) -> str | None:
+    """Return why a call with the parameters `there` fails with those `here`, or None."""
+    positions, defaults, _ = split(there)
+    own_positions, own_defaults, stars = split(here)
+    if "**" not in stars and (unknown := [name for name in defaults if name not in own_defaults]):
+        return f"no {', '.join(unknown)}"
+    if "*" not in stars and own_positions[: len(positions)] != positions:
+        return "another order"
+    needed = [name for name, optional in own_defaults.items() if not optional and defaults.get(name, True)]
+    return f"needs {', '.join(needed)}" if needed else None
+
+
+def differing() -> list[str]:
+    """Return the patterns of names in the guide's table of different parameters."""
+    table = GUIDE.read_text().partition("## Parameters")[2]
+    return [
+        name
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+    ]
+
+
+def test_every_callable_takes_the_parameters_of_dragonhpc() -> None:
+    faults = {}
+    for line in SIGNATURES.read_text().splitlines()[1:]:
+        name, _, there = line.removesuffix(")").partition("(")
+        try:
+            owner, _, last = name.rpartition(".")
+            above, found = pkgutil.resolve_name(owner), pkgutil.resolve_name(name)
+            here = shown((bound(above, last) if isinstance(above, type) else None) or found)
+        except ImportError as error:
+            if error.name in EXTRAS:
+                continue
+            raise
+        except AttributeError as error:
+            if "is not offered" not in str(error):
+                faults[name] = "missing"
+            continue
+        except ValueError:
+            continue
+        if fault := unaccepted(there, here):
+            faults[name] = f"{fault}: ({there}) there, ({here}) here"
+    matched = {pattern: fnmatch.filter(faults, pattern) for pattern in differing()}
+    allowed = {name for names in matched.values() for name in names}
+    assert {name: fault for name, fault in faults.items() if name not in allowed} == {}
+    assert [pattern for pattern, names in matched.items() if not names] == []
 
 
 @pytest.mark.parametrize(
@@ -118,14 +169,33 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_the_classes_of_mpbridge_have_their_names_of_dragonhpc() -> None:
-    from dragon.mpbridge import context, process, queues, sharedctypes, synchronize
+    from dragon import mpbridge
+    from dragon.mpbridge import context, pool, process, queues, sharedctypes, synchronize
 
     assert (queues.DragonQueue, queues.DragonJoinableQueue) == (queues.Queue, queues.JoinableQueue)
     assert (synchronize.DragonLock, synchronize.DragonCondition) == (synchronize.Lock, synchronize.Condition)
     assert synchronize.BrokenBarrierError is importlib.import_module("threading").BrokenBarrierError
     assert (sharedctypes.DragonArray, sharedctypes.DragonValue) == (sharedctypes.Array, sharedctypes.Value)
-    assert process.DragonProcess is context.DragonProcess
+    assert process.DragonProcess is context.DragonProcess is mpbridge.DragonProcess
+    assert (mpbridge.DragonContext, mpbridge.DragonPool) == (context.DragonContext, pool.DragonPool)
+    assert (mpbridge.DragonQueue, mpbridge.DragonPopen) == (queues.Queue, process.DragonPopen)
     assert process.DragonPopen.__name__ == "Popen"
+
+
+def test_a_name_that_is_not_offered_can_be_asked_for() -> None:
+    channels = importlib.import_module("dragon.channels")
+    memory = importlib.import_module("dragon.managed_memory")
+    assert not hasattr(channels, "discard_gateways")
+    assert not hasattr(memory.MemoryPool.default(), "register")
+    with pytest.raises(ImportError, match="discard_gateways"):
+        exec("from dragon.channels import discard_gateways")
+
+
+def test_the_calling_process_has_its_names_of_dragonhpc() -> None:
+    from dragon.globalservices import process
+    from dragon.infrastructure.parameters import this_process
+
+    assert process.this_process is this_process
 
 
 def test_the_heap_of_multiprocessing_is_available_after_a_lock_was_made() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,9 +44,16 @@ def test_nested_with_blocks_combine_their_policies() -> None:
     assert Policy.thread_policy() == Policy()
 
 
-@pytest.mark.parametrize("value", ["0", True, [None], ["1"], (1,)])
-def test_an_affinity_must_be_a_list_of_numbers(value: object) -> None:
-    with pytest.raises(PolicyError, match="list of device numbers"):
+@pytest.mark.parametrize("value", [[2, 0], (2, 0), {2, 0}, frozenset({0, 2}), range(0, 4, 2)])
+def test_an_affinity_is_any_sequence_or_set_of_numbers(value: Iterable[int]) -> None:
+    policy = Policy(cpu_affinity=value, gpu_affinity=value)  # type: ignore[arg-type]
+    assert policy.cpu_affinity == policy.gpu_affinity
+    assert sorted(policy.cpu_affinity) == [0, 2]
+
+
+@pytest.mark.parametrize("value", ["0", b"0", True, [None], {"1"}, {1: 2}])
+def test_an_affinity_must_be_numbers(value: object) -> None:
+    with pytest.raises(PolicyError, match="list or a set of device numbers"):
         Policy(cpu_affinity=value)  # type: ignore[arg-type]
 
 

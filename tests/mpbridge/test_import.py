@@ -40,3 +40,21 @@ def test_importing_dragon_adds_a_start_method_and_changes_nothing_else(site: Sit
         "multiprocessing.context DefaultContext get_all_start_methods",
         "multiprocessing.context _concrete_contexts keys",
     ], done.stderr
+
+
+def test_modules_of_multiprocessing_are_available_after_import_dragon(site: Site) -> None:
+    done = site.python("""
+        import pickle, sys
+        import multiprocessing as mp
+        import dragon
+        from multiprocessing import pool
+
+        assert not {"multiprocessing.queues", "multiprocessing.pool", "multiprocessing.managers"} & set(sys.modules)
+
+        def annotated(queue: mp.queues.Queue, manager: mp.managers.SyncManager): pass
+
+        print(*(kind.__name__ for kind in annotated.__annotations__.values()))
+        assert pickle.loads(pickle.dumps(pool)) is mp.pool
+        assert pool.Pool is mp.pool.Pool is sys.modules["multiprocessing.pool"].Pool
+    """)
+    assert (done.stdout, done.stderr) == ("Queue SyncManager\n", "")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing as mp
+import pickle
 from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pytest
 
 import dragon  # noqa: F401 - registers the start method
 from dragon.native.process import Process
@@ -17,6 +21,16 @@ context = mp.get_context("dragon")
 
 class Point(ctypes.Structure):
     _fields_ = (("x", ctypes.c_double), ("y", ctypes.c_double))
+
+
+def test_values_and_arrays_can_be_pickled_by_any_pickler() -> None:
+    for pickler in (pickle, cloudpickle):
+        value, array = context.Value("i", 3), context.Array("d", 2)
+        pickler.loads(pickler.dumps(value)).value += 1
+        pickler.loads(pickler.dumps(array))[1] = 0.5
+        assert (value.value, array[:]) == (4, [0, 0.5])
+    with pytest.raises(RuntimeError, match="through inheritance"):
+        pickle.dumps(mp.get_context("fork").Value("i"))
 
 
 def square(points: Any, rows: Any, queue: Any) -> None:

@@ -241,7 +241,7 @@ def test_invalid_arguments_are_refused_at_once(batch: Batch) -> None:
     with pytest.raises(ValueError, match="at least one"):
         batch.job([])
     with pytest.raises(ValueError, match="PIPE"):
-        batch.process(shell("true", stdout=Popen.PIPE))
+        batch.process(shell("true", stdin=Popen.PIPE))
     with pytest.raises(RuntimeError, match="PMI"):
         batch.job([(1, shell("true"))], pmi="nonsense")
     with pytest.raises(ValueError, match="timeout"):
@@ -649,11 +649,21 @@ def test_the_output_of_every_task_and_every_rank_is_kept(tmp_path: Path) -> None
         assert job.get_stdout() == "from a rank\n" * 3
         assert len(job.log_paths()["stdout"] or ()) == 3
         assert own.read_logs(process.uid) == {"stdout": "from a process\n", "stderr": "an error\n"}
-        assert own.read_logs(process.uid, "stderr") == "an error\n"
+        assert own.read_logs(process.uid, "stderr", encoding="latin-1") == {"stdout": None, "stderr": "an error\n"}
         assert [record["name"] for record in own.iter_log_records()] == ["speaks", "", ""]
-        assert own.find_logs(job.uid)[0]["stdout"] == job.log_paths()["stdout"]
-        assert Path(own.log_manifest_path()).parent == Path(own.log_dir()) == tmp_path / "logs"
-        assert json.loads(Path(own.log_manifest_path()).read_text().splitlines()[0])["uid"] == function.uid
+        assert (own.find_logs(job.uid) or {})["stdout"] == job.log_paths()["stdout"]
+        assert own.find_logs("7-7") is None
+        with pytest.raises(KeyError, match="no task '7-7'"):
+            own.read_logs("7-7")
+        assert own.log_manifest_path().parent == own.log_dir() == tmp_path / "logs"
+        assert json.loads(own.log_manifest_path().read_text().splitlines()[0])["tuid"] == function.uid
+
+
+def test_a_pipe_of_a_template_is_where_the_output_of_its_task_goes(tmp_path: Path) -> None:
+    with Batch(workers_per_node=1, task_logs=tmp_path / "logs") as own:
+        process = own.process(process_template=shell("echo one; echo two >&2", stdout=Popen.PIPE, stderr=Popen.PIPE))
+        job = own.job(process_templates=[(2, shell("echo rank", stdout=Popen.PIPE))])
+        assert (process.get_stdout(), process.get_stderr(), job.get_stdout()) == ("one\n", "two\n", "rank\n" * 2)
 
 
 def test_the_output_option_of_a_task_has_precedence_over_that_of_the_batch(tmp_path: Path) -> None:
@@ -672,11 +682,9 @@ def test_the_output_option_of_a_task_has_precedence_over_that_of_the_batch(tmp_p
     }
 
 
-def test_reading_output_requires_task_logs(batch: Batch) -> None:
-    task = batch.function(add)
-    assert task.stdout_path is None
-    with pytest.raises(BatchError, match="task_logs=True"):
-        task.get_stdout()
+def test_output_that_is_in_no_file_is_none(batch: Batch) -> None:
+    tasks = [batch.function(add), batch.process(shell("true", stdout=Popen.PIPE))]
+    assert [task.stdout_path for task in tasks] == [task.get_stdout() for task in tasks] == [None, None]
     for look in (batch.log_dir, batch.log_manifest_path, batch.iter_log_records):
         with pytest.raises(RuntimeError, match="task_logs=True"):
             look()

@@ -35,7 +35,6 @@ from dragon.channels.files import (
 from dragon.channels.handles import ChannelRecvH, ChannelSendH
 from dragon.channels.message import Message
 from dragon.dtypes import ADAPTIVE_WAIT, IDLE_WAIT, SPIN_WAIT
-from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.lazy_modules import submodule
 
 __all__ = [
@@ -76,7 +75,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("GatewayMessage", "register_gateways_from_env", "discard_gateways", "ChannelAdapterMsgTypes"):
-        raise NotSupportedError(
-            f"dragon.channels.{name} is not offered: agents take messages to other nodes themselves"
-        )
+        raise AttributeError(f"dragon.channels.{name} is not offered: agents take messages to other nodes themselves")
     return submodule(__name__, name)

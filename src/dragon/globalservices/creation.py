@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import pickle
 
 import msgspec
 
@@ -46,6 +48,10 @@ class ProcessCreate(msgspec.Struct, frozen=True):
     argdata: bytes | None
     umask: int
     pmi: PMIBackend | None = None
+
+    def serialize(self) -> str:
+        """Return the message as text, which the functions of groups take as well."""
+        return base64.b64encode(pickle.dumps(self)).decode()
 
 
 def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int, dict[int, Connection]]:

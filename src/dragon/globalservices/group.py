@@ -5,8 +5,11 @@ dragon.native.process_group.ProcessGroup does more: Python functions, restarts, 
 
 from __future__ import annotations
 
+import base64
+import pickle
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 
 from dragon.globalservices import process
 from dragon.globalservices.creation import ProcessCreate, start_process
@@ -42,7 +45,8 @@ __all__ = [
     "remove_from",
 ]
 
-Items = Sequence[tuple[int, ProcessCreate]]
+Items = Sequence[tuple[int, ProcessCreate | str]]
+Messages = list[tuple[int, ProcessCreate]]
 
 _jobs: dict[int, ProcessGroup] = {}  # the MPI jobs that this process started, by the number of their groups
 
@@ -77,17 +81,18 @@ def create(
             if soft:
                 return known
             raise GroupError(f"a group {user_name!r} already exists in this run")
-    job = _start_job(items, policy)
-    sets = _start(items, policy) if job is None else _in_sets(items, job.puids)
+    messages = _messages(items)
+    job = _start_job(messages, policy)
+    sets = _start(messages, policy) if job is None else _in_sets(messages, job.puids)
     made = ask(CreateNamedGroup(user_name, sets))
     if job is not None:
         _jobs[made.number] = job
     return _described(made, policy)
 
 
-def _start_job(items: Items, policy: Policy | None) -> ProcessGroup | None:
+def _start_job(items: Messages, policy: Policy | None) -> ProcessGroup | None:
     """Start the MPI job that the messages describe; None if they describe none."""
-    backends = {item[1].pmi for item in items if _is_item(item)}
+    backends = {message.pmi for _, message in items}
     if backends <= {None}:
         return None
     if len(backends) > 1 or any(item[1].argdata is not None for item in items):
@@ -104,20 +109,27 @@ def _start_job(items: Items, policy: Policy | None) -> ProcessGroup | None:
     return job
 
 
-def _is_item(item: object) -> bool:
-    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], ProcessCreate) and item[0] > 0
+def _messages(items: Items) -> Messages:
+    """Return the members, of which messages may be in the form of serialize()."""
+    found = []
+    for item in items:
+        count, message = item if isinstance(item, tuple) and len(item) == 2 else (0, None)
+        if isinstance(message, str):
+            with suppress(ValueError, EOFError, pickle.UnpicklingError):
+                message = pickle.loads(base64.b64decode(message))
+        if not isinstance(message, ProcessCreate) or count <= 0:
+            raise GroupError(f"{item!r} is not (count, what process.get_create_message() gave)")
+        found.append((count, message))
+    return found
 
 
-def _in_sets(items: Items, puids: list[int]) -> list[list[int]]:
+def _in_sets(items: Messages, puids: list[int]) -> list[list[int]]:
     each = iter(puids)
     return [[next(each) for _ in range(count)] for count, _ in items]
 
 
-def _start(items: Items, policy: Policy | None) -> list[list[int]]:
+def _start(items: Messages, policy: Policy | None) -> list[list[int]]:
     """Start the members and return their puids, those of an item in one list."""
-    for item in items:
-        if not _is_item(item):
-            raise GroupError(f"{item!r} is not (count, what process.get_create_message() gave)")
     messages = [message for count, message in items for _ in range(count)]
     members = placement.members("", (Policy.merge(policy, message.policy) for message in messages))
     started: list[int] = []
@@ -200,7 +212,7 @@ def add_to(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor
 def create_add_to(identifier: int | str, items: Items, policy: Policy | None) -> GroupDescriptor:
     """Start further members, as create() does. Raises GroupError."""
     found = _find(identifier)
-    return _add(found, _start(items, policy))
+    return _add(found, _start(_messages(items), policy))
 
 
 def _add(found: NamedGroup, members: list[list[int]]) -> GroupDescriptor:

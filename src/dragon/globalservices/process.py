@@ -11,6 +11,7 @@ import msgspec
 from dragon.globalservices.creation import ProcessCreate, start_process
 from dragon.infrastructure.errors import NotSupportedError, ProcessError
 from dragon.infrastructure.facts import PMIBackend
+from dragon.infrastructure.parameters import this_process
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.runtime import placement
@@ -41,6 +42,7 @@ __all__ = [
     "signal",
     "start_capturing_child_mp_output",
     "stop_capturing_child_mp_output",
+    "this_process",
 ]
 
 SUCCESS, TIMEOUT, PENDING = 0, 2, 4

@@ -7,7 +7,7 @@ import importlib.util
 from types import ModuleType
 from typing import Any
 
-__all__ = ["name_of_package", "submodule"]
+__all__ = ["LaterModule", "name_of_package", "submodule"]
 
 
 def submodule(package: str, name: str) -> ModuleType:
@@ -28,3 +28,13 @@ def name_of_package(package: str, module: str, name: str) -> Any:
     if name not in getattr(whole, "__all__", ()):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     return getattr(whole, name)
+
+
+class LaterModule(ModuleType):
+    """Stands for a module of a package until one of its names is used; importing the module replaces it there."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, (self.__name__,)

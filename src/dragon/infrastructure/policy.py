@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import threading
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ class Policy:
     children.
 
     A `host_name` or `host_id` without a placement sets the placement. Devices that the node lacks are left out, with a
-    warning. Raises PolicyError for an affinity that is not a list of numbers, and for an invalid placement,
+    warning. Raises PolicyError for an affinity that is not a list or set of numbers, and for an invalid placement,
     distribution or wait mode.
 
     Attributes:
@@ -101,10 +102,11 @@ class Policy:
             value = plain_number(getattr(self, name))
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 value = [value]
-            numbers = list(map(plain_number, value)) if isinstance(value, list) else None
-            if numbers is None or not all(isinstance(number, (int, float)) for number in numbers):
-                raise PolicyError(f"{name} must be a list of device numbers, not {value!r}")
-            setattr(self, name, numbers)
+            several = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
+            numbers = list(map(plain_number, value)) if several else [None]
+            if not all(isinstance(number, (int, float)) for number in numbers):
+                raise PolicyError(f"{name} must be a list or a set of device numbers, not {value!r}")
+            setattr(self, name, sorted(numbers) if isinstance(value, Set) else numbers)
         self.host_id = plain_number(self.host_id)
         self.placement = _one_of(Policy.Placement, "placement", self.placement)
         self.distribution = _one_of(Policy.Distribution, "distribution", self.distribution)

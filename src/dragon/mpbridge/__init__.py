@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import importlib
+from typing import Any
 
 from dragon.infrastructure.lazy_modules import submodule
 
+_WITH_NAMES_OF_DRAGONHPC = ("context", "pool", "process", "queues", "sharedctypes", "synchronize")
 
-def __getattr__(name: str) -> ModuleType:
+
+def __getattr__(name: str) -> Any:
+    for module in _WITH_NAMES_OF_DRAGONHPC if name.startswith("Dragon") else ():
+        if found := getattr(importlib.import_module(f"{__name__}.{module}"), name, None):
+            return found
     return submodule(__name__, name)

@@ -1,10 +1,11 @@
 """The start method "dragon": multiprocessing's context with the classes of the runtime in place of its own.
 
-Importing this module registers the start method in multiprocessing's table and list, and changes nothing else. When it
-is first requested, the factory methods of the default context are redirected to the context of the chosen start method,
-so that `multiprocessing.Queue()` is a queue of the run after `set_start_method("dragon")`, and else the standard one.
-The functions themselves are changed, because programs may hold them already: a program with `from multiprocessing
-import Queue`, and torch, which has all names of multiprocessing.
+Importing this module registers the start method in multiprocessing's table and list, makes the modules `queues`, `pool`
+and `managers` attributes of the package, and changes nothing else. When it is first requested, the factory methods of
+the default context are redirected to the context of the chosen start method, so that `multiprocessing.Queue()` is a
+queue of the run after `set_start_method("dragon")`, and else the standard one. The functions themselves are changed,
+because programs may hold them already: a program with `from multiprocessing import Queue`, and torch, which has all
+names of multiprocessing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from multiprocessing import spawn as mp_spawn
 from typing import Any
 
 from dragon.infrastructure import cpython
+from dragon.infrastructure.lazy_modules import LaterModule
 from dragon.mpbridge.process import NAME, DragonProcess, show_heap
 
 __all__ = ["DragonContext", "DragonProcess", "dispatch", "install"]
@@ -184,6 +186,10 @@ def install() -> None:
         return
     cpython.start_methods()[NAME] = DragonContext()
     _redirect(mp_context.DefaultContext.get_all_start_methods)
+    # Programs find these modules without importing them, for example in annotations, as dragonhpc imports them.
+    for name in ("managers", "pool", "queues"):
+        if not hasattr(multiprocessing, name):
+            setattr(multiprocessing, name, LaterModule(f"multiprocessing.{name}"))
 
 
 def _redirect_factories() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import operator
 from multiprocessing import sharedctypes as mp_sharedctypes
@@ -111,7 +112,7 @@ def _with_lock(obj: Any, lock: Any, ctx: Any) -> Any:
     if not hasattr(lock, "acquire"):
         raise AttributeError(f"{lock!r} has no method 'acquire'")
     result = mp_sharedctypes.synchronized(obj, lock, ctx=ctx)
-    ForkingPickler.register(type(result), _reduce_synchronized)
+    copyreg.pickle(type(result), _reduce_synchronized)  # for any pickler
     return result
 
 

@@ -363,9 +363,9 @@ class Popen:
         self.returncode = self._process.returncode
         return self.returncode
 
-    def send_signal(self, sig: int) -> None:
+    def send_signal(self, signal: int) -> None:
         """Send a signal to the process."""
-        self._process.send_signal(sig)
+        self._process.send_signal(signal)
 
     def terminate(self) -> None:
         """Ask the process to end, by SIGTERM."""

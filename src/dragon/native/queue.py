@@ -170,12 +170,12 @@ class Queue(Channel):
         return msgspec.json.encode((*self._name(), self._joinable))
 
     @classmethod
-    def attach(cls, data: bytes, *, mpool: Any = None, pickler: Any = None) -> Self:
+    def attach(cls, serialized_bytes: bytes, *, mpool: Any = None, pickler: Any = None) -> Self:
         """Return the queue that serialize() named. `mpool` has no effect.
 
         Raises DestroyedError if the queue does not exist any more, ValueError for bytes that serialize() did not write.
         """
-        offset, generation, role, joinable = read_serialized(data, _Serialized, "queue")
+        offset, generation, role, joinable = read_serialized(serialized_bytes, _Serialized, "queue")
         kind = _class_for(pickler, cls)
         return kind._attached((offset, generation, role), kind._state_of(joinable, pickler))
 

@@ -20,7 +20,22 @@ class _OfFiles:
         return file.getvalue()
 
     def loads(self, data: bytes) -> Any:
-        return self._pickler.load(io.BytesIO(data))
+        return self._pickler.load(_ToRead(data))
+
+
+class _ToRead(io.BytesIO):
+    """A value as a file. Picklers of files read until an empty answer, which the first read at the end gets; those of
+    dragonhpc until the EOFError of the next one."""
+
+    _ended = False
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        if not found and size != 0:
+            if self._ended:
+                raise EOFError("the value has been read to its end")
+            self._ended = True
+        return found
 
 
 def pickler_of(given: Any) -> Any:

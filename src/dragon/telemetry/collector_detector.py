@@ -31,8 +31,8 @@ class CollectorDetectorGroup(CollectorGroup, Detector):
         sacred_nodes: Iterable[str] | None = None,
         restartable_ddicts: Iterable[Any] | None = None,
         tags: Mapping[str, object] | None = None,
-        analysis_args: Any = None,
         collector_args: Any = None,
+        analysis_args: Any = None,
     ) -> None:
         CollectorGroup.__init__(self, metric_name, per_gpu, collection_rate, collector_args)
         Detector.__init__(self, metric_name, collection_rate, sacred_nodes, restartable_ddicts, tags, analysis_args)

@@ -50,8 +50,8 @@ class CollectorGroup:
         >>> from dragon.telemetry import CollectorGroup, Telemetry
         >>> class FreeSpace(CollectorGroup):
         ...     @staticmethod
-        ...     def collector_test(args):
-        ...         return os.statvfs(args).f_bavail
+        ...     def collector_test(collector_args):
+        ...         return os.statvfs(collector_args).f_bavail
         >>> Telemetry().start(1)
         >>> with FreeSpace("free_blocks", collection_rate=1, collector_args="/tmp"):
         ...     pass  # the program's work
@@ -74,7 +74,7 @@ class CollectorGroup:
         self._stopping: Event | None = None
 
     @staticmethod
-    def collector_test(args: Any) -> float:
+    def collector_test(collector_args: Any) -> float:
         """Return the measured value: by default the seconds that a CPU takes for the SHA-256 of 16 MiB."""
         begin = time.perf_counter()
         digest = hashlib.sha256()

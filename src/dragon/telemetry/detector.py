@@ -42,7 +42,7 @@ class Detector:
 
     def __init__(
         self,
-        metric_name: str,
+        metric_name: str = "user-cg",
         collection_rate: float = 3,
         sacred_nodes: Iterable[str] | None = None,
         restartable_ddicts: Iterable[Any] | None = None,
@@ -67,14 +67,14 @@ class Detector:
         self._told: set[tuple[tuple[str, str], ...]] = set()
 
     @staticmethod
-    def analyze_data(data: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
+    def analyze_data(data: list[dict[str, Any]], analysis_args: Any) -> list[dict[str, Any]]:
         """Return the records that stand out. `data` is what AnalysisClient.get_data() returns, with every value.
 
-        By default these are records whose median is much higher than that of the others. `args` may change the rule:
-        `{"ratio": 1.25, "lowest": False, "least_values": 3}` means at least a quarter more than usual, by at least
-        three values; with `"lowest": True` lower records are found.
+        By default these are records whose median is much higher than that of the others. `analysis_args` may change the
+        rule: `{"ratio": 1.25, "lowest": False, "least_values": 3}` means at least a quarter more than usual, by at
+        least three values; with `"lowest": True` lower records are found.
         """
-        return standing_out(data, **(args or {}))
+        return standing_out(data, **(analysis_args or {}))
 
     def detect(self) -> list[dict[str, Any]]:
         """Return the records that stand out now, in the last ten times `collection_rate` seconds."""

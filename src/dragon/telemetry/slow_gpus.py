@@ -48,10 +48,10 @@ class SlowGPUDetector(CollectorDetectorGroup):
         )
 
     @staticmethod
-    def collector_test(args: Any) -> float:
+    def collector_test(collector_args: Any) -> float:
         """Return the seconds that the GPU takes for multiplications of square matrices, after an uncounted
         first one."""
-        return _multiplication_seconds(**(args or {}))
+        return _multiplication_seconds(**(collector_args or {}))
 
     def start(self) -> None:
         """Start the collectors and the detector. Raises PolicyError without a GPU, ImportError without PyTorch, and

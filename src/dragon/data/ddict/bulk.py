@@ -9,7 +9,7 @@ from typing import Any
 from dragon.data.ddict.scope import Scope
 from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
 from dragon.data.ddict.writers import Writers
-from dragon.infrastructure.ddict_errors import DDictFullError
+from dragon.infrastructure.ddict_errors import DDictError, DDictFullError
 from dragon.shards.entries import BROADCAST
 from dragon.shards.records import Record
 from dragon.shards.shard import MISSING
@@ -130,8 +130,9 @@ class PutBatch:
         self.flags = flags
         self._records, self._size = bulk.empty(), 0
 
-    def add(self, key: bytes, record: Record) -> None:
+    def add(self, key: bytes, record: Record, flags: int) -> None:
         """Add a record, and send the batch if it is large. The caller may change the value afterwards."""
+        self.check(flags)
         mine = self._records[self._scope.place(key)]
         self._size += record.size
         if self._size <= AT_ONCE:
@@ -139,6 +140,12 @@ class PutBatch:
             return
         mine.append((key, record))
         self.send()
+
+    def check(self, flags: int) -> None:
+        """Raise DDictError if the flags of a put are not those of the batch."""
+        if flags != self.flags:
+            needed = "puts without persistence" if flags else "pput()"
+            raise DDictError(f"this batch was started for {needed}: start_batch_put(persist=…)", "INVALID_OPERATION")
 
     def send(self) -> None:
         """Send the collected records and wait until they are stored. Raises DDictFutureCheckpointError."""

@@ -214,7 +214,7 @@ class DDict(Items):
         """Collect puts until end_batch_put() and send them in batches. Raises DDictError if a batch was started
         already.
 
-        With `persist` the puts are those of pput().
+        With `persist` the puts are those of pput(), and only those; the wrong kind raises DDictError.
         """
         if self._batch is not None:
             raise DDictError("a batch has been started already", "INVALID_OPERATION")
@@ -234,8 +234,11 @@ class DDict(Items):
     def bput(self, key: Any, value: Any) -> None:
         """Put a value into every manager, so that bget() finds it on the reader's own node.
 
-        Raises DDictFullError if a manager has no room; then no manager stores it. A started batch does not delay it.
+        Raises DDictFullError if a manager has no room; then no manager stores it. A started batch does not delay it;
+        one of persistent puts refuses it with DDictError.
         """
+        if self._batch is not None:
+            self._batch.check(0)
         for shard in self._scope.open():
             self._writers.refuse_future(shard)
         self._bulk.broadcast(self._codec.key(key), self._codec.record(value))

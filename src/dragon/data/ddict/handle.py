@@ -64,14 +64,14 @@ class Handle(MutableMapping[Any, Any]):
         return creation.to_text(self._scope.descriptor)
 
     @classmethod
-    def attach(cls, serialized: str, *, timeout: float | None = None, trace: bool = False) -> Self:
+    def attach(cls, serialized_dict: str, *, timeout: float | None = None, trace: bool = False) -> Self:
         """Return a handle of an existing dictionary. With `trace` the handle logs its operations.
 
         `timeout` is in seconds; None: the dictionary's own. Raises DDictError for text that serialize() did not write,
         DestroyedError if the dictionary does not exist any more.
         """
         check_timeout(timeout)
-        descriptor = creation.from_text(serialized)
+        descriptor = creation.from_text(serialized_dict)
         scope = Scope(descriptor, _life_of(descriptor))
         if timeout is not None:
             scope.limit(plain_number(timeout))
@@ -143,13 +143,13 @@ class Handle(MutableMapping[Any, Any]):
 
     # ---- managers
 
-    def manager(self, manager_id: int) -> Self:
+    def manager(self, id: int) -> Self:
         """Return a handle that reads and writes one manager only. Raises DDictError if there is no such manager."""
         count = self._scope.count
-        if not isinstance(manager_id, SupportsIndex) or not 0 <= int(manager_id) < count:
-            raise DDictError(f"there is no manager {manager_id!r}; there are 0 to {count - 1}", "INVALID_ARGUMENT")
+        if not isinstance(id, SupportsIndex) or not 0 <= int(id) < count:
+            raise DDictError(f"there is no manager {id!r}; there are 0 to {count - 1}", "INVALID_ARGUMENT")
         scope = self._scope.copied()
-        scope.bind(int(manager_id))
+        scope.bind(int(id))
         return self._of(scope, self._codec)
 
     def which_manager(self, key: Any) -> int:

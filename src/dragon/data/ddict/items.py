@@ -13,7 +13,7 @@ from dragon.data.ddict.lookups import Asked
 from dragon.data.ddict.memory_view import memory_of
 from dragon.data.ddict.shards import AnyShard, Pending
 from dragon.data.ddict.views import equal
-from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
+from dragon.infrastructure.ddict_errors import DDictKeyError
 from dragon.shards.entries import PERSISTENT
 from dragon.shards.records import encode_key, encode_value
 from dragon.shards.shard import MISSING
@@ -46,7 +46,7 @@ class Items(Handle):
             (encode_key(key), encode_value(value)) if codec is OWN else (codec.key(key), codec.record(value))
         )
         if self._batch is not None:
-            self._batch.add(encoded, record)
+            self._batch.add(encoded, record, 0)
             return
         shard = scope.one or scope.shard(encoded)
         if self._writers.guarded:
@@ -56,13 +56,9 @@ class Items(Handle):
     def pput(self, key: Any, value: Any) -> None:
         """Put a value that later checkpoints have too. Raises DDictError within a batch that is not one of persistent
         puts."""
-        if self._batch is not None and not self._batch.flags:
-            raise DDictError(
-                "this batch is not one of persistent puts: start_batch_put(persist=True)", "INVALID_OPERATION"
-            )
         encoded, record = self._codec.key(key), self._codec.record(value)
         if self._batch is not None:
-            self._batch.add(encoded, record)
+            self._batch.add(encoded, record, PERSISTENT)
             return
         shard = self._scope.shard(encoded)
         self._writers.write(shard, lambda: shard.put(encoded, record, self._scope.checkpoint, PERSISTENT))

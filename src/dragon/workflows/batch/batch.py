@@ -6,8 +6,9 @@ import functools
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from multiprocessing import util as mp_util
+from pathlib import Path
 from types import NoneType, TracebackType
 from typing import Any, Self
 
@@ -166,7 +167,7 @@ class Batch:
 
     def process(
         self,
-        template: ProcessTemplate,
+        process_template: ProcessTemplate,
         reads: Iterable[Access] | None = None,
         writes: Iterable[Access] | None = None,
         name: str | None = None,
@@ -175,21 +176,21 @@ class Batch:
         stderr: Any = None,
     ) -> Task:
         """Submit a process, whose exit code is the result: short for options() and process()."""
-        return self.options(reads, writes, name, timeout, stdout, stderr).process(template)
+        return self.options(reads, writes, name, timeout, stdout, stderr).process(process_template)
 
     def job(
         self,
-        templates: Iterable[tuple[int, ProcessTemplate]],
+        process_templates: Iterable[tuple[int, ProcessTemplate]],
         reads: Iterable[Access] | None = None,
         writes: Iterable[Access] | None = None,
         name: str | None = None,
         timeout: float | None = NEVER,
+        pmi: PMIBackend | str | None = PMIBackend.AUTO,
         stdout: Any = None,
         stderr: Any = None,
-        pmi: PMIBackend | str | None = PMIBackend.AUTO,
     ) -> Task:
         """Submit processes that run together: short for options() and job()."""
-        return self.options(reads, writes, name, timeout, stdout, stderr, pmi).job(templates)
+        return self.options(reads, writes, name, timeout, stdout, stderr, pmi).job(process_templates)
 
     def _submit(
         self,
@@ -277,6 +278,11 @@ class Batch:
     def topology(self) -> BatchTopology:
         """Return the nodes and workers of the batch."""
         return self._topology
+
+    @property
+    def client_id(self) -> int:
+        """The number of this process among those that submit to the batch, the first part of its tasks' uids."""
+        return self._client.number
 
     @property
     def num_workers(self) -> int:
@@ -375,37 +381,38 @@ class Batch:
             raise RuntimeError("the batch keeps no logs: make it with Batch(task_logs=True)")
         return self._logs
 
-    def log_dir(self) -> str:
+    def log_dir(self) -> Path:
         """Return the folder with the output of all tasks. Raises RuntimeError without task_logs, as the other methods
         of logs do."""
-        return str(self._kept_logs().folder)
+        return self._kept_logs().folder
 
-    def log_manifest_path(self) -> str:
-        """Return the path of a file with a line of JSON for each task: uid, name, kind, and paths of stdout and stderr
-        by rank."""
-        return str(self._kept_logs().manifest)
+    def log_manifest_path(self) -> Path:
+        """Return the path of a file with a line of JSON for each task: tuid, name, task_kind, and the lists of the
+        files of stdout and stderr by rank."""
+        return self._kept_logs().manifest
 
-    def iter_log_records(self) -> Iterator[dict[str, Any]]:
-        """Yield the records of the manifest."""
+    def iter_log_records(self) -> list[dict[str, Any]]:
+        """Return the records of the manifest."""
         return self._kept_logs().records()
 
-    def find_logs(self, tuid: str) -> list[dict[str, Any]]:
-        """Return the records of the manifest for one task, by its uid."""
-        return self._kept_logs().find(tuid)
+    def find_logs(self, tuid: str) -> dict[str, Any] | None:
+        """Return the record of one task, by its uid; None if there is none."""
+        return next((record for record in self.iter_log_records() if record["tuid"] == tuid), None)
 
-    def read_logs(self, tuid: str, log_type: str | None = None) -> str | dict[str, str]:
-        """Return the output of a task: its "stdout" or "stderr", or both by name. Raises KeyError for an unknown task,
-        ValueError for another log_type."""
-        records = self.find_logs(tuid)
-        if not records:
-            raise KeyError(tuid)
+    def read_logs(self, tuid: str, log_type: str | None = None, encoding: str = "utf-8") -> dict[str, str | None]:
+        """Return the output of a task by "stdout" and "stderr"; the one that is not the `log_type` is None.
+
+        Raises KeyError for an unknown task, ValueError for another log_type.
+        """
+        record = self.find_logs(tuid)
+        if record is None:
+            raise KeyError(f"no task {tuid!r} in {self.log_manifest_path()}")
         if log_type not in (None, "stdout", "stderr"):
             raise ValueError(f'log_type must be "stdout" or "stderr", not {log_type!r}')
-        texts = {
-            name: b"".join(read_files(record[name]) for record in records).decode(errors="replace")
+        return {
+            name: read_files(record[name]).decode(encoding, errors="replace") if log_type in (None, name) else None
             for name in ("stdout", "stderr")
         }
-        return texts if log_type is None else texts[log_type]
 
     # ---- in other processes
 

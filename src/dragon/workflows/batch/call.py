@@ -66,16 +66,16 @@ def function_work(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 def process_work(template: ProcessTemplate) -> Work:
-    """Return the call of a process task. Raises TypeError for what is not a template, ValueError for one with a
-    PIPE."""
+    """Return the call of a process task. Raises TypeError for what is not a template, ValueError for one that reads
+    from a PIPE."""
     return None, (_checked(template),), {}
 
 
 def job_work(templates: Any, pmi: Any) -> tuple[Work, int]:
     """Return the call of a job and its number of ranks.
 
-    Raises TypeError and ValueError for what is not a non-empty list of (number, template), and for a template with a
-    PIPE.
+    Raises TypeError and ValueError for what is not a non-empty list of (number, template), and for a template that
+    reads from a PIPE.
     """
     pairs = []
     for one in templates:
@@ -93,8 +93,8 @@ def job_work(templates: Any, pmi: Any) -> tuple[Work, int]:
 def _checked(template: ProcessTemplate) -> ProcessTemplate:
     if not isinstance(template, ProcessTemplate):
         raise TypeError(f"a process is described by a ProcessTemplate, not {template!r}")
-    if PIPE in (template.stdin, template.stdout, template.stderr):
-        raise ValueError("a PIPE of a task's process could not be read: use stdout='file' or Batch(task_logs=True)")
+    if template.stdin == PIPE:
+        raise ValueError("a task's process cannot read from a PIPE, into which nobody could write")
     return template
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +44,13 @@ class Logs:
 
     def note(self, uid: str, name: str, kind: str, output: Output) -> None:
         """Add a task to the manifest. Several processes may do so at the same time."""
-        record = {"uid": uid, "name": name, "kind": kind, "stdout": output.stdout, "stderr": output.stderr}
+        record = {"tuid": uid, "name": name, "task_kind": kind, "stdout": output.stdout, "stderr": output.stderr}
         with open(self.manifest, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the records of the manifest: uid, name, kind, and the paths of stdout and stderr by rank."""
-        with open(self.manifest, encoding="utf-8") as file:
-            for line in file:
-                yield json.loads(line)
-
-    def find(self, uid: str) -> list[dict[str, Any]]:
-        """Return the records of one task."""
-        return [record for record in self.records() if record["uid"] == uid]
+    def records(self) -> list[dict[str, Any]]:
+        """Return the records of the manifest: tuid, name, task_kind, and the paths of stdout and stderr by rank."""
+        return [json.loads(line) for line in self.manifest.read_text(encoding="utf-8").splitlines()]
 
 
 def read_files(paths: list[str]) -> bytes:
@@ -91,7 +84,7 @@ def output_of(streams: Streams, templates: list[ProcessTemplate] | None) -> Outp
     files: list[list[str]] = []
     for name, stream in zip(("stdout", "stderr"), streams, strict=True):
         own = [getattr(template, name) for template in templates] if templates else [None]
-        chosen = [stream if value is None else value for value in own]
+        chosen = [stream if value in (None, PIPE) else value for value in own]
         named = [str(one).replace("{rank}", str(rank)) for rank, one in enumerate(chosen) if isinstance(one, str)]
         files.append(list(dict.fromkeys(named)))
     return Output(streams, *files)

@@ -66,23 +66,25 @@ class Options:
             work = Leaving(target), args, kwargs
         return self._submitted(Kind.FUNCTION, work, 1, None)
 
-    def process(self, template: ProcessTemplate) -> Task:
+    def process(self, process_template: ProcessTemplate) -> Task:
         """Submit a process, whose exit code is the result. Without a placement in its policy it runs on a node of the
         batch."""
-        work = process_work(template)
+        work = process_work(process_template)
         if self._leaves:
-            work = process_work(_leaving(template))
-        return self._submitted(Kind.PROCESS, work, 1, [template])
+            work = process_work(_leaving(process_template))
+        return self._submitted(Kind.PROCESS, work, 1, [process_template])
 
-    def job(self, templates: Iterable[tuple[int, ProcessTemplate]]) -> Task:
+    def job(self, process_templates: Iterable[tuple[int, ProcessTemplate]]) -> Task:
         """Submit processes that run together: pairs of (number, template). If one fails, the others are ended.
 
         Raises RuntimeError for an unavailable `pmi`, TypeError and ValueError for other than such pairs.
         """
         ProcessGroup(pmi=self._pmi)  # raises for an unavailable backend
-        if not isinstance(templates, Iterable):
-            raise TypeError(f"a job is described by a list of (number of processes, template), not {templates!r}")
-        templates = list(templates)
+        if not isinstance(process_templates, Iterable):
+            raise TypeError(
+                f"a job is described by a list of (number of processes, template), not {process_templates!r}"
+            )
+        templates = list(process_templates)
         work, weight = job_work(templates, self._pmi)
         if self._leaves:
             work, _ = job_work([(nproc, _leaving(template)) for nproc, template in templates], self._pmi)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from dragon.workflows.batch.call import NEVER, Kind, Output
 from dragon.workflows.batch.client import Client
-from dragon.workflows.batch.errors import BatchError, TaskNotReadyError
+from dragon.workflows.batch.errors import TaskNotReadyError
 from dragon.workflows.batch.logs import read_files
 from dragon.workflows.batch.outcome import Failure
 from dragon.workflows.batch.promise import Promise
@@ -118,27 +118,24 @@ class Task:
 
     def get_stdout(
         self, block: bool = True, timeout: float | None = NEVER, encoding: str | None = "utf-8"
-    ) -> str | bytes:
+    ) -> str | bytes | None:
         """Return what it wrote to stdout, for a job of all ranks in order; as bytes if `encoding` is None.
 
-        Raises TaskNotReadyError if it has not ended, as get() does, BatchError if its output is in no file.
+        Returns None if its output is in no file: Batch(task_logs=True) keeps that of every task. Raises
+        TaskNotReadyError if it has not ended, as get() does.
         """
-        return self._read("stdout", self.output.stdout, block, timeout, encoding)
+        return self._read(self.output.stdout, block, timeout, encoding)
 
     def get_stderr(
         self, block: bool = True, timeout: float | None = NEVER, encoding: str | None = "utf-8"
-    ) -> str | bytes:
+    ) -> str | bytes | None:
         """Return what it wrote to stderr, as get_stdout() does for stdout."""
-        return self._read("stderr", self.output.stderr, block, timeout, encoding)
+        return self._read(self.output.stderr, block, timeout, encoding)
 
-    def _read(
-        self, name: str, paths: list[str], block: bool, timeout: float | None, encoding: str | None
-    ) -> str | bytes:
-        if not paths:
-            raise BatchError(
-                f"the {name} of {self!r} is not written to a file: Batch(task_logs=True) keeps that of every task"
-            )
+    def _read(self, paths: list[str], block: bool, timeout: float | None, encoding: str | None) -> str | bytes | None:
         self._wait(block, timeout)
+        if not paths:
+            return None
         data = read_files(paths)
         return data if encoding is None else data.decode(encoding, errors="replace")
 

@@ -21,7 +21,7 @@ from dragon.native.template import STREAMS
 from dragon.native.workers import FINISHED, pass_on_end, quiet
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.serialization import loads
-from dragon.runtime.streams import DEVNULL, STDOUT
+from dragon.runtime.streams import DEVNULL, PIPE, STDOUT
 from dragon.runtime.tracing import begin_task, end_task
 from dragon.workflows.batch.call import Kind, Streams, substituted
 from dragon.workflows.batch.leftovers import Leftovers
@@ -239,7 +239,7 @@ def _written(template: ProcessTemplate, streams: Streams, rank: int) -> ProcessT
     """Return the template with the task's output where it has none of its own."""
     values = {**template.get_sdict(), "policy": template.policy}
     for name, stream in zip(STREAMS[1:], streams, strict=True):
-        if values[name] is None:
+        if values[name] in (None, PIPE):
             values[name] = stream.replace("{rank}", str(rank)) if isinstance(stream, str) else stream
     return ProcessTemplate(**values)
 
