@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import sys
 from pathlib import Path
 
@@ -50,6 +51,14 @@ def test_processes_of_the_program_have_no_argument_data(program: Path) -> None:
     started = process.create_with_argdata(sys.executable, "", arguments, None, b"data", stdout=process.PIPE)
     assert started.stdout_conn.recv() == f"{digest(b'data')} True\n"
     assert started.stdout_conn.recv() == "None True\n"
+    assert process.join(started.p_uid) == 0
+
+
+def test_a_function_with_its_arguments_can_be_passed() -> None:
+    data = pickle.dumps((print, ("called",), {"end": "!\n"}))
+    call = "from dragon.native.process import _dragon_native_python_process_main as run; run()"
+    started = process.create_with_argdata(sys.executable, "", ["-c", call], None, data, stdout=process.PIPE)
+    assert started.stdout_conn.recv() == "called!\n"
     assert process.join(started.p_uid) == 0
 
 

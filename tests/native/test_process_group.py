@@ -391,6 +391,9 @@ def test_calls_in_the_wrong_state_and_invalid_arguments_raise_errors() -> None:
     with pytest.raises(pg.DragonProcessGroupSignalError):
         empty.kill()
     members = group((1, ProcessTemplate(sleep)))
+    before = members.puids
+    members.init()  # as programs for dragonhpc do with a CollectiveGroup
+    assert members.puids == before
     with pytest.raises(pg.DragonProcessGroupAlreadyInitialized):
         members.add_process(1, ProcessTemplate(sleep))
     with pytest.raises(pg.DragonProcessGroupError, match="running"):

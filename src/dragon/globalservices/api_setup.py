@@ -5,15 +5,10 @@ No setup is needed: the first use of any object joins the run, or starts one.
 
 from __future__ import annotations
 
-import functools
-import os
 from typing import Any
 
-from dragon import _core
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.infrastructure.messages import as_name
-from dragon.infrastructure.variables import ARGUMENT_DATA
-from dragon.native.queue import Empty, Queue
+from dragon.native.process import argument_data
 from dragon.runtime.run import this_run
 
 __all__ = ["connect_as_external", "connect_to_infrastructure", "disconnect_infrastructure"]
@@ -35,18 +30,5 @@ def disconnect_infrastructure() -> None:
 
 def __getattr__(name: str) -> Any:
     if name == "_ARG_PAYLOAD":
-        return _argument_data()
+        return argument_data()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-@functools.cache
-def _argument_data() -> bytes | None:
-    """Return the bytes that create_with_argdata() passed to this program; None if there are none."""
-    text = os.environ.get(ARGUMENT_DATA)
-    if text is None:
-        return None
-    try:
-        data: bytes = Queue._attached(as_name([int(part) for part in text.split(",")]), False).get_nowait()
-    except (_core.DestroyedError, Empty):
-        return None  # the bytes were for the process that started this one
-    return data

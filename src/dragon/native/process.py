@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import pickle
 import signal
 import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from dragon import _core
 from dragon.infrastructure.errors import NotSupportedError, ProcessError
-from dragon.infrastructure.messages import UNNAMED
+from dragon.infrastructure.messages import UNNAMED, as_name
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
+from dragon.infrastructure.variables import ARGUMENT_DATA
 from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement, plan, processes
 from dragon.runtime.agent_client import ask
@@ -374,3 +379,24 @@ class Popen:
     def kill(self) -> None:
         """Kill the process, by SIGKILL."""
         self._process.kill()
+
+
+@functools.cache
+def argument_data() -> bytes | None:
+    """Return the bytes that create_with_argdata() passed to this program; None if there are none."""
+    from dragon.native.queue import Empty, Queue
+
+    text = os.environ.get(ARGUMENT_DATA)
+    if text is None:
+        return None
+    try:
+        data: bytes = Queue._attached(as_name([int(part) for part in text.split(",")]), False).get_nowait()
+    except (_core.DestroyedError, Empty):
+        return None  # the bytes were for the process that started this one
+    return data
+
+
+def _dragon_native_python_process_main() -> None:
+    """Call the function that create_with_argdata() passed, pickled with its arguments, as examples for dragonhpc do."""
+    target, args, kwargs = pickle.loads(argument_data() or b"")
+    target(*args, **kwargs)

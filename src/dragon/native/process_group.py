@@ -207,13 +207,13 @@ class ProcessGroup:
         self._templates.append((nproc, template))
 
     def init(self) -> None:
-        """Place the members and create the group. The templates are serialized now: later changes of them have no
-        effect.
+        """Place the members and create the group. The templates are serialized now: later changes of them, and further
+        calls, have no effect.
 
-        Raises DragonProcessGroupAlreadyInitialized the second time, DragonProcessGroupStartError without templates.
+        Raises DragonProcessGroupStartError without templates.
         """
         if self._number is not None:
-            raise DragonProcessGroupAlreadyInitialized("the group is initialised already")
+            return
         if not self._templates:
             raise DragonProcessGroupStartError("the group has no templates: add_process() first")
         placed = self._placed()
