@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any
 
 from dragon.data.ddict.codec import OWN
 from dragon.data.ddict.handle import Handle
 from dragon.data.ddict.lookups import Asked
-from dragon.data.ddict.memory_view import memory_of
 from dragon.data.ddict.shards import AnyShard, Pending
 from dragon.data.ddict.views import equal
-from dragon.infrastructure.ddict_errors import DDictKeyError
+from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
 from dragon.shards.entries import PERSISTENT
 from dragon.shards.records import encode_key, encode_value
 from dragon.shards.shard import MISSING
@@ -200,11 +199,33 @@ class Items(Handle):
             for key, size in sizes:
                 yield self._codec.decoded(key), size
 
-    def view(self, key: Any) -> AbstractContextManager[memoryview]:
-        """Return a context manager that gives the memory of a bytes or array value on this node, read-only and without
-        a copy.
+    @contextmanager
+    def view(self, key: Any) -> Iterator[memoryview]:
+        """Yield the memory of a bytes or array value on this node, read-only and without a copy, to a `with` block.
 
         A value that is deleted or replaced meanwhile keeps its memory until the block ends. Raises DDictKeyError for a
         missing key, DDictError if its manager is on another node or its value is not a single buffer.
         """
-        return memory_of(self._scope, self._lookups, self._codec.key(key), key)
+        scope, lookups, encoded = self._scope, self._lookups, self._codec.key(key)
+        attached = scope.attached  # its shards stay open until the block ends, also after detach() and destroy()
+        shard = scope.shard(encoded)
+        if lookups.is_chosen() and not shard.begin("holds", encoded, scope.checkpoint).result(scope.timeout):
+            shard = lookups.elsewhere(shard, encoded) or shard
+        if shard.local is None:
+            raise DDictError(f"key {key!r} is in {shard.where}; view() needs one of this node", "INVALID_OPERATION")
+        try:
+            transaction, stored = shard.local.view(encoded, scope.checkpoint)
+        except DDictKeyError:
+            raise lookups.missing(key, shard) from None
+        try:
+            if len(stored.blobs) != 1 or len(stored.blobs[0]) != 1:
+                raise DDictError(
+                    f"the value of {key!r} is not one buffer of 32 KiB to 2 GiB; read it with d[key]",
+                    "INVALID_OPERATION",
+                )
+            memory = memoryview(stored.blobs[0][0]).toreadonly()
+            yield memory
+            memory.release()
+        finally:
+            transaction.abort()
+            del transaction, attached
