@@ -24,8 +24,7 @@ class _OfFiles:
 
 
 class _ToRead(io.BytesIO):
-    """A value as a file. Picklers of files read until an empty answer, which the first read at the end gets; those of
-    dragonhpc until the EOFError of the next one."""
+    """A value as a file: at its end the first read is empty, and the next ones raise EOFError, as with dragonhpc."""
 
     _ended = False
 

@@ -66,8 +66,7 @@ def function_work(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 def process_work(template: ProcessTemplate) -> Work:
-    """Return the call of a process task. Raises TypeError for what is not a template, ValueError for one that reads
-    from a PIPE."""
+    """Return the call of a process task. Raises TypeError for no template, ValueError for one that reads a PIPE."""
     return None, (_checked(template),), {}
 
 
