@@ -65,8 +65,7 @@ class Site:
     def environment(self) -> dict[str, str]:
         runtime = self.folder / "r"
         runtime.mkdir(exist_ok=True, mode=0o700)
-        # With PYTHONUNBUFFERED Python writes a line and its newline separately, and the lines of several processes mix.
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("DRAGON_") and k != "PYTHONUNBUFFERED"}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("DRAGON_")}
         return {**clean, MARK: self.mark, "XDG_RUNTIME_DIR": str(runtime)}
 
     def write(self, source: str, name: str = "program.py") -> Path:

@@ -137,8 +137,14 @@ def _in_arena(name: Name, size: int) -> memoryview:
 
 
 def _open_streams() -> None:
-    """Adapt Python's streams to the descriptors of this process: output to a terminal is line-buffered."""
-    if os.isatty(1) != _TERMINAL:
+    """Adapt Python's streams to the descriptors of this process: output to a terminal is line-buffered.
+
+    So is unbuffered output: Python writes the end of a line apart, and lines of several processes would mix.
+    """
+    if getattr(sys.stdout, "write_through", False):
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+    elif os.isatty(1) != _TERMINAL:
         sys.stdout.reconfigure(line_buffering=not _TERMINAL)  # type: ignore[union-attr]
 
 
