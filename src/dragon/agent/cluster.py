@@ -43,6 +43,7 @@ from dragon.runtime.protocol.agents import (
     SignalProcess,
     StartFor,
     WatchReadable,
+    WriteFor,
 )
 from dragon.runtime.protocol.decoding import decode_request
 from dragon.runtime.protocol.front_end import (
@@ -153,6 +154,7 @@ class Cluster:
         self._tell_processes()
         for name in [name for name, (node, _) in self._records.items() if node == index]:
             del self._records[name]
+        self._services.streams.node_lost(index)
         self._services.shards.node_lost(index, epoch)
         self._services.groups.node_lost(index, f"{lost.host_name} is lost: {lost.reason}")
         for puid, group in self._services.registry.in_groups().items():
@@ -220,6 +222,7 @@ class Cluster:
         guests, flows = self.peers.guests, self.peers.flows
         return [
             Members.served_by(lambda r: self.peers.members),
+            WriteFor.served_by(self._services.streams.write),
             StartFor.served_for(lambda r, caller: asyncio.ensure_future(self._start_for(caller.node, r))),
             AnnounceFor.served_by(lambda r: guests.announce(r.node, r.name, r.count)),
             MakeFor.served_for(lambda r, caller: guests.make(caller.node, r.kind, r.given, r.options)),

@@ -51,7 +51,7 @@ class Services:
         self.streams = Streams(run.label, run.node, self.host_name)
         self.registry = Registry(run.node, zygote)
         self.jobs = Jobs(run.node, peers)
-        self.processes = Processes(run, spawner, self.registry, self.jobs, peers)
+        self.processes = Processes(run, spawner, self.registry, self.jobs, peers, self.streams)
         self.groups = Groups(run.node, self.registry, self.processes, self.jobs, self.host_name, peers)
         self._notices = GroupNotices(peers, spawner) if peers is not None else None
         self.shards = Shards(run, peers)
@@ -122,6 +122,7 @@ class Services:
             del self._ending[event.puid]
             if ending.cancelled():
                 return  # the run has ended
+        self.streams.catch_up(event.puid)
         self.registry.exited(event)
         self._member_ended(event)
 
@@ -132,7 +133,6 @@ class Services:
             return
         if isinstance(event, Exited):
             self.jobs.ended(puid, event.code)
-            self.streams.catch_up(puid)
             told = MemberEvent(puid, group, self.streams.errors.pop(puid), event.code)
         else:
             self.jobs.ended(puid, _NOT_STARTED)

@@ -54,7 +54,8 @@ def as_name(received: Any) -> Name:
 
 
 class Output(msgspec.Struct, array_like=True):
-    """The target of a standard stream: "inherit", "null", "pipe", "stdout" (stderr only) or "file"."""
+    """The target of a standard stream: "inherit", "null", "pipe", "stdout" (stderr only), "file" or "forward": to the
+    front end, or to the descriptor that `channel` stands for; see Streams.keep()."""
 
     kind: str = "inherit"
     path: str = ""

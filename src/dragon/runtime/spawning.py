@@ -265,7 +265,8 @@ def _start_elsewhere(run: Run, request: Spawn) -> Started:
     if request.name == default_name(request.kind, request.puid):
         request.name = ""  # the other node assigns the puid, from which the default name is made
     try:
-        ((request.puid, request.record),) = ask(StartElsewhere(request))
+        with standard_streams() as streams:
+            ((request.puid, request.record),) = ask(StartElsewhere(request), streams)
     finally:
         if request.payload_in is not None:
             _keep.pop(request.payload_in)

@@ -72,7 +72,7 @@ class MemberProcesses:
     ) -> None:
         """Start members on any node. Raises NodeLostError, OSError, RuntimeError, RemoteError."""
         if self._peers is not None and node != self._node:
-            started = await self._peers.start(node, *requests, part=part)
+            started = await self._processes.start_on(node, *requests, group.descriptors, part=part)
             self._take(group, members, [puid for puid, _ in started])
             return
         if self._peers is not None:

@@ -8,17 +8,26 @@ import os
 import select
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dragon.agent.output.to_front_end import Output
+from dragon.infrastructure.messages import Name
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.agents import WriteFor
+from dragon.runtime.remote import node_of
 
-__all__ = ["Lines", "Sink", "Tails", "ToDescriptor", "ToFrontEnd"]
+if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
+    from dragon.agent.wire.links import Links
+    from dragon.agent.wire.session import Answer
+
+__all__ = ["Lines", "Sink", "Tails", "ToCreator", "ToDescriptor", "ToFrontEnd"]
 
 log = runtime_log("output")
 
 _TAIL = 4096  # bytes
 _MOST_TAILS = 1000
 _PARTIAL_LINE_S = 0.05
+_MOST_AHEAD = 1 << 20  # bytes on their way to another node
 
 
 class Sink:
@@ -89,10 +98,11 @@ class ToDescriptor(Sink):
             self.finish()
 
     def write_some(self) -> None:
-        """Write at most `PIPE_BUF` bytes of the rest. After an error the rest is discarded."""
+        """Write at most `PIPE_BUF` bytes of the rest, whole lines if possible. After an error the rest is discarded."""
         try:
             # A pipe that is writable accepts at least this many bytes without blocking.
-            self.unwritten = self.unwritten[os.write(self.fd, self.unwritten[: select.PIPE_BUF]) :]
+            piece = self.unwritten[: select.PIPE_BUF]
+            self.unwritten = self.unwritten[os.write(self.fd, piece[: piece.rfind(b"\n") + 1] or piece) :]
         except BlockingIOError:
             return  # another writer was faster
         except OSError as error:
@@ -140,6 +150,43 @@ class ToFrontEnd(Sink):
         self.output.write(self.number, data)
 
 
+class ToCreator(Sink):
+    """Writes to a descriptor that the agent of the creator's node keeps; see Streams.keep()."""
+
+    def __init__(self, links: Links, name: Name) -> None:
+        self.links, self.node, self.number = links, node_of(name), name[0]
+        self.ahead = 0
+        self.waiting: list[Callable[[], None]] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether much is on its way."""
+        return self.ahead >= _MOST_AHEAD
+
+    def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        """Call back once something has arrived."""
+        self.waiting.append(callback)
+
+    def write(self, data: bytes) -> None:
+        """Send output to the creator's node."""
+        self.ahead += len(data)
+        future = self.links.call(self.node, WriteFor(self.number, data))
+        future.add_done_callback(lambda done: self.arrived(len(data), done))
+
+    def arrived(self, size: int, done: asyncio.Future[Answer]) -> None:
+        """Note that output has arrived, or is lost."""
+        if not done.cancelled() and done.exception() is not None and self.node not in self.links.lost:
+            log.warning("some output of a process is lost: %s", done.exception())
+        self.ahead -= size
+        waiting, self.waiting = self.waiting, []
+        for callback in waiting:
+            callback()
+
+    def close(self) -> None:
+        """Tell the creator's node that this process writes no more."""
+        self.links.forward(self.node, WriteFor(self.number, b""))
+
+
 class Tails:
     """The end of the output of each of the newest processes, by puid."""
 
@@ -169,8 +216,8 @@ class Lines(Sink):
 
     def __init__(self, target: Sink, label: str, tails: list[Tails], puid: int) -> None:
         self.target, self.label, self.tails, self.puid = target, label.encode(), tails, puid
-        # On the front end's terminal the lines of processes of several nodes must not mix.
-        self.by_line = bool(label) or isinstance(target, ToFrontEnd)
+        # The lines of processes of several nodes must not mix.
+        self.by_line = bool(label) or not isinstance(target, ToDescriptor)
         self.patience = None if label else _PARTIAL_LINE_S
 
     @property

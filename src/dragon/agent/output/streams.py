@@ -8,17 +8,20 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragon import _core
 from dragon.agent.output.distant import DistantChannel
-from dragon.agent.output.sinks import Lines, Sink, Tails, ToDescriptor, ToFrontEnd
+from dragon.agent.output.sinks import Lines, Sink, Tails, ToCreator, ToDescriptor, ToFrontEnd
 from dragon.agent.output.to_front_end import Output
 from dragon.agent.output.to_reader import ToChannel, ToDistantChannel
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.agents import WriteFor
 from dragon.runtime.remote import node_of
 
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
@@ -47,6 +50,9 @@ class Streams:
         self.outputs = Tails()  # both streams of all processes
         self._output: Output | None = None
         self._links: Links | None = None
+        self._to_front_end: dict[tuple[int, int], int] = {}  # the inodes of the pipes from where output goes there
+        self._kept: dict[int, _Kept] = {}  # by number
+        self._last_kept = 0
 
     def reach_out(self, output: Output, links: Links) -> None:
         """Set the connections to the front end and to channels of other nodes, in a run of several nodes."""
@@ -63,6 +69,8 @@ class Streams:
     ) -> None:
         """Add a stream of a process that is being started. `descriptors` has the agent's end, and the target to forward
         to; it is empty if too many files are open."""
+        kept = channel if channel is not None and channel[1] < 0 else None
+        channel = None if kept else channel
         elsewhere = channel is not None and node_of(channel) != self._node
         if not descriptors:
             log.error("too many open files: %s of %s is lost; raise the hard limit (ulimit -Hn)", _NAMES[number], name)
@@ -84,16 +92,58 @@ class Streams:
         else:
             label = self._label(puid, name, number)
             tails = [self.outputs, self.errors] if group and number == 2 else [self.outputs]
-            sink = Lines(self._target(number, descriptors), label, tails, puid)
+            sink = Lines(self._target(puid, number, descriptors, kept), label, tails, puid)
         self._readers[puid, number] = _Reader(self.loop, descriptors[0], sink, lambda: self._done(puid, number))
 
-    def _target(self, number: int, descriptors: list[int]) -> Sink:
+    def _target(self, puid: int, number: int, descriptors: list[int], kept: Name | None) -> Sink:
         if len(descriptors) > 1:
-            target = ToDescriptor(descriptors[1], self._descriptors.discard)
-            self._descriptors.add(target)
-            return target
+            return self._to_descriptor(descriptors[1])
         assert self._output is not None
+        assert self._links is not None
+        if kept is not None:
+            return ToCreator(self._links, kept)
+        self._to_front_end[puid, number] = os.fstat(descriptors[0]).st_ino
         return ToFrontEnd(self._output, number)
+
+    def _to_descriptor(self, fd: int) -> ToDescriptor:
+        target = ToDescriptor(fd, self._descriptors.discard)
+        self._descriptors.add(target)
+        return target
+
+    def keep(self, descriptors: Sequence[int], node: int, processes: int) -> list[Name | None]:
+        """Keep a creator's stdin, stdout and stderr for `processes` on another node, which inherit them. Returns names
+        of those that are not pipes whose output this agent sends to the front end anyway."""
+        names: list[Name | None] = [None]
+        for fd in descriptors[1:3]:
+            if os.fstat(fd).st_ino in self._to_front_end.values():
+                names.append(None)
+                continue
+            self._last_kept += 1
+            self._kept[self._last_kept] = _Kept(self._to_descriptor(os.dup(fd)), node, processes)
+            names.append((self._last_kept, -1, self._node << 8))
+        return names
+
+    def write(self, wanted: WriteFor) -> asyncio.Future[None] | None:
+        """Write output of a process of another node to a descriptor that was kept for it."""
+        kept = self._kept.get(wanted.number)
+        if kept is None:
+            return None
+        if not wanted.data:
+            kept.processes -= 1
+            if not kept.processes:
+                self._kept.pop(wanted.number).sink.close()
+            return None
+        kept.sink.write(wanted.data)
+        if not kept.sink.is_full:
+            return None
+        written: asyncio.Future[None] = self.loop.create_future()
+        kept.sink.when_there_is_room(partial(_written, written))
+        return written
+
+    def node_lost(self, node: int) -> None:
+        """Close the descriptors that were kept for processes of a node."""
+        for number in [number for number, kept in self._kept.items() if kept.node == node]:
+            self._kept.pop(number).sink.close()
 
     def _label(self, puid: int, name: str, number: int) -> str:
         if self.label == "basic":
@@ -104,12 +154,14 @@ class Streams:
 
     def _done(self, puid: int, number: int) -> None:
         self._readers.pop((puid, number), None)
+        self._to_front_end.pop((puid, number), None)
 
     def catch_up(self, puid: int) -> None:
-        """Forward the last stderr output of a process that has ended."""
-        reader = self._readers.get((puid, 2))
-        if reader is not None:
-            reader.catch_up()
+        """Forward the last output of a process that has ended."""
+        for number in (1, 2):
+            reader = self._readers.get((puid, number))
+            if reader is not None and isinstance(reader.sink, Lines):
+                reader.catch_up()
 
     def drain(self) -> None:
         """Forward the remaining output of all processes, at the end of the run."""
@@ -117,6 +169,20 @@ class Streams:
             reader.read_rest()
         for descriptor in list(self._descriptors):
             descriptor.finish()
+
+
+def _written(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+@dataclass
+class _Kept:
+    """A creator's descriptor, for a number of processes on a node."""
+
+    sink: ToDescriptor
+    node: int
+    processes: int
 
 
 class _Reader:

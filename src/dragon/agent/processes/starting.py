@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from dragon.agent.mpi.foreign import without_foreign_variables
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.peers import Peers
+from dragon.agent.output.streams import Streams
 from dragon.agent.processes.events import Event, Failed, Started, Stream, Synchronised, decode_events
 from dragon.agent.processes.registry import Registry
 from dragon.infrastructure.limits import files_left
@@ -247,25 +248,48 @@ def _release(caught_up: asyncio.Future[None]) -> None:
 class Processes:
     """Requests processes from the zygote that no process of this node requested itself."""
 
-    def __init__(self, run: Run, spawner: Spawner, registry: Registry, jobs: Jobs, peers: Peers | None) -> None:
+    def __init__(
+        self, run: Run, spawner: Spawner, registry: Registry, jobs: Jobs, peers: Peers | None, streams: Streams
+    ) -> None:
         self._node = run.node
         self._labels = bool(run.label)
         self._spawner = spawner
         self._registry = registry
         self._jobs = jobs
         self._peers = peers
+        self._streams = streams
         self._elsewhere: dict[int, set[int]] = {}  # by puid: the nodes on which a process has started others
 
     def handlers(self) -> list[Handler]:
         """Return the handlers of the requests that this object serves."""
-        return [StartElsewhere.served_by(lambda r: self.start(r.spawn))]
+        return [StartElsewhere.served_for(lambda r, caller: self.start(r.spawn, caller.descriptors))]
 
-    def start(self, spawn: Spawn) -> asyncio.Future[list[tuple[int, Name]]]:
-        """Start a process on another node. Returns a future of its puid and the name of its record."""
-        if self._peers is None:
-            raise ValueError(f"this run has no node {spawn.node}")
+    def start(self, spawn: Spawn, descriptors: Sequence[int]) -> asyncio.Future[list[tuple[int, Name]]]:
+        """Start a process on another node; `descriptors` are its creator's streams. Returns a future of its puid and
+        the name of its record."""
+        instance = Instance(0, spawn.name, spawn.cpus)
+        started = self.start_on(spawn.node, [spawn], [instance], descriptors, followed=True)
         self._elsewhere.setdefault(spawn.parent, set()).add(spawn.node)
-        return self._peers.start(spawn.node, [spawn], [Instance(0, spawn.name, spawn.cpus)], followed=True)
+        return started
+
+    def start_on(
+        self,
+        node: int,
+        templates: list[Spawn],
+        instances: list[Instance],
+        descriptors: Sequence[int],
+        followed: bool = False,
+        part: Part | None = None,
+    ) -> asyncio.Future[list[tuple[int, Name]]]:
+        """Start processes on another node; see Peers.start(). What they inherit of their creator's streams, the
+        `descriptors`, is written where those lead."""
+        if self._peers is None:
+            raise ValueError(f"this run has no node {node}")
+        kept = self._streams.keep(descriptors, node, len(instances))
+        if any(kept):
+            templates = [replace(one, streams=_kept(one.streams or [Output()] * 3, kept)) for one in templates]
+            instances = [replace(one, streams=_kept(one.streams, kept)) for one in instances]
+        return self._peers.start(node, templates, instances, followed, part)
 
     def creator_ended(self, puid: int, killed: bool) -> None:
         """End the processes that a process had started on other nodes; on this node the zygote ends them."""
@@ -297,7 +321,7 @@ class Processes:
             template = templates[instance.template]
             record = records[number]
             puid = next_puid(self._node)
-            request = msgspec.structs.replace(
+            request = replace(
                 template,
                 puid=puid,
                 record=record._name(),
@@ -360,11 +384,19 @@ def _in_arena(template: Spawn) -> Words | None:
     return memory
 
 
+def _kept(streams: list[Output], kept: list[Name | None]) -> list[Output]:
+    """Return the streams with a kept descriptor, where there is one, in place of an inherited one."""
+    return [
+        Output("forward", channel=name) if name is not None and stream.kind in ("inherit", "tee") else stream
+        for stream, name in zip(streams, kept, strict=False)
+    ]
+
+
 def _forwarding(streams: list[Output]) -> list[Output]:
     """Return the streams for a process whose creator's streams are on another node."""
     kinds = {"inherit": "forward", "tee": "forward"}
     return [
-        msgspec.structs.replace(stream, kind="null" if number == 0 and stream.kind == "inherit" else kind)
+        replace(stream, kind="null" if number == 0 and stream.kind == "inherit" else kind)
         for number, stream in enumerate(streams)
         for kind in [kinds.get(stream.kind, stream.kind)]
     ]

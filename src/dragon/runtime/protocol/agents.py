@@ -35,6 +35,7 @@ __all__ = [
     "SignalProcess",
     "StartFor",
     "WatchReadable",
+    "WriteFor",
 ]
 
 
@@ -52,6 +53,13 @@ class StartFor(BetweenAgents[list[tuple[int, Name]]], tag="start", frozen=True):
     instances: list[Instance]
     followed: bool
     part: Part | None
+
+
+class WriteFor(BetweenAgents[None], tag="write", frozen=True):
+    """Write output of a process to a descriptor of its creator; none at its end. Replies once more may be written."""
+
+    number: int
+    data: bytes
 
 
 # ---- objects
