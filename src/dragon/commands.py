@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
-from typing import NoReturn
+from typing import Any, NoReturn
 
-__all__ = ["discard_stdout", "end_with", "worded"]
+__all__ = ["Parser", "discard_stdout", "end_with", "worded"]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that keeps the lines of its description, and reports an error in a line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error, without the usage, and exit."""
+        self.exit(2, f"{self.prog}: error: {message} (usage: {self.prog} --help)\n")
 
 
 def worded(error: Exception) -> str:

@@ -10,6 +10,8 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from dragon.commands import Parser
+
 __all__ = ["SHELLS", "parser", "print_script"]
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -30,11 +32,10 @@ This needs shtab: pip install 'dragon-runtime[completion]'. The script itself ne
 
 def parser(name: str) -> argparse.ArgumentParser:
     """Return the argument parser of `NAME completion`."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog=f"{name} completion",
         description=f"Print a script with which a shell completes `{name}`.",
         epilog=_EPILOG.format(name=name),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     result.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))

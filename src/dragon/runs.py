@@ -52,8 +52,13 @@ class Run(msgspec.Struct):
 
     @property
     def shortened(self) -> str:
-        """The beginning of the command line, at most 60 characters in one line."""
-        line = " ".join(self.command.split())
+        """The beginning of the command line, at most 60 characters in one line, without the folders of the program."""
+        words = self.command.split()
+        line = " ".join(words)
+        if len(line) > _MAX_COMMAND_CHARS:
+            for at in [at for at, word in enumerate(words) if not word.startswith("-")][:2]:
+                words[at] = words[at].rstrip("/").rpartition("/")[2]
+            line = " ".join(words)
         return line if len(line) <= _MAX_COMMAND_CHARS else line[: _MAX_COMMAND_CHARS - 1] + "…"
 
     @property

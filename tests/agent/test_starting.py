@@ -44,7 +44,7 @@ def test_threads_at_import_lead_to_fresh_interpreters_with_one_warning(site: Sit
     done = site.python(HEAD.format(at_import=thread))
     assert done.stdout == FINE, done.stderr
     assert done.stderr.count("fresh interpreters") == 1
-    assert "started a thread that outlives a fork (" in done.stderr
+    assert "started a thread that outlives a fork (Thread-1 (sleep))" in done.stderr
 
 
 def test_numpy_and_its_threads_do_not_lead_to_fresh_interpreters(site: Site) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hanging import Program, running
 
+import dragon
 from conftest import Site
 from dragon.cli import diagnosis, stacks
+from dragon.cli.processes import report_of
+from dragon.runs import Node
+from dragon.runtime.folder import Owner, RunInfo
 
 HANGING = """
     import json, os, threading, time
@@ -133,6 +140,26 @@ def test_other_processes_are_reported_although_the_agent_is_stopped(site: Site) 
         by_pid = {finding["row"]["pid"]: finding for finding in told["findings"]}
         assert f"kill -CONT {agent}" in by_pid[agent]["kernel"]
         assert by_pid[program.pids["holder"]]["threads"]
+
+
+def test_the_users_processes_come_before_those_of_the_runtime(site: Site) -> None:
+    with running(site, HANGING) as program:
+        titles = re.findall(r"^(\S.*) \(.*pid \d+\): ", site.dragon("doctor", program.name).stdout, re.MULTILINE)
+        assert titles[-2:] == ["(agent)", "(zygote)"]
+        assert "head" in titles[:-2]
+
+
+def test_an_agent_of_another_version_is_reported_with_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def ask(*_: object) -> None:
+        raise msgspec.ValidationError("Expected `object`, got `array`")
+
+    info = RunInfo(Owner(1, 1), Owner(1, 1), 5)
+    tmp_path.chmod(0o700)
+    info.write(tmp_path)
+    assert RunInfo.read(tmp_path).version == dragon.__version__
+    monkeypatch.setattr("dragon.cli.processes.ask_agent", ask)
+    info.version = "0.0.9"
+    assert report_of(Node(tmp_path, info)).startswith(f"runs dragon 0.0.9, and this is {dragon.__version__}: use ")
 
 
 def test_a_stopped_process_is_reported(site: Site) -> None:

@@ -28,6 +28,22 @@ def test_the_exit_code_for_a_killed_program_is_128_plus_the_signal(site: Site, n
     assert done.stderr == f"dragon: {program} was ended by SIGKILL\n"
 
 
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("doctr", "did you mean doctor?"),
+        ("trian.py", "did you mean train.py?"),
+        ("--foo", "arguments: --foo"),
+    ],
+)
+def test_an_error_of_the_command_line_is_one_line_that_says_what_was_meant(site: Site, word: str, told: str) -> None:
+    site.write("", "train.py")
+    done = site.dragon(word)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert told in done.stderr
+    assert done.stderr.endswith("(usage: dragon --help)\n")
+
+
 def test_the_end_of_the_agent_is_reported(site: Site) -> None:
     program = site.write(
         "import os, time; from dragon.runtime.run import this_run; os.kill(this_run().agent.pid, 9); time.sleep(60)"
@@ -55,7 +71,9 @@ def test_a_program_can_be_read_from_standard_input(site: Site, nodes: str) -> No
 def test_the_word_run_can_precede_the_program(site: Site) -> None:
     done = site.dragon("run", "--basic-label", site.write("print('here')"))
     assert done.stdout == "[head] here\n"
-    assert site.dragon("run", "run", "x").stderr.endswith("there is no file 'run' here, and no such program in PATH\n")
+    assert (
+        "there is no command or file 'run' here, and no such program in PATH" in site.dragon("run", "run", "x").stderr
+    )
 
 
 def test_a_module_can_be_run_with_m(site: Site) -> None:

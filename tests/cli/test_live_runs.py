@@ -13,11 +13,22 @@ from hanging import running
 
 from conftest import Site
 from dragon import runs
-from dragon.cli import kill
+from dragon.cli import kill, ps
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runtime.folder import Owner, RunInfo
 from dragon.runtime.inspection import ask_agent
 from dragon.runtime.protocol.run import EndRun
+
+
+def test_a_run_is_listed_with_the_name_of_its_program_and_ranges_of_nodes(tmp_path: Path) -> None:
+    command = f"/{'long/' * 30}python -u /{'long/' * 30}train.py --lr 0.1"
+    info = [RunInfo(Owner(1, 1), Owner(70 + node, 1), 5, command, node) for node in range(64)]
+    run = runs.Run("3fa9c1", [runs.Node(tmp_path, each) for each in info])
+    assert run.shortened == "python -u train.py --lr 0.1"
+    line = ps._runs_table([run]).splitlines()[1].removesuffix(command)
+    assert line.split()[:2] == ["3fa9c1", "0-63"]
+    assert len(line) < 80
+
 
 WAITING = """
     import json, os, subprocess, sys, time

@@ -371,3 +371,10 @@ def test_output_of_tasks_is_complete_when_the_pool_is_closed(site: Site) -> None
                 pool.map(print, range(50))
     """)
     assert sorted(map(int, done.stdout.split())) == list(range(50)), done.stderr
+
+
+def test_the_traceback_of_a_task_has_no_frames_of_the_pool() -> None:
+    with Pool(1) as pool, pytest.raises(KeyError) as caught:
+        pool.map(fail, [3])
+    files = re.findall(r'File "(.*)", line', str(caught.value.__cause__))
+    assert files == [__file__]

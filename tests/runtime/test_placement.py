@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import SetNodes, described
+from conftest import SetNodes, Site, described
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.runtime import placement
 from dragon.runtime.distribution import choose
@@ -79,6 +79,22 @@ def test_missing_devices_are_left_out_with_one_warning() -> None:
     assert placed.cpus == [2, 3]
     assert placed.environment == {"CUDA_VISIBLE_DEVICES": "0"}
     place(Policy(cpu_affinity=[4, 5]))  # named already: a second warning would be an error here
+
+
+def test_a_warning_of_missing_devices_is_at_the_users_line(site: Site) -> None:
+    program = """
+        import multiprocessing as mp
+        import dragon
+        from dragon.infrastructure.policy import Policy
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            with Policy(cpu_affinity=[9999]):
+                process = mp.Process(target=print)
+                process.start()  # the line
+                process.join()
+    """
+    assert "process.start()  # the line\n" in site.python(program).stderr
 
 
 @pytest.mark.usefixtures("one_node")

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Sequence
 
 from dragon.cli import main as command
+from dragon.commands import Parser
 from dragon.completion import parser as parser_of
 from dragon.completion import print_script
 
@@ -25,10 +26,10 @@ def main(words: Sequence[str]) -> int:
 
 def _commands() -> dict[str, argparse.ArgumentParser]:
     found = {name: importlib.import_module(f"dragon.cli.{name}").parser() for name in command.COMMANDS}
-    plan = argparse.ArgumentParser(parents=[command.parser()], add_help=False)
+    plan = Parser(parents=[command.parser()], add_help=False)
     plan.description = "Run a program, and print which process ran where."
     plan.add_argument("--json", action="store_true", help="print JSON")
-    k8s = argparse.ArgumentParser(description="A Kubernetes job that runs a program.")
+    k8s = Parser(description="A Kubernetes job that runs a program.")
     manifest = importlib.import_module("dragon.cli.k8s").parser()
     kinds = k8s.add_subparsers(metavar="COMMAND")
     kinds.add_parser("manifest", parents=[manifest], add_help=False, help="print its manifest")

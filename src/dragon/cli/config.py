@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import dragon
-from dragon.commands import end_with, worded
+from dragon.commands import Parser, end_with, worded
 from dragon.infrastructure import configuration
 
 __all__ = ["main"]
@@ -37,7 +37,7 @@ _UNUSED = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(prog="dragon-config", description="Set what later runs of this user use.")
+    result = Parser(prog="dragon-config", description="Set what later runs of this user use.")
     result.add_argument("-c", "--clean", action="store_true", help="remove all settings")
     result.add_argument("--config-file", type=Path, metavar="FILE", help="instead of ~/.config/dragon, where runs look")
     result.add_argument("-s", "--serialize", action="store_true", help="print all settings, as JSON on one line")

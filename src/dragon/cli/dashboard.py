@@ -10,6 +10,7 @@ import webbrowser
 from collections.abc import Sequence
 
 from dragon.cli import watching
+from dragon.commands import Parser
 from dragon.web.dashboard import Dashboard
 from dragon.web.http import serve
 
@@ -29,11 +30,10 @@ _POLL_S = 0.5
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="dragon dashboard",
         description="Serve a page that shows a run: what waits, what failed, charts, processes, a timeline.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument("run", nargs="?", metavar="RUN", help="the run to show")
     result.add_argument("--port", type=int, default=0, help="TCP port of this machine (default: any free port)")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dragon import runs
 from dragon.cli import dictionaries, listing
 from dragon.cli.dictionaries import Live, NoSuchDictionaryError, Persisted
-from dragon.commands import worded
+from dragon.commands import Parser, worded
 from dragon.data import arrow, plain_files
 from dragon.data.progress import progress
 from dragon.infrastructure.errors import DragonError, RunEndedError
@@ -55,11 +55,10 @@ def main(words: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="dragon ddict",
         description="List distributed dictionaries, and write them to files or read them from files.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = result.add_subparsers(required=True, metavar="COMMAND")
 

@@ -94,16 +94,16 @@ def _ask(node: Node, report: Report | None, troubles: list[str]) -> tuple[list[_
             answers = inquiry.collect(expected, _ANSWER_WITHIN)
     except InquiryError as error:
         troubles.append(f"stacks that processes send themselves: {error}")
-    silent = sorted(expected - answers.keys())
+    noted = _core.waits()
+    # Others were at work meanwhile: a process checks for requests once a second while it waits.
+    silent = sorted({wait["pid"] for wait in noted if wait["seconds"] > _ANSWER_WITHIN} & expected - answers.keys())
     if silent and not troubles:
         troubles.append(
             f"the stacks of {', '.join(map(str, silent))}: these processes wait in the runtime and did not answer "
             f"within {_ANSWER_WITHIN:g} s; they are stopped, or another of their threads holds the GIL"
         )
-    try:
-        return _core.waits(), answers
-    finally:
-        _core.close_arena()
+    _core.close_arena()
+    return noted, answers
 
 
 def spied(spy: str | None, row: Row) -> tuple[list[Thread], str]:

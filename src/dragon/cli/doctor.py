@@ -100,7 +100,10 @@ def _text(run: runs.Run, wards: list[Ward]) -> Iterator[str]:
     yield f"  since {listing.moment(run.since)}"
     for ward in wards:
         yield f"\nnode {ward.node}, {ward.folder}"
-        for finding in ward.findings:
+        if not ward.findings:
+            yield "  it is ending, or has ended: its agent and processes are gone"
+        # The user's processes first.
+        for finding in sorted(ward.findings, key=lambda finding: finding.row.role in ("agent", "zygote")):
             yield from _finding_text(finding, ward)
     yield from _unseen(wards)
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dragon.commands import Parser
 from dragon.infrastructure.metrics import METRICS, Kind, Metric
 
 __all__ = ["dashboard", "main", "parser"]
@@ -43,11 +44,10 @@ _ROWS = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    return argparse.ArgumentParser(
+    return Parser(
         prog="dragon grafana",
         description="Print a Grafana dashboard of all metrics that a run serves to Prometheus, as JSON.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 

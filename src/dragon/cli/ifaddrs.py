@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from dragon.commands import end_with
+from dragon.commands import Parser, end_with
 from dragon.infrastructure.interfaces import interfaces
 
 __all__ = ["main"]
@@ -23,7 +23,7 @@ _FLAGS = {  # netdevice(7)
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="dragon-network-ifaddrs",
         description="List the network interfaces of this machine as JSON, in the manner of getifaddrs(3).",
     )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from dragon.cli import machine
+from dragon.commands import Parser
 from dragon.launcher.k8s import Resources, manifest
 
 __all__ = ["main", "parser"]
@@ -19,7 +20,7 @@ _NAME = re.compile(
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="dragon k8s manifest",
         description="Print a Secret, a headless Service and an Indexed Job that run a program over N pods. They "
         "contain the secret of one run: pipe them to `kubectl apply -f -`, and print new ones for each run.",

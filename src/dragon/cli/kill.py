@@ -12,6 +12,7 @@ import psutil
 
 from dragon import runs
 from dragon.cli.processes import PATIENCE, below, process_of, users
+from dragon.commands import Parser
 from dragon.infrastructure.errors import RunEndedError
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.inspection import ask_agent
@@ -37,11 +38,10 @@ _POLL_S = 0.02
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="dragon kill",
         description="End a run: its program, all its processes, and its agents.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument("runs", nargs="*", metavar="RUN", help="a run, by a name from `dragon ps`")
     result.add_argument("--all", action="store_true", help="all your runs on this machine")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import time
 
+from dragon.commands import Parser
+
 __all__ = ["moment", "parser", "table"]
 
 
 def parser(name: str, description: str, epilog: str, what: str) -> argparse.ArgumentParser:
     """Return the parser of a command that shows all runs, or one; `what` is the help of that argument."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog=f"dragon {name}",
         description=description,
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("run", nargs="?", metavar="RUN", help=what)
     made.add_argument("--json", action="store_true", help="print JSON")

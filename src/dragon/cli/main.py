@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import dragon
 from dragon.cli import machine, telemetry
-from dragon.commands import end_with, worded
+from dragon.commands import Parser, end_with, worded
 from dragon.control_groups import MemoryKills
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
@@ -61,11 +62,10 @@ shows how the program ended (128 + the signal's number if it was killed).
 
 def options() -> argparse.ArgumentParser:
     """Return a parser of the options before the program."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="dragon",
         description="Run a program with the Dragon runtime, on this machine or over several nodes.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     result.add_argument("--version", action="version", version=f"dragon {dragon.__version__}")
@@ -271,7 +271,9 @@ def _command(program: str, rest: list[str]) -> list[str]:
     if found is None and os.path.isdir(program):
         parser().error(f"the folder {program!r} has no __main__.py that could be run")
     if found is None:
-        parser().error(f"there is no file {program!r} here, and no such program in PATH")
+        close = difflib.get_close_matches(program, [*COMMANDS, "plan", "run", *os.listdir()], 1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        parser().error(f"there is no command or file {program!r} here, and no such program in PATH{meant}")
     if found.endswith(".py") or not os.access(found, os.X_OK):
         return [*_python(), found, *rest]
     return [os.path.abspath(found), *rest]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragon.cli import machine
-from dragon.commands import end_with, worded
+from dragon.commands import Parser, end_with, worded
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher.choice import Wanted, choose
@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="dragon-network-config",
         description="Start an agent on each node of the allocation or the list, and print how each describes itself.",
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragon.commands import Parser
 from dragon.infrastructure.membership import Token
 from dragon.runtime.run import is_open
 
@@ -19,7 +19,7 @@ TOKEN_VARIABLE = "DRAGON_JOIN"
 
 def main(words: Sequence[str]) -> int:
     """Read the token, and run the agent until the run ends. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="dragon node", description="The agent of a node; started by a launcher.")
+    parser = Parser(prog="dragon node", description="The agent of a node; started by a launcher.")
     parser.add_argument(
         "--join",
         required=True,

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 import psutil
 
+import dragon
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runs import Node, Run
@@ -60,6 +61,9 @@ def report_of(node: Node) -> Report | str:
         return ask_agent(node.folder, ReportYourself(), PATIENCE)
     except TimeoutError:
         return f"does not answer within {PATIENCE:g} s"
+    except msgspec.ValidationError as error:
+        version = node.info.version or "another version"
+        return f"runs dragon {version}, and this is {dragon.__version__}: use the `dragon` of that version ({error})"
     except (RunEndedError, RuntimeError, ValueError) as error:
         return str(error)
 

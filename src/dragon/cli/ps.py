@@ -12,6 +12,7 @@ import msgspec
 from dragon import runs
 from dragon.cli import listing
 from dragon.cli.processes import Row, count, report_of, rows
+from dragon.runtime.lacking import listed as listed_numbers
 
 __all__ = ["main", "parser"]
 
@@ -79,19 +80,15 @@ def _runs_table(found: list[runs.Run]) -> str:
         lines.append(
             [
                 run.name,
-                _joined(node.info.node for node in run.nodes),
+                listed_numbers([node.info.node for node in run.nodes]),
                 listing.moment(run.since),
                 str(owner.pid) if owner else "elsewhere",
-                _joined(node.info.agent.pid for node in run.nodes),
+                str(run.nodes[0].info.agent.pid) + (f" +{len(run.nodes) - 1}" if len(run.nodes) > 1 else ""),
                 str(count(run)),
-                run.shortened,
+                run.shortened if sys.stdout.isatty() else " ".join(run.command.split()),
             ]
         )
     return listing.table(lines)
-
-
-def _joined(numbers: object) -> str:
-    return ",".join(map(str, numbers))  # type: ignore[call-overload]
 
 
 def _processes_table(listed: list[Row]) -> str:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragon.commands import Parser
 from dragon.files import whole_file
 from dragon.telemetry.recording import Recording
 from dragon.telemetry.report import report
@@ -28,11 +29,10 @@ other queries use dragon.telemetry.AnalysisClient(FOLDER), or any program that r
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="dragon report",
         description="Make a page of the telemetry that a run has recorded.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument(
         "folder", type=Path, metavar="RUN_FOLDER", help="the folder of a run, or of several: the newest is used"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragon.cli import watching
+from dragon.commands import Parser
 
 if TYPE_CHECKING:
     from dragon.top.snapshot import Snapshot
@@ -31,11 +32,10 @@ sorts too. A run without telemetry is measured while it is shown.
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="dragon top",
         description="Show a run's nodes, GPUs, processes, queues and pools in this terminal, live.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument("run", nargs="?", metavar="RUN", help="the run to show, or a folder with a recorded one")
     result.add_argument(

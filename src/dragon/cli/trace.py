@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from dragon.commands import Parser
 from dragon.files import whole_file
 from dragon.telemetry.recording import Recording
 from dragon.telemetry.trace import trace_events
@@ -30,11 +31,10 @@ nodes show the messages that they sent to each other, with arrows. Times are tho
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="dragon trace",
         description="Make a trace of a recorded run, for Perfetto or Chrome.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument(
         "folder", type=Path, metavar="RUN_FOLDER", help="the folder of a run, or of several: the newest is used"

@@ -7,17 +7,19 @@ fails its own task and no other.
 from __future__ import annotations
 
 from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError  # type: ignore[attr-defined]
+from types import TracebackType
 from typing import Any
 
 from dragon import _core
 from dragon.infrastructure import cpython
 from dragon.runtime.serialization import dumps, loads
 
-__all__ = ["Outcome", "failed", "outcome_of", "returned"]
+__all__ = ["Outcome", "failed", "of_users", "outcome_of", "returned"]
 
 Outcome = tuple[bool, Any, list[Any] | None]
 """(whether the task returned, value or error, buffers): the value itself with None, or pickled with its buffers."""
 
+_POOLS = ("dragon.native.", "dragon.workflows.", "multiprocessing.pool", "concurrent.futures.")  # names of modules
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
@@ -77,4 +79,12 @@ def _packed(value: Any, lasting: bool) -> tuple[bytes, list[Any]]:
 
 
 def _traced(error: BaseException, origin: BaseException) -> Any:
-    return ExceptionWithTraceback(error, origin.__traceback__)
+    return ExceptionWithTraceback(error, of_users(origin.__traceback__))
+
+
+def of_users(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the calls of pools at its beginning; all of it if it has no others."""
+    first = trace
+    while first is not None and first.tb_frame.f_globals.get("__name__", "").startswith(_POOLS):
+        first = first.tb_next
+    return first or trace

@@ -87,9 +87,13 @@ class RunInfo(msgspec.Struct):
     name: str = ""
     started: float = 0.0
     front_end: FrontEnd | None = None
+    version: str = ""
 
     def write(self, folder: Path) -> None:
         """Write the description to the folder, atomically."""
+        from dragon import __version__
+
+        self.version = __version__
         temporary = folder / f".{_INFO}.{os.getpid()}"
         write_bytes(temporary, msgspec.json.encode(self))
         temporary.chmod(0o600)

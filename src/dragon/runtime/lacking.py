@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import PolicyError
 from dragon.infrastructure.node_desc import NodeDescriptor
+from dragon.runtime.log import runtime_log
 
 __all__ = ["listed", "note_missing", "one_warning", "warn_user"]
 
@@ -19,6 +22,9 @@ _told: dict[tuple[str, str], set[float]] = {}
 _gathered: dict[str, tuple[NodeDescriptor, dict[str, set[float]]]] = {}
 _gathering = False
 _MOST_NAMES = 4
+# What stands between the user's line and the runtime's.
+_LIBRARIES = ("dragon.", "contextlib", "multiprocessing.", "concurrent.", "threading")
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 
 
 def note_missing(node: NodeDescriptor, **devices: list[float]) -> None:
@@ -93,8 +99,13 @@ def listed(numbers: Collection[float]) -> str:
 
 def warn_user(text: str) -> None:
     """Issue a RuntimeWarning at the line of the user's program that led here."""
-    level = 2
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("dragon.", "contextlib")):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, RuntimeWarning, stacklevel=level)
+    level = 1
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and (
+        frame.f_globals.get("__name__", "").startswith(_LIBRARIES) or frame.f_code.co_filename.startswith(_PACKAGE)
+    ):
+        level, frame = level + 1, frame.f_back
+    if frame is None:  # a thread or process of the runtime
+        runtime_log("placement").warning("%s", text)
+    else:
+        warnings.warn(text, RuntimeWarning, stacklevel=level)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragon.commands import worded
+from dragon.commands import Parser, worded
 from torchloader.scheduling.log import LogError
 from torchloader.service.settings import Settings
 
@@ -16,7 +16,7 @@ __all__ = ["main", "parser"]
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="torchloader fit",
         description="Fit a prior to the networks that were measured in finished runs: seconds of an iteration by "
         "parameters and operations, and what loading takes.",

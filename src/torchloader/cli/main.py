@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import dragon
-from dragon.commands import end_with, worded
+from dragon.commands import Parser, end_with, worded
 
 __all__ = ["COMMANDS", "main", "options", "parser"]
 
@@ -60,11 +60,10 @@ from torchloader import ElasticDataLoader.
 
 def options() -> argparse.ArgumentParser:
     """Return a parser of the options before the subcommand."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="torchloader",
         description="Run training jobs, and move data-loading workers to those that wait for data.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     result.add_argument("--version", action="version", version=f"torchloader {dragon.__version__}")

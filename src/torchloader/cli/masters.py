@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from dragon.commands import Parser
 from dragon.infrastructure.errors import DragonError
 from dragon.runs import choose, find
 from torchloader.service.contact import NoMasterError, ask, contacts
@@ -55,7 +56,7 @@ def tell(answer: dict[str, Any]) -> int:
 
 def of_application(name: str, description: str) -> argparse.ArgumentParser:
     """Return the parser of a command whose only argument is an application."""
-    result = argparse.ArgumentParser(prog=f"torchloader {name}", description=description)
+    result = Parser(prog=f"torchloader {name}", description=description)
     result.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
     add_run(result)
     return result

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dragon.commands import worded
+from dragon.commands import Parser, worded
 from dragon.files import write_bytes
 from dragon.infrastructure.errors import DragonError
 from dragon.runs import scratch_folder
@@ -50,11 +50,10 @@ class SweepError(RuntimeError):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="torchloader profile",
         description="Run a job with several numbers of loading workers in turn, and show how fast it trains with each.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     result.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")

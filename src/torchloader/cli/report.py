@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragon.commands import worded
+from dragon.commands import Parser, worded
 from dragon.files import write_bytes
 from torchloader.report.figures import MissingError, comparison, overview
 from torchloader.report.history import history
@@ -21,7 +21,7 @@ __all__ = ["main", "parser"]
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="torchloader report",
         description="Write a page and figures of a run: schedule, workers over time, throughput. With several "
         "folders, also a comparison of them. A run that has not ended is shown up to now.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from dragon.commands import Parser
 from torchloader.cli.masters import add_run, say
 
 __all__ = ["main", "parser"]
@@ -12,7 +13,7 @@ __all__ = ["main", "parser"]
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="torchloader resize",
         description="Change the number of loading workers of a running application, without stopping it.",
         epilog="The scheduler may change it again at its next decision, but not in a run with --mode 1.",

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from dragon.cli.main import main as dragon
-from dragon.commands import worded
+from dragon.commands import Parser, worded
 from dragon.files import write_bytes
 from torchloader.allocation.catalogue import POLICIES
 from torchloader.cli.numbers import at_least, positive
@@ -50,11 +50,10 @@ Afterwards: torchloader report FOLDER.
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="torchloader run",
         description="Run the jobs of a workload file, and move loading workers to those that wait for data.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     made.add_argument("workload", metavar="WORKLOAD", help="a workload's CSV, or jobs in TOML or YAML")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragon.commands import worded
+from dragon.commands import Parser, worded
 from torchloader.allocation.catalogue import POLICIES
 from torchloader.cli.numbers import at_least, counts, mix, not_negative, positive, rising
 from torchloader.cli.simulated import DEFAULT, Workload, contradiction, many, schedulers, workloads
@@ -78,11 +78,10 @@ loading of jobs is synthetic, as traces do not contain it.
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="torchloader simulate",
         description="Compare policies on a workload without running it.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     result.add_argument(

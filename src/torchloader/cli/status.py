@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from dragon.commands import Parser
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.masters import add_run, asked
 from torchloader.report.live import follow, watch
@@ -19,7 +20,7 @@ __all__ = ["main", "parser"]
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="torchloader status", description="Show the applications of a running workload, and their workers."
     )
     result.add_argument("--watch", action="store_true", help="update every second, until the workload has ended")

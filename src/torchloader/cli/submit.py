@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragon.commands import worded
+from dragon.commands import Parser, worded
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.masters import add_run, asked, tell
 from torchloader.inputs.mistakes import InputError
@@ -20,7 +20,7 @@ __all__ = ["main", "parser"]
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="torchloader submit",
         description="Submit the jobs of a file at once to the running workload; arrival times are ignored.",
         epilog="If the name of a job exists, a number is appended, such as resnet10-1-2, and the output says so. "

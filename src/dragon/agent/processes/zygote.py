@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,7 @@ def unsafe_to_fork() -> str:
 def _threads() -> list[str]:
     """Return the names of this process's other threads, except for those of libraries that allow forks."""
     own, others = "", []
+    names = {str(thread.native_id): thread.name for thread in threading.enumerate()}  # the kernel has "python3" for all
     for task in Path("/proc/self/task").iterdir():
         try:
             name = (task / "comm").read_text().strip()
@@ -81,7 +83,7 @@ def _threads() -> list[str]:
         if task.name == str(os.getpid()):
             own = name
         elif name not in _ALLOWING_FORKS:
-            others.append(name)
+            others.append(names.get(task.name, name))
     for _ in range(min(others.count(own), _threads_of_numexpr())):
         others.remove(own)
     return others

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from typing import Any
 
+from dragon.native.outcomes import of_users
 from dragon.runtime.announcing import attachments
 from dragon.runtime.serialization import dumps, loads
 from dragon.workflows.batch.errors import BatchError
@@ -112,7 +113,7 @@ class Failure:
         if with_traceback:
             text = "".join(traceback.format_exception(error))
         try:
-            raised = ExceptionWithTraceback(error, error.__traceback__) if with_traceback else error
+            raised = ExceptionWithTraceback(error, of_users(error.__traceback__)) if with_traceback else error
             return cls(dumps(raised, lasting=True), text)
         except Exception:
             return cls(b"", text)
