@@ -35,7 +35,12 @@ def whole_file(path: Path) -> Iterator[Path]:
     target.parent.stat()  # raises an error that names the folder if it does not exist
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
+        # With the permissions of the file that it replaces, from the beginning.
+        mode = stat.S_IMODE(target.stat().st_mode) if target.is_file() else None
+        os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o666 if mode is None else 0o600))
         yield temporary
+        if mode is not None:
+            temporary.chmod(mode)
         temporary.rename(target)
     finally:
         temporary.unlink(missing_ok=True)

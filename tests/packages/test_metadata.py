@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 import dragon
@@ -154,3 +157,15 @@ def test_the_recipe_of_spack_has_the_metadata_of_the_project() -> None:
     assert asked_of_spack("run") == {"python": PYTHON, **NEEDED}
     assert asked_of_spack("build") == {"python": PYTHON, **NEEDED_TO_BUILD}
     assert asked_of_spack("run", "+torch") == dict(map(parted, PROJECT["optional-dependencies"]["torch"]))
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_missing_headers_of_python_are_named(tmp_path: Path) -> None:
+    missing = ["-D", f"Python_EXECUTABLE={sys.executable}", "-D", "Python_INCLUDE_DIR=/nonexistent"]
+    done = subprocess.run(["cmake", "-S", ROOT, "-B", tmp_path, *missing], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "python3-dev on Debian and Ubuntu" in " ".join(done.stderr.split())
+
+
+def test_installations_of_one_tree_do_not_share_a_folder() -> None:
+    assert "build-dir" not in PYPROJECT["tool"]["scikit-build"]

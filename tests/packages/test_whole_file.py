@@ -48,3 +48,16 @@ def test_a_named_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
         written.write_text("text")
     reader.join(30)
     assert (heard, pipe.is_fifo()) == (["text"], True)
+
+
+def test_a_file_keeps_the_permissions_of_the_one_that_it_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch(mode=0o600)
+    with whole_file(path) as written:
+        written.write_text("private")
+        assert written.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == 0o600
+    with whole_file(tmp_path / "new") as written:
+        written.write_text("new")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "other").stat().st_mode

@@ -28,7 +28,7 @@ PROGRAM = """
         dictionary["key"] = "value"
         print(dictionary["key"])
     except Exception as error:
-        print("refused", "not a private folder" in str(error))
+        print("refused", error)
 """
 
 
@@ -61,7 +61,7 @@ def test_a_folder_that_another_user_created_first_is_not_used(
         os.chown(each, 54321, 54321, follow_symlinks=False)
     try:
         out, err = program.communicate("\n", timeout=60)
-        assert (out, err) == ("value\n" if places == 1 else "refused True\n", "")
+        assert (out, err) == ("value\n", "")
         assert not list(elsewhere.iterdir())
     finally:
         for each in made:

@@ -46,6 +46,7 @@ _LONGEST_BASE = 50
 _LONGEST_OF_SOCKETS = 75  # of a folder with a process's temporary folder and sockets of multiprocessing
 _OF_SESSIONS = "/run/user/"
 _SHARED_MEMORY = "/dev/shm"
+_DATA = "data"  # the file with the end of the names of the run's folders of data, which no other user can know
 
 
 class UnreadableRunError(RunEndedError):
@@ -200,6 +201,7 @@ def make_folder() -> Path:
             folder.mkdir(mode=0o700)
         except FileNotFoundError:  # another process removed the empty base folder between the two steps
             continue
+        write_bytes(folder / _DATA, os.urandom(6).hex().encode())
         return folder
 
 
@@ -251,8 +253,11 @@ def make_temporary_folder(folder: Path) -> str | None:
 
 def _data_places(folder: Path) -> list[Path]:
     """Return the folders in which a run's data may be. Their names contain that of the run's folder, which identifies
-    the run."""
-    name = f"dragon-{os.getuid()}.{folder.name}"
+    the run, and which other users can read in /proc/net/unix."""
+    try:
+        name = f"dragon-{os.getuid()}.{folder.name}.{(folder / _DATA).read_text()}"
+    except OSError:
+        name = f"dragon-{os.getuid()}.{folder.name}"
     return [Path(base) / name for base in dict.fromkeys((_SHARED_MEMORY, *_temporary()))]
 
 
@@ -313,7 +318,7 @@ def sweep() -> list[Path]:
     known = {folder.name for folder in find_runs()}  # includes runs that have just begun
     for place in {place.parent for place in _data_places(Path("x"))}:
         for data in place.glob(f"dragon-{os.getuid()}.*"):
-            if data.name.partition(".")[2] not in known and _is_data_left_behind(data):
+            if data.name.split(".")[1] not in known and _is_data_left_behind(data):
                 shutil.rmtree(data, ignore_errors=True)
     return removed
 
@@ -339,7 +344,7 @@ def _is_left_behind(folder: Path) -> bool:
 
 
 def _is_data_left_behind(data: Path) -> bool:
-    owner = owner_of(data.name.partition(".")[2])
+    owner = owner_of(data.name.split(".")[1])
     try:
         return owner is not None and not is_alive(owner) and data.lstat().st_uid == os.getuid()
     except OSError:
