@@ -239,7 +239,11 @@ Status wait(const Use& use, Purpose purpose, Nanoseconds deadline, F f) {
 inline Nanoseconds deadline_from(PyObject* timeout) {
     if (!timeout || timeout == Py_None) return kForever;
     double seconds = PyFloat_AsDouble(timeout);
-    if (seconds == -1 && PyErr_Occurred()) throw nb::python_error();
+    if (seconds == -1 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "timeout must be a number of seconds, or None, not %R", timeout);
+        throw nb::python_error();
+    }
     return seconds <= 0 ? 0 : deadline_after(seconds);
 }
 

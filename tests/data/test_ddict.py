@@ -845,7 +845,7 @@ def test_a_view_shows_the_value_of_its_checkpoint(make: Callable[..., DDict]) ->
 def test_a_value_that_does_not_fit_is_refused_and_other_values_are_kept(make: Callable[..., DDict]) -> None:
     ddict = make(1, total_mem=4 * 2**20 * System().nnodes)
     ddict["kept"] = 1
-    with pytest.raises(DDictFullError, match=r"52428801 bytes do not fit into manager \d+ on node \d+"):
+    with pytest.raises(DDictFullError, match=r"50 MiB do not fit into manager \d+ on node \d+"):
         ddict["large"] = bytes(50 * 2**20)
     with pytest.raises(DDictFullError):
         ddict.update((i, bytes(100_000)) for i in range(1000))

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragon.data.ddict import DDict
-from dragon.infrastructure.plain_number import plain_number
+import dragon
+from dragon.data.ddict import DDict, DDictUnableToCreateError
+from dragon.infrastructure.plain_number import in_units, plain_number
 from dragon.infrastructure.policy import Policy
-from dragon.native import Array, Barrier, Pool, Queue, Semaphore
+from dragon.native import Array, Barrier, Lock, Pool, Queue, Semaphore
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import ProcessGroup
 from dragon.telemetry import AnalysisClient
@@ -113,3 +114,35 @@ def test_the_name_of_a_run_must_be_a_string() -> None:
 def test_an_array_larger_than_any_memory_is_refused() -> None:
     with pytest.raises(MemoryError, match="8000000000000000 bytes are more than"):
         Array("d", 10**15)
+
+
+def test_sizes_in_errors_have_units() -> None:
+    sizes = {0: "0 bytes", 1023: "1023 bytes", 1024: "1 KiB", 3 * 2**29: "1.5 GiB", 2**41: "2 TiB"}
+    assert {size: in_units(size) for size in sizes} == sizes
+    with pytest.raises(DDictUnableToCreateError, match=r"needs 8 TiB, and /dev/shm has [\d.]+ \w+ free"):
+        DDict(1, 1, "8T")
+
+
+def test_a_dictionary_takes_a_size_with_a_unit() -> None:
+    with DDict(1, 1, "64M") as ddict:
+        assert ddict.stats[0].total_bytes == 64 * 2**20
+    with pytest.raises(ValueError, match="'64X' is not a size; write 500M or 8G"):
+        DDict(1, 1, "64X")
+
+
+def test_a_time_out_that_is_no_number_is_named() -> None:
+    for call in (Queue().get, Lock().acquire):
+        with pytest.raises(TypeError, match="timeout must be a number of seconds, or None, not '5'"):
+            call(timeout="5")  # type: ignore[arg-type]
+
+
+def test_a_process_takes_its_name_as_ident_or_name() -> None:
+    assert Process("true", name="named").name == Process("true", ident="named").name == "named"
+
+
+def test_an_import_from_the_wrong_package_names_the_right_one() -> None:
+    with pytest.raises(ImportError, match="use `from dragon import DDict`"):
+        from dragon.native import DDict  # type: ignore[attr-defined]  # noqa: F401
+    with pytest.raises(ImportError, match=r"use `from dragon\.native import Queue`"):
+        from dragon import Queue  # type: ignore[attr-defined]  # noqa: F401
+    assert not hasattr(dragon.native, "DDict")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +15,14 @@ def submodule(package: str, name: str) -> ModuleType:
     """Return a module of a package, for its `__getattr__`. Raises AttributeError if there is none."""
     full = f"{package}.{name}"
     if name.startswith("_") or importlib.util.find_spec(full) is None:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        told = f"module {package!r} has no attribute {name!r}"
+        for other in ("dragon", "dragon.native"):
+            if other != package and name in importlib.import_module(other).__all__:
+                told += f"; use `from {other} import {name}`"
+                # An import statement replaces the text of an AttributeError.
+                if sys._getframe(2).f_globals["__name__"] == "importlib._bootstrap":
+                    raise ImportError(told, name=package)
+        raise AttributeError(told)
     return importlib.import_module(full)
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-__all__ = ["plain_number"]
+__all__ = ["in_units", "plain_number"]
+
+
+def in_units(size: float) -> str:
+    """Return a number of bytes as text, such as "1.5 GiB"."""
+    unit = "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.1f}".removesuffix(".0") + f" {unit}"
 
 
 def plain_number(value: Any) -> Any:

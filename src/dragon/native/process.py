@@ -37,7 +37,7 @@ MSG_PIPE, MSG_STDOUT, MSG_DEVNULL = PIPE, STDOUT, DEVNULL
 
 
 class Process(ProcessTemplate):
-    """One process. Takes the arguments of ProcessTemplate, and `ident`, a name that is unique in the run.
+    """One process. Takes the arguments of ProcessTemplate, and `ident` (or `name`), a name that is unique in the run.
 
     `Process(None, ident=name_or_puid)` is an existing process of the run, which may have ended; ProcessError if there
     is none. If a live process has the name, `Process(target, ident=name)` is that process, with a RuntimeWarning.
@@ -72,12 +72,14 @@ class Process(ProcessTemplate):
         *,
         leave_running: bool = False,
         _kind: str = UNNAMED,
+        name: str | None = None,
     ) -> None:
         self._started: Started | None = None
         self._found: ProcessDescriptor | None = None
         self._placed: Placed | None = None
         self._creator = 0
         self._connections: dict[int, Connection] = {}
+        ident = name if ident is None else ident
         self._ident = ident
         self._name = ident if isinstance(ident, str) else ""
         self._kind = _kind

@@ -14,6 +14,7 @@ import msgspec
 
 from dragon.files import write_bytes
 from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.plain_number import in_units
 from dragon.infrastructure.private import is_private, make_private, read_private
 
 __all__ = [
@@ -227,10 +228,9 @@ def make_data_folder(folder: Path, size: int) -> Path:
     for place in _data_places(folder):
         if os.access(place.parent, os.W_OK) and shutil.disk_usage(place.parent).free > size and make_private(place):
             return Path(tempfile.mkdtemp(dir=place))
-    places = " or ".join(map(str, _data_places(folder)))
+    rooms = (f"{at.parent} has {in_units(shutil.disk_usage(at.parent).free)} free" for at in _data_places(folder))
     raise MemoryError(
-        f"there is no room for a dictionary's {size} bytes in {places}, or what is there is not a private folder of "
-        "yours; set TMPDIR to a folder of your own that has room"
+        f"a dictionary needs {in_units(size)}, and {', '.join(rooms)}; set TMPDIR to a folder of your own that has room"
     )
 
 

@@ -22,6 +22,7 @@ from dragon.infrastructure.ddict_errors import (
     DDictTimeoutError,
 )
 from dragon.infrastructure.errors import DestroyedError
+from dragon.infrastructure.plain_number import in_units
 from dragon.infrastructure.private import checked_folder
 from dragon.runtime.handle import Lock, Words
 from dragon.shards.entries import Entries, Settings
@@ -326,7 +327,8 @@ class Transactions(Entries):
             else "enough space in total, but fragmented or pinned by an open view()"
         )
         return DDictFullError(
-            f"{size} bytes do not fit into {self.where}: {usage['used']} of its {usage['total']} bytes are used; {why}"
+            f"{in_units(size)} do not fit into {self.where}: {in_units(usage['used'])} of its "
+            f"{in_units(usage['total'])} are used; {why}"
         )
 
     def _collect(self) -> None:

@@ -10,6 +10,7 @@ from dragon.data.ddict.scope import Scope
 from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
 from dragon.data.ddict.writers import Writers
 from dragon.infrastructure.ddict_errors import DDictError, DDictFullError
+from dragon.infrastructure.plain_number import in_units
 from dragon.shards.entries import BROADCAST
 from dragon.shards.records import Record
 from dragon.shards.shard import MISSING
@@ -106,8 +107,8 @@ class Bulk:
             usage = shard.begin("usage").result(scope.timeout)
             if record.size > usage["total"] - usage["used"]:
                 raise DDictFullError(
-                    f"{record.size} bytes do not fit into {shard.where}, of whose {usage['total']} bytes "
-                    f"{usage['used']} are used: no manager has stored the broadcast"
+                    f"{in_units(record.size)} do not fit into {shard.where}, of whose {in_units(usage['total'])} "
+                    f"{in_units(usage['used'])} are used: no manager has stored the broadcast"
                 )
         own = scope.place(key)
         pending = [

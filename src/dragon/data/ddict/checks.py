@@ -81,7 +81,7 @@ def check_timeout(timeout: Any) -> None:
 def _check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_freq: int, persist_count: int) -> None:
     """Raise AttributeError or ValueError for numbers that are out of range."""
     if not isinstance(plain_number(total_mem), int) or isinstance(total_mem, bool):
-        raise AttributeError(f"total_mem must be a whole number of bytes, not {total_mem!r}")
+        raise AttributeError(f"total_mem must be a whole number of bytes or a size such as '64M', not {total_mem!r}")
     if total_mem < 1:
         raise ValueError(f"total_mem must be at least 1, not {total_mem}")
     if working_set_size < 1:

@@ -26,6 +26,7 @@ from dragon.data.ddict.scope import Scope
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.infrastructure.lazy_modules import name_of_package
+from dragon.infrastructure.variables import parse_size
 from dragon.shards.entries import PERSISTENT
 from dragon.shards.shard import MISSING
 
@@ -48,7 +49,7 @@ class DDict(Items):
     Args:
         managers_per_node, n_nodes: the number of managers on each node, and the number of nodes. Each manager holds a
             shard.
-        total_mem: bytes over all managers.
+        total_mem: bytes over all managers, or a size such as "64M".
         working_set_size: the number of checkpoints that are kept in memory.
         wait_for_keys: reading a key waits until it is written in this checkpoint; keys of pput() are carried over.
         wait_for_writers: a new checkpoint waits until every writer of the oldest one has moved on.
@@ -89,7 +90,7 @@ class DDict(Items):
         self,
         managers_per_node: int | None = 1,
         n_nodes: int | None = 1,
-        total_mem: int = 3 * 2**20,
+        total_mem: int | str = 3 * 2**20,
         *,
         working_set_size: int = 1,
         wait_for_keys: bool = False,
@@ -112,6 +113,8 @@ class DDict(Items):
         replicas: int = 1,
         linearizable: bool = False,
     ) -> None:
+        if isinstance(total_mem, str):
+            total_mem = parse_size(total_mem)
         if isinstance(policy, (list, tuple)) and (managers_per_node, n_nodes) == (1, 1):
             managers_per_node = n_nodes = None
         check_parameters(
