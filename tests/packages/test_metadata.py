@@ -169,3 +169,10 @@ def test_missing_headers_of_python_are_named(tmp_path: Path) -> None:
 
 def test_installations_of_one_tree_do_not_share_a_folder() -> None:
     assert "build-dir" not in PYPROJECT["tool"]["scikit-build"]
+
+
+def test_a_program_keeps_its_types(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("programs") / "typed.py"
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", tmp_path, program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout

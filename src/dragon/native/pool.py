@@ -11,6 +11,7 @@ from multiprocessing import util as mp_util
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from typing import Any, ClassVar, Self
 
+from dragon.infrastructure.generic import K, V
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.native import machine
@@ -168,12 +169,12 @@ class Pool:
 
     def apply_async(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., V],
         args: Iterable[Any] = (),
         kwds: dict[str, Any] | None = None,
         callback: Callable[[Any], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
-    ) -> ApplyResult:
+    ) -> ApplyResult[V]:
         """Call `func(*args, **kwds)` in a worker and return its pending result. The callbacks run in a thread of this
         process.
 
@@ -185,29 +186,29 @@ class Pool:
 
     def _apply_async(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., V],
         args: tuple[Any, ...],
         kwds: dict[str, Any],
         callback: Callable[[Any], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
-    ) -> ApplyResult:
+    ) -> ApplyResult[V]:
         self._check_running()
         result = self._apply_result(self, callback, error_callback)
         self._feeding.submit(((result._job, 0), func, args, kwds))
         return result
 
-    def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: dict[str, Any] | None = None) -> Any:
+    def apply(self, func: Callable[..., V], args: Iterable[Any] = (), kwds: dict[str, Any] | None = None) -> V:
         """Call `func(*args, **kwds)` in a worker, wait for it and return its result. What it raises is raised here."""
         return self._apply_async(func, tuple(args), kwds or {}).get()
 
     def map_async(
         self,
-        func: Callable[..., Any],
-        iterable: Iterable[Any],
+        func: Callable[[K], V],
+        iterable: Iterable[K],
         chunksize: int | None = None,
         callback: Callable[[Any], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
-    ) -> MapResult:
+    ) -> MapResult[V]:
         """Call `func` for every element, `chunksize` elements to a task, and return the pending list of results.
 
         The default chunk size makes four tasks for each worker. Raises ValueError for a chunk size below 1.
@@ -216,40 +217,40 @@ class Pool:
         self._collector.attend()
         return result
 
-    def map(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
+    def map(self, func: Callable[[K], V], iterable: Iterable[K], chunksize: int | None = None) -> list[V]:
         """Return the list of `func(element)` for every element."""
-        values: list[Any] = self._map_async(func, iterable, mapstar, chunksize).get()
+        values: list[V] = self._map_async(func, iterable, mapstar, chunksize).get()
         return values
 
     def starmap_async(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., V],
         iterable: Iterable[Iterable[Any]],
         chunksize: int | None = None,
         callback: Callable[[Any], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
-    ) -> MapResult:
+    ) -> MapResult[V]:
         """Do the same as map_async() with `func(*element)`."""
         result = self._map_async(func, iterable, starmapstar, chunksize, callback, error_callback)
         self._collector.attend()
         return result
 
     def starmap(
-        self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
-    ) -> list[Any]:
+        self, func: Callable[..., V], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
+    ) -> list[V]:
         """Return the list of `func(*element)` for every element."""
-        values: list[Any] = self._map_async(func, iterable, starmapstar, chunksize).get()
+        values: list[V] = self._map_async(func, iterable, starmapstar, chunksize).get()
         return values
 
     def _map_async(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., V],
         iterable: Iterable[Any],
         mapper: Callable[..., Any],
         chunksize: int | None,
         callback: Callable[[Any], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
-    ) -> MapResult:
+    ) -> MapResult[V]:
         self._check_running()
         items = iterable if isinstance(iterable, Sized) else list(iterable)
         length = len(items)
@@ -262,7 +263,7 @@ class Pool:
             self._feeding.feed(_map_tasks(result, func, mapper, chunks(items, chunksize)))
         return result
 
-    def imap(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+    def imap(self, func: Callable[[K], V], iterable: Iterable[K], chunksize: int = 1) -> Iterator[V]:
         """Return an iterator over `func(element)`, in order.
 
         A thread reads the iterable, at most 1,024 tasks ahead of the consumer of the results. It reads another 1,024
@@ -271,7 +272,7 @@ class Pool:
         """
         return self._imap_over(self._imap, func, iterable, chunksize)
 
-    def imap_unordered(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+    def imap_unordered(self, func: Callable[[K], V], iterable: Iterable[K], chunksize: int = 1) -> Iterator[V]:
         """Return an iterator over `func(element)` in the order in which results arrive; see imap()."""
         return self._imap_over(self._imap_unordered, func, iterable, chunksize)
 

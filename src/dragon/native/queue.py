@@ -6,11 +6,12 @@ import queue
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.generic import V
 from dragon.infrastructure.messages import NameGeneration, NameOffset, NameRole
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Channel, node_for_objects, read_serialized
@@ -29,14 +30,14 @@ _DEFAULT_SIZE = 100  # objects
 _THREAD_POLL_S = 0.05  # seconds between two checks of the event that another thread may have set
 _Serialized = tuple[NameOffset, NameGeneration, NameRole, bool]
 
-_Q = TypeVar("_Q", bound="Queue")
+_Q = TypeVar("_Q", bound="Queue[Any]")
 
 
 class QueueError(DragonError):
     """task_done() or join() was called on a queue without joinable=True."""
 
 
-class Queue(Channel):
+class Queue(Channel, Generic[V]):
     """A first-in first-out queue.
 
     Args:
@@ -99,6 +100,20 @@ class Queue(Channel):
 
     def _set_state(self, state: Any) -> None:
         self._joinable = state
+
+    if TYPE_CHECKING:
+
+        def put(
+            self,
+            obj: V,
+            block: bool = True,
+            timeout: float | None = None,
+            stream_channel: Any = None,
+            flush: bool = False,
+        ) -> None: ...
+        def put_nowait(self, obj: V, /) -> None: ...
+        def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> V: ...
+        def get_nowait(self) -> V: ...
 
     @property
     def closed(self) -> bool:

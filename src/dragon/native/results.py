@@ -7,8 +7,9 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Generic
 
+from dragon.infrastructure.generic import V
 from dragon.native.collecting import Collector, Owner
 from dragon.runtime.child import write_traceback
 
@@ -18,7 +19,7 @@ _AHEAD = 1024  # tasks of an imap() that are submitted before their results are 
 _FETCH_TIMEOUT_S = 0.5  # seconds without a fetched result after which another _AHEAD tasks are submitted
 
 
-class ApplyResult:
+class ApplyResult(Generic[V]):
     """The pending result of one call.
 
     Attributes:
@@ -61,7 +62,7 @@ class ApplyResult:
         """Wait for the call to end, `timeout` seconds at most."""
         self._collector.wait(lambda: self._done, timeout)
 
-    def get(self, timeout: float | None = None) -> Any:
+    def get(self, timeout: float | None = None) -> V:
         """Wait for the call and return its result, or raise its exception. Raises TimeoutError after `timeout`
         seconds."""
         if not self._done:
@@ -69,7 +70,7 @@ class ApplyResult:
         if not self._done:
             raise self.timeout_error(f"no result after {timeout} s")
         if self._success:
-            return self._value
+            return self._value  # type: ignore[no-any-return]
         raise self._value
 
     def _arrived(self, index: int, success: bool, value: Any) -> bool:
@@ -98,7 +99,7 @@ class ApplyResult:
         self._pool = None
 
 
-class MapResult(ApplyResult):
+class MapResult(ApplyResult[list[V]], Generic[V]):
     """The pending results of a call for every element."""
 
     def __init__(
@@ -153,7 +154,7 @@ class MapResult(ApplyResult):
         return True
 
 
-class IMapIterator(Iterator[Any]):
+class IMapIterator(Iterator[V], Generic[V]):
     """An iterator over results, in the order of the arguments.
 
     Attributes:
@@ -184,7 +185,7 @@ class IMapIterator(Iterator[Any]):
     def __iter__(self) -> IMapIterator:
         return self
 
-    def next(self, timeout: float | None = None) -> Any:
+    def next(self, timeout: float | None = None) -> V:
         """Return the next result, or raise its exception. Raises StopIteration at the end, TimeoutError after `timeout`
         seconds."""
         while True:
@@ -202,10 +203,10 @@ class IMapIterator(Iterator[Any]):
             if self._taken >= self._resume_at:
                 self._collector.notify_room()
             if success:
-                return value
+                return value  # type: ignore[no-any-return]
             raise value
 
-    def __next__(self) -> Any:
+    def __next__(self) -> V:
         return self.next()
 
     def is_due(self) -> bool:
@@ -275,7 +276,7 @@ class IMapIterator(Iterator[Any]):
         self._pool = None
 
 
-class IMapUnorderedIterator(IMapIterator):
+class IMapUnorderedIterator(IMapIterator[V], Generic[V]):
     """An iterator over results in the order in which they arrive. An error of the arguments comes after all of them."""
 
     _last: tuple[int, BaseException] | None = None

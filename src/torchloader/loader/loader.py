@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import util as mp_util
 from types import GenericAlias
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from dragon.node_files import NodeFile
 from torchloader.loader.attributes import Attributes
@@ -85,8 +85,17 @@ class Given:
 
 _PREFETCH = 2
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-class ElasticDataLoader(Attributes):
+    Batch = TypeVar("Batch", default=Any)
+else:
+    from typing import TypeVar
+
+    Batch = TypeVar("Batch")
+
+
+class ElasticDataLoader(Attributes, Generic[Batch]):
     """Batches of a dataset, made by a number of worker processes that can change at any time.
 
     Where PyTorch is installed this is a torch.utils.data.DataLoader. It takes the same arguments, and more:
@@ -266,9 +275,9 @@ class ElasticDataLoader(Attributes):
         self._take_over_sampler()
         return len(self._order)
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         self._warn_of_ranks()
-        iteration: Iterator[Any] = self._get_iterator()
+        iteration: Iterator[Batch] = self._get_iterator()
         return iteration
 
     @property

@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from dragon.data.ddict.persistence import (
 from dragon.data.ddict.scope import Scope
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
+from dragon.infrastructure.generic import K, V
 from dragon.infrastructure.lazy_modules import name_of_package
 from dragon.infrastructure.variables import parse_size
 from dragon.shards.entries import PERSISTENT
@@ -43,7 +44,7 @@ R = TypeVar("R")
 _UNSET: Any = object()
 
 
-class DDict(Items):
+class DDict(Items[K, V], Generic[K, V]):
     """A dictionary in the memory of several nodes, which any process of the run can use at the same time.
 
     Args:
@@ -188,7 +189,7 @@ class DDict(Items):
 
     # ---- many keys
 
-    def get_many(self, keys: Iterable[Any]) -> list[Any]:
+    def get_many(self, keys: Iterable[K]) -> list[V]:
         """Return the values of several keys, with few requests. Raises DDictKeyError for the first missing key."""
         codec = self._codec
         wanted = [(key, codec.key(key)) for key in keys]
@@ -200,7 +201,7 @@ class DDict(Items):
                 raise self._missing(key)
         return [codec.loaded(found[encoded]) for _, encoded in wanted]
 
-    def put_many(self, items: SupportsKeysAndGetItem[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+    def put_many(self, items: SupportsKeysAndGetItem[K, V] | Iterable[tuple[K, V]]) -> None:
         """Put several values in batches of 64 MiB. Each manager stores all values of a batch or none.
 
         `items` is a mapping, another object with keys() and indexing, or an iterable of pairs.
@@ -211,7 +212,7 @@ class DDict(Items):
     def update(self, other: Any = (), /, **more: Any) -> None:
         """Put the keys and values that dict.update() would."""
         self.put_many(other)
-        self.put_many(more)
+        self.put_many(more)  # type: ignore[arg-type]
 
     def start_batch_put(self, persist: bool = False) -> None:
         """Collect puts until end_batch_put() and send them in batches. Raises DDictError if a batch was started
@@ -234,7 +235,7 @@ class DDict(Items):
         batch, self._batch = self._batch, None
         batch.send()
 
-    def bput(self, key: Any, value: Any) -> None:
+    def bput(self, key: K, value: V) -> None:
         """Put a value into every manager, so that bget() finds it on the reader's own node.
 
         Raises DDictFullError if a manager has no room; then no manager stores it. A started batch does not delay it;
@@ -246,7 +247,7 @@ class DDict(Items):
             self._writers.refuse_future(shard)
         self._bulk.broadcast(self._codec.key(key), self._codec.record(value))
 
-    def bget(self, key: Any) -> Any:
+    def bget(self, key: K) -> V:
         """Return the value of a broadcast put, from this process's main manager if that has it."""
         scope, encoded = self._scope, self._codec.key(key)
         shard = scope.open()[self.main_manager]
@@ -256,7 +257,7 @@ class DDict(Items):
             value = scope.shard(encoded).value(encoded, scope.checkpoint)
         if value is MISSING:
             raise self._lookups.missing(key, shard)
-        return self._codec.loaded(value)
+        return self._codec.loaded(value)  # type: ignore[no-any-return]
 
     # ---- all keys
 
@@ -274,22 +275,22 @@ class DDict(Items):
     def __len__(self) -> int:
         return sum(self._scope.on_all("count", self._scope.checkpoint))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         return (self._codec.decoded(key) for _, key in self._bulk.stored_keys())
 
-    def keys(self) -> DDictKeysView:
+    def keys(self) -> DDictKeysView[K]:
         """Return a view of all keys, which reads the dictionary each time it is used."""
         return DDictKeysView(self)
 
-    def values(self) -> DDictValuesView:
+    def values(self) -> DDictValuesView[V]:
         """Return a view of all values."""
         return DDictValuesView(self)
 
-    def items(self) -> DDictItemsView:
+    def items(self) -> DDictItemsView[K, V]:
         """Return a view of all keys with their values."""
         return DDictItemsView(self)
 
-    def popitem(self) -> tuple[Any, Any]:
+    def popitem(self) -> tuple[K, V]:
         """Remove an arbitrary key and return it with its value. Raises DDictKeyError for an empty dictionary."""
         for shard, key in self._bulk.stored_keys():
             value = self._writers.write(shard, functools.partial(shard.take, key, self._scope.checkpoint))

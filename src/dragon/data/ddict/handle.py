@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex
 
 from dragon.data.ddict import checkpoint_files, creation
 from dragon.data.ddict.bulk import Bulk, PutBatch
@@ -21,6 +21,7 @@ from dragon.data.ddict.stats import DDictManagerStats, stats_of
 from dragon.data.ddict.writers import Writers
 from dragon.infrastructure.ddict_errors import DDictError, DDictPersistCheckpointError
 from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.generic import K, V
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Event
 from dragon.runtime.log import runtime_log
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Handle"]
 
 
-class Handle(MutableMapping[Any, Any]):
+class Handle(MutableMapping[K, V], Generic[K, V]):
     """One process's handle of a distributed dictionary. Must not be used by several threads at the same time."""
 
     _creator = False

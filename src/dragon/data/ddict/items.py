@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 from dragon.data.ddict.codec import OWN
 from dragon.data.ddict.handle import Handle
@@ -13,6 +13,7 @@ from dragon.data.ddict.lookups import Asked
 from dragon.data.ddict.shards import AnyShard, Pending
 from dragon.data.ddict.views import equal
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
+from dragon.infrastructure.generic import K, V
 from dragon.shards.entries import PERSISTENT
 from dragon.shards.records import encode_key, encode_value
 from dragon.shards.shard import MISSING
@@ -20,12 +21,13 @@ from dragon.shards.shard import MISSING
 __all__ = ["Items"]
 
 _UNSET: Any = object()
+T = TypeVar("T")
 
 
-class Items(Handle):
+class Items(Handle[K, V], Generic[K, V]):
     """A handle that reads and writes single keys."""
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: K) -> V:
         scope, codec = self._scope, self._codec
         encoded = encode_key(key) if codec is OWN else codec.key(key)
         shard = scope.one or scope.shard(encoded)
@@ -37,9 +39,9 @@ class Items(Handle):
                 value = self._lookups.value_elsewhere(shard, encoded)
                 if value is MISSING:
                     raise self._lookups.missing(key, shard)
-        return value if codec is OWN else codec.loaded(value)
+        return value if codec is OWN else codec.loaded(value)  # type: ignore[no-any-return]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: K, value: V) -> None:
         scope, codec = self._scope, self._codec
         encoded, record = (
             (encode_key(key), encode_value(value)) if codec is OWN else (codec.key(key), codec.record(value))
@@ -52,7 +54,7 @@ class Items(Handle):
             self._writers.allow(shard)
         shard.put(encoded, record, scope.checkpoint)
 
-    def pput(self, key: Any, value: Any) -> None:
+    def pput(self, key: K, value: V) -> None:
         """Put a value that later checkpoints have too. Raises DDictError within a batch that is not one of persistent
         puts."""
         encoded, record = self._codec.key(key), self._codec.record(value)
@@ -62,11 +64,15 @@ class Items(Handle):
         shard = self._scope.shard(encoded)
         self._writers.write(shard, lambda: shard.put(encoded, record, self._scope.checkpoint, PERSISTENT))
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: K) -> None:
         if self._removed(key, lambda shard, encoded: shard.pop(encoded, self._scope.checkpoint)) is MISSING:
             raise self._missing(key)
 
-    def pop(self, key: Any, default: Any = _UNSET) -> Any:
+    @overload
+    def pop(self, key: K, /) -> V: ...
+    @overload
+    def pop(self, key: K, default: V | T) -> V | T: ...
+    def pop(self, key: K, default: Any = _UNSET) -> Any:
         """Remove a key and return its value, or `default` if the key is missing. Raises DDictKeyError without a
         default."""
         found = self._removed(key, lambda shard, encoded: shard.take(encoded, self._scope.checkpoint))
@@ -98,7 +104,11 @@ class Items(Handle):
         """Return the value of a key, or MISSING, without waiting for the key."""
         return self._codec.loaded(self._lookups.value(self._codec.key(key)))
 
-    def get(self, key: Any, default: Any = _UNSET) -> Any:
+    @overload
+    def get(self, key: K, /) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | T) -> V | T: ...
+    def get(self, key: K, default: Any = _UNSET) -> Any:
         """Return the value of a key, or `default` if the key is missing.
 
         With wait_for_keys it waits for the key, unless a default is given and no checkpoint of the working set up to
@@ -111,18 +121,18 @@ class Items(Handle):
             return self[key]
         return None if default is _UNSET else default
 
-    def put_new(self, key: Any, value: Any) -> bool:
+    def put_new(self, key: K, value: V) -> bool:
         """Put a value unless the key exists. Returns whether it was put: of several processes that try, one
         succeeds."""
         return bool(self.begin_put_new(key, value).result(self.timeout))
 
-    def setdefault(self, key: Any, default: Any = None) -> Any:
+    def setdefault(self, key: K, default: V = None) -> V:  # type: ignore[assignment]
         """Return the value of a key, after putting `default` if the key is missing. All processes get the same
         value."""
         while True:
             value = self._now(key)
             if value is not MISSING:
-                return value
+                return value  # type: ignore[no-any-return]
             if self.put_new(key, default):
                 return default
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
-from typing import Any
+from typing import Any, Generic
 
 from dragon.data.ddict.handle import Handle
+from dragon.infrastructure.generic import K, V
 
 __all__ = ["DDictItemsView", "DDictKeysView", "DDictMappingProxy", "DDictValuesView", "equal"]
 
@@ -103,7 +104,7 @@ class _View:
         return ((codec.decoded(key), codec.loaded(value)) for key, value in found)
 
 
-class DDictKeysView(_View, KeysView[Any]):
+class DDictKeysView(_View, KeysView[K], Generic[K]):
     """A view of all keys.
 
     Examples:
@@ -114,7 +115,7 @@ class DDictKeysView(_View, KeysView[Any]):
         (['a', 'b'], {'a'})
     """
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         return self._keys()
 
     def __contains__(self, key: Any) -> bool:
@@ -125,7 +126,7 @@ class DDictKeysView(_View, KeysView[Any]):
         return any(shards[manager].contains(encoded, ddict.checkpoint_id) for manager in self._managers)
 
 
-class DDictValuesView(_View, ValuesView[Any]):
+class DDictValuesView(_View, ValuesView[V], Generic[V]):
     """A view of all values.
 
     Examples:
@@ -136,14 +137,14 @@ class DDictValuesView(_View, ValuesView[Any]):
         (3, False)
     """
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[V]:
         return (value for _, value in self._pairs())
 
     def __contains__(self, value: Any) -> bool:
         return any(value is found or equal(value, found) for found in self)
 
 
-class DDictItemsView(_View, ItemsView[Any, Any]):
+class DDictItemsView(_View, ItemsView[K, V], Generic[K, V]):
     """A view of all keys with their values.
 
     Examples:
@@ -154,7 +155,7 @@ class DDictItemsView(_View, ItemsView[Any, Any]):
         [('a', 1), ('b', 2)]
     """
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+    def __iter__(self) -> Iterator[tuple[K, V]]:
         return self._pairs()
 
     def __contains__(self, item: Any) -> bool:
