@@ -132,3 +132,15 @@ def test_a_port_in_use_is_reported_and_the_program_runs(site: Site, nodes: list[
     assert done.stdout == "2\n"
     assert "nothing is served" in done.stderr
     assert "--telemetry-port" in done.stderr
+
+
+def test_a_token_keeps_the_page_from_others(site: Site) -> None:
+    words = ["-T", "4", "--telemetry-port", "0", site.write(PROGRAM)]
+    with serving(site, "told", *words, env={"DRAGON_TELEMETRY_TOKEN": "secret"}) as link:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(link, timeout=30)
+        refused.value.close()
+        assert refused.value.code == 401
+        request = urllib.request.Request(link, headers={"Authorization": "Bearer secret"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert b"loss" in answer.read()

@@ -11,6 +11,7 @@
 | DRAGON_TELEMETRY_LEVEL | what is measured, 1 to 5 (default 0: nothing; docs/telemetry.md) |
 | DRAGON_TELEMETRY_DIRECTORY | where what is measured is written to files (default: nowhere) |
 | DRAGON_TELEMETRY_PERIOD | seconds between measurements (default 1) |
+| DRAGON_TELEMETRY_TOKEN | what Prometheus must send as bearer token (default: none is needed) |
 | DRAGON_TELEMETRY_PORT | the port at which Prometheus gets the metrics of the run, on this machine (default: none) |
 | DRAGON_OTLP | the URL of the OpenTelemetry collector to which the metrics of the run are sent |
 | DRAGON_DASHBOARD | 1: the run serves its dashboard, on this machine |
@@ -42,6 +43,7 @@ __all__ = [
     "TELEMETRY_LEVEL",
     "TELEMETRY_PERIOD",
     "TELEMETRY_PORT",
+    "TELEMETRY_TOKEN",
     "arena_limit",
     "dashboard",
     "grace",
@@ -67,6 +69,7 @@ TELEMETRY_DIRECTORY = "DRAGON_TELEMETRY_DIRECTORY"
 TELEMETRY_LEVEL = "DRAGON_TELEMETRY_LEVEL"
 TELEMETRY_PERIOD = "DRAGON_TELEMETRY_PERIOD"
 TELEMETRY_PORT = "DRAGON_TELEMETRY_PORT"
+TELEMETRY_TOKEN = "DRAGON_TELEMETRY_TOKEN"
 DASHBOARD = "DRAGON_DASHBOARD"
 OTLP = "DRAGON_OTLP"
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
+import os
 
+from dragon.infrastructure import variables
 from dragon.infrastructure.metrics import Family, Line, merged
 from dragon.runtime.protocol.telemetry import Lines
 from dragon.web.ask import Ask
@@ -15,9 +18,13 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def page(ask: Ask) -> Handler:
-    """Return a handler that answers with the metrics of a run."""
+    """Return a handler that answers with the metrics of a run, if a token is set only to requests that have it."""
+    token = os.environ.get(variables.TELEMETRY_TOKEN)
 
     async def answer(request: Request) -> Response:
+        given = request.headers.get("authorization", "")
+        if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            return Response(b"the bearer token is missing or wrong\n", status="401 Unauthorized")
         told = await ask(Lines())
         # In a thread: with hundreds of nodes it takes a tenth of a second.
         return Response(await asyncio.to_thread(_render, told), _CONTENT_TYPE)
