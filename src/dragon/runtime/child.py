@@ -35,6 +35,7 @@ __all__ = [
     "run_exit_handlers",
     "run_forked",
     "write_traceback",
+    "write_whole_lines",
 ]
 
 # The function that a process runs first, with the payload of the request and the descriptors. Returns the exit code.
@@ -137,15 +138,17 @@ def _in_arena(name: Name, size: int) -> memoryview:
 
 
 def _open_streams() -> None:
-    """Adapt Python's streams to the descriptors of this process: output to a terminal is line-buffered.
-
-    So is unbuffered output: Python writes the end of a line apart, and lines of several processes would mix.
-    """
-    if getattr(sys.stdout, "write_through", False):
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
-    elif os.isatty(1) != _TERMINAL:
+    """Adapt Python's streams to the descriptors of this process: output to a terminal is line-buffered."""
+    if os.isatty(1) != _TERMINAL:
         sys.stdout.reconfigure(line_buffering=not _TERMINAL)  # type: ignore[union-attr]
+
+
+def write_whole_lines() -> None:
+    """Make unbuffered output line-buffered, in the zygote for all its children: Python writes the end of a line apart
+    otherwise, and lines of several processes would mix."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "write_through", False):
+            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
 
 
 def report(error: BaseException) -> None:
@@ -205,6 +208,7 @@ def main_fresh(request_fd: int) -> None:
 
     with open(request_fd, "rb") as file:
         request = decode_spawn(file.read())
+    write_whole_lines()
     this_run()
     extra = [request_fd + 1 + i for i in range(int(os.environ.pop("DRAGON_DESCRIPTORS", "0")))]
     code = 1

@@ -13,7 +13,6 @@ from types import FrameType
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import PolicyError
 from dragon.infrastructure.node_desc import NodeDescriptor
-from dragon.runtime.log import runtime_log
 
 __all__ = ["listed", "note_missing", "one_warning", "warn_user"]
 
@@ -106,6 +105,8 @@ def warn_user(text: str) -> None:
     ):
         level, frame = level + 1, frame.f_back
     if frame is None:  # a thread or process of the runtime
+        from dragon.runtime.log import runtime_log  # not loaded before: every module here makes every fork dearer
+
         runtime_log("placement").warning("%s", text)
     else:
         warnings.warn(text, RuntimeWarning, stacklevel=level)

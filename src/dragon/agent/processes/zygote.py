@@ -318,6 +318,7 @@ class Zygote:
         # The zygote ends by os._exit(), and run_exit_handlers() calls that of multiprocessing itself; the one of the
         # bindings makes every child copy pages.
         cpython.forget_exit_handlers()
+        child.write_whole_lines()
         self.server = _core.ForkServer(self.requests.fileno(), self.agent.fileno(), signals)
         self.server.set_output(bool(self.run_info.label), forwards=False)
         self.forker = Forker(self.server, self._environment)
