@@ -110,10 +110,17 @@ class Queue(Channel, Generic[V]):
             timeout: float | None = None,
             stream_channel: Any = None,
             flush: bool = False,
-        ) -> None: ...
-        def put_nowait(self, obj: V, /) -> None: ...
-        def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> V: ...
-        def get_nowait(self) -> V: ...
+        ) -> None:
+            """Put a copy of an object. Raises queue.Full after `timeout` seconds."""
+
+        def put_nowait(self, obj: V, /) -> None:
+            """Put an object, or raise queue.Full."""
+
+        def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> V:
+            """Take the oldest object. Raises queue.Empty after `timeout` seconds."""
+
+        def get_nowait(self) -> V:
+            """Take the oldest object, or raise queue.Empty."""
 
     @property
     def closed(self) -> bool:
