@@ -18,7 +18,7 @@ from dragon.runtime.remote import node_of
 
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
     from dragon.agent.wire.links import Links
-    from dragon.agent.wire.session import Answer
+    from dragon.agent.wire.responses import Answer
 
 __all__ = ["Lines", "Sink", "Tails", "ToCreator", "ToDescriptor", "ToFrontEnd"]
 
