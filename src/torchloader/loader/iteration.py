@@ -200,10 +200,12 @@ class Loader(Protocol):
     _choices: int
 
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int:
+        """The seed of the order and the random numbers."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """The rank whose samples it loads."""
 
     def _note(self, samples: int, waited: float, computed: float) -> None: ...
 
