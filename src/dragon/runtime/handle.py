@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
 from dragon import _core
-from dragon.infrastructure.policy import Policy
+from dragon.infrastructure import variables
 from dragon.runtime import serialization  # noqa: F401  it sets the pickler of channels
 from dragon.runtime.announcing import mention
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.run import current_run, join_run, this_run
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.policy import Policy
 
 __all__ = [
     "Channel",
@@ -56,9 +61,11 @@ def node_of_memory(m_uid: object) -> int:
 def node_for_objects(policy: Policy | None = None) -> int:
     """Return the index of the node on which this thread makes objects: the one that `policy` names, or else the policy
     of its `with` block; this process's node if none is named. Raises PolicyError, NodeLostError."""
-    if policy is None and not Policy.is_in_block():
+    policies = sys.modules.get("dragon.infrastructure.policy")  # not imported: each module makes every fork slower
+    in_block = variables.POLICY in os.environ if policies is None else policies.Policy.is_in_block()
+    if policy is None and not in_block:
         return this_run().node
-    from dragon.runtime.placement import named_node  # imported late: each loaded module makes every fork slower
+    from dragon.runtime.placement import named_node
 
     node = named_node(policy)
     return this_run().node if node is None else node.index
