@@ -47,10 +47,11 @@ async def join(
     joined = False
     try:
         async with asyncio.timeout(timeout):
+            nonce = os.urandom(NONCE_SIZE)
             while True:
                 address, control = await _connect(token, timeout)
                 try:
-                    await _greet(control, token, Member(node=node, addresses=addresses, port=port))
+                    await _greet(control, token, nonce, Member(node=node, addresses=addresses, port=port))
                     _keep(control, token, address, (await _answer(control, Joined)).seat)
                     break
                 except ConnectionResetError:  # it has no seat yet by which to resume the connection
@@ -106,20 +107,18 @@ async def _call(address: str, expected: str, context: ssl.SSLContext) -> Control
     return control
 
 
-async def _greet(control: Control, token: Token, member: Member) -> None:
+async def _greet(control: Control, token: Token, nonce: bytes, member: Member) -> None:
     from dragon import __version__
 
-    nonce, proved = await _prove(control, token)
-    control.send(Join(nonce, proved, __version__, token.index, member))
+    control.send(Join(nonce, await _prove(control, token, nonce), __version__, token.index, member))
 
 
-async def _prove(control: Control, token: Token) -> tuple[bytes, bytes]:
-    """Return a nonce, and the answer to the front end's challenge with it."""
+async def _prove(control: Control, token: Token, nonce: bytes) -> bytes:
+    """Return the answer to the front end's challenge with a nonce."""
     challenge = await control.receive()
     if not isinstance(challenge, Challenge) or len(challenge.nonce) != NONCE_SIZE:
         raise JoinError(f"{control.peer} does not use this version's protocol (it sent {challenge!r})")
-    nonce = os.urandom(NONCE_SIZE)
-    return nonce, proof(token.secret, challenge.nonce, nonce)
+    return proof(token.secret, challenge.nonce, nonce)
 
 
 async def _answer(control: Control, kind: type[_Answer]) -> _Answer:
@@ -155,8 +154,8 @@ async def _replace(control: Control, token: Token, address: str, seat: int) -> N
         try:
             async with asyncio.timeout(_PER_ADDRESS):
                 other = await _call(address, token.fingerprint, context)
-                nonce, proved = await _prove(other, token)
-                other.send(Resume(nonce, proved, seat, control.received))
+                nonce = os.urandom(NONCE_SIZE)
+                other.send(Resume(nonce, await _prove(other, token, nonce), seat, control.received))
                 answer = await other.receive()
             if not isinstance(answer, Resumed):
                 why = answer.reason if isinstance(answer, Refused) else f"it sent {answer!r}"

@@ -45,11 +45,6 @@ class Member(msgspec.Struct, kw_only=True):
     addresses: list[str]
     port: int
 
-    def is_same_agent(self, other: Member) -> bool:
-        """Return whether both describe one agent: no two listen at the same place."""
-        mine, others = ((m.node.host_name, m.addresses, m.port) for m in (self, other))
-        return mine == others
-
 
 FANOUT = 32
 """The number of nodes that request the members of the run from the same node."""

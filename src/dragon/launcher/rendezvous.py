@@ -60,6 +60,7 @@ class Rendezvous:
         self.authority = Authority.create()
         self._identity = identity or Identity.create()
         self._log_once = Once(log)
+        self._greeted: dict[bytes, Control] = {}  # by the nonces of the agents, which those keep while they join
         self._complete = asyncio.Event()
         self._failure = ""
         self._lost = 0  # nodes that were lost after they had joined
@@ -242,10 +243,10 @@ class Rendezvous:
             index = msgspec.convert(greeting.index, int | None)
         except msgspec.ValidationError as error:
             raise _Refused("described itself in a way that is not understood", str(error)) from error
-        for known, joined in zip(self.members, self.controls, strict=True):
-            if known is not None and joined is not None and known.is_same_agent(member) and not joined.is_over:
-                joined.replace(control, 1)  # it was reset before the agent received Joined, which is sent again
-                return
+        joined = self._greeted.get(greeting.nonce)
+        if joined is not None and not joined.is_over:
+            joined.replace(control, 1)  # it was reset before the agent received Joined, which is sent again
+            return
         if self.announced:
             raise _Refused("joined too late", "the run has begun without this node")
         index = self._place(member, index)
@@ -255,6 +256,7 @@ class Rendezvous:
         self.members[index], self.controls[index] = member, control
         control.send(Joined(len(self._seats)))
         self._seats.append(control)
+        self._greeted[greeting.nonce] = control
         control.lasts = True
         control.on_lost = lambda reason: self._lose(index, f"{control.peer} joined and was lost again: {reason}")
         self._look()
