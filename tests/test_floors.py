@@ -18,7 +18,7 @@ FLOORS = {
     "dragon": {
         "_core": 0,
         "control_groups": 0,
-        "commands": 1,
+        "commands": 0,
         "completion": 1,
         "cores": 1,
         "files": 1,

@@ -938,7 +938,7 @@ def test_a_dictionary_without_handles_is_destroyed(
         ({"wait_for_writers": True}, ValueError),
         ({"persist_freq": -1}, ValueError),
         ({"persist_count": -2}, ValueError),
-        ({"total_mem": "1 GB"}, AttributeError),
+        ({"total_mem": "much"}, ValueError),
         ({"total_mem": -5}, ValueError),
         ({"managers_per_node": None}, AttributeError),
         ({"managers_per_node": 0}, ValueError),

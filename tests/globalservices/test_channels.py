@@ -285,7 +285,7 @@ def test_the_error_for_an_unsupported_method_names_the_replacement(channel: Chan
         (lambda: Channel(None, 1, semaphore=True), "native.semaphore"),
         (lambda: channel.recvh(signal=10), "poll"),
     ):
-        with pytest.raises(NotSupportedError, match=advice):
+        with pytest.raises((NotSupportedError, AttributeError), match=advice):
             use()
     with pytest.raises(DragonPoolAttachFail, match="not what serialize"):
         MemoryPool.attach(b"something else")

@@ -7,7 +7,8 @@ import multiprocessing.pool
 import os
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -374,21 +375,27 @@ def all_of(results: Any) -> list[int]:
 @pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")
 @pytest.mark.parametrize("abandoned", [False, True], ids=["", "beside abandoned results"])
 @pytest.mark.parametrize("way", WAYS)
-def test_results_of_a_pool_that_nobody_keeps_arrive(way: str, abandoned: bool) -> None:
+def test_results_of_a_pool_that_nobody_keeps_arrive_and_it_ends(
+    way: str, abandoned: bool, wait_until: Callable[..., None]
+) -> None:
     pool = CONTEXT.Pool(2)
     if abandoned:
         next(iter(pool.imap(slowly, range(100))))
-    results = WAYS[way](pool)
+    results, gone = WAYS[way](pool), weakref.ref(pool)
     del pool
     count = {"apply_async": 3, "map_async of nothing": 0}.get(way, 20)
     assert all_of(results) == [2 * i for i in range(count)]
+    wait_until(lambda: gone() is None)
 
 
 @pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")
 def test_an_error_of_a_pool_that_nobody_keeps_comes_after_the_results_before_it() -> None:
-    results = CONTEXT.Pool(2).imap(int, ["1", "2", "x"])
+    pool = CONTEXT.Pool(2)
+    results, gone = pool.imap(int, ["1", "2", "x"]), weakref.ref(pool)
+    del pool
     assert [next(results), next(results)] == [1, 2]
     with pytest.raises(ValueError, match="'x'"):
         next(results)
     with pytest.raises(StopIteration):
         next(results)
+    assert gone() is None

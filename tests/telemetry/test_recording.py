@@ -211,7 +211,9 @@ def test_the_error_about_missing_pyarrow_says_how_to_install_it(site: Site, dire
     command = f"import sys; sys.modules['pyarrow'] = None; from dragon.cli.main import main; main({words})"
     done = site.run(sys.executable, "-c", command)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("dragon: error: --telemetry needs pyarrow: pip install 'dragon-runtime[telemetry]'\n")
+    assert done.stderr.endswith(
+        "dragon: error: --telemetry needs pyarrow: pip install 'dragon-runtime[telemetry]' (usage: dragon --help)\n"
+    )
 
 
 def test_the_agent_does_not_load_arrow_without_a_recording(site: Site) -> None:

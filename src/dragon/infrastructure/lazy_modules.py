@@ -16,7 +16,7 @@ def submodule(package: str, name: str) -> ModuleType:
     full = f"{package}.{name}"
     if name.startswith("_") or importlib.util.find_spec(full) is None:
         told = f"module {package!r} has no attribute {name!r}"
-        for other in ("dragon", "dragon.native"):
+        for other in () if name.startswith("_") else ("dragon", "dragon.native"):
             if other != package and name in importlib.import_module(other).__all__:
                 told += f"; use `from {other} import {name}`"
                 # An import statement replaces the text of an AttributeError.
