@@ -131,8 +131,9 @@ class Writers:
             return
         if scope.options.wait_for_writers:
             self._wait_for_writers(shard)
-        if scope.options.wait_for_keys:
-            self._wait_for_keys(shard)
+        if scope.options.wait_for_keys and scope.checkpoint not in self._reached.values():
+            for each in scope.open():  # of all managers: a reader may be behind with the keys of another one
+                self._wait_for_keys(each)
         self._reached[manager] = scope.checkpoint
 
     def _wait_for_keys(self, shard: AnyShard) -> None:
