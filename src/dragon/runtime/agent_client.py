@@ -221,6 +221,7 @@ def _receive(
     connection: socket.socket, buffer: memoryview, wanted: Callable[[], bool] | None, deadline: float | None
 ) -> int:
     """Receive at least a byte. Returns the number of bytes."""
+    shortened = False
     while True:
         try:
             received = connection.recv_into(buffer)
@@ -236,7 +237,10 @@ def _receive(
                 if left <= 0:
                     raise Unwanted from None
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(min(left, 1.0)))
+                shortened = True
             continue
         if not received:
             raise EOFError("the connection was closed")
+        if shortened:  # else later requests over this connection would look around more often
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(1.0))
         return received
