@@ -181,6 +181,6 @@ def test_all_tabs_are_visible_on_a_screen_of_1280_pixels(shown: Any) -> None:
     shown.set_viewport_size({"width": 1280, "height": 800})
     tabs = shown.locator(".md-tabs__item")
     last = tabs.nth(tabs.count() - 1)
-    assert last.inner_text() == "Changelog"
+    assert last.inner_text() == "Project"
     box = last.bounding_box()
     assert box["x"] + box["width"] <= 1280
