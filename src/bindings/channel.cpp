@@ -4,24 +4,26 @@ namespace dragon::py {
 
 namespace {
 
-[[noreturn]] void raise_destroyed() { raise(python.destroyed, "the queue was destroyed"); }
+[[noreturn]] void raise_destroyed(const ChannelHandle& h) {
+    raise(python.destroyed, ("the " + described("queue", h) + " was destroyed").c_str());
+}
 
 // Calls `f` with the channel of a handle. Raises DestroyedError if the channel was destroyed.
 template <class F>
 auto look(ChannelHandle& h, F f) {
     auto channel = h.use();
-    if (channel->destroyed.load()) raise_destroyed();
+    if (channel->destroyed.load()) raise_destroyed(h);
     return f(*channel);
 }
 
 // Raises the exception of a wait that failed, as users of a queue or a connection expect it.
-void check(Status status, PyObject* timed_out) {
+void check(Status status, const ChannelHandle& h, PyObject* timed_out) {
     switch (status) {
         case Status::Timeout:
             PyErr_SetNone(timed_out);
             throw nb::python_error();
         case Status::Destroyed:
-            raise_destroyed();
+            raise_destroyed(h);
         case Status::EndOfFile:
             raise(PyExc_EOFError, "every writing end is closed");
         case Status::Broken:
@@ -38,7 +40,8 @@ Destination destination(ChannelHandle& h, Nanoseconds deadline, uint64_t ticket 
 }
 
 PyObject* put(PyObject* self, PyObject* object, Nanoseconds deadline) {
-    check(put_object(destination(self_of<ChannelHandle>(self), deadline), object), python.queue_full);
+    auto& h = self_of<ChannelHandle>(self);
+    check(put_object(destination(h, deadline), object), h, python.queue_full);
     return nb::none().release().ptr();
 }
 
@@ -49,7 +52,7 @@ Arena& take(ChannelHandle& h, Message& message, Nanoseconds deadline,
     Arena& a = channel.arena();
     Status status = wait(channel, Purpose::Get, deadline,
                          [&](Nanoseconds d) { return channel->get(a, message, d, taker); });
-    check(status, python.queue_empty);
+    check(status, h, python.queue_empty);
     return a;
 }
 
@@ -106,11 +109,11 @@ void put_bytes(ChannelHandle& h, nb::handle buffer, size_t start, size_t size) {
     View view(buffer);
     if (start > view.size() || size > view.size() - start)
         throw nb::value_error("buffer length < offset + size");
-    check(put_raw(destination(h, kForever), view.data() + start, size), python.queue_full);
+    check(put_raw(destination(h, kForever), view.data() + start, size), h, python.queue_full);
 }
 
 void put_task(ChannelHandle& h, nb::handle object, uint64_t ticket) {
-    check(put_object(destination(h, kForever, ticket), object.ptr()), python.queue_full);
+    check(put_object(destination(h, kForever, ticket), object.ptr()), h, python.queue_full);
 }
 
 nb::object get_task(ChannelHandle& h, WordsHandle& doing, uint32_t index) {
@@ -123,13 +126,13 @@ nb::object get_task(ChannelHandle& h, WordsHandle& doing, uint32_t index) {
 
 void put_taken(ChannelHandle& h, uint32_t kind, nb::handle buffer, nb::handle timeout, uint64_t ticket) {
     View view(buffer);
-    check(put_parts(destination(h, deadline_from(timeout.ptr()), ticket), kind, view.data(), view.size()),
+    check(put_parts(destination(h, deadline_from(timeout.ptr()), ticket), kind, view.data(), view.size()), h,
           python.queue_full);
 }
 
 void put_back(ChannelHandle& h, uint32_t kind, nb::handle buffer) {
     View view(buffer);
-    check(put_parts({h.use(), 0, 0, Side::Front}, kind, view.data(), view.size()), python.queue_full);
+    check(put_parts({h.use(), 0, 0, Side::Front}, kind, view.data(), view.size()), h, python.queue_full);
 }
 
 nb::tuple get_parts(ChannelHandle& h, nb::handle timeout) {
@@ -144,7 +147,7 @@ nb::tuple get_task_parts(ChannelHandle& h, WordsHandle& doing, uint32_t index) {
 }
 
 void put_frames_of(ChannelHandle& h, nb::bytes head, nb::list buffers, nb::handle timeout) {
-    check(put_frames(destination(h, deadline_from(timeout.ptr())), head.ptr(), buffers.ptr()),
+    check(put_frames(destination(h, deadline_from(timeout.ptr())), head.ptr(), buffers.ptr()), h,
           python.queue_full);
 }
 
@@ -158,13 +161,13 @@ size_t put_packed(ChannelHandle& h, nb::handle buffer, size_t start) {
     if (start > view.size()) throw nb::value_error("a parcel is shorter than that");
     Status status;
     size_t done = put_parcel(destination(h, 0), view.data() + start, view.size() - start, status);
-    if (!done) check(status, python.queue_full);
+    if (!done) check(status, h, python.queue_full);
     return start + done;
 }
 
 void put_lent(ChannelHandle& h, uint32_t kind, nb::handle loan) {
     auto channel = h.use();
-    check(put_loan(channel.arena(), *channel, kind, loan), python.queue_full);
+    check(put_loan(channel.arena(), *channel, kind, loan), h, python.queue_full);
 }
 
 nb::object get_bytes(ChannelHandle& h, nb::handle timeout) {
@@ -176,7 +179,7 @@ bool wait_readable(ChannelHandle& h, nb::handle timeout) {
     auto channel = h.use();
     Status status = wait(channel, Purpose::Read, deadline_from(timeout.ptr()),
                          [&](Nanoseconds d) { return channel->wait_readable(d); });
-    if (status == Status::Destroyed) raise_destroyed();
+    if (status == Status::Destroyed) raise_destroyed(h);
     return status == Status::Ok;
 }
 
@@ -184,7 +187,7 @@ bool join(ChannelHandle& h, nb::handle timeout) {
     auto channel = h.use();
     Status status = wait(channel, Purpose::Join, deadline_from(timeout.ptr()),
                          [&](Nanoseconds d) { return channel->join(d); });
-    if (status == Status::Destroyed) raise_destroyed();
+    if (status == Status::Destroyed) raise_destroyed(h);
     return status == Status::Ok;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <unistd.h>
 
@@ -306,8 +307,12 @@ T& self_of(PyObject* self) {
     return *nb::inst_ptr<T>(nb::handle(self));
 }
 
-// Warns that a lock's holder died. May throw, as warnings can be errors.
-void warn_recovered(const char* what);
+// Words for the object of a handle, such as "queue made at train.py:12".
+template <class H>
+std::string described(const char* what, const H& h) {
+    std::string place = h.a->place_of(h.handle.offset);
+    return place.empty() ? what : what + (" made at " + place);
+}
 
 // The members that every handle has; `Class(name)` attaches to an existing object.
 template <class H>
@@ -316,6 +321,10 @@ void bind_handle(nb::class_<H>& c) {
         .def("_name", &H::name)
         .def("_send", &H::send)
         .def("_close", &H::close)
+        .def(
+            "_made_at", [](H& h, std::string_view text) { h.use()->place = h.a->intern(text); },
+            nb::arg("place"))
+        .def("_place", [](H& h) { return h.use().arena().place_of(h.handle.offset); })
         .def("_watch", [](H& h, bool on) { h.use()->watch(on ? 1u : UINT32_MAX); })
         .def_prop_ro("_closed", &H::closed);
 }

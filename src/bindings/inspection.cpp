@@ -61,6 +61,7 @@ nb::list waits() {
         d["purpose"] = name_of(w.purpose);
         d["kind"] = name_of(w.kind);
         d["offset"] = w.object;
+        d["place"] = w.place;
         d["seconds"] = static_cast<double>(now() - w.since) / 1e9;
         d["attached"] = pids;
         add_state(d, a, w);
@@ -98,6 +99,7 @@ nb::list queues(const std::vector<Offset>& offsets) {
         d["offset"] = q.offset;
         d["number"] = q.number;
         d["maker"] = q.maker;
+        d["place"] = q.place;
         d["size"] = q.size;
         d["taken"] = q.taken;
         d["bytes"] = q.bytes;
@@ -144,6 +146,9 @@ void bind_inspection(nb::module_& m) {
           "Return the offsets of users' queues and pools among `most` blocks from index "
           "`first` on, and the next index.");
     m.def("queues", &queues, nb::arg("offsets"), "Return the states of those queues that still exist.");
+    m.def(
+        "place_of", [](Offset object) { return arena().place_of(object); }, nb::arg("offset"),
+        "Return where the object at that offset was made, as train.py:12; empty if that is unknown.");
     m.def(
         "inquire", [](double seconds) { arena().inquire(deadline_after(seconds)); }, nb::arg("seconds"),
         "Make every waiting process call its on_inquiry() callback once a second, for "

@@ -24,14 +24,6 @@ Python python{};
 uint32_t node_index = 0;
 thread_local uint64_t guest_thread = 0;
 
-void warn_recovered(const char* what) {
-    if (in_python([&] {
-            return PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
-                                    "the %s was held by a process that died; it is recovered", what);
-        }) < 0)
-        throw nb::python_error();
-}
-
 namespace {
 
 PyObject* lookup(const char* module, const char* name) {

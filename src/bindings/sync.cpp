@@ -4,14 +4,23 @@ namespace dragon::py {
 
 namespace {
 
-bool acquired(Status status, const char* what) {
+// Warns that the holder of a lock died, which may be an error.
+void warn_recovered(const std::string& what) {
+    if (in_python([&] {
+            return PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                                    "the %s was held by a process that died; it is recovered", what.c_str());
+        }) < 0)
+        throw nb::python_error();
+}
+
+template <class H>
+bool acquired(Status status, const H& h, const char* what) {
     switch (status) {
         case Status::Recovered:
-            warn_recovered(what);
+            warn_recovered(described(what, h));
             return true;
         case Status::Destroyed:
-            PyErr_Format(python.destroyed, "the %s was destroyed", what);
-            throw nb::python_error();
+            raise(python.destroyed, ("the " + described(what, h) + " was destroyed").c_str());
         default:
             return status == Status::Ok;
     }
@@ -28,7 +37,7 @@ bool acquire(LockHandle& h, Nanoseconds deadline) {
     Status status =
         wait(lock, Purpose::Acquire, deadline, [&](Nanoseconds d) { return lock->acquire(self, thread, d); });
     try {
-        return acquired(status, "lock");
+        return acquired(status, h, "lock");
     } catch (...) {
         if (status == Status::Recovered) lock->release(self, thread);  // the warning became an exception
         throw;
@@ -58,12 +67,13 @@ PyObject* lock_acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, 
 // acquire() for a caller that repairs the state that a dead holder left, so that no warning is needed.
 PyObject* lock_take(PyObject* self, PyObject* timeout) {
     return guarded([&] {
-        auto lock = self_of<LockHandle>(self).use();
+        auto& h = self_of<LockHandle>(self);
+        auto lock = h.use();
         OwnerId me = lock.arena().self();
         uint64_t thread = thread_id();
         Status status = wait(lock, Purpose::Acquire, deadline_of(Py_True, timeout),
                              [&](Nanoseconds d) { return lock->acquire(me, thread, d); });
-        return result(status == Status::Recovered || acquired(status, "lock"));
+        return result(status == Status::Recovered || acquired(status, h, "lock"));
     });
 }
 
@@ -85,7 +95,7 @@ PyObject* lock_exit(PyObject* self, PyObject* const*, Py_ssize_t) { return lock_
 bool acquire(SemaphoreHandle& h, Nanoseconds deadline) {
     auto semaphore = h.use();
     return acquired(
-        wait(semaphore, Purpose::Acquire, deadline, [&](Nanoseconds d) { return semaphore->acquire(d); }),
+        wait(semaphore, Purpose::Acquire, deadline, [&](Nanoseconds d) { return semaphore->acquire(d); }), h,
         "semaphore");
 }
 
@@ -153,7 +163,7 @@ int words_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 template <class Use, class F>
 bool wait_on(const Use& use, nb::handle timeout, const char* what, F f) {
-    return acquired(wait(use, Purpose::Wait, deadline_from(timeout.ptr()), f), what);
+    return acquired(wait(use, Purpose::Wait, deadline_from(timeout.ptr()), f), use.handle(), what);
 }
 
 }  // namespace

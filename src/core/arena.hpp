@@ -26,6 +26,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lock.hpp"
@@ -120,7 +121,8 @@ inline Role role_of(uint32_t role_and_node) {
 struct Object {
     std::atomic<uint64_t> references{0};
     std::array<std::atomic<uint64_t>, 2> ends{};  // the readers, and the writers, among `references`
-    Word destroyed{0};
+    std::atomic<uint16_t> destroyed{0};
+    std::atomic<uint16_t> place{0};  // where it was made: see Arena::intern()
 
     bool end_is_gone(Role role) const { return end(role).load() == 0; }
     const std::atomic<uint64_t>& end(Role role) const { return ends[static_cast<size_t>(role) - 1]; }
@@ -159,6 +161,7 @@ struct WaitInfo {
     Purpose purpose;
     Offset object;
     Kind kind;  // Free or Data if the object no longer exists
+    const char* place;
     Nanoseconds since;
     // The processes that have a handle of the object. All that wait for the same object, who may be many,
     // share the vector.
@@ -183,6 +186,7 @@ struct SpanInfo {
 struct QueueInfo {
     Offset offset;
     uint32_t number;
+    const char* place;
     uint64_t maker;             // puid of the process that made it
     uint64_t size, taken;       // messages: in the queue now, and taken since it was made
     uint64_t bytes;             // of shared memory that the messages in the queue occupy
@@ -194,6 +198,7 @@ struct QueueInfo {
 inline constexpr size_t kClasses = 6 + 1 + 26 * 4;
 inline constexpr size_t kSlots = 1 << 13;
 inline constexpr size_t kSpans = 1 << 14;
+inline constexpr size_t kMadeAt = 1 << 10;
 
 struct Header;
 struct Slot;
@@ -286,7 +291,11 @@ class Arena {
     void end_wait(int place);
     // The recorded waits of all processes. Claims no slot: a process outside the run may call it.
     std::vector<WaitInfo> waits() const;
-    void inquire(Nanoseconds until);  // asks waiting processes to report themselves until then
+    // Returns the number of a place in a program, such as "train.py:12", of which the last 59 bytes are kept;
+    // 0 if there are too many. All objects that were made at a place share its text.
+    uint16_t intern(std::string_view text);
+    const char* place_of(Offset object) const;  // where it was made; "" if that is unknown
+    void inquire(Nanoseconds until);            // asks waiting processes to report themselves until then
     bool asked() const;
     // While tracing is on, each wait is recorded when it has ended, and so are the spans that processes note.
     void trace(bool on);

@@ -1,4 +1,5 @@
 // What processes wait for, as other processes see it.
+#include <functional>
 #include <map>
 
 #include "layout.hpp"
@@ -145,6 +146,7 @@ std::vector<WaitInfo> Arena::waits() const {
                               purpose_of(what),
                               object,
                               meta(object).kind(),
+                              place_of(object),
                               w.since.load(),
                               {}});
         }
@@ -164,6 +166,31 @@ std::vector<WaitInfo> Arena::waits() const {
     });
     for (WaitInfo& w : result) w.attached = attached[w.object];
     return result;
+}
+
+uint16_t Arena::intern(std::string_view text) {
+    if (text.empty()) return 0;
+    constexpr size_t kProbes = 16, kLength = sizeof(Place::text) - 1;
+    if (text.size() > kLength) text.remove_prefix(text.size() - kLength);
+    size_t first = std::hash<std::string_view>()(text);
+    for (size_t i = first; i < first + kProbes; ++i) {
+        size_t number = i % (kMadeAt - 1) + 1;
+        Place& p = header().places[number];
+        uint32_t unused = Place::kUnused;
+        if (p.state.compare_exchange_strong(unused, Place::kWriting)) {
+            text.copy(p.text, kLength);
+            p.state = Place::kReady;
+            return static_cast<uint16_t>(number);
+        }
+        if (unused == Place::kReady && text == p.text) return static_cast<uint16_t>(number);
+    }
+    return 0;
+}
+
+const char* Arena::place_of(Offset object) const {
+    if (!is_block(object)) return "";
+    const Place& p = header().places[at<Object>(object)->place.load() % kMadeAt];
+    return p.state.load() == Place::kReady ? p.text : "";
 }
 
 void Arena::inquire(Nanoseconds until) { header().inquiry = until; }

@@ -151,6 +151,14 @@ struct Span {
     std::atomic<uint32_t> kind;
 };
 
+// A place in a program at which objects were made. It is written once. A process that is killed while it
+// writes one leaves it unused.
+struct Place {
+    enum : uint32_t { kUnused, kWriting, kReady };
+    Word state;
+    char text[60];
+};
+
 struct Header {
     uint64_t magic, id, limit, region;
     std::atomic<uint64_t> number;
@@ -161,6 +169,7 @@ struct Header {
     Guard guards[kGuards];
     Word tracing;
     std::atomic<uint64_t> spans_noted;
+    Place places[kMadeAt];
     Slot slots[kSlots];
     Span spans[kSpans];  // the newest spans; memory is allocated for them only in runs that were traced
 };

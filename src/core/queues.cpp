@@ -48,6 +48,7 @@ std::vector<QueueInfo> Arena::queues(const std::vector<Offset>& offsets) const {
         q.offset = offset;
         q.number = origin.number;
         q.maker = origin.maker;
+        q.place = place_of(offset);
         q.size = channel.size();
         q.taken = channel.taken();
         q.bytes = channel.bytes();

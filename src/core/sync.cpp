@@ -6,7 +6,8 @@ namespace {
 
 // Waits until `done` returns true (Ok), the object is destroyed, or the deadline.
 template <class Done>
-Status wait_for(Done done, const Word& destroyed, Sleepers& sleepers, Spin& spin, Nanoseconds deadline) {
+Status wait_for(Done done, const std::atomic<uint16_t>& destroyed, Sleepers& sleepers, Spin& spin,
+                Nanoseconds deadline) {
     Slices slices;
     for (;;) {
         if (destroyed.load()) return Status::Destroyed;

@@ -72,13 +72,13 @@ def test_every_wait_is_reported_with_its_object_and_the_holder(site: Site) -> No
     with running(site, HANGING) as program:
         found = findings(program)
         assert texts(found["waiter"])[0].endswith(f"held by holder (pid {program.pids['holder']})")
-        assert "to acquire lock 0x" in texts(found["waiter"])[0]
+        assert "to acquire the lock made at program.py:" in texts(found["waiter"])[0]
         (waits,) = texts(found["holder"])
-        assert "for something in channel 0x" in waits
+        assert "for something in the queue made at program.py:" in waits
         assert "which is empty; head" in waits
         joins, puts = sorted(texts(found["head"]))
         assert joins.startswith("for the end of holder (puid ")
-        assert "to put into channel 0x" in puts
+        assert "to put into the queue made at program.py:" in puts
         assert "which holds 1 of 1" in puts
         assert all(wait["seconds"] > 0 for wait in found["head"]["waits"])
 

@@ -270,7 +270,7 @@ def test_the_overview_shows_waiting_processes_and_the_holder_of_the_lock(still: 
     waits.get_by_text("have waited").wait_for()
     text = waits.inner_text()
     assert {"near <img src=x>", "far"} == set(text.partition(" have waited ")[0].split(", "))
-    assert re.search(r"\d s to acquire lock 0x[0-9a-f]+, held by head \(pid \d+\) on node-0$", text)
+    assert re.search(r"\d s to acquire the lock made at [a-z_]+[.]py:[0-9]+, held by head \(pid \d+\) on node-0$", text)
 
 
 def test_names_and_output_are_shown_as_text_and_not_as_html(still: str, browser: Any) -> None:

@@ -84,7 +84,7 @@ def depths() -> list[float]:
     return [list(record["dps"].values())[-1] for record in records]
 
 
-def test_queues_have_numbers_and_the_process_that_created_them() -> None:
+def test_queues_have_numbers_and_the_place_and_the_process_that_created_them() -> None:
     first, second = Queue(), Queue()
     first.put(1)
     wait_until(lambda now: now["queue_puts"] == 1, "queue_puts")
@@ -93,6 +93,7 @@ def test_queues_have_numbers_and_the_process_that_created_them() -> None:
     assert numbers == [numbers[0], numbers[0] + 1]
     assert {each["puid"] for each in tags} == {str(identity().puid)}
     assert {each["name"] for each in tags} == {"head"}
+    assert {each["place"].partition(":")[0] for each in tags} == {"test_queues.py"}
     second.destroy()
 
 

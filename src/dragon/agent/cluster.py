@@ -225,7 +225,7 @@ class Cluster:
             WriteFor.served_by(self._services.streams.write),
             StartFor.served_for(lambda r, caller: asyncio.ensure_future(self._start_for(caller.node, r))),
             AnnounceFor.served_by(lambda r: guests.announce(r.node, r.name, r.count)),
-            MakeFor.served_for(lambda r, caller: guests.make(caller.node, r.kind, r.given, r.options)),
+            MakeFor.served_for(lambda r, caller: guests.make(caller.node, r)),
             OpenFlow.served_for(lambda r, caller: flows.open(caller.node, r.number, r.name, r.droppable)),
             FlowArrived.served_for(lambda r, caller: flows.arrived(caller.node, r.number)),
         ]

@@ -94,7 +94,7 @@ def report(services: Services, zygote: int, asking: Iterable[Asked]) -> Report:
             for asked in asking
         ],
         parked=[
-            Pending(f"node {node} process {pid}", now - since, what, offset, node, pid, holder)
+            Pending(f"node {node} process {pid}", now - since, what, offset, node, pid, holder, _core.place_of(offset))
             for (node, pid), what, offset, since, holder in (peers.guests.waiting() if peers is not None else ())
         ],
         lost=dict(peers.lost) if peers is not None else {},

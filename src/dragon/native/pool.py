@@ -25,7 +25,7 @@ from dragon.runtime import placement
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
-from dragon.runtime.run import identity
+from dragon.runtime.run import identity, this_run
 
 __all__ = ["Pool", "WorkerLostError"]
 
@@ -84,7 +84,8 @@ class Pool:
             raise ValueError("maxtasksperchild must be a positive int or None")
         count, maker = len(self._policies), identity().puid  # the run has begun
         self._results, self._doing = channel_of_results(), Words(count)
-        self._tasks = Channel(maker=maker, results=self._results._name(), doing=self._doing._name())
+        results, doing = self._results._name(), self._doing._name()
+        self._tasks = Channel._on(this_run().node, maker=maker, results=results, doing=doing)
         arguments = (self._tasks, self._results, self._doing, initializer, tuple(initargs), maxtasksperchild)
         self._collector = collector = Collector(self._results)
         self._feeding = Feeding(self._tasks, collector)

@@ -7,6 +7,7 @@ import os
 import sys
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
@@ -33,6 +34,10 @@ __all__ = [
     "node_of_memory",
     "read_serialized",
 ]
+
+
+# The frames of these packages are not the program's.
+_LIBRARIES = {"dragon", "torchloader", "multiprocessing", "concurrent"}
 
 
 def read_serialized(data: str | bytes, kind: Any, what: str) -> Any:
@@ -87,13 +92,15 @@ class Handle:
     def _make_on(self, node: int, *arguments: Any, **options: Any) -> None:
         """Make a new object on that node and become a handle of it, as __init__() does on this node. Raises
         NodeLostError."""
+        place = _place(sys._getframe(1))
         if node == this_run().node:
             self._core_class.__init__(self, *arguments, **options)
+            self._core_class._made_at(self, place)
             return
         from dragon.runtime.agent_client import ask
         from dragon.runtime.protocol.objects import MakeObject
 
-        name = ask(MakeObject(node, self._core_class.__name__, arguments, options))
+        name = ask(MakeObject(node, self._core_class.__name__, arguments, options, place))
         here: Any = type(self)
         self.__class__ = _remote_class(here)
         self._open(name)  # type: ignore[attr-defined]
@@ -132,6 +139,13 @@ class Handle:
             cls._core_class.__init__(handle, name)
         handle._set_state(state)
         return handle
+
+
+def _place(frame: FrameType | None) -> str:
+    """Return the file and line of the program that are about to make an object; empty if there are none."""
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
 
 
 @functools.cache

@@ -84,7 +84,7 @@ class Pending(msgspec.Struct, array_like=True):
     """A request that an agent has not answered yet, and the offset of the object of this node that it is about, or 0.
 
     `node` is the other side: the node of the target, or of the process `pid` that sent the request. `holder` is the pid
-    of the process that holds a lock.
+    of the process that holds a lock, `place` where the object was made.
     """
 
     who: str
@@ -94,6 +94,7 @@ class Pending(msgspec.Struct, array_like=True):
     node: int = 0
     pid: int = 0
     holder: int = 0
+    place: str = ""
 
 
 class Task(msgspec.Struct, array_like=True):

@@ -67,17 +67,17 @@ def waits_of(noted: Iterable[_Wait], report: Report | None, names: Names) -> Ite
 def describe(wait: _Wait, names: Names, waiting: Collection[int] = ()) -> str:
     """Return the words that follow "waits". Processes in `waiting`, which wait for the same object, are not
     mentioned."""
-    which = f"{wait['offset']:#x}"
     kind, purpose = wait["kind"], wait["purpose"]
+    which = _object(kind, wait["offset"], wait["place"])
     if kind == "Lock":
-        return f"to acquire lock {which}, {names.holder(wait.get('holder', 0))}"
+        return f"to acquire {which}, {names.holder(wait.get('holder', 0))}"
     if kind == "Words":
-        return names.words.get(wait["offset"]) or f"for a change of shared words {which}"
+        return names.words.get(wait["offset"]) or f"for a change of {which}"
     what = {
         "Channel": _channel(purpose, which, wait.get("size", 0), wait.get("capacity", 0)),
-        "Semaphore": f"to acquire semaphore {which}, whose value is {wait.get('value')}",
-        "Event": f"for event {which} to be set",
-        "Condition": f"to be notified by condition {which}",
+        "Semaphore": f"to acquire {which}, whose value is {wait.get('value')}",
+        "Event": f"for {which} to be set",
+        "Condition": f"to be notified by {which}",
     }.get(kind)
     return f"{what}; {_others(wait, names, waiting)}" if what else "for something that is gone by now"
 
@@ -89,17 +89,25 @@ def describe_asked(asked: Pending) -> str:
 
 def describe_parked(parked: Pending, names: Names) -> str:
     """Return the words that follow "waits" for a process of another node that waits for an object of this one."""
+    kind, _, method = parked.what.partition(".")
+    which = _object(kind, parked.offset, parked.place)
     if parked.what == "Lock.acquire":
-        return f"to acquire lock {parked.offset:#x}, {names.holder(parked.holder)}"
-    return names.words.get(parked.offset) or f"for {parked.what} of {parked.offset:#x}"
+        return f"to acquire {which}, {names.holder(parked.holder)}"
+    return names.words.get(parked.offset) or f"for {method} of {which}"
+
+
+def _object(kind: str, offset: int, place: str) -> str:
+    """Return words for an object: where the program made it, or its place in memory if the runtime made it."""
+    noun = {"Channel": "queue" if place else "channel", "Words": "shared words"}.get(kind, kind.lower())
+    return f"the {noun} made at {place}" if place else f"{noun} {offset:#x}"
 
 
 def _channel(purpose: str, which: str, size: int, capacity: int) -> str:
     holds = f"holds {size}" + (f" of {capacity}" if capacity else "")
     return {
-        "put": f"to put into channel {which}, which {holds}",
-        "join": f"for what was put into channel {which} to be done",
-    }.get(purpose, f"for something in channel {which}, which " + (holds if size else "is empty"))
+        "put": f"to put into {which}, which {holds}",
+        "join": f"for what was put into {which} to be done",
+    }.get(purpose, f"for something in {which}, which " + (holds if size else "is empty"))
 
 
 def _others(wait: _Wait, names: Names, waiting: Collection[int]) -> str:

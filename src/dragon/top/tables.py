@@ -195,7 +195,7 @@ def _queues(snapshot: Snapshot) -> list[Row]:
                 _number(queue.last("queue_waiting")),
             ],
         )
-        for queue in _subjects(snapshot, OF_QUEUES, "host", "queue")
+        for queue in _subjects(snapshot, OF_QUEUES, "host", "queue", "place")
     ]
 
 
@@ -213,7 +213,7 @@ def _pools(snapshot: Snapshot) -> list[Row]:
                 _rate(pool, "pool_tasks_done", "/s"),
             ],
         )
-        for pool in _subjects(snapshot, OF_POOLS, "host", "pool")
+        for pool in _subjects(snapshot, OF_POOLS, "host", "pool", "place")
     ]
 
 
@@ -230,6 +230,6 @@ TABLES = (
     Table("Nodes", ("Node", "CPU", "now", "Memory", "Received", "Sent", "Shared", "Processes"), _nodes, ""),
     Table("GPUs", ("Node", "GPU", "Busy", "now", "Memory", "Power", "Temperature"), _gpus, ""),
     Table("Processes", ("Name", "puid", "pid", "Node", "State", "CPU", "Memory", "Time"), _processes, "CPU"),
-    Table("Queues", ("Node", "Queue", "Messages", "now", "Put", "Taken", "Waiting"), _queues, "now"),
-    Table("Pools", ("Node", "Pool", "Workers", "Running", "now", "Waiting", "Done", "per second"), _pools, ""),
+    Table("Queues", ("Node", "Queue", "Made at", "Messages", "now", "Put", "Taken", "Waiting"), _queues, "now"),
+    Table("Pools", ("Node", "Pool", "Made at", "Workers", "Running", "now", "Waiting", "Done", "Rate"), _pools, ""),
 )

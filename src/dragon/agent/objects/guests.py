@@ -12,13 +12,14 @@ import os
 import queue
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from dragon import _core
 from dragon.infrastructure.messages import Name
 from dragon.runtime import handle as handles
+from dragon.runtime.protocol.agents import MakeFor
 from dragon.runtime.protocol.objects import Operation
 
 __all__ = ["Guests"]
@@ -234,11 +235,12 @@ class Guests:
             respond(None, b"", error)
         self.try_all()
 
-    def make(self, node: int, kind: str, given: Sequence[Any], options: dict[str, Any]) -> Name:
+    def make(self, node: int, wanted: MakeFor) -> Name:
         """Create an object, which stays alive until a process of that node has attached to it."""
-        if kind not in _KINDS:
-            raise ValueError(f"an agent cannot create a {kind!r}")
-        made = _KINDS[kind](*given, **options)
+        if wanted.kind not in _KINDS:
+            raise ValueError(f"an agent cannot create a {wanted.kind!r}")
+        made = _KINDS[wanted.kind](*wanted.given, **wanted.options)
+        made._made_at(wanted.made_at)
         self.announce(node, made._name(), 1)
         name: Name = made._name()
         return name

@@ -163,7 +163,7 @@ class RemoteObjects:
 
     def make(self, wanted: MakeObject) -> asyncio.Future[Name]:
         """Create an object on another node; it stays alive until the caller has attached to it."""
-        return self._peers.ask(wanted.node, MakeFor(wanted.kind, wanted.given, wanted.options))
+        return self._peers.ask(wanted.node, MakeFor(wanted.kind, wanted.given, wanted.options, wanted.made_at))
 
     def _note_contact(self, caller: int, node: int) -> None:
         nodes = self._contacts.get(caller)

@@ -167,10 +167,12 @@ class QueueSource:
 
 
 def _tags(state: State, seen: Seen) -> Tags:
-    """Return the queue's number, and the id of the process that created it, with its name if it is alive on
-    this node."""
+    """Return the queue's number, where it was made, and the id of the process that created it, with its name if it is
+    alive on this node."""
     kind, maker = "pool" if "done" in state else "queue", state["maker"]
     tags: dict[str, object] = {kind: state["number"], "puid": maker}
+    if state["place"]:
+        tags["place"] = state["place"]
     for process in seen.processes:
         if process.puid == maker:
             tags["name"] = process.name

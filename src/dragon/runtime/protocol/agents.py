@@ -87,6 +87,7 @@ class MakeFor(BetweenAgents[Name], tag="make", frozen=True):
     kind: str
     given: tuple[Any, ...]
     options: dict[str, Any]
+    made_at: str
 
 
 class OpenFlow(BetweenAgents[None], tag="flow_open", frozen=True):

@@ -124,6 +124,7 @@ class MakeObject(OfAProcess[Name], tag="remote.make", frozen=True):
     kind: str
     given: tuple[Any, ...]
     options: dict[str, Any]
+    made_at: str  # in the program, as train.py:12
 
 
 # ---- objects with a number and a name, which the first node keeps

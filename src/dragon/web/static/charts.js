@@ -72,9 +72,14 @@ class Chart {
   }
 
   label({ metric, tags }) {
-    const { host, ...others } = tags;
+    const { host, place, ...others } = tags;
     const parts = this.run.hosts.length > 1 && host ? [host] : [];
     if (this.definition.metrics.length > 1) parts.push(metric.split("_").at(-1));
+    if (place) {
+      parts.push(place);
+      delete others.puid;
+      delete others.name;
+    }
     for (const [name, value] of Object.entries(others)) parts.push(name === "name" ? value : `${name} ${value}`);
     return parts.join(" ") || host || metric;
   }
