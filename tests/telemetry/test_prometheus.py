@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -144,3 +146,22 @@ def test_a_token_keeps_the_page_from_others(site: Site) -> None:
         request = urllib.request.Request(link, headers={"Authorization": "Bearer secret"})
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert b"loss" in answer.read()
+
+
+ASK = """
+import encodings.idna, os, sys, urllib.error, urllib.request
+os.setuid(int(sys.argv[1]))
+try:
+    print(urllib.request.urlopen(sys.argv[2], timeout=30).status)
+except urllib.error.HTTPError as error:
+    print(error.code, error.read().decode())
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="takes root, to be another user")
+def test_another_user_needs_a_token(site: Site) -> None:
+    words = ["-T", "4", "--telemetry-port", "0", site.write(PROGRAM)]
+    with serving(site, "told", *words) as link:
+        for user, told in ((0, "200"), (65534, "403 another user's program must send a token")):
+            asked = site.run(sys.executable, "-c", ASK, str(user), link)
+            assert asked.stdout.startswith(told), asked.stderr

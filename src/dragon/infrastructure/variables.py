@@ -11,7 +11,7 @@
 | DRAGON_TELEMETRY_LEVEL | what is measured, 1 to 5 (default 0: nothing; docs/telemetry.md) |
 | DRAGON_TELEMETRY_DIRECTORY | where what is measured is written to files (default: nowhere) |
 | DRAGON_TELEMETRY_PERIOD | seconds between measurements (default 1) |
-| DRAGON_TELEMETRY_TOKEN | what Prometheus must send as bearer token (default: none is needed) |
+| DRAGON_TELEMETRY_TOKEN | what Prometheus must send as bearer token (default: it runs as you, or as root) |
 | DRAGON_TELEMETRY_PORT | the port at which Prometheus gets the metrics of the run, on this machine (default: none) |
 | DRAGON_OTLP | the URL of the OpenTelemetry collector to which the metrics of the run are sent |
 | DRAGON_DASHBOARD | 1: the run serves its dashboard, on this machine |

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -25,11 +29,25 @@ _IO_TIMEOUT_S = 5.0  # seconds to receive the request, and seconds to send the r
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A GET request. The names of headers are in lower case."""
+    """A GET request. Names of headers are in lower case. `ends` are the addresses of the caller and of the server."""
 
     path: str
     parameters: dict[str, str]
     headers: dict[str, str]
+    ends: tuple[tuple[str, int], tuple[str, int]]
+
+    def is_trusted(self) -> bool:
+        """Return whether the program that sent the request belongs to this process's user, or to root."""
+        caller, server = (
+            f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}" for host, port in self.ends
+        )
+        for table in Path("/proc/net").glob("tcp*"):  # a caller may use a socket of IPv6
+            for line in table.read_text().splitlines()[1:]:
+                _, local, remote, *_, user, _, inode = line.split()[:10]
+                # The kernel ascribes to root what no process has open any more, whose inode is 0.
+                if local.endswith(caller) and remote.endswith(server) and inode != "0":
+                    return int(user) in (0, os.geteuid())
+        return False
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -61,7 +79,8 @@ class Server:
         try:
             async with asyncio.timeout(_IO_TIMEOUT_S):
                 received = await reader.readuntil(b"\r\n\r\n")
-            _write(writer, await _answer(received, self._routes))
+            ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+            _write(writer, await _answer(received, self._routes, ends))
             async with asyncio.timeout(_IO_TIMEOUT_S):
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
@@ -78,7 +97,7 @@ async def serve(port: int, routes: Mapping[str, Handler]) -> Server:
     return Server(socket.create_server(("127.0.0.1", port), backlog=_BACKLOG), routes)
 
 
-async def _answer(received: bytes, routes: Mapping[str, Handler]) -> Response:
+async def _answer(received: bytes, routes: Mapping[str, Handler], ends: Any) -> Response:
     first, *lines = received.decode("latin-1").split("\r\n")
     method, _, rest = first.partition(" ")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -95,7 +114,7 @@ async def _answer(received: bytes, routes: Mapping[str, Handler]) -> Response:
     if handler is None:
         there = ", ".join(sorted(routes))
         return Response(f"not found; the paths are {there}\n".encode(), status="404 Not Found")
-    return await _handled(handler, Request(target.path, dict(parse_qsl(target.query)), headers))
+    return await _handled(handler, Request(target.path, dict(parse_qsl(target.query)), headers, ends))
 
 
 async def _handled(handler: Handler, request: Request) -> Response:

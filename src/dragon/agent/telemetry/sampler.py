@@ -169,14 +169,9 @@ class QueueSource:
 def _tags(state: State, seen: Seen) -> Tags:
     """Return the queue's number, where it was made, and the id of the process that created it, with its name if it is
     alive on this node."""
-    kind, maker = "pool" if "done" in state else "queue", state["maker"]
-    tags: dict[str, object] = {kind: state["number"], "puid": maker}
-    if state["place"]:
-        tags["place"] = state["place"]
-    for process in seen.processes:
-        if process.puid == maker:
-            tags["name"] = process.name
-    return tags_of(**tags)
+    number = {"pool" if "done" in state else "queue": state["number"]}
+    names = [("name", process.name) for process in seen.processes if process.puid == state["maker"]]
+    return tags_of(**number, puid=state["maker"], place=state["place"], **dict(names))
 
 
 class DictionarySource:
