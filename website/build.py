@@ -37,7 +37,8 @@ def build(stage: Path) -> Path:
     _add_notebooks(placed / "tutorials")
     reference.write(topics, ROOT, placed / "reference")
     (placed / "reference" / "commands.md").write_text(commands.page())
-    shutil.copy(HERE / "site.css", placed)
+    for file in ("site.css", "mark.svg"):
+        shutil.copy(HERE / file, placed)
     shutil.copy(HERE / "plain_signatures.py", stage)
     settings = (HERE / "zensical.toml").read_text().replace("SOURCE", str(ROOT / "src"))
     navigation = "".join(f'    {{ "{topic.title}" = "reference/{topic.file}.md" }},\n' for topic in topics)

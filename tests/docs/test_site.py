@@ -143,7 +143,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 def test_the_search_answers_questions_of_users(shown: Any) -> None:
     with QUESTIONS.open(newline="") as file:
         questions = [(row["question"], set(row["pages"].split())) for row in csv.DictReader(file)]
-    assert len(questions) == 108
+    assert len(questions) == 143
     answers = shown.evaluate(ASK, [question for question, _ in questions])
     missed = [
         f"{question}: {found[:FOUND_FIRST]}"
@@ -175,6 +175,14 @@ def test_pages_are_not_wider_than_a_narrow_screen(shown: Any) -> None:
     for page in ("", "gallery/", "errors/", "reference/processes/"):
         shown.goto(first + page)
         assert shown.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), page
+
+
+def test_signatures_wrap(shown: Any) -> None:
+    first = shown.url
+    for page in ("dictionary", "processes", "low_level"):
+        shown.goto(f"{first}reference/{page}/")
+        too_wide = "[...document.querySelectorAll('.doc-signature code')].filter(c => c.scrollWidth > c.clientWidth)"
+        assert shown.evaluate(f"{too_wide}.map(c => c.textContent)") == []
 
 
 def test_all_tabs_are_visible_on_a_screen_of_1280_pixels(shown: Any) -> None:
