@@ -378,3 +378,9 @@ def test_the_traceback_of_a_task_has_no_frames_of_the_pool() -> None:
         pool.map(fail, [3])
     files = re.findall(r'File "(.*)", line', str(caught.value.__cause__))
     assert files == [__file__]
+
+
+def test_the_traceback_of_a_loop_over_results_has_one_frame_of_the_pool() -> None:
+    with Pool(1) as pool, pytest.raises(KeyError) as caught:
+        list(pool.imap(fail, [3]))
+    assert [entry.path.name for entry in caught.traceback] == ["test_pool.py", "results.py"]

@@ -182,6 +182,12 @@ def test_a_policy_in_a_with_block_holds_for_processes_started_in_it() -> None:
     process.join()
 
 
+def test_streams_that_are_no_pipes_have_no_connections() -> None:
+    process = started("true", ())
+    assert process.stdin_conn is process.stdout_conn is process.stderr_conn is None
+    process.join()
+
+
 def test_a_function_reads_its_stdin_to_the_end() -> None:
     queue = Queue()
     process = started(read_all, (queue,), stdin=Popen.PIPE)

@@ -206,8 +206,7 @@ class IMapIterator(Iterator[V], Generic[V]):
                 return value  # type: ignore[no-any-return]
             raise value
 
-    def __next__(self) -> V:
-        return self.next()
+    __next__ = next  # not a call: its frame would be in the traceback of each task that failed
 
     def is_due(self) -> bool:
         """Return whether next() would return or raise immediately."""
