@@ -162,7 +162,7 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int | Literal["auto"] = 0,
-        collate_fn: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], Batch] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,

@@ -12,6 +12,10 @@ def square(x: int) -> float:
     return x * 0.5
 
 
+def mean(samples: list[int]) -> float:
+    return sum(samples) / len(samples)
+
+
 def use(values: DDict[str, int], messages: Queue[str]) -> None:
     assert_type(values["a"], int)
     assert_type(values.get("a"), int | None)
@@ -40,3 +44,5 @@ def use(values: DDict[str, int], messages: Queue[str]) -> None:
     loader: ElasticDataLoader[list[int]] = ElasticDataLoader([1, 2, 3], batch_size=2)
     for batch in loader:
         assert_type(batch, list[int])
+    for value in ElasticDataLoader([1, 2, 3], batch_size=2, collate_fn=mean):
+        assert_type(value, float)
