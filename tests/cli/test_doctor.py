@@ -19,6 +19,7 @@ from dragon.cli import diagnosis, stacks
 from dragon.cli.processes import report_of
 from dragon.runs import Node
 from dragon.runtime.folder import Owner, RunInfo
+from peers import await_that
 
 HANGING = """
     import json, os, threading, time
@@ -171,6 +172,75 @@ def test_a_stopped_process_is_reported(site: Site) -> None:
         assert f"kill -CONT {holder}" in finding["kernel"]
         assert texts(finding)
         assert f"the stacks of {holder}: these processes wait in the runtime and did not answer" in told["troubles"][0]
+
+
+BUSY = """
+    import json, os, time
+    from pathlib import Path
+    from dragon.native import Process, Queue
+
+    def work(queue):
+        queue.get()
+        Path("busy").touch()
+        sum(range(10**12))  # keeps the GIL, for hours
+
+    if __name__ == "__main__":
+        queue = Queue()
+        worker = Process(work, (queue,), ident="worker")
+        worker.start()
+        print(json.dumps({"head": os.getpid()}), flush=True)
+        while not Path("go").exists():
+            time.sleep(0.02)
+        queue.put(1)
+        worker.join()
+"""
+DOCTOR_OF_BUSY = """
+import sys, time
+from pathlib import Path
+from dragon.cli import doctor
+from dragon.runtime.inspection import Inquiry
+
+collect = Inquiry.collect
+
+def collect_from_busy(self, expected, patience):
+    assert expected
+    Path("go").touch()
+    while not Path("busy").exists():
+        time.sleep(0.02)
+    return collect(self, expected, patience)
+
+Inquiry.collect = collect_from_busy
+doctor.main([sys.argv[1]])
+"""
+
+
+def test_a_worker_that_computes_is_not_said_to_be_stopped(site: Site) -> None:
+    with running(site, BUSY) as program:
+        await_that(lambda: bool(findings(program)["worker"]["waits"]), "the worker's wait")
+        shown = site.run(sys.executable, "-c", DOCTOR_OF_BUSY, program.name)
+        assert re.search(r"^worker \(.*\): running", shown.stdout, re.MULTILINE), shown.stderr
+        assert "not shown:" not in shown.stdout
+
+
+DOCTOR_OF_ENDED = """
+import os, signal, sys, time
+from dragon import runs
+from dragon.cli import doctor
+
+found = runs.find()
+os.kill(int(sys.argv[1]), signal.SIGKILL)
+agents = [node.info.agent.pid for run in found for node in run.nodes]
+while any(os.path.exists(f"/proc/{agent}") for agent in agents):
+    time.sleep(0.02)
+runs.find = lambda: found
+doctor.main([found[0].name])
+"""
+
+
+def test_a_run_that_is_just_ending_is_said_to_end(site: Site) -> None:
+    with running(site, HANGING, "--nodes", "2") as program:
+        shown = site.run(sys.executable, "-c", DOCTOR_OF_ENDED, str(program.process.pid))
+    assert shown.stdout.count("it is ending, or has ended: its agent and processes are gone") == 2, shown.stderr
 
 
 def test_a_wait_for_an_object_of_another_node_is_reported(site: Site) -> None:
