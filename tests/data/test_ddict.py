@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -1163,3 +1164,8 @@ def test_with_replicas_the_replicas_of_this_node_are_local(make: Callable[..., D
     assert ddict.local_len() == len(list(ddict.local_keys())) == 20
     with ddict.view(3) as memory:
         assert memory.nbytes == 50_000
+
+
+def test_a_dictionary_without_a_name_is_called_after_the_line_that_makes_it() -> None:
+    with DDict(1, 1, 16 * 2**20) as ddict:
+        assert re.fullmatch(r"test_ddict\.py-\d+-[a-z]{10}", ddict.get_name())

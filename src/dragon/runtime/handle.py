@@ -32,6 +32,7 @@ __all__ = [
     "Words",
     "node_for_objects",
     "node_of_memory",
+    "place_in_program",
     "read_serialized",
 ]
 
@@ -92,7 +93,7 @@ class Handle:
     def _make_on(self, node: int, *arguments: Any, **options: Any) -> None:
         """Make a new object on that node and become a handle of it, as __init__() does on this node. Raises
         NodeLostError."""
-        place = _place(sys._getframe(1))
+        place = place_in_program()
         if node == this_run().node:
             self._core_class.__init__(self, *arguments, **options)
             self._core_class._made_at(self, place)
@@ -141,11 +142,15 @@ class Handle:
         return handle
 
 
-def _place(frame: FrameType | None) -> str:
+def place_in_program() -> str:
     """Return the file and line of the program that are about to make an object; empty if there are none."""
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame = frame.f_back
-    return "" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+    if frame is None:
+        return ""
+    file = frame.f_code.co_filename.rpartition("/")[2].encode(errors="replace").decode()  # it may not be Unicode
+    return f"{file}:{frame.f_lineno}"
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import random
+import re
 import string
 import time
 import warnings
@@ -17,7 +18,7 @@ from dragon.infrastructure.messages import Name
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.agent_client import ask
-from dragon.runtime.handle import Event
+from dragon.runtime.handle import Event, place_in_program
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.placement import place
 from dragon.runtime.protocol.shards import (
@@ -95,8 +96,9 @@ def from_text(text: str) -> Descriptor:
 
 
 def new_name() -> str:
-    """Return a random name, for a dictionary that was given none."""
-    return "".join(random.SystemRandom().choices(string.ascii_lowercase, k=10))
+    """Return a unique name that says where the program makes the dictionary, for one that was given none."""
+    letters = "".join(random.SystemRandom().choices(string.ascii_lowercase, k=10))
+    return "-".join([*re.findall(r"[\w.]+", place_in_program()[-60:]), letters])
 
 
 def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, managers_per_policy: int) -> list[int]:

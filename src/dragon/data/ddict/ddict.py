@@ -58,7 +58,8 @@ class DDict(Items[K, V], Generic[K, V]):
             two arguments are None then.
         timeout: seconds that an operation may take; None: no limit.
         trace: whether this handle logs its operations, as setup_logging() does.
-        name: the name under which it is persisted and restored; default: ten random letters.
+        name: the name under which it is persisted and restored; default: where it is made and ten random letters, as
+            train.py-12-uwkbzotdqy.
         restart: continue the dictionary of this name that was destroyed with allow_restart, or its newest checkpoint on
             disk; without either it begins empty, with a RuntimeWarning.
         restore_from: a persisted checkpoint to begin with. With `read_only` nothing can be written.
