@@ -270,6 +270,9 @@ def test_a_wait_for_an_object_of_another_node_is_reported(site: Site) -> None:
         assert any(frame[0] == "work" for _, _, frames in far["threads"] for frame in frames)
         who, _, what, *_ = first["report"]["parked"][0]
         assert (who, what) == (f"node 1 process {program.pids['far']}", "Channel.get")
+        text = site.dragon("doctor", program.name).stdout
+        assert f"{who} has waited" in text
+        assert "s for get of the queue made at program.py:" in text
 
 
 def test_groups_and_their_failures_are_reported(site: Site) -> None:
