@@ -226,21 +226,22 @@ DOCTOR_OF_ENDED = """
 import os, signal, sys, time
 from dragon import runs
 from dragon.cli import doctor
+from dragon.cli.processes import rows
 
-found = runs.find()
+(run,) = (run for run in runs.find() if sys.argv[1] in run.words)
 os.kill(int(sys.argv[1]), signal.SIGKILL)
-agents = [node.info.agent.pid for run in found for node in run.nodes]
-while any(os.path.exists(f"/proc/{agent}") for agent in agents):
+while rows(run, ["gone"] * len(run.nodes)):
     time.sleep(0.02)
-runs.find = lambda: found
-doctor.main([found[0].name])
+runs.find = lambda: [run]
+doctor.main([run.name])
 """
 
 
 def test_a_run_that_is_just_ending_is_said_to_end(site: Site) -> None:
     with running(site, HANGING, "--nodes", "2") as program:
         shown = site.run(sys.executable, "-c", DOCTOR_OF_ENDED, str(program.process.pid))
-    assert shown.stdout.count("it is ending, or has ended: its agent and processes are gone") == 2, shown.stderr
+    told = shown.stdout + shown.stderr
+    assert told.count("it is ending, or has ended: its agent and processes are gone") == 2, told
 
 
 def test_a_wait_for_an_object_of_another_node_is_reported(site: Site) -> None:
