@@ -48,12 +48,16 @@ if __name__ == "__main__":
     for name, wait in waits.items():
         try:
             outcome = wait()
-        except (queue.Empty, queue.Full) as error:
+        except (queue.Empty, TimeoutError) as error:
             outcome = type(error).__name__
         print(name, outcome)
     print("in time", time.monotonic() - began < STOPPED_S)
     os.kill(agent, signal.SIGCONT)
     timer.cancel()
+    try:
+        full.put("third", timeout=1)
+    except queue.Full:
+        print("certainly not put")
     messages.put("after it")
     print(messages.get(timeout=30), full.get(timeout=30), lock.acquire(timeout=30))
     maker.kill()
@@ -112,12 +116,13 @@ def test_waits_for_objects_of_a_node_whose_agent_is_stopped_end_at_their_time_ou
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         "get Empty",
-        "put Full",
+        "put TimeoutError",
         "acquire False",
         "acquire without waiting False",
         "semaphore False",
         "wait False",
         "join None",
         "in time True",
+        "certainly not put",
         "after it first True",
     ]

@@ -89,9 +89,14 @@ class _Remote:
                 deadline = time.monotonic() + max(timeout + _ANSWER_S, 1.0)
             answer: tuple[bool, Any] = ask(request, (), self._is_open if timeout != 0 else None, late, deadline)
         except Unwanted:
-            if self._is_open():
-                return False, None  # an agent does not answer
-            raise (EOFError if method == "get" else ValueError)("another thread closed this handle") from None
+            if not self._is_open():
+                raise (EOFError if method == "get" else ValueError)("another thread closed this handle") from None
+            if method == "put":  # which nobody undoes if it is done later
+                raise TimeoutError(
+                    f"node {node_of(self._remote_name)} did not answer a put() in {timeout} s, and may do it later: "
+                    "look at the agents in `dragon doctor`; put the message again only if it may come twice"
+                ) from None
+            return False, None  # an agent does not answer
         if (method in _RECEIVING and answer[0]) or (method == "is_set" and answer[1]):
             refresh()
         return answer
@@ -254,7 +259,7 @@ class RemoteChannel(_Remote):
         else:
             done = self._wait("put", kind, timeout=timeout, payload=bytes(data), ticket=ticket)[0]
         if not done:
-            raise queue.Full(f"not put within {timeout} s; if an agent does not answer, it may be put later")
+            raise queue.Full
 
     def _put_large(
         self, kind: int, data: _core.Loan, timeout: float | None, ticket: int = 0, method: str = "put"
