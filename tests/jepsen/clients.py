@@ -38,6 +38,7 @@ PIECE = 100_000  # bytes
 PAUSE = 0.03  # maximum seconds between two operations of a client
 AGE = 4.0  # seconds in which a short register is used
 OLD, COUNTERS = 2, 2  # the number of objects that are used all the time, besides a pair of each manager
+ANSWER = 0.25  # seconds in which a node that is reached answers
 LATE = 10.0  # seconds to wait for clients on an unreachable host
 ELEMENT = "element "
 ACCOUNTS, MONEY = 4, 100  # the number of accounts of a bank, and the initial amount in each
@@ -217,9 +218,12 @@ def put(target: Queue, message: str) -> bool:
 
 
 def take(source: Queue, timeout: float) -> str | None:
+    began = time.monotonic()
     try:
         message: str = source.get(timeout=timeout)
     except queue.Empty:
+        if time.monotonic() - began > timeout + ANSWER:
+            raise TimeoutError("the queue's node did not answer: a message on its way is put back later") from None
         return None
     return message
 
