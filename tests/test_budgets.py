@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
 BUDGETS = {
-    "lines of Python": 75_590,  # where objects were made, who may read the metrics
+    "lines of Python": 75_625,  # where objects were made, task files of dragonhpc
     "files of Python": 557,  # the type variables
     "lines of C++": 7_723,  # where objects were made
     "lines of dragon.agent": 14_798,  # output where the creator's descriptors lead

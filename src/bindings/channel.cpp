@@ -71,8 +71,13 @@ PyObject* method_put(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
     });
 }
 
-PyObject* method_put_nowait(PyObject* self, PyObject* object) {
-    return guarded([&] { return put(self, object, 0); });
+PyObject* method_put_nowait(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    return guarded([&] {
+        PyObject* a[3];
+        parse(args, count, keywords, {"obj", "stream_channel", "flush"}, a);
+        if (!a[0]) throw nb::type_error("put_nowait() needs an object");
+        return put(self, a[0], 0);
+    });
 }
 
 PyObject* method_get(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -83,8 +88,12 @@ PyObject* method_get(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
     });
 }
 
-PyObject* method_get_nowait(PyObject* self, PyObject*) {
-    return guarded([&] { return get(self, 0); });
+PyObject* method_get_nowait(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    return guarded([&] {
+        PyObject* a[1];
+        parse(args, count, keywords, {"stream_channel"}, a);
+        return get(self, 0);
+    });
 }
 
 using Name = ChannelHandle::Name;
@@ -205,11 +214,13 @@ PyMethodDef methods[] = {
      METH_FASTCALL | METH_KEYWORDS,
      "put(obj, block=True, timeout=None)\n\nPut a copy of an object. Raises queue.Full after `timeout` "
      "seconds."},
-    {"put_nowait", method_put_nowait, METH_O, "Put an object, or raise queue.Full."},
+    {"put_nowait", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_put_nowait)),
+     METH_FASTCALL | METH_KEYWORDS, "Put an object, or raise queue.Full."},
     {"get", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_get)),
      METH_FASTCALL | METH_KEYWORDS,
      "get(block=True, timeout=None)\n\nTake the oldest object. Raises queue.Empty after `timeout` seconds."},
-    {"get_nowait", method_get_nowait, METH_NOARGS, "Take the oldest object, or raise queue.Empty."},
+    {"get_nowait", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_get_nowait)),
+     METH_FASTCALL | METH_KEYWORDS, "Take the oldest object, or raise queue.Empty."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -50,13 +50,13 @@ class Channel:
     ) -> None:
         """Put a copy of an object. Raises queue.Full after `timeout` seconds."""
 
-    def put_nowait(self, obj: Any, /) -> None:
+    def put_nowait(self, obj: Any, stream_channel: Any = None, flush: bool = False) -> None:
         """Put an object, or raise queue.Full."""
 
     def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> Any:
         """Take the oldest object. Raises queue.Empty after `timeout` seconds."""
 
-    def get_nowait(self) -> Any:
+    def get_nowait(self, stream_channel: Any = None) -> Any:
         """Take the oldest object, or raise queue.Empty."""
 
     def _put_bytes(self, buffer: Buffer, start: int, size: int, /) -> None: ...

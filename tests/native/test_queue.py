@@ -100,6 +100,8 @@ def test_arguments_about_streams_are_accepted_without_effect() -> None:
         queue.put("first", flush=True)
         queue.put("second", True, None, stream_channel=None)
         assert [queue.get(stream_channel=None), queue.get(True, 30.0, stream_channel=None)] == ["first", "second"]
+        queue.put_nowait("third", stream_channel=None, flush=True)
+        assert queue.get_nowait(stream_channel=None) == "third"
 
 
 def test_put_waits_for_space() -> None:

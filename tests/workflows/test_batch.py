@@ -719,6 +719,25 @@ def test_a_file_can_describe_functions_with_named_arguments(batch: Batch, tmp_pa
     assert (tmp_path / "file_2").read_text() == "line 2\n"
 
 
+def test_a_file_can_be_in_the_form_of_dragonhpc(batch: Batch, tmp_path: Path) -> None:
+    text = """
+        import_args: [write, base_dir, get_file]
+        args: [i]
+        kwargs: {text: nothing}
+        type: function
+        executables:
+            - target: write
+              args: [{get_file: [base_dir, i]}, text, i, "a literal $"]
+        writes:
+            - files: [{get_file: [base_dir, i]}]
+        name: write
+        timeout: {day: 0, hour: 0, min: 0, sec: 50}
+    """
+    make = batch.import_func(describe(tmp_path, text), lambda *args: args, tmp_path, lambda folder, i: folder / str(i))
+    assert make(1).get(timeout=60) == (tmp_path / "1", "nothing", 1, "a literal $")
+    assert make(2, text="b").get(timeout=60)[1] == "b"
+
+
 def test_a_file_can_describe_processes_and_jobs(batch: Batch, tmp_path: Path) -> None:
     process = batch.import_func(
         describe(tmp_path, "{type: process, run_args: [code], target: sh, args: ['-c', exit $code]}")

@@ -51,8 +51,8 @@ class Queue(Channel, Generic[V]):
     put(obj, block=True, timeout=None) raises queue.Full, get(block=True, timeout=None) raises queue.Empty; timeouts are
     in seconds. After close() every use raises ValueError, after destroy() in every process. `pool`, `block_size`,
     `buffered`, `num_streams` and the channels are accepted for dragonhpc's programs and have no effect, as have
-    `stream_channel` and `flush` of put() and get(): the queue finds memory itself, and every object is one message that
-    can be taken at once.
+    `stream_channel` and `flush`: the queue finds memory itself, and every object is one message that can be taken at
+    once.
 
     Examples:
         >>> from dragon.native import Process, Queue
@@ -113,13 +113,13 @@ class Queue(Channel, Generic[V]):
         ) -> None:
             """Put a copy of an object. Raises queue.Full after `timeout` seconds."""
 
-        def put_nowait(self, obj: V, /) -> None:
+        def put_nowait(self, obj: V, stream_channel: Any = None, flush: bool = False) -> None:
             """Put an object, or raise queue.Full."""
 
         def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> V:
             """Take the oldest object. Raises queue.Empty after `timeout` seconds."""
 
-        def get_nowait(self) -> V:
+        def get_nowait(self, stream_channel: Any = None) -> V:
             """Take the oldest object, or raise queue.Empty."""
 
     @property
@@ -218,14 +218,14 @@ class _PickledQueue(Queue):
     def put(self, obj: Any, *args: Any, **options: Any) -> None:
         self._operations.put(self, bytes(self._pickler.dumps(obj)), *args, **options)
 
-    def put_nowait(self, obj: Any, **options: Any) -> None:
-        self.put(obj, False, **options)
+    def put_nowait(self, obj: Any, *args: Any, **options: Any) -> None:
+        self.put(obj, False, None, *args, **options)
 
     def get(self, *args: Any, **options: Any) -> Any:
         return self._pickler.loads(self._operations.get(self, *args, **options))
 
-    def get_nowait(self, **options: Any) -> Any:
-        return self.get(False, **options)
+    def get_nowait(self, *args: Any, **options: Any) -> Any:
+        return self.get(False, None, *args, **options)
 
 
 def _class_for(pickler: Any, cls: type[_Q]) -> type[_Q]:

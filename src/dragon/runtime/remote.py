@@ -237,13 +237,13 @@ class RemoteChannel(_Remote):
         self._dropped.extend(channel._name() for channel in (self._out, self._proxy) if channel is not None)
         self._proxy = None  # with its descriptor
 
-    def put_nowait(self, obj: Any) -> None:
+    def put_nowait(self, obj: Any, stream_channel: Any = None, flush: bool = False) -> None:
         self.put(obj, False)
 
     def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> Any:
         return self._received(_limit(block, timeout), _core.Channel.get)
 
-    def get_nowait(self) -> Any:
+    def get_nowait(self, stream_channel: Any = None) -> Any:
         return self.get(False)
 
     def _put_task(self, task: Any, ticket: int) -> None:

@@ -55,16 +55,20 @@ class MakeTask:
     ) -> None:
         self._options = options
         self._path = os.fspath(path)
+        self._values: dict[str, Any] = {}
         self._description = self._read()
-        self._values = self._named("import_args", args, kwargs)
+        self._values |= self._named("import_args", args, kwargs)
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = yaml.safe_load(Path(self._path).read_text(encoding="utf-8"))
+            read = yaml.safe_load(Path(self._path).read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             raise BatchError(f"{self._path} is no YAML: {error}") from error
-        if not isinstance(found, dict):
+        if not isinstance(read, dict):
             raise BatchError(f"{self._path} must be a mapping with the keys {', '.join(sorted(_KEYS['function']))}")
+        found: dict[str, Any] = read
+        if found.get("executables"):
+            self._values, found = _of_dragonhpc(found)
         kind = found.setdefault("type", "function")
         if kind not in _KEYS:
             raise BatchError(f"{self._path}: the type is {kind!r}, and must be one of {', '.join(_KEYS)}")
@@ -126,6 +130,42 @@ class MakeTask:
     @staticmethod
     def _template(part: dict[str, Any]) -> ProcessTemplate:
         return ProcessTemplate(**{key: value for key, value in part.items() if key in _PROCESS and value is not None})
+
+
+def _of_dragonhpc(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the defaults of arguments, and the description, of one in dragonhpc's form: a name alone stands for its
+    argument, and `{name: [...]}` for a call of it."""
+    defaults = {**(found.get("import_kwargs") or {}), **(found.get("kwargs") or {})}
+    names = {*(found.get("import_args") or []), *(found.get("args") or []), *defaults}
+
+    def changed(part: Any) -> Any:
+        if isinstance(part, str):
+            return f"${part}" if part in names else part.replace("$", "$$")
+        if isinstance(part, list):
+            return [changed(item) for item in part]
+        if isinstance(part, dict):
+            [(key, value), *others] = part.items()
+            if key in names and not others:
+                return {"call": f"${key}", "args": changed(value)}
+            return {key: changed(value) for key, value in part.items()}
+        return part
+
+    made: dict[str, Any] = {
+        key: changed(found[key]) for key in ("type", "name", "stdout", "stderr", "pmi") if key in found
+    }
+    made |= {"import_args": found.get("import_args"), "run_args": found.get("args")}
+    for key in ("reads", "writes"):
+        parts = changed(found.get(key) or [])
+        files = [{"obj": file} for part in parts for file in part.get("files", ())]
+        made[key] = files + [{"obj": part["ddict"], "channels": part["keys"]} for part in parts if "ddict" in part]
+    if (limit := found.get("timeout")) is not None:
+        units = {"day": 86_400, "hour": 3600, "min": 60, "sec": 1}
+        made["timeout"] = (
+            sum(units[unit] * count for unit, count in limit.items()) if isinstance(limit, dict) else limit
+        )
+    if made.get("type") == "job":
+        return defaults, {**made, "processes": changed(found["executables"])}
+    return defaults, {**made, **changed(found["executables"][-1])}
 
 
 def _access(part: Any, writes: bool) -> Access:
