@@ -126,3 +126,31 @@ def test_waits_for_objects_of_a_node_whose_agent_is_stopped_end_at_their_time_ou
         "certainly not put",
         "after it first True",
     ]
+
+
+def test_a_wait_after_a_time_out_looks_around_once_a_second(site: Site) -> None:
+    source = """
+        import queue, resource, threading, time
+
+        from dragon.infrastructure.policy import Policy
+        from dragon.native import Process, Queue
+        from dragon.native.machine import System
+
+        def put_later(messages):
+            time.sleep(5)
+            messages.put("message")
+
+        if __name__ == "__main__":
+            there = System().hostname_policies()[1]
+            messages = Queue(policy=there)
+            try:
+                messages.get(timeout=1.05)  # the answer comes less than a second before the deadline
+            except queue.Empty:
+                pass
+            Process(put_later, (messages,), policy=there).start()
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+            messages.get()
+            print(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
+    """
+    done = site.dragon("--nodes", "2", site.write(source), timeout=120)
+    assert int(done.stdout) <= 8, done
