@@ -101,6 +101,15 @@ def unaccepted(there: str, here: str) -> str | None:
     return f"needs {', '.join(needed)}" if needed else None
 
 
+def test_what_the_examples_of_the_guide_lack_is_not_here() -> None:
+    table = GUIDE.read_text().partition("## Examples of its guide")[2].partition("\n## ")[0]
+    names = [name for name in re.findall(r"`([^`]+)`", table) if name.startswith("dragon.")]
+    assert len(names) > 5
+    for name in names:
+        with pytest.raises((ImportError, AttributeError)):
+            pkgutil.resolve_name(name)
+
+
 def differing() -> list[str]:
     """Return the patterns of names in the guide's table of different parameters."""
     table = GUIDE.read_text().partition("## Parameters")[2]
