@@ -94,7 +94,7 @@ class Conduit:
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 self._give_up(number)
-                raise DDictTimeoutError(f"node {self.node} did not answer in time")
+                raise DDictTimeoutError(f"node {self.node} did not answer in time; a write may still be done")
             try:
                 wait = _NODE_CHECK_S if remaining is None else min(remaining, _NODE_CHECK_S)
                 head, buffers = self.answers._get_frames(wait)
