@@ -55,6 +55,7 @@ class Ends:
         self.told: list[tuple[int, Notice]] = []
         self.messages: list[tuple[int, int, int, Any]] = []
         self.log: list[list[tuple[str, int, int]]] = [[], []]  # by sender: what was handled
+        self.undone: list[object] = []  # requests whose answers were lost
         self.cancelled = asyncio.Event()
         self.broken = asyncio.Event()
         self.links = [self._links(index, members, fabric) for index, fabric in enumerate(fabrics)]
@@ -94,7 +95,9 @@ class Ends:
             case Exchange():
                 number = request.data if isinstance(request.data, int) else 0
                 self.log[node].append(("asked", number, memoryview(payload).nbytes))
-                respond({request.node: request.data}, payload)
+                respond({request.node: request.data}, payload, None, lambda: self.undone.append(request.data))
+                if request.data == "break":
+                    self.break_connections()
         return None
 
     def ask(self, value: object = None, payload: Any = b"", of: int = 1) -> asyncio.Future[Answer]:
@@ -133,11 +136,13 @@ def run(test: Callable[[Ends], Awaitable[None]], make_fabrics: MakeFabrics = lam
 
     async def main() -> None:
         ends = Ends(make_fabrics)
-        async with asyncio.timeout(30):
-            await test(ends)
-        for links, listener in zip(ends.links, ends.listeners, strict=True):
-            links.close()
-            listener.close()
+        try:
+            async with asyncio.timeout(30):
+                await test(ends)
+        finally:  # else a test that fails does not end, as the links connect again and again
+            for links, listener in zip(ends.links, ends.listeners, strict=True):
+                links.close()
+                listener.close()
         await asyncio.sleep(0.01)
 
     uvloop.run(main())

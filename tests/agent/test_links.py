@@ -194,6 +194,20 @@ def test_what_was_in_flight_is_lost_if_no_connection_can_be_made() -> None:
     run(test)
 
 
+def test_what_was_answered_is_undone_if_the_answer_is_lost_with_the_connection() -> None:
+    async def test(ends: Ends) -> None:
+        await ends.echo()
+        for listener in ends.listeners:
+            listener.close()
+        with pytest.raises(NodeLostError):
+            await ends.ask("break")
+        ends.listen_again(1)
+        await ends.echo()
+        assert ends.undone == ["break"]
+
+    run(test)
+
+
 HEADER = struct.Struct("<IQQQ")  # sizes of a frame and its payload, its number, and the number that is acknowledged
 
 

@@ -19,10 +19,13 @@ from typing import Any
 from dragon import _core
 from dragon.infrastructure.messages import Name
 from dragon.runtime import handle as handles
+from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import MakeFor
 from dragon.runtime.protocol.objects import Operation
 
 __all__ = ["Guests"]
+
+log = runtime_log("objects")
 
 _KINDS: dict[str, type[Any]] = {
     kind: getattr(handles, kind) for kind in ("Channel", "Lock", "Semaphore", "Event", "Condition", "Words")
@@ -166,7 +169,7 @@ class Guests:
             if not self._parked.get(name[0]):
                 self._close_handles(name[0])
 
-        def answer(value: Any, data: Any = b"", error: Exception | None = None) -> None:
+        def answer(value: Any, data: Any = b"", error: Exception | None = None, undo: object = None) -> None:
             respond(value, data, error)
             drop_unused()
 
@@ -290,6 +293,8 @@ class Guests:
         self, handle: Any, place: _Place, operation: Operation, payload: Any, respond: Respond
     ) -> Callable[[], None] | None:
         attempt = self._attempt(handle, place, operation, payload)
+        if operation.method == "acquire" or (operation.method == "get" and operation.doing is None):
+            respond = self._undoable(place, operation, respond)
         timeout, offset = operation.timeout, operation.name[0]
         what = f"{operation.kind}.{operation.method}"
         once = timeout == 0
@@ -312,6 +317,34 @@ class Guests:
         # It may have changed before it was watched.
         self.try_those_at(offset)
         return lambda: self._unpark(parked)
+
+    def _undoable(self, place: _Place, operation: Operation, respond: Respond) -> Respond:
+        """Let `respond` know how to undo an operation: no message is lost, and no lock stays acquired, by an answer
+        that does not arrive."""
+
+        def undo(kind: int, data: Any) -> None:
+            try:
+                handle = self._handle(operation.kind, operation.name)
+                if operation.method == "get":
+                    handle._put_back(kind, memoryview(data))
+                elif operation.kind != "Lock":
+                    handle.release()
+                elif place in self._places.values():  # else its end has released the lock: another may hold it now
+                    with _Acting(place.slot, operation.thread, self._me):
+                        handle.release()
+            except _core.LockedError:
+                self._loop.call_later(_LOCK_RETRY_S, undo, kind, data)
+            except _core.DestroyedError:
+                return  # nobody can use it any more
+            except MemoryError as error:
+                log.warning("a message whose receiver lost its connection is lost: %s", error)
+            self.try_those_at(operation.name[0])
+
+        def answer(value: Any, data: Any = b"", error: Exception | None = None) -> None:
+            done = error is None and value[0]
+            respond(value, data, error, (lambda: undo(value[1], data)) if done else None)
+
+        return answer
 
     def _is_behind_others(self, offset: int, what: str, handle: Any, place: _Place, thread: int) -> bool:
         """Return whether others wait for the same thing. A guest that already holds a recursive lock does not wait

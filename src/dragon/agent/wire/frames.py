@@ -93,9 +93,13 @@ class Forwarded(Frame, tag=7, frozen=True):
 
 
 class State(Frame, tag=8, frozen=True):
-    """The epoch of the sender's session: the first frame of each side, and one to acknowledge others with."""
+    """The epoch of the sender's session: the first frame of each side, and one to acknowledge others with.
+
+    `before` is the last epoch that had a connection, and the number of the last frame that was handled in it.
+    """
 
     epoch: int
+    before: tuple[int, int] = (-1, 0)
 
 
 _decoder: msgspec.msgpack.Decoder[Frame] = decoder_of(

@@ -351,7 +351,7 @@ class Link(asyncio.BufferedProtocol):
     def write_state(self) -> None:
         """Send the epoch of the session, and the number of the last frame that was handled."""
         if self._session is not None:
-            self.write(0, encode(State(self._session.epoch)), b"")
+            self.write(0, encode(State(self._session.epoch, self._session.before)), b"")
 
     def _lane(self, size: int) -> tuple[Lane, int]:
         """Return the lane for a payload, and the flag for it in the header."""

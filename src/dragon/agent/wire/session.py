@@ -90,7 +90,8 @@ _CONNECT_PAUSE_S = 0.1  # seconds between two connections
 _MOST_FAILURES = 3  # of one kind within _FAILURES_S, after which trying again is of no use
 _FAILURES_S = 60.0
 
-# (node, request, payload, respond) -> how to cancel. `respond` takes a value and a payload, or an error.
+# (node, request, payload, respond) -> how to cancel. `respond` takes a value and a payload, or an error, and how to
+# undo the request, which is called if the answer is lost with the connection.
 Serve = Callable[[int, Request[object], Any, Callable[..., None]], Callable[[], None] | None]
 
 
@@ -154,6 +155,7 @@ class _Sent(NamedTuple):
     data: bytes
     payload: Any
     kept: int  # the number of a kept frame, otherwise 0
+    undo: Callable[[], None] | None  # undoes what the frame answers
 
 
 class Session:
@@ -170,6 +172,8 @@ class Session:
         self._sent: deque[_Sent] = deque()
         self._last = 0
         self._handled = self._acknowledged = 0
+        self.before = (-1, 0)  # see State
+        self._unanswered: tuple[int, list[_Sent]] = (-1, [])  # an epoch, and its answers that may not have arrived
         self._unacknowledged_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._tried = float("-inf")  # when a connection was made last
@@ -216,6 +220,9 @@ class Session:
 
     def end_epoch(self, epoch: int) -> list[asyncio.Future[Answer]]:
         """Go into a later epoch. Returns the futures of the requests whose answers are lost."""
+        if self.was_connected:
+            self.before = self.epoch, self._handled
+            self._unanswered = self.epoch, [sent for sent in self._sent if sent.undo is not None]
         self.epoch = epoch
         self.was_connected = bool(self.links)
         self._sent.clear()
@@ -250,19 +257,20 @@ class Session:
 
     # ---- what this side sends
 
-    def send(self, frame: Frame, payload: Any = b"") -> None:
-        """Send a frame, over the next connection if there is none."""
-        self.queue(frame, payload)
+    def send(self, frame: Frame, payload: Any = b"", undo: Callable[[], None] | None = None) -> None:
+        """Send a frame, over the next connection if there is none. `undo` is called if it is an answer that did not
+        arrive."""
+        self.queue(frame, payload, undo)
         if self.link is None:
             self._owner.connect_to(self._node)
 
-    def queue(self, frame: Frame, payload: Any = b"") -> None:
+    def queue(self, frame: Frame, payload: Any = b"", undo: Callable[[], None] | None = None) -> None:
         """Send a frame now or over the next connection, but make none for it."""
         if self._node in self._owner.before_send:
             self._owner.before_send[self._node](self._node)
         self._last += 1
         kept = frame.number if isinstance(frame, Noticed | Forwarded) else 0
-        sent = _Sent(self._last, encode(frame), payload, kept)
+        sent = _Sent(self._last, encode(frame), payload, kept, undo)
         self._sent.append(sent)
         if self.link is not None:
             self.link.write(sent.number, sent.data, payload)
@@ -300,6 +308,7 @@ class Session:
             if frame.epoch > self.epoch:
                 self._owner.follow_epoch(self._node, frame.epoch)
                 self.abort(besides=link)
+            self._undo_unanswered(*frame.before)
         if link.epoch != self.epoch:
             return None
         self._drop(acknowledged)
@@ -313,6 +322,14 @@ class Session:
         turn = self._handle(frame, payload)
         self._acknowledge_soon(memoryview(payload).nbytes)  # unless that was done with a frame in return
         return turn
+
+    def _undo_unanswered(self, epoch: int, handled: int) -> None:
+        """Undo what was answered in an earlier epoch by frames that the other side has not handled."""
+        if epoch == self._unanswered[0]:
+            unanswered, self._unanswered = self._unanswered[1], (-1, [])
+            for sent in reversed(unanswered):
+                if sent.number > handled and sent.undo is not None:
+                    sent.undo()
 
     def _handle(self, frame: Frame, payload: Any) -> asyncio.Future[None] | None:
         match frame:
@@ -344,12 +361,19 @@ class Session:
         if cancel is not None:
             self._serving[number] = cancel
 
-    def _respond(self, number: int, value: Any, payload: Any = b"", error: BaseException | None = None) -> None:
+    def _respond(
+        self,
+        number: int,
+        value: Any,
+        payload: Any = b"",
+        error: BaseException | None = None,
+        undo: Callable[[], None] | None = None,
+    ) -> None:
         self._serving.pop(number, None)
         if error is not None:
             self.send(Failed(number, *error_of(error)))
         else:
-            self.send(Value(number, value), payload)
+            self.send(Value(number, value), payload, undo)
 
     def _answered(self, number: int, answer: Answer | RemoteError) -> None:
         future = self._pending.pop(number, None)
