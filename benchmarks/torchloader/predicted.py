@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from torchloader.simulation.job import Job
+
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
 from torchloader.report.history import Life, history
@@ -33,7 +35,6 @@ from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import State
 from torchloader.service.settings import LOG
 from torchloader.simulation.comparison import Interval
-from torchloader.simulation.job import Job
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
 

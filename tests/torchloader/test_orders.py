@@ -14,13 +14,12 @@ from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resume
 from torchloader.scheduling.application import Application, Spec
-from torchloader.scheduling.gavel import Gavel, portions
 from torchloader.scheduling.orders import ORDERS, Order, Tiresias, order
 from torchloader.scheduling.records import Records
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import State
-from torchloader.simulation.job import Job
 from torchloader.simulation.simulator import simulate
+from torchloader.simulation.workload import Job
 
 TWO = {"a": Node(8, (0, 1))}
 LAS = Tiresias(thresholds=(100.0,), promote=4.0)
@@ -131,7 +130,7 @@ def test_thresholds_that_do_not_increase_are_refused(thresholds: tuple[float, ..
 
 
 def test_the_error_about_an_unknown_order_names_the_existing_ones() -> None:
-    with pytest.raises(ValueError, match="no order 'lifo'; the orders are arrival, srtf, tiresias, gavel"):
+    with pytest.raises(ValueError, match="no order 'lifo'; the orders are arrival, srtf, tiresias"):
         order("lifo")
 
 
@@ -173,7 +172,7 @@ def test_every_job_ends_and_no_device_is_held_by_two_jobs(
 ) -> None:
     nodes = {"a": Node(6, (0, 1)), "b": Node(5, (0, 1))}
     jobs = [job(f"job{place}", *shape) for place, shape in enumerate(shapes)]
-    by = {"tiresias": Tiresias((60.0, 200.0), 2.0), "gavel": Gavel(20.0)}.get(name, order(name))
+    by = Tiresias((60.0, 200.0), 2.0) if name == "tiresias" else order(name)
     result = simulate(jobs, nodes, Scheduler(policy(shares), mode, by), start=start)
     assert len(result.jobs) == len(jobs)
     for each in result.jobs:
@@ -197,59 +196,11 @@ def test_a_resumed_job_continues_where_it_stopped() -> None:
     assert [event.after for event in result.events if event.application == "long"].count(State.RESUMING) == 1
 
 
-@pytest.mark.parametrize(
-    ("sizes", "weights", "devices", "parts"),
-    [
-        ((1, 1, 1), (1, 1, 1), 2, (2 / 3, 2 / 3, 2 / 3)),
-        ((4, 1), (1, 1), 2, (1 / 4, 1)),
-        ((1, 1), (3, 1), 1, (3 / 4, 1 / 4)),
-        ((1, 2), (1, 1), 8, (1, 1)),
-        ((), (), 4, ()),
-    ],
-)
-def test_unused_shares_of_time_go_to_other_jobs(
-    sizes: tuple[int, ...], weights: tuple[float, ...], devices: int, parts: tuple[float, ...]
-) -> None:
-    assert portions(sizes, weights, devices) == pytest.approx(parts)
-
-
-@given(
-    shapes=st.lists(st.tuples(st.integers(1, 8), st.floats(0.1, 10)), min_size=1, max_size=12),
-    devices=st.integers(1, 20),
-)
-def test_the_portions_of_time_are_max_min_fair(shapes: list[tuple[int, float]], devices: int) -> None:
-    sizes, weights = zip(*shapes, strict=True)
-    parts = portions(sizes, weights, devices)
-    assert sum(size * part for size, part in zip(sizes, parts, strict=True)) == pytest.approx(min(devices, sum(sizes)))
-    served = [size * part / weight for size, weight, part in zip(sizes, weights, parts, strict=True)]
-    most = max(served)
-    assert all(part == pytest.approx(1) or got == pytest.approx(most) for part, got in zip(parts, served, strict=True))
-
-
-def test_two_jobs_use_one_device_in_alternating_rounds() -> None:
-    result = simulate(
-        [job("a", 0, 30), job("b", 0, 30)], {"n": Node(4, (0,))}, Scheduler(policy("even"), order=Gavel(10))
-    )
-    assert [each.finished for each in result.jobs] == pytest.approx([50, 60])
-
-
 @pytest.mark.parametrize("name", sorted(ORDERS))
 def test_jobs_wait_without_nodes_and_are_requeued_if_their_node_is_lost(name: str) -> None:
     lost, waits = running("lost", {"a": (0,)}, 100.0), paused("waits", 1, executed=1.0)
     assert decide(order(name), queued("new"), waits, nodes={}, now=2.0) == []
     assert [type(action) for action in decide(order(name), lost, nodes={}, now=2.0)] == [Requeue]
-
-
-def test_no_job_is_preempted_before_the_end_of_a_round() -> None:
-    placed = running("old", {"a": (0, 1)}, 0.0, placed=0.0)
-    assert decide(Gavel(10), placed, queued("new", 2, arrival=5.0), now=9.0) == []
-    assert Gavel(10).next_time(9.0, [placed, queued("new", 2)]) == 10.0
-    assert decide(Gavel(10), placed, queued("new", 2, arrival=5.0), now=10.0) == [Pause("old", "it yields its devices")]
-
-
-def test_a_round_of_zero_seconds_is_refused() -> None:
-    with pytest.raises(ValueError, match="a round must take some seconds, not 0"):
-        Gavel(0)
 
 
 @settings(max_examples=200, deadline=None)

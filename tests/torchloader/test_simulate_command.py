@@ -19,7 +19,6 @@ resnet, 10, 512, 16, "test-48worker-2node-mod3",d3093, 12448, 1, ["0 1" "0 1"], 
 vgg, 11, 512, 16, "test-48worker-2node-mod3",d3093, 23448, 1, ["1 2" "1 2"], 0, 1, 500, 1, 2
 googlenet, 1, 512, 16, "test-48worker-2node-mod3",d3093, 58448,  1, ["0 2" "0 2"], 0, 1, 500, 1, 2
 """
-POLLUX = "name,time,application,num_replicas,batch_size\na,0,cifar10,1,128\nb,5,ncf,2,256\nc,9,imagenet,64,6400\n"
 
 
 def test_the_table_compares_policies_with_intervals(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,32 +92,13 @@ def test_the_log_of_a_run_can_be_simulated(tmp_path: Path, capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out) == first
 
 
-def test_a_trace_is_simulated_without_the_jobs_that_do_not_fit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "workload.csv").write_text(POLLUX)
-    trace = ["--trace", str(tmp_path / "workload.csv"), "--format", "pollux", "--load", "1"]
-    assert main(["simulate", *trace, "--seeds", "1", "--policy", "even"]) == 0
-    said = capsys.readouterr()
-    assert "left out, as the cluster has 16 devices: 1 job" in said.err
-    assert said.out.splitlines()[1].startswith("even")
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["no-such-file.csv"], "no such file"),
-        (["--trace", "no-such-file", "--format", "helios"], "simulate: no-such-file: No such file or directory"),
-        (["--trace", "x"], "--trace FILE and --format together"),
         (["--policy", "jct", "--against", "even"], "not among the policies"),
         (["--policy", "fare"], "invalid choice: 'fare'"),
         (["--jobs", "0"], "at least 1"),
-        (["--mix", "20,70"], "must be 3 numbers from 0 on"),
-        (["--mix", "0,0,0"], "not all 0"),
-        (["--mix", "1,1,1", "--load", "1"], "--rate instead of --load"),
-        (["--rate", "9"], "need --mix"),
-        (["--sizes", "pollux"], "--sizes needs jobs of known goodput: --trace FILE --format pollux"),
-        (["--sizes", "gandiva"], "invalid choice: 'gandiva'"),
         (["--queues", "60,60"], "above 0 that rise"),
         (["--queues", "soon"], "above 0 that rise"),
     ],
@@ -179,32 +159,3 @@ def test_queues_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["simulate", *SMALL, *rows]) == 0
         took.append(json.loads(capsys.readouterr().out)[0]["completion"]["mean"])
     assert len(set(took)) == 3
-
-
-def test_jobs_of_a_mix_of_tasks_can_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:
-    mix = ["--mix", "20,70,10", "--rate", "2", "--several", "--policy", "synergy", "--policy", "static"]
-    assert main(["simulate", *SMALL, *mix]) == 0
-    assert "2 workloads of 8 jobs on 4 devices" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("option", ["--promote", "--patience"])
-def test_promotion_and_patience_change_who_waits(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = str(Path(__file__).parent / "traces" / "pollux" / "workload-2.csv")
-    words = ["--trace", trace, "--format", "pollux", "--nodes", "16", "--cores", "48", "--seeds", "1", "--start", "30"]
-    printed = []
-    for value in ("0.5", "1000000"):
-        rows = ["--policy", "even", "--order", "tiresias", "--sizes", "fixed", option, value, "--json"]
-        assert main(["simulate", *words, *rows]) == 0
-        printed.append(capsys.readouterr().out)
-    assert printed[0] != printed[1]
-
-
-def test_sizes_are_rows_beside_the_orders_of_fixed_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    traces = Path(__file__).parent / "traces" / "pollux"
-    files = [word for number in (1, 2) for word in ("--trace", str(traces / f"workload-{number}.csv"))]
-    rows = ["--policy", "even", "--order", "tiresias", "--sizes", "fixed", "--sizes", "optimus", "--sizes", "pollux"]
-    cluster = ["--format", "pollux", "--jobs", "12", "--nodes", "16", "--seeds", "1", "--start", "30"]
-    assert main(["simulate", *files, *cluster, *rows]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:4]] == ["even+tiresias", "even+optimus", "even+pollux"]
-    assert "2 workloads of 12 jobs" in lines[4]

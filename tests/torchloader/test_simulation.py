@@ -17,10 +17,9 @@ from torchloader.scheduling.log import read, replay
 from torchloader.scheduling.records import Records
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import State
-from torchloader.simulation.job import Job
 from torchloader.simulation.result import JobResult, Result
 from torchloader.simulation.simulator import simulate
-from torchloader.simulation.workload import mistaken, synthetic
+from torchloader.simulation.workload import Job, mistaken, synthetic
 
 SEEDS = range(10)
 NODES = {f"node{number}": Node(24, (0, 1, 2, 3)) for number in range(4)}

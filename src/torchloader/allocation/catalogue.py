@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
 
 from torchloader.allocation.greedy import Table
 from torchloader.allocation.objectives import BUSY, COMPLETION, PROPORTIONAL, TOTAL
 from torchloader.allocation.plain import Even, Fifo, PerDevice, Static
 from torchloader.allocation.policies import Best, MaxMin
 from torchloader.allocation.problem import Allocation, Demand, Policy, by_arrival, used
-from torchloader.prediction.curve import SAME
 
-__all__ = ["POLICIES", "Fill", "Synergy", "Trim", "WithinBudget", "policy"]
+__all__ = ["POLICIES", "Fill", "Trim", "WithinBudget", "added", "policies", "policy"]
 
 
 def _wanted(demand: Demand) -> float:
@@ -87,44 +88,6 @@ class Fill:
         return shares
 
 
-_MANY = 10**6  # workers, for a job that no number of them is enough for
-
-
-@dataclass(frozen=True, slots=True)
-class Synergy:
-    """Gives each job what makes it fastest, and none less speed than the same number of cores for each device would."""
-
-    name: str = "synergy"
-
-    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
-        table = Table(demands, cores)
-        shares = PerDevice()(demands, cores)
-        best = [_best(demand) for demand in table.demands]
-        least = [min(want, shares[demand.name]) for want, demand in zip(best, table.demands, strict=True)]
-        for job, floor in enumerate(least):  # they all fit, as the shares do
-            table.add(job, floor - table.workers[job])
-        turn = sorted(
-            (job for job, workers in enumerate(table.workers) if workers > 0),
-            key=lambda job: (-table.sizes[job], -best[job] * table.sizes[job], job),
-        )
-        for job in turn:
-            table.add(job, best[job] - least[job])
-        for job in turn:
-            while table.workers[job] < best[job] and table.add(job):
-                pass
-        return table.allocation()
-
-
-def _best(demand: Demand) -> int:
-    """Return the fewest workers per device with which a job is as fast as possible, or nearly so where no number
-    suffices."""
-    curve = demand.curve
-    most = _MANY if demand.maximum is None else demand.maximum
-    if curve.shared > 0:
-        most = math.ceil(min(most, (1 - SAME) / SAME * curve.service / curve.shared))
-    return max(demand.minimum, curve.enough(max(1, most)))
-
-
 @dataclass(frozen=True, slots=True)
 class WithinBudget:
     """A policy whose allocations are corrected to fit the nodes.
@@ -177,7 +140,6 @@ _ALL: list[Policy] = [
     WithinBudget(Trim()),
     Even(),
     PerDevice(),
-    Synergy(),
     WithinBudget(Static()),
     Fifo(),
 ]
@@ -185,8 +147,24 @@ POLICIES: dict[str, Policy] = {each.name: each for each in _ALL}
 """All policies by name, each corrected to stay within the cores of every node."""
 
 
+_GROUP = "torchloader.policies"
+
+
+def added(what: str, group: str, name: str, own: Iterable[str]) -> Any:
+    """Return what an installed package adds by an entry point of that name, an object. Raises ValueError, which names
+    the existing ones of its kind, `what`, if there is none."""
+    for point in entry_points(group=group, name=name):
+        return point.load()
+    names = ", ".join(dict.fromkeys([*own, *entry_points(group=group).names]))
+    raise ValueError(f"there is no {what} {name!r}; the {group.rpartition('.')[2]} are {names}")
+
+
+def policies() -> list[str]:
+    """Return the names of all policies, those of installed packages last."""
+    return list(dict.fromkeys([*POLICIES, *sorted(entry_points(group=_GROUP).names)]))
+
+
 def policy(name: str) -> Policy:
-    """Return the policy of that name. Raises ValueError, with the existing names, for an unknown one."""
-    if name not in POLICIES:
-        raise ValueError(f"there is no policy {name!r}; the policies are {', '.join(POLICIES)}")
-    return POLICIES[name]
+    """Return the policy of that name, of this package or of an installed one (`torchloader.policies`). Raises
+    ValueError, with the existing names, for an unknown one."""
+    return POLICIES[name] if name in POLICIES else WithinBudget(added("policy", _GROUP, name, POLICIES))

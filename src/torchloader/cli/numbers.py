@@ -6,7 +6,7 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
-__all__ = ["at_least", "counts", "mix", "not_negative", "parts", "positive", "rising"]
+__all__ = ["at_least", "not_negative", "positive", "rising"]
 
 _MOST = 1e9  # thirty years in seconds; for far larger times the addition of seconds would be rounded away
 _LEAST = 1e-6  # dividing by far smaller numbers would exceed _MOST
@@ -30,35 +30,6 @@ def at_least(least: int) -> Callable[[str], int]:
 def positive(most: float = _MOST) -> Callable[[str], float]:
     """Return a converter for numbers from 0.000001 to `most`."""
     return _number(lambda number: _LEAST <= number <= most, f"a number from {_LEAST:f} to {most:.0f}")
-
-
-def parts(count: int) -> Callable[[str], tuple[float, ...]]:
-    """Return a converter for `count` comma-separated numbers from 0 on, not all 0."""
-
-    def read(text: str) -> tuple[float, ...]:
-        try:
-            found = tuple(map(float, text.split(",")))
-        except ValueError:
-            found = ()
-        if len(found) != count or not all(0 <= each <= _MOST for each in found) or not sum(found) > 0:
-            raise ArgumentTypeError(f"must be {count} numbers from 0 on, not all 0, such as 20,70,10, not {text}")
-        return found
-
-    return read
-
-
-def mix(text: str) -> tuple[float, ...] | str:
-    """Convert three proportions, as `parts(3)` does, or the name of a workload: gavel."""
-    return text if text == "gavel" else parts(3)(text)
-
-
-def counts(text: str) -> dict[str, int]:
-    """Convert comma-separated NAME=NUMBER, each with another name and a number of at least 1."""
-    pairs = [each.partition("=") for each in text.split(",")]
-    found = {name.strip(): int(number) for name, _, number in pairs if name.strip() and number.strip().isdecimal()}
-    if len(found) != len(pairs) or not all(1 <= number <= _MOST for number in found.values()):
-        raise ArgumentTypeError(f"must be names with numbers of at least 1, such as v100=2,k80=4, not {text}")
-    return found
 
 
 def rising(text: str) -> tuple[float, ...]:

@@ -19,7 +19,7 @@ import msgspec
 from dragon.cli.main import main as dragon
 from dragon.commands import Parser, worded
 from dragon.files import write_bytes
-from torchloader.allocation.catalogue import POLICIES
+from torchloader.allocation.catalogue import policies
 from torchloader.cli.numbers import at_least, positive
 from torchloader.inputs.cluster import Cluster, read_cluster
 from torchloader.inputs.job import Job
@@ -28,7 +28,7 @@ from torchloader.inputs.reading import read
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.prior import Prior
 from torchloader.scheduling.log import EventLog
-from torchloader.scheduling.orders import ORDERS
+from torchloader.scheduling.orders import orders
 from torchloader.service.settings import JOBS, LOG, PRELOAD, Settings
 
 __all__ = ["main", "parser"]
@@ -60,15 +60,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", action="append", metavar="NAME", help="run only this job; may be given several times")
     made.add_argument("--cluster", metavar="XML", help="a cluster configuration; all its elements are optional")
     made.add_argument(
-        "--policy", default="proportional", choices=sorted(POLICIES), help="how workers are allocated to jobs"
+        "--policy", default="proportional", choices=sorted(policies()), help="how workers are allocated to jobs"
     )
     made.add_argument(
         "--order",
         default="arrival",
-        choices=sorted(ORDERS),
+        choices=sorted(orders()),
         help="which jobs get GPUs first: in the order of arrival and to their end (default), or preempting others: "
-        "tiresias (least attained service in queues), gavel (fair parts of the time, in rounds), gavel-agnostic (the "
-        "same without regard to the speeds of jobs on each kind of GPU), srtf (shortest remaining time first)",
+        "tiresias (least attained service in queues), srtf (shortest remaining time first), or one of a package",
     )
     made.add_argument(
         "--mode",

@@ -6,24 +6,31 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dragon.commands import Parser, worded
-from torchloader.allocation.catalogue import POLICIES
-from torchloader.cli.numbers import at_least, counts, mix, not_negative, positive, rising
-from torchloader.cli.simulated import DEFAULT, Workload, contradiction, many, schedulers, workloads
+from torchloader.allocation.catalogue import policies, policy
+from torchloader.allocation.policies import Best, MaxMin
+from torchloader.cli.numbers import at_least, not_negative, positive, rising
 from torchloader.inputs.mistakes import InputError
-from torchloader.scheduling.orders import ORDERS, Tiresias
+from torchloader.inputs.reading import read
+from torchloader.scheduling.actions import Mode, Node
+from torchloader.scheduling.orders import Tiresias, order, orders
 from torchloader.scheduling.scheduler import Scheduler
-from torchloader.scheduling.sizes import SIZES
+from torchloader.service.settings import LOG
 from torchloader.simulation.comparison import compare, table
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
-from torchloader.simulation.traces import FORMATS
-from torchloader.simulation.workload import mistaken
+from torchloader.simulation.workload import Job, jobs_of_log, jobs_of_workload, mistaken, nodes_for, synthetic
 
-__all__ = ["main", "parser"]
+__all__ = ["DEFAULT", "Workload", "compared", "main", "many", "parser", "schedulers", "workloads"]
+
+DEFAULT = ("proportional", "even", "waa-fill", "gpu-proportional")
+"""The policies that are compared if none is given."""
+
+Workload = tuple[list[Job], dict[str, Node]]
+"""Jobs, and the nodes that they run on."""
 
 _EPILOG = """\
 examples:
@@ -31,15 +38,8 @@ examples:
   torchloader simulate --policy jct --policy even --jobs 40 --seeds 3
   torchloader simulate jobs.csv                         a workload that you would give to `torchloader run`
   torchloader simulate results/events.jsonl --nodes 2   a live run again, with what was measured in it
-  torchloader simulate --trace cluster_log.csv --format helios --jobs 500 --nodes 16 --gpus 8 --cores 64
   torchloader simulate --policy jct --order arrival --order tiresias --start 30
                                                         with and without jobs that preempt others, which costs 30 s
-  torchloader simulate --mix 20,70,10 --nodes 16 --gpus 8 --jobs 1000 --seeds 3 --policy synergy --policy static
-                                                        the setting of Synergy's paper
-  torchloader simulate --mix gavel --kinds v100=9,p100=9,k80=9 --rate 4 --order gavel --order gavel-agnostic
-                                                        the setting of Gavel's paper, on three kinds of GPUs
-  torchloader simulate --trace workload-1.csv --format pollux --nodes 16 --sizes pollux --sizes fixed --start 30
-                                                        the setting of Pollux's paper: numbers of GPUs change
   torchloader simulate --anywhere --cores 16            loading workers may run on nodes without the job's GPUs
   torchloader simulate --out results                    also write the results of each job, and the event logs, to files
 
@@ -54,25 +54,9 @@ A policy shares cores; an order (--order) decides which jobs hold GPUs. By arriv
 jobs for those that precede them, and resume them later; each start and resumption takes --start seconds.
 Their rows are named POLICY+ORDER.
 
-With --kinds, nodes have different kinds of GPUs, and a job the speed on each that is known of it: jobs of --mix gavel
-and --format gavel. All GPUs of a job are of one kind. By arrival, tiresias and srtf a job gets the kind on which it is
-fastest of those that are free; gavel gives the faster kinds to the jobs that gain most by them, and needs scipy for
-that; gavel-agnostic gives each job equal times on all kinds.
-
-A sizing (--sizes) decides how many GPUs a job has, in rounds of 60 s. It needs the trace's applications to be those of
-Pollux: how fast they train with how many GPUs and which batch, and how much a sample of a large batch is worth, was
-fitted to what Pollux's authors measured. A job ends when it has made the progress that it needs, and not after the
-typical time of its class. With fixed, jobs have the GPUs and the batch of the trace, under each order. With pollux, sia
-and optimus their rows are named POLICY+SIZING.
-
 A synthetic workload has jobs of ten networks, which need from 1 to 21 workers per device, on 1, 2 or 4 devices; they
-arrive at random times. With --mix a job is an image, language or speech task, has one device (--several: up to eight),
-requests an equal share of the cores and takes from half an hour to a week with that. With --mix gavel it has one of
-the 26 models of Gavel's evaluation and one device, and takes as long on a V100.
-
-Of public traces (https://github.com/msr-fiddle/philly-traces, S-Lab-System-Group/HeliosData, petuum/adaptdl for pollux,
-siasosp23/artifacts for sia, alibaba/clusterdata for pai, stanford-futuredata/gavel) times and devices are used; the
-loading of jobs is synthetic, as traces do not contain it.
+arrive at random times. Further policies and orders are entry points of the groups torchloader.policies and
+torchloader.orders; benchmarks/papers has those of published schedulers, with public traces and the papers' workloads.
 """
 
 
@@ -90,19 +74,17 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--policy",
         action="append",
-        choices=sorted(POLICIES),
+        choices=sorted(policies()),
         metavar="NAME",
-        help=f"may be given several times (default {', '.join(DEFAULT)}); there are {', '.join(POLICIES)}",
+        help=f"may be given several times (default {', '.join(DEFAULT)}); there are {', '.join(policies())}",
     )
     result.add_argument(
         "--order",
         action="append",
-        choices=sorted(ORDERS),
+        choices=sorted(orders()),
         metavar="NAME",
         help="which jobs get GPUs first, each policy under each order: arrival (the default), tiresias (least "
-        "attained service in queues), gavel (fair parts of the time, in rounds), gavel-agnostic (the same without "
-        "regard to the speed of each kind of GPU), or srtf (shortest remaining time first, which uses the length of "
-        "jobs)",
+        "attained service in queues), or srtf (shortest remaining time first, which uses the length of jobs)",
     )
     result.add_argument(
         "--queues",
@@ -135,36 +117,12 @@ def parser() -> argparse.ArgumentParser:
         default=3,
         help="reallocate: 1 never, 2 on arrivals, 3 also on departures",
     )
-    result.add_argument(
-        "--sizes",
-        action="append",
-        choices=["fixed", *sorted(SIZES)],
-        metavar="NAME",
-        help="for traces of Pollux's applications, how many GPUs a job has: pollux and sia (by goodput, with the best "
-        "batch), optimus (by remaining time, which it has to know, with the trace's batch), or fixed (as in the "
-        "trace); may be given several times",
-    )
-    result.add_argument(
-        "--trace", action="append", metavar="FILE", help="jobs of a public trace; several files are several workloads"
-    )
-    result.add_argument("--format", choices=sorted(FORMATS), help="the format of the trace")
-    result.add_argument(
-        "--mix",
-        type=mix,
-        metavar="I,L,S",
-        help="synthetic jobs as papers derive them from the Philly trace: heavy-tailed lengths, and these proportions "
-        "of image, language and speech tasks, such as 20,70,10; or `gavel`, for the models of Gavel's evaluation",
-    )
-    result.add_argument(
-        "--rate", type=positive(), metavar="N", help="for --mix: jobs that arrive per hour (default 9; 4 for gavel)"
-    )
-    result.add_argument("--several", action="store_true", help="for --mix: some jobs on two, four or eight GPUs")
-    result.add_argument("--jobs", type=at_least(1), metavar="N", help="number of jobs (default 100, or all of a trace)")
+    result.add_argument("--jobs", type=at_least(1), metavar="N", help="number of jobs (default 100)")
     result.add_argument(
         "--load",
         type=positive(),
         metavar="PART",
-        help="work that arrives per second, relative to the capacity of all devices (default 1.5; a trace's own)",
+        help="work that arrives per second, relative to the capacity of all devices (default 1.5)",
     )
     result.add_argument(
         "--error",
@@ -191,12 +149,6 @@ def parser() -> argparse.ArgumentParser:
         type=at_least(1),
         metavar="N",
         help="GPUs of each node (default 4; for a workload file as many as it names)",
-    )
-    result.add_argument(
-        "--kinds",
-        type=counts,
-        metavar="KIND=N,KIND=N",
-        help="instead of --nodes: nodes with each kind of GPUs, such as v100=9,p100=9,k80=9",
     )
     result.add_argument(
         "--stop",
@@ -237,32 +189,101 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
+def workloads(arguments: argparse.Namespace) -> list[Workload]:
+    """Return the jobs of every seed, and the nodes for them. A given workload does not depend on the seed."""
+    if arguments.workload:
+        jobs = _given(arguments.workload)[: arguments.jobs]
+        nodes = nodes_for(jobs, arguments.nodes or 1, arguments.cores, arguments.gpus or 1)
+        gpus = max(len(node.devices) for node in nodes.values())
+        for option, wanted, named in (("nodes", arguments.nodes, len(nodes)), ("gpus", arguments.gpus, gpus)):
+            if wanted and wanted < named:
+                raise ValueError(f"--{option} {wanted}: the jobs of {arguments.workload} name {named}")
+        return [(jobs, nodes)]
+    gpus, count = arguments.gpus or 4, arguments.nodes or 4
+    nodes = {f"node{at}": Node(arguments.cores, tuple(range(gpus))) for at in range(count)}
+    load, jobs_each = arguments.load or 1.5, arguments.jobs or 100
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    return [(synthetic(jobs_each, seed, count * gpus, load, arguments.minutes, gpus), nodes) for seed in seeds]
+
+
+def _given(path: str) -> list[Job]:
+    if path.endswith((".jsonl", ".log")):
+        return jobs_of_log(path)
+    if (Path(path) / LOG).exists():
+        raise ValueError(f"{path} is the folder of a run; to simulate its log: {Path(path) / LOG}")
+    workload = read(path)
+    for mistake in workload.errors:
+        print(f"torchloader simulate: {mistake.told}", file=sys.stderr)
+    if not workload.jobs:
+        raise ValueError(f"{path} has no job that can be simulated")
+    return jobs_of_workload(workload.jobs)
+
+
+def schedulers(arguments: argparse.Namespace) -> list[Scheduler]:
+    """Return one scheduler for each policy under each order."""
+    made = []
+    for ranks in dict.fromkeys(arguments.order or ["arrival"]):
+        turn = Tiresias(arguments.queues, arguments.promote) if ranks == "tiresias" else order(ranks)
+        for name in dict.fromkeys(arguments.policy or DEFAULT):
+            published, chosen = name.startswith("waa-") and not arguments.elastic, policy(name)
+            made.append(
+                Scheduler(
+                    chosen,
+                    Mode(arguments.mode),
+                    turn,
+                    arguments.stop if published else 0.0,
+                    weigh=not published,
+                    patience=arguments.patience,
+                    anywhere=arguments.anywhere and isinstance(chosen, Best | MaxMin),
+                )
+            )
+    return made
+
+
+def many(count: int, what: str) -> str:
+    """Return words for a number of things."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def main(words: Sequence[str]) -> int:
     """Run the command. Returns the exit code, 2 if nothing could be simulated."""
-    arguments = parser().parse_args(list(words))
-    if wrong := contradiction(arguments):
-        parser().error(wrong)
-    wanted = schedulers(arguments)
-    names = [each.name for each in wanted]
-    against = arguments.against or names[-1]
-    if against not in names:
-        parser().error(f"--against {against}: it is not among the policies that are simulated: {', '.join(names)}")
+    return compared(parser(), words, workloads, schedulers)
+
+
+def compared(
+    options: argparse.ArgumentParser,
+    words: Sequence[str],
+    workloads: Callable[[argparse.Namespace], list[Workload]],
+    schedulers: Callable[[argparse.Namespace], list[Scheduler]],
+    simulate: Callable[..., Result] = simulate,
+) -> int:
+    """Parse a command line, simulate every scheduler on every workload, and print the table. Returns the exit code.
+
+    Args:
+        options: `parser()`, perhaps with further options.
+        words: the command line.
+        workloads, schedulers: return what the options mean.
+        simulate: as in `torchloader.simulation.simulator`.
+    """
+    arguments = options.parse_args(list(words))
     try:
+        wanted = schedulers(arguments)
+        names = [each.name for each in wanted]
+        against = arguments.against or names[-1]
+        if against not in names:
+            options.error(f"--against {against}: it is not among the policies that are simulated: {', '.join(names)}")
         simulated = workloads(arguments)
-        if arguments.kinds and not any(job.spec.speeds for jobs, _ in simulated for job in jobs):
-            told = "--kinds: no job has a speed for each kind, so all kinds are equally fast"
-            print(f"torchloader simulate: {told}; --mix gavel has speeds", file=sys.stderr)
         if arguments.error:
             simulated = [
                 (mistaken(jobs, arguments.error, arguments.seed + place), nodes)
                 for place, (jobs, nodes) in enumerate(simulated)
             ]
-        results = _simulated(simulated, wanted, arguments)
+        results = _simulated(simulate, simulated, wanted, arguments)
         rows = compare(results, names.index(against), _devices(simulated[0]))
         if arguments.out:
             _write(arguments.out, results, arguments.seed)
     except (InputError, ModuleNotFoundError, ValueError, OSError) as error:
-        print(f"torchloader simulate: {worded(error)}", file=sys.stderr)
+        print(f"{options.prog}: {worded(error)}", file=sys.stderr)
         return 2
     if arguments.json:
         print(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
@@ -276,7 +297,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def _simulated(
-    workloads: list[Workload], schedulers: list[Scheduler], arguments: argparse.Namespace
+    simulate: Callable[..., Result],
+    workloads: list[Workload],
+    schedulers: list[Scheduler],
+    arguments: argparse.Namespace,
 ) -> list[list[Result]]:
     """Return the results of each scheduler on each workload."""
     total, before = sum(len(jobs) for jobs, _ in workloads) * len(schedulers), 0

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torchloader.prediction.curve import Curve
-from torchloader.prediction.goodput import Profile
 from torchloader.scheduling.spreading import Away, Need
 from torchloader.scheduling.states import State
 
@@ -38,9 +37,6 @@ class Spec:
         speeds: how fast one device of each kind computes, relative to its curve, which is that of a device of speed 1.
             It runs only on the kinds that are named here, and on devices of unknown kind (""), whose speed is 1. If
             none is named, it runs on all kinds, which are equally fast for it.
-        profile: what determines its goodput; None if it is unknown. With a profile, `batch` is the initial batch, and
-            an iteration is one of the initial batch: fewer are done with a larger batch, each of which counts as
-            several.
 
     Raises ValueError, with the application's name, for invalid values.
     """
@@ -57,7 +53,6 @@ class Spec:
     arrival: float = 0.0
     settings: dict[str, str | int | float | bool | None] = field(default_factory=dict)
     speeds: dict[str, float] = field(default_factory=dict)
-    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         for what, number in (("devices", self.size), ("batch", self.batch), ("iterations", self.iterations)):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Protocol
 
+from torchloader.allocation.catalogue import added
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application
-from torchloader.scheduling.gavel import Gavel
 from torchloader.scheduling.kinds import Turn, devices_by_kind, turns
 from torchloader.scheduling.states import State
 
-__all__ = ["ARRIVAL", "ORDERS", "Arrival", "Order", "ShortestFirst", "Tiresias", "order"]
+__all__ = ["ARRIVAL", "ORDERS", "Arrival", "Order", "ShortestFirst", "Tiresias", "order", "orders"]
 
 _CLOSE = 1e-6  # seconds, or device seconds: tolerance at which a bound counts as reached
 
@@ -184,14 +185,21 @@ class Tiresias:
 
 
 ARRIVAL = Arrival()
-_BLIND = Gavel(aware=False, name="gavel-agnostic")
-_ALL: tuple[Order, ...] = (ARRIVAL, ShortestFirst(), Tiresias(), Gavel(), _BLIND)
+_ALL: tuple[Order, ...] = (ARRIVAL, ShortestFirst(), Tiresias())
 ORDERS: dict[str, Order] = {each.name: each for each in _ALL}
 """All orders by name, with their default parameters."""
 
 
+_GROUP = "torchloader.orders"
+
+
+def orders() -> list[str]:
+    """Return the names of all orders, those of installed packages last."""
+    return list(dict.fromkeys([*ORDERS, *sorted(entry_points(group=_GROUP).names)]))
+
+
 def order(name: str) -> Order:
-    """Return the order of that name. Raises ValueError, with the existing names, for an unknown one."""
-    if name not in ORDERS:
-        raise ValueError(f"there is no order {name!r}; the orders are {', '.join(ORDERS)}")
-    return ORDERS[name]
+    """Return the order of that name, of this package or of an installed one (`torchloader.orders`). Raises ValueError,
+    with the existing names, for an unknown one."""
+    found: Order = ORDERS[name] if name in ORDERS else added("order", _GROUP, name, ORDERS)
+    return found

@@ -19,12 +19,10 @@ from torchloader.scheduling.kinds import Turn, kind_of
 from torchloader.scheduling.orders import ARRIVAL, Order
 from torchloader.scheduling.placement import Devices, shared
 from torchloader.scheduling.preemption import yielding
-from torchloader.scheduling.resizing import next_round, resized
-from torchloader.scheduling.sizes import Sizing
 from torchloader.scheduling.spreading import Away, spread
 from torchloader.scheduling.states import State
 
-__all__ = ["Scheduler", "Worth", "exceeds", "remaining", "with_headroom"]
+__all__ = ["Running", "Scheduler", "Worth", "exceeds", "remaining", "with_headroom"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +162,6 @@ class Scheduler:
             with many devices could wait forever; 0 keeps the order of arrival.
         anywhere: workers may run on any node, not only on those of the application's devices. An application still
             starts only if its own nodes have cores for its minimum.
-        sizes: how many devices each application has, if that may change while it runs; None if each has as many as it
-            was submitted with. The order is not used then. Changes pause and resume applications in one list of
-            actions, which only the simulator carries out.
     """
 
     policy: Policy
@@ -179,13 +174,11 @@ class Scheduler:
     headroom: float = 1.0
     patience: float = 1800.0
     anywhere: bool = False
-    sizes: Sizing | None = None
 
     @property
     def name(self) -> str:
-        """The name of the policy, of the order if it is not that of arrival, and of the sizing if there is one."""
-        chosen = self.policy.name + ("" if self.order == ARRIVAL else f"+{self.order.name}")
-        return chosen if self.sizes is None else f"{chosen}+{self.sizes.name}"
+        """The name of the policy, and of the order if it is not that of arrival."""
+        return self.policy.name + ("" if self.order == ARRIVAL else f"+{self.order.name}")
 
     def decide(
         self, now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node], cause: Cause
@@ -198,31 +191,36 @@ class Scheduler:
             nodes: the present nodes, with their cores and devices.
             cause: what happened.
         """
-        lost = [
-            name for name, each in applications.items() if each.holds and any(n not in nodes for n in each.placement)
-        ]
-        holding = [_there(each, nodes) for name, each in applications.items() if each.holds and name not in lost]
-        waiting = [_requeued(now, each) for name, each in applications.items() if each.waits or name in lost]
-        actions: list[Action] = [Requeue(name, cause.value) for name in sorted(lost)]
-        if self.sizes is not None:
-            return actions + self._resized(now, holding, waiting, nodes, cause)
+        lost, holding, waiting = self.sorted_out(now, applications, nodes)
+        actions: list[Action] = [Requeue(name, cause.value) for name in lost]
         starved = {each.spec.name for each in self.order.starved(now, waiting)}
         actions += [Promote(name, "it waited for too long") for name in sorted(starved)]
         waiting = [replace(each, executed=0.0) if each.spec.name in starved else each for each in waiting]
         ranked = self.order.ranked(now, [*holding, *waiting], nodes)
         if yields := self._yielding(now, ranked, nodes):
             return actions + [Pause(name, "it yields its devices") for name in yields]
-        running, paused, devices = self._stay(now, holding, nodes, cause)
+        running, paused, devices = self.staying(now, holding, nodes, cause)
         leaving = self.order.preempts and any(each.state is State.PAUSING for each in holding)
         started = self._start(now, ranked, nodes, devices, 0.0 if leaving else self._patience)
         actions += [Pause(name, cause.value) for name in paused]
-        return actions + self._allocate(running, started, nodes, cause)
+        return actions + self.allocate(running, started, nodes, cause)
+
+    @staticmethod
+    def sorted_out(
+        now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node]
+    ) -> tuple[list[str], list[Application], list[Application]]:
+        """Return the names of those whose node is lost, those that hold devices, and those that wait, the lost
+        included."""
+        lost = sorted(
+            name for name, each in applications.items() if each.holds and any(n not in nodes for n in each.placement)
+        )
+        holding = [_there(each, nodes) for name, each in applications.items() if each.holds and name not in lost]
+        waiting = [_requeued(now, each) for name, each in applications.items() if each.waits or name in lost]
+        return lost, holding, waiting
 
     def next_time(self, now: float, applications: Mapping[str, Application], kinds: int = 1) -> float | None:
         """Return when to call again with `Cause.DUE`: when a recently changed application can be changed again, or the
         order changes; None for never. The nodes have devices of so many `kinds`."""
-        if self.sizes is not None:
-            return next_round(now, self.sizes) if applications else None
         changes = self.order.next_time(now, list(applications.values()), kinds)
         ends = [
             each.moved + self.interval
@@ -232,34 +230,13 @@ class Scheduler:
         ends = [] if self.mode is Mode.NEVER else ends
         return min(ends if changes is None else [*ends, changes], default=None)
 
-    def _resized(
-        self,
-        now: float,
-        holding: list[Application],
-        waiting: list[Application],
-        nodes: Mapping[str, Node],
-        cause: Cause,
-    ) -> list[Action]:
-        """Return the actions of a round, or between rounds those that share the cores."""
-        assert self.sizes is not None
-        changes = resized(now, holding, waiting, nodes, self.sizes)
-        kept = [each for each in holding if each.spec.name not in changes.paused]
-        running, without, _ = self._stay(now, kept, nodes, cause)
-        started = {
-            each.spec.name: _Running(each, placement, kind_of(placement, nodes), True)
-            for each, placement in changes.begun
-        }
-        actions: list[Action] = [Pause(name, "it gets other devices") for name in changes.paused]
-        actions += [Pause(name, cause.value) for name in without]
-        return actions + self._allocate(running, started, nodes, cause)
-
     def _movable(self, now: float, application: Application, cause: Cause) -> bool:
         rested = application.moved is None or now - application.moved >= self.interval
         return application.state is State.RUNNING and rested and cause in _REALLOCATES[self.mode]
 
-    def _stay(
+    def staying(
         self, now: float, holding: list[Application], nodes: Mapping[str, Node], cause: Cause
-    ) -> tuple[dict[str, _Running], list[str], Devices]:
+    ) -> tuple[dict[str, Running], list[str], Devices]:
         """Return the applications that continue, the names of those without cores any more, and the remaining
         devices."""
         running, paused, devices = {}, [], Devices(nodes)
@@ -272,7 +249,7 @@ class Scheduler:
                     continue
                 movable, least, away = True, each.spec.minimum, {}
             devices.take(each, each.placement, least, away)
-            running[each.spec.name] = _Running(each, each.placement, each.kind, movable)
+            running[each.spec.name] = Running(each, each.placement, each.kind, movable)
         return running, paused, devices
 
     @property
@@ -293,8 +270,8 @@ class Scheduler:
 
     def _start(
         self, now: float, ranked: list[Turn], nodes: Mapping[str, Node], devices: Devices, patience: float
-    ) -> dict[str, _Running]:
-        started: dict[str, _Running] = {}
+    ) -> dict[str, Running]:
+        started: dict[str, Running] = {}
         for turn in ranked:
             each = turn.application
             if not each.waits or each.spec.name in started:
@@ -302,20 +279,21 @@ class Scheduler:
             placement = devices.find(each, turn.kinds)
             if placement is not None:
                 devices.take(each, placement, each.spec.minimum)
-                started[each.spec.name] = _Running(each, placement, kind_of(placement, nodes), True)
+                started[each.spec.name] = Running(each, placement, kind_of(placement, nodes), True)
             elif now - each.since >= patience:
                 devices.close(kind for group in turn.kinds for kind in group)
                 if devices.closed:
                     break
         return started
 
-    def _allocate(
+    def allocate(
         self,
-        running: dict[str, _Running],
-        started: dict[str, _Running],
+        running: dict[str, Running],
+        started: dict[str, Running],
         nodes: Mapping[str, Node],
         cause: Cause,
     ) -> list[Action]:
+        """Return the actions that share the cores among the applications that run and those that are started."""
         everybody = running | started
         if not everybody:
             return []
@@ -342,7 +320,7 @@ class Scheduler:
         return [*stopped, *resized, *(each.begin(target[name], away[name], cause) for each, name in places)]
 
     def _spread(
-        self, everybody: Mapping[str, _Running], target: Allocation, cores: Mapping[str, int]
+        self, everybody: Mapping[str, Running], target: Allocation, cores: Mapping[str, int]
     ) -> Mapping[str, Away]:
         """Return which workers run on other nodes, by application."""
         if not self.anywhere:
@@ -358,7 +336,7 @@ class Scheduler:
         self,
         demands: list[Demand],
         cores: Mapping[str, int],
-        everybody: Mapping[str, _Running],
+        everybody: Mapping[str, Running],
         before: Allocation,
     ) -> Allocation:
         pinned = [replace(demand, minimum=before[demand.name], maximum=before[demand.name])
@@ -381,7 +359,7 @@ class Scheduler:
     def _cost(self, application: Application) -> float:
         return self.cost if application.cost is None else application.cost
 
-    def _able(self, demands: list[Demand], everybody: Mapping[str, _Running], before: Allocation) -> set[str]:
+    def _able(self, demands: list[Demand], everybody: Mapping[str, Running], before: Allocation) -> set[str]:
         """Return the names of applications that can get more workers at negligible cost."""
         cheap = _CHEAP * self._until(demands, before)
         return {
@@ -419,7 +397,7 @@ def _requeued(now: float, application: Application) -> Application:
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class Running:
     """An application that runs or is about to."""
 
     application: Application

@@ -16,7 +16,6 @@ from torchloader.inputs.job import Job
 from torchloader.scheduling import actions
 from torchloader.scheduling.actions import Action, Cause, Mode, Node
 from torchloader.scheduling.application import Application
-from torchloader.scheduling.fractions import missing
 from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.orders import order
 from torchloader.scheduling.scheduler import Scheduler
@@ -256,8 +255,6 @@ class Master:
         self._kinds |= dict.fromkeys(job.speeds)
         try:
             devices, error = devices_of(job, self.nodes, self.settings), ""
-            if job.speeds and self.settings.order == "gavel" and (lacks := missing()):
-                raise LackingError(lacks)
         except LackingError as lacking:
             devices, error = job.devices.count, str(lacking)
         self.records.submit(spec_of(job, devices), self.now(), curve=self.settings.guesses.get(job.name))

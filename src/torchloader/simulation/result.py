@@ -33,8 +33,8 @@ class JobResult:
         stopped: seconds that it stood still for that.
         paused: seconds, after its start, for which it was paused and held no devices.
         computed: seconds for which its devices computed; None for `shortest`, as on devices of one kind.
-        held, worked: seconds for which devices were held, and for which they computed, summed over its devices; None if
-            the number of devices never changed.
+        held, worked: seconds for which devices were held, and for which they computed, over all devices; None for
+            those of a number of devices that never changed.
     """
 
     name: str

@@ -14,8 +14,8 @@ from torchloader.scheduling.placement import shared
 from torchloader.scheduling.records import Event, Records
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import State
-from torchloader.simulation.job import Job
 from torchloader.simulation.result import JobResult, Moment, Result
+from torchloader.simulation.workload import Job
 
 __all__ = ["simulate"]
 
@@ -34,10 +34,8 @@ def simulate(
 ) -> Result:
     """Simulate jobs to their ends.
 
-    Between events a job trains at the rate that its curve gives for its workers and the kind of its devices. A job with
-    a profile trains at the rate of its goodput, with its fixed batch, or the best one if the scheduler's sizing adapts
-    it; its curve is a bound for the samples of a device. A job that is started, or whose workers are changed, stands
-    still for a while.
+    Between events a job trains at the rate that its curve gives for its workers and the kind of its devices. A job that
+    is started, or whose workers are changed, stands still for a while.
 
     Args:
         jobs: the jobs, with their arrival times.
@@ -81,23 +79,15 @@ class _Running:
     @property
     def stage(self) -> float:
         """The iterations until its rate changes, or until it ends."""
-        profile = self.job.spec.profile
-        return self.left if profile is None else min(self.left, profile.stage(self.done + _CLOSE).until - self.done)
+        return min(self.left, self.job.stage(self.done + _CLOSE) - self.done)
 
-    def train(self, record: Application, curve: Curve, adapts: bool) -> None:
+    def train(self, record: Application, curve: Curve) -> None:
         """Set its rate, and the part of the time in which its devices compute."""
         self.devices = record.size if record.holds else 0
         if record.state is not State.RUNNING:
             self.rate = self.busy = 0.0
             return
-        rate = curve.throughput(record.workers)
-        most, worth = curve.ceiling, 1.0
-        if (profile := record.spec.profile) is not None:
-            chosen = profile.chosen(record.size, len(record.placement) > 1, self.done + _CLOSE, adapts)
-            most, worth = chosen.throughput / record.size, chosen.goodput / chosen.throughput
-            rate = min(rate, most)
-        self.rate = rate * worth * record.size / record.spec.batch
-        self.busy = rate / most
+        self.rate, self.busy = self.job.rate(record, curve, self.done + _CLOSE)
 
 
 class _Simulation:
@@ -273,7 +263,6 @@ class _Simulation:
             self._records.change(name, State.RUNNING, self._now, "ready")
 
     def _rates(self) -> None:
-        adapts = self._scheduler.sizes is not None and self._scheduler.sizes.adapts
         holding = {name: self._records[name] for name in self._alive if self._records[name].holds}
         curves = shared(
             {
@@ -283,7 +272,7 @@ class _Simulation:
         )
         for name, each in self._alive.items():
             record = self._records[name]
-            each.train(record, curves.get(name, each.job.curve), adapts)
+            each.train(record, curves.get(name, each.job.curve))
             self._tell(name, each, record.workers)
 
     def _tell(self, name: str, each: _Running, workers: int) -> None:
@@ -293,7 +282,6 @@ class _Simulation:
 
     def _result(self, each: _Running) -> JobResult:
         spec = each.job.spec
-        resizable = spec.profile is not None
         return JobResult(
             spec.name,
             spec.arch,
@@ -307,8 +295,8 @@ class _Simulation:
             each.stopped,
             each.paused_for,
             each.computed,
-            each.held if resizable else None,
-            each.worked if resizable else None,
+            each.held,
+            each.worked,
         )
 
 

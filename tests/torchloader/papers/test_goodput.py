@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torchloader_papers.goodput import Linear, Profile, Stage
+from torchloader_papers.traces import PROFILES
 
-from torchloader.prediction.goodput import Linear, Profile, Stage
-from torchloader.simulation.traces import PROFILES
-
-MEASURED = Path(__file__).parent / "traces" / "pollux"
+MEASURED = Path(__file__).parents[1] / "traces" / "pollux"
 SIMPLE = Profile(
     gradient=Linear(0.1, 0.01),
     local=Linear(0.02, 0.01),

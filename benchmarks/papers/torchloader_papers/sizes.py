@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from torchloader.prediction.goodput import Profile
 from torchloader.scheduling.application import Application
+from torchloader_papers.goodput import Profile, profile_of
 
 __all__ = ["SIZES", "Optimus", "Option", "Pollux", "Sia", "Sizing"]
 
@@ -162,7 +162,7 @@ class Optimus(_InRounds):
 
     def limit(self, application: Application) -> int:
         """Return no limit, but one sample of the batch for each device."""
-        profile = application.spec.profile
+        profile = profile_of(application.spec)
         return application.spec.size if profile is None else profile.fixed
 
     def cost(self, now: float, application: Application, profile: Profile, option: Option, share: Option) -> float:

@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from torchloader.scheduling.actions import Node
+from torchloader.scheduling.actions import Action, Cause, Node, Pause, Requeue
 from torchloader.scheduling.application import Application, Placement
-from torchloader.scheduling.kinds import devices_by_kind
+from torchloader.scheduling.kinds import devices_by_kind, kind_of
 from torchloader.scheduling.placement import Devices
-from torchloader.scheduling.sizes import Option, Sizing
+from torchloader.scheduling.scheduler import Running, Scheduler
 from torchloader.scheduling.states import State
+from torchloader.simulation.result import Result
+from torchloader.simulation.simulator import simulate
+from torchloader.simulation.workload import Job
+from torchloader_papers.goodput import SizedJob, profile_of
+from torchloader_papers.sizes import Option, Pollux, Sizing
 
-__all__ = ["Free", "Resized", "next_round", "planned", "resized"]
+__all__ = ["Free", "Resized", "Resizing", "next_round", "planned", "resized", "simulated"]
 
 Free = Mapping[str, Sequence[int]]
 """The indexes of devices that may be used, by node."""
@@ -99,7 +105,7 @@ def resized(
 
 def _resizable(application: Application) -> bool:
     """Return whether the devices of an application may change now."""
-    return application.spec.profile is not None and (application.waits or application.state is State.RUNNING)
+    return profile_of(application.spec) is not None and (application.waits or application.state is State.RUNNING)
 
 
 def _decided(now: float, application: Application) -> bool:
@@ -146,16 +152,18 @@ class _Problem:
         if devices == 0:
             return self.sizing.unserved
         application = self.applications[name]
-        assert application.spec.profile is not None
+        profile = profile_of(application.spec)
+        assert profile is not None
         share = self.option(max(1, self.total // len(self.applications)), moves=False)
         option = self.option(devices, moves)
-        return self.sizing.cost(self.now, application, application.spec.profile, option, share)
+        return self.sizing.cost(self.now, application, profile, option, share)
 
     def sizes(self, name: str) -> list[int]:
         """Return the numbers of devices that an application may get, none included."""
         application = self.applications[name]
-        assert application.spec.profile is not None
-        limit = min(self.total, application.spec.profile.most, self.sizing.limit(application))
+        profile = profile_of(application.spec)
+        assert profile is not None
+        limit = min(self.total, profile.most, self.sizing.limit(application))
         within = [2**power for power in range(self.width.bit_length()) if 2**power < self.width]
         whole = range(self.width, limit + 1, self.width)
         return [0, *(size for size in within if size <= limit), *whole]
@@ -268,3 +276,49 @@ def _nodes(rooms: Mapping[str, set[int]], width: int, size: int, yielding: Seque
     able = [node for node in rooms if could[node] >= share]
     able.sort(key=lambda node: (max(0, share - len(rooms[node])), len(rooms[node]), node))
     return able[:count] if len(able) >= count else None
+
+
+@dataclass(frozen=True)
+class Resizing(Scheduler):
+    """A scheduler that changes the numbers of devices of jobs while they run. Its order is not used.
+
+    A change pauses and resumes a job in one list of actions, which only the simulator carries out.
+
+    Args:
+        sizes: what allocations cost.
+    """
+
+    sizes: Sizing = field(default_factory=Pollux)
+
+    @property
+    def name(self) -> str:
+        """The names of the policy and of the sizing."""
+        return f"{self.policy.name}+{self.sizes.name}"
+
+    def decide(
+        self, now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node], cause: Cause
+    ) -> list[Action]:
+        """Return the actions of a round, or between rounds those that share the cores."""
+        lost, holding, waiting = self.sorted_out(now, applications, nodes)
+        changes = resized(now, holding, waiting, nodes, self.sizes)
+        kept = [each for each in holding if each.spec.name not in changes.paused]
+        running, without, _ = self.staying(now, kept, nodes, cause)
+        started = {
+            each.spec.name: Running(each, placement, kind_of(placement, nodes), True)
+            for each, placement in changes.begun
+        }
+        actions: list[Action] = [Requeue(name, cause.value) for name in lost]
+        actions += [Pause(name, "it gets other devices") for name in changes.paused]
+        actions += [Pause(name, cause.value) for name in without]
+        return actions + self.allocate(running, started, nodes, cause)
+
+    def next_time(self, now: float, applications: Mapping[str, Application], kinds: int = 1) -> float | None:
+        """Return when the next round begins."""
+        return next_round(now, self.sizes) if applications else None
+
+
+def simulated(jobs: Sequence[Job], nodes: Mapping[str, Node], scheduler: Scheduler, **more: Any) -> Result:
+    """Simulate jobs as `torchloader.simulation.simulator.simulate` does, with the batches that the sizing chooses."""
+    adapts = isinstance(scheduler, Resizing) and scheduler.sizes.adapts
+    known = [replace(job, adapts=adapts) if isinstance(job, SizedJob) else job for job in jobs]
+    return simulate(known, nodes, scheduler, **more)

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from torchloader_papers.traces import TraceError, read_trace, stretched
 
 from torchloader.allocation.catalogue import policy
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.simulator import simulate
-from torchloader.simulation.traces import TraceError, read_trace, stretched
 
 HELIOS = """\
 job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
@@ -32,7 +32,7 @@ pod-3,8000,30517,0,0,,BE,Running,60,900,60
 pod-4,11908,47104,1,1000,,BE,Pending,70,140,
 """
 GAVEL = "ResNet-18 (batch size 32)\tpython3 main.py\t--num_steps\t1\t1104675\t6.000000\t4\n"
-TRACES = Path(__file__).parent / "traces"
+TRACES = Path(__file__).parents[1] / "traces"
 PHILLY = [
     {
         "status": "Pass",

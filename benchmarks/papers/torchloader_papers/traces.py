@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import random
 import re
@@ -19,10 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from torchloader.prediction.goodput import Linear, Profile, Stage
-from torchloader.simulation.gavel_models import KINDS, SERVICES, STEPS, speeds_of
-from torchloader.simulation.job import Job
-from torchloader.simulation.workload import MIX, Kind, job_of
+from torchloader.simulation.workload import MIX, Job, Kind, job_of
+from torchloader_papers.gavel_models import KINDS, SERVICES, STEPS, speeds_of
+from torchloader_papers.goodput import Linear, Profile, Stage, sized
 
 __all__ = ["FORMATS", "PROFILES", "TraceError", "read_trace", "stretched"]
 
@@ -375,10 +373,9 @@ def _profiled(path: str | os.PathLike[str], job: Job, batch: int) -> Job:
     profile = replace(profile, fixed=max(profile.initial, batch), largest=largest)
     ceiling = profile.fitting / profile.gradient.at(profile.fitting)
     curve = replace(job.curve, ceiling=ceiling, shared=job.curve.shared * job.curve.ceiling / ceiling)
-    iterations = math.ceil(profile.length)
-    return replace(
-        job, spec=replace(job.spec, batch=profile.initial, iterations=iterations, profile=profile), curve=curve
-    )
+    spec = job.spec
+    more = {"arch": spec.arch, "devices": spec.devices, "workers": spec.workers, "arrival": spec.arrival}
+    return sized(profile, curve, spec.name, **more)
 
 
 def stretched(jobs: list[Job], devices: int, load: float) -> list[Job]:

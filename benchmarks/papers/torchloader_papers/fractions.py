@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["Claim", "fractions", "missing"]
+__all__ = ["Claim", "fractions"]
 
-_MISSING = "the order gavel needs scipy if there are several kinds of devices: pip install 'dragon-runtime[scheduling]'"
+_MISSING = "the order gavel needs scipy if there are several kinds of devices: pip install scipy"
 _EFFICIENT = 1e-3  # weight of the mean to that of the smallest: it decides only among equally fair solutions
 _NONE = 1e-7  # fractions below are rounding errors of the solver
 
@@ -47,11 +46,6 @@ def fractions(claims: Sequence[Claim], devices: Sequence[int]) -> list[tuple[flo
     """
     solved = _solved(tuple(sorted(Counter(claims).items())), tuple(devices))
     return [solved[claim] for claim in claims]
-
-
-def missing() -> str:
-    """Return what to install so that `fractions` can be called; an empty string if nothing is missing."""
-    return "" if importlib.util.find_spec("scipy") else _MISSING
 
 
 @lru_cache(maxsize=256)  # only arrivals and departures change the arguments

@@ -7,16 +7,17 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torchloader_papers.derived import MODELS, Model, derived
+from torchloader_papers.synergy import SYNERGY
 
 from torchloader.allocation.catalogue import policy
 from torchloader.allocation.problem import Demand, used
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.scheduler import Scheduler
-from torchloader.simulation.derived import MODELS, Model, derived
 from torchloader.simulation.simulator import simulate
 
-SYNERGY, SHARES = policy("synergy"), policy("gpu-proportional")
+SHARES = policy("gpu-proportional")
 HUNGRY, MODEST = Curve(100, 0.12), Curve(100, 0.01)  # twelve workers are enough, and one is
 
 
@@ -100,5 +101,5 @@ def test_an_invalid_mix_is_refused(mix: tuple[float, ...]) -> None:
 def test_synergy_is_faster_than_equal_shares_for_image_jobs() -> None:
     nodes = {f"node{number}": Node(24, tuple(range(8))) for number in range(2)}
     jobs = derived(120, 0, (20, 70, 10), rate=1.2)
-    ours, fixed = (simulate(jobs, nodes, Scheduler(policy(name))) for name in ("synergy", "static"))
+    ours, fixed = (simulate(jobs, nodes, Scheduler(each)) for each in (SYNERGY, policy("static")))
     assert ours.mean_completion < 0.9 * fixed.mean_completion

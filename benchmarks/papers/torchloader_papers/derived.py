@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import Spec
-from torchloader.simulation.job import Job
+from torchloader.simulation.workload import Job
 
 __all__ = ["MODELS", "Model", "derived", "heavy_tailed"]
 

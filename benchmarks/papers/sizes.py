@@ -1,6 +1,6 @@
 """Compare the sizes that are chosen for jobs with the best of all placements, and measure how long choosing takes.
 
-    python benchmarks/torchloader/sizes.py
+    PYTHONPATH=benchmarks/papers python benchmarks/papers/sizes.py
 
 Each line printed is JSON: {"name": ..., "value": ..., "unit": ..., "better": "lower"}. The problems are random: one to
 three of Pollux's applications, at any progress, on two nodes of four devices. A placement gives each job any devices of
@@ -14,10 +14,11 @@ import random
 import time
 from dataclasses import replace
 
+from torchloader_papers.resizing import planned
+from torchloader_papers.sizes import SIZES, Option
+from torchloader_papers.traces import PROFILES
+
 from torchloader.scheduling.application import Application, Spec
-from torchloader.scheduling.resizing import planned
-from torchloader.scheduling.sizes import SIZES, Option
-from torchloader.simulation.traces import PROFILES
 
 PROBLEMS = 300
 NODES = {"a": (0, 1, 2, 3), "b": (0, 1, 2, 3)}

@@ -1,13 +1,13 @@
 """Fit the profiles of Pollux's applications to the measurements that its authors published.
 
-    python benchmarks/torchloader/goodput.py tests/torchloader/traces/pollux
+    PYTHONPATH=benchmarks/papers python benchmarks/papers/goodput.py tests/torchloader/traces/pollux
 
 The folder has a folder for each application, as `simulator/traces` of petuum/adaptdl: `placements.csv` or
 `scalability.csv` with the seconds of iterations, and `validation-BATCH.csv` with the statistics of gradients. The
 parameters are those that make the squared logarithmic error of the seconds of all iterations smallest, as in section
 4.1 of Pollux (OSDI 2021). The noise scale of a stage is the geometric mean over its rows.
 
-Each line printed is JSON: the parameters of an application, as in `torchloader.simulation.traces`, and the root
+Each line printed is JSON: the parameters of an application, as in `torchloader_papers.traces`, and the root
 mean square of the relative error.
 """
 
@@ -49,7 +49,7 @@ def rows(path):
 
 
 def iteration(parameters, nodes, devices, batch):
-    """Return the seconds of an iteration, as `torchloader.prediction.goodput` without accumulation."""
+    """Return the seconds of an iteration, as `torchloader_papers.goodput` without accumulation."""
     constant, each, local, local_each, spread, spread_each, overlap = parameters
     gradient = constant + each * batch
     if devices == 1:

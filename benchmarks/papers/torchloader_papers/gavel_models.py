@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import Spec
-from torchloader.simulation.derived import heavy_tailed
-from torchloader.simulation.job import Job
+from torchloader.simulation.workload import Job
+from torchloader_papers.derived import heavy_tailed
 
 __all__ = ["KINDS", "SERVICES", "STEPS", "gavel_jobs", "speeds_of"]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application
-from torchloader.scheduling.fractions import Claim, fractions
 from torchloader.scheduling.kinds import Turn, devices_by_kind
+from torchloader_papers.fractions import Claim, fractions
 
-__all__ = ["Gavel", "portions"]
+__all__ = ["AGNOSTIC", "GAVEL", "Gavel", "portions"]
 
 _CLOSE_S = 1e-6  # seconds
 
@@ -122,3 +122,7 @@ class Gavel:
         if not any(each.waits or (each.holds and kinds > 1) for each in applications):
             return None
         return (math.floor((now + _CLOSE_S) / self.seconds) + 1) * self.seconds
+
+
+GAVEL = Gavel()
+AGNOSTIC = Gavel(aware=False, name="gavel-agnostic")

@@ -9,9 +9,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
-__all__ = ["Chosen", "Linear", "Profile", "Stage"]
+import msgspec
+
+from torchloader.prediction.curve import Curve
+from torchloader.scheduling.application import Application, Spec
+from torchloader.simulation.workload import Job
+
+__all__ = ["Chosen", "Linear", "Profile", "SizedJob", "Stage", "profile_of", "sized"]
 
 _STEP = 2**0.25  # between the sizes of batches that are compared
 
@@ -197,3 +204,67 @@ class Profile:
             sizes.append(sizes[-1] * _STEP)
         full = [float(self.fitting * devices * passes) for passes in (1, 2, 3, 4)]
         return [*sizes, most, *(batch for batch in full if least <= batch <= most)]
+
+
+_SETTING = "goodput"  # of a Spec: the profile as JSON, which so is in event logs, too
+
+
+@lru_cache
+def _decoded(text: str) -> Profile:
+    return msgspec.json.decode(text, type=Profile)
+
+
+def profile_of(spec: Spec) -> Profile | None:
+    """Return the profile of a job; None if it has none."""
+    text = spec.settings.get(_SETTING)
+    return None if text is None else _decoded(str(text))
+
+
+@dataclass(frozen=True, slots=True)
+class SizedJob(Job):
+    """A job whose profile determines how fast it trains on how many devices; its curve is a bound for the samples of a
+    device. Make one by `sized`.
+
+    Args:
+        adapts: whether it trains with the best batch, and not with the fixed one.
+    """
+
+    adapts: bool = False
+
+    @property
+    def profile(self) -> Profile:
+        """The profile."""
+        found = profile_of(self.spec)
+        assert found is not None, f"{self.spec.name} has no profile"
+        return found
+
+    @property
+    def shortest(self) -> float:
+        """The seconds that it would take on one node, with the devices and the batch that it was submitted with."""
+        return self.profile.seconds(self.spec.size, spread=False)
+
+    def stage(self, done: float) -> float:
+        """Return the iteration at which the noise scale changes."""
+        return self.profile.stage(done).until
+
+    def rate(self, record: Application, curve: Curve, done: float) -> tuple[float, float]:
+        """Return its iterations of the initial batch per second, and the part of the time in which devices compute."""
+        chosen = self.profile.chosen(record.size, len(record.placement) > 1, done, self.adapts)
+        most = chosen.throughput / record.size
+        rate = min(curve.throughput(record.workers), most)
+        worth = chosen.goodput / chosen.throughput
+        return rate * worth * record.size / record.spec.batch, rate / most
+
+
+def sized(profile: Profile, curve: Curve, name: str, **more: Any) -> SizedJob:
+    """Return a job of a profile: its batch is the initial one, of which an iteration is one.
+
+    Args:
+        profile: the profile.
+        curve: a bound for the samples of a device.
+        name: the name.
+        more: arguments of `Spec`.
+    """
+    settings = {_SETTING: msgspec.json.encode(profile).decode()}
+    spec = Spec(name, batch=profile.initial, iterations=math.ceil(profile.length), settings=settings, **more)
+    return SizedJob(spec, curve)

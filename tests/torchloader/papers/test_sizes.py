@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torchloader_papers.goodput import Linear, Profile, Stage, profile_of, sized
+from torchloader_papers.resizing import Resizing, planned, simulated
+from torchloader_papers.sizes import SIZES, Optimus, Option, Pollux, Sia, Sizing
+from torchloader_papers.traces import PROFILES, read_trace
 
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
-from torchloader.prediction.goodput import Linear, Profile, Stage
 from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Resume
 from torchloader.scheduling.application import Application, Spec
 from torchloader.scheduling.records import Records
-from torchloader.scheduling.resizing import planned
 from torchloader.scheduling.scheduler import Scheduler
-from torchloader.scheduling.sizes import SIZES, Optimus, Option, Pollux, Sia, Sizing
 from torchloader.scheduling.states import State
-from torchloader.simulation.job import Job
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
-from torchloader.simulation.traces import PROFILES, read_trace
+from torchloader.simulation.workload import Job
 
-WORKLOAD = Path(__file__).parent / "traces" / "pollux" / "workload-1.csv"
+WORKLOAD = Path(__file__).parents[1] / "traces" / "pollux" / "workload-1.csv"
 TWO = {"a": Node(16, (0, 1, 2, 3)), "b": Node(16, (0, 1, 2, 3))}
 FREE = {name: node.devices for name, node in TWO.items()}
 SHORT = Profile(
@@ -45,12 +45,12 @@ SHORT = Profile(
 sizings = st.sampled_from(sorted(SIZES))
 
 
-def sized(name: str, profile: Profile = SHORT, devices: int = 2, arrival: float = 0.0) -> Spec:
-    return Spec(name, "net", devices, profile.initial, math.ceil(profile.length), arrival=arrival, profile=profile)
-
-
 def job(name: str, profile: Profile = SHORT, devices: int = 2, arrival: float = 0.0) -> Job:
-    return Job(sized(name, profile, devices, arrival), Curve(1e6, 1e-9))
+    return sized(profile, Curve(1e6, 1e-9), name, arch="net", devices=devices, arrival=arrival)
+
+
+def submitted(name: str, profile: Profile = SHORT) -> Spec:
+    return job(name, profile).spec
 
 
 def rigid(name: str, devices: int, seconds: float, arrival: float = 0.0) -> Job:
@@ -59,23 +59,30 @@ def rigid(name: str, devices: int, seconds: float, arrival: float = 0.0) -> Job:
 
 def waiting(name: str, profile: Profile, most: int, progress: float = 0.0) -> Application:
     """Return a job that had up to `most` devices before."""
-    return Application(sized(name, profile), progress=progress * profile.length, most=most)
+    return Application(submitted(name, profile), progress=progress * profile.length, most=most)
 
 
 def running(name: str, placement: dict[str, tuple[int, ...]], began: float = -600.0, starts: int = 1) -> Application:
     size = sum(map(len, placement.values()))
     return Application(
-        sized(name), State.RUNNING, workers=1, placement=placement, began=began, placed=began, starts=starts, most=size
+        submitted(name),
+        State.RUNNING,
+        workers=1,
+        placement=placement,
+        began=began,
+        placed=began,
+        starts=starts,
+        most=size,
     )
 
 
 def decide(sizing: Sizing, now: float, *applications: Application, nodes: Mapping[str, Node] = TWO) -> list[Action]:
-    scheduler = Scheduler(policy("even"), sizes=sizing)
+    scheduler = Resizing(policy("even"), sizes=sizing)
     return scheduler.decide(now, {each.spec.name: each for each in applications}, nodes, Cause.DUE)
 
 
 def run(jobs: list[Job], name: str, nodes: Mapping[str, Node] = TWO, start: float = 30.0) -> Result:
-    return simulate(jobs, nodes, Scheduler(policy("even"), sizes=SIZES[name](start)), start=start)
+    return simulated(jobs, nodes, Resizing(policy("even"), sizes=SIZES[name](start)), start=start)
 
 
 def total(sizing: Sizing, applications: Mapping[str, Application], sizes: Mapping[str, int], spread: set[str]) -> float:
@@ -83,9 +90,10 @@ def total(sizing: Sizing, applications: Mapping[str, Application], sizes: Mappin
     share = Option(8 // len(applications), False, False)
     found = 0.0
     for name, each in applications.items():
-        assert each.spec.profile is not None
+        profile = profile_of(each.spec)
+        assert profile is not None
         option = Option(sizes[name], name in spread, False)
-        found += sizing.unserved if sizes[name] == 0 else sizing.cost(0.0, each, each.spec.profile, option, share)
+        found += sizing.unserved if sizes[name] == 0 else sizing.cost(0.0, each, profile, option, share)
     return found
 
 
@@ -118,8 +126,8 @@ def test_costs_are_the_smallest_of_all_placements_on_whole_nodes(
         for place, (arch, most, progress) in enumerate(shapes)
     }
     limits = {
-        name: min(each.spec.profile.most if each.spec.profile else 0, sizing.limit(each))
-        for name, each in applications.items()
+        name: min(PROFILES[shape[0]].most, sizing.limit(each))
+        for (name, each), shape in zip(applications.items(), shapes, strict=True)
     }
     best = whole = math.inf
     for chosen in PLACEMENTS[len(shapes)]:
@@ -163,7 +171,7 @@ def test_every_job_ends_and_no_device_is_held_by_two_jobs(
             assert set(devices) <= set(has.devices)
     assert all(each.state is State.FINISHED for each in records.values())
     for each in records.values():
-        if each.spec.profile is None:
+        if profile_of(each.spec) is None:
             assert (each.starts, each.most) == (1, each.spec.size)
 
 
@@ -179,7 +187,7 @@ def test_a_job_without_a_sizing_keeps_its_devices_and_its_batch() -> None:
 
 
 def test_data_bounds_the_goodput_of_a_job() -> None:
-    slow = Job(sized("a", devices=1), Curve(1e6, 0.1))  # ten samples per second, of a worker
+    slow = replace(job("a", devices=1), curve=Curve(1e6, 0.1))  # ten samples per second, of a worker
     bound = simulate([slow], {"n": Node(1, (0,))}, Scheduler(policy("even")))
     efficiency = [SHORT.efficiency(64, stage.noise) for stage in SHORT.stages]
     assert bound.makespan == pytest.approx(32 * (1000 / efficiency[0] + 4000 / efficiency[1]) / 10, rel=1e-3)
@@ -223,7 +231,7 @@ def test_a_job_resumes_at_the_progress_at_which_it_was_paused() -> None:
 
 def test_a_job_of_unknown_goodput_keeps_its_devices() -> None:
     fixed = replace(running("fixed", {"a": (0, 1, 2)}), spec=Spec("fixed", "net", 3, 10, 1000), curve=Curve(100, 0.01))
-    actions = decide(Pollux(), 60.0, fixed, Application(sized("new")))
+    actions = decide(Pollux(), 60.0, fixed, Application(submitted("new")))
     assert [type(action) for action in actions if action.name == "fixed" and not hasattr(action, "before")] == []
     (launch,) = [action for action in actions if isinstance(action, Launch)]
     assert launch.name == "new"
@@ -231,7 +239,7 @@ def test_a_job_of_unknown_goodput_keeps_its_devices() -> None:
 
 
 def test_nothing_changes_between_rounds() -> None:
-    one, new = running("one", {"a": (0,)}), Application(sized("new"))
+    one, new = running("one", {"a": (0,)}), Application(submitted("new"))
     assert not any(isinstance(action, Pause | Launch) for action in decide(Pollux(), 61.0, one, new))
     assert any(isinstance(action, Launch) for action in decide(Pollux(), 120.0, one, new))
 
@@ -246,7 +254,9 @@ def test_a_job_is_paused_and_resumed_on_other_devices_at_once() -> None:
 
 def test_a_round_that_was_decided_is_not_decided_again() -> None:
     moved = replace(running("one", {"a": (0,)}), placed=6000.0, state=State.RESUMING)
-    assert not any(isinstance(action, Pause) for action in decide(Pollux(), 6000.0, moved, Application(sized("new"))))
+    assert not any(
+        isinstance(action, Pause) for action in decide(Pollux(), 6000.0, moved, Application(submitted("new")))
+    )
 
 
 def test_a_restart_is_worth_less_to_a_young_job_and_one_that_was_restarted_often() -> None:
@@ -282,7 +292,7 @@ def test_optimus_costs_are_remaining_seconds_with_the_fixed_batch() -> None:
 def test_a_larger_job_gets_a_whole_node_that_a_smaller_one_leaves() -> None:
     long = replace(SHORT, stages=(Stage(1e6, 1e6),))
     scattered = [running("left", {"a": (1,)}), running("right", {"b": (2,)})]
-    wide = replace(waiting("wide", long, most=4), spec=sized("wide", long))
+    wide = replace(waiting("wide", long, most=4), spec=submitted("wide", long))
     plan = planned(0.0, {each.spec.name: each for each in [*scattered, wide]}, FREE, Optimus())
     held = [(node, device) for placement in plan.values() for node, devices in placement.items() for device in devices]
     assert len(held) == len(set(held))
@@ -292,7 +302,7 @@ def test_a_larger_job_gets_a_whole_node_that_a_smaller_one_leaves() -> None:
 def test_nodes_of_several_kinds_are_refused() -> None:
     nodes = {"a": Node(4, (0,), kind="v100"), "b": Node(4, (0,), kind="k80")}
     with pytest.raises(ValueError, match="pollux chooses numbers of devices of one kind, and the nodes have k80, v100"):
-        decide(Pollux(), 60.0, Application(sized("new")), nodes=nodes)
+        decide(Pollux(), 60.0, Application(submitted("new")), nodes=nodes)
 
 
 @pytest.mark.parametrize("name", sorted(SIZES))
