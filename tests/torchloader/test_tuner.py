@@ -103,8 +103,7 @@ class Trainer:
             took = max(busy, self.load.cpu) * (1 + self.random.uniform(-self.noise, self.noise))
             if self.load.rate(self.size) >= self.load.bandwidth:
                 took = self.size / self.load.bandwidth
-            self.tally.batches += 1
-            self.tally.effort = self.tally.effort.plus(Effort(took, self.load.cpu, 0.0))
+            self.tally.note(Effort(took, self.load.cpu, 0.0), 0)
             self.time += waited + self.load.step
             self.waited += waited
             self.given += 1

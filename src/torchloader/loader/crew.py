@@ -17,7 +17,6 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import dumps, import_hint, loads
 from dragon.signals import how_ended
-from torchloader.loader.effort import Effort
 from torchloader.loader.exchange import Keeper
 from torchloader.loader.making import Maker
 from torchloader.loader.members import LoadingError, Member, Tally, compared, heard, started
@@ -62,13 +61,14 @@ class Here:
         kept = self._snapshots[self._snapshots.number_for(task.iteration)]
         return self._makers.setdefault(task.iteration, received(loads(dumps(kept))))
 
-    def make(self, task: Task, maker: Maker | None = None) -> Outcome:
-        """Make the batch, and restore the program's random state."""
+    def make(self, task: Task, maker: Maker) -> tuple[Outcome, float]:
+        """Make the batch, and restore the program's random state. Returns also the seconds that it took."""
         start = time.perf_counter()
         with self._kept:
-            outcome = (maker or self._maker).make(task)
-        self._tally.note(Effort(time.perf_counter() - start), outcome.samples)
-        return outcome
+            outcome = maker.make(task)
+        seconds = time.perf_counter() - start
+        self._tally.note((seconds, 0.0, 0.0), outcome.samples)
+        return outcome, seconds
 
 
 class Crew:
@@ -255,22 +255,28 @@ class Crew:
             if self.timeout and time.perf_counter() - since > self.timeout:
                 raise TimeoutError(f"no batch in {self.timeout} s from {self.ready} loading workers")
 
-    @property
-    def is_bare(self) -> bool:
-        """Whether there are no workers, none that leave, and no streams."""
-        return not self.size and not self._workers and self.assignments.is_plain
+    def is_bare(self, iteration: int) -> bool:
+        """Whether the trainer makes each batch: there are no workers, and none that leave; or it reads the streams."""
+        if self.assignments.is_plain:
+            return not self.size and not self._workers
+        return self.assignments.is_here((iteration, 0))
 
-    def make_here(self, iteration: int, number: int, epoch: int, indices: Indices) -> Outcome:
-        """Make a batch in the trainer without assigning it to a worker."""
+    def make_here(
+        self, iteration: int, number: int, epoch: int, indices: Indices | StreamBatch
+    ) -> tuple[Outcome, float]:
+        """Make a batch in the trainer without assigning it to a worker. Returns also the seconds that it took."""
         self._check_live(iteration)
-        return self._here.make(Task(iteration, number, epoch, indices))
+        task = Task(iteration, number, epoch, indices)
+        if not self.assignments.is_plain:
+            task = self.assignments.started(HERE, task)
+        return self._here.make(task, self._here.maker_for(task))
 
     def _make_here(self, key: Key, task: Task) -> Outcome:
         with self._lock:
             task = self.assignments.started(HERE, task)
             self._release()
             maker = self._here.maker_for(task)
-        outcome = self._here.make(task, maker)
+        outcome, _ = self._here.make(task, maker)
         with self._lock:
             self.assignments.made(HERE, key, outcome.progress)
         return outcome

@@ -63,7 +63,7 @@ class Rest:
             self._drawn = end
             if self._has_digest:
                 self._digest = digest(indices if isinstance(indices, list) else [indices], before)
-            if not any(first <= start < last for first, last in self._had):
+            if not self._had or not any(first <= start < last for first, last in self._had):
                 self._open[start] = before
                 return indices, (start, end)
         return None
@@ -276,7 +276,7 @@ class Iteration:
         error, self._error = self._error, None
         if error is not None:
             raise error
-        if not self._ahead and self._crew.is_bare:
+        if not self._ahead and self._crew.is_bare(self._number):
             return self._take_here()
         self._ask()
         if not self._ahead:
@@ -298,9 +298,8 @@ class Iteration:
         self._last = self._asked
         self._asked += 1
         self._given += 1
-        start = time.perf_counter()
-        made = self._crew.make_here(self._number, self._last, self._epoch_of(asked), indices)
-        waited = time.perf_counter() - start
+        made, waited = self._crew.make_here(self._number, self._last, self._epoch_of(asked), indices)
+        self._note_taken(asked, made)
         self._next = self._draw()
         return made, asked, waited
 
@@ -390,7 +389,7 @@ class StreamIteration(Iteration):
             waited += seconds
             if made.is_end:
                 continue
-            if self._over and not self._ahead:
+            if self._over and not self._ahead and self._next is None:
                 self._loader._note_last(self._epoch, self._choices)
             batch = self._batch_of(made)
             self._loader._note_position(self._epoch, self._turns.place, 0)

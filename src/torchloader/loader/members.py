@@ -74,16 +74,25 @@ class Tally:
 
     batches: int = 0
     samples: int = 0
-    effort: Effort = field(default=Effort())
+    seconds: float = 0.0
+    cpu: float = 0.0
+    delayed: float = 0.0
     died: int = 0
     shared: int = 0
 
-    def note(self, effort: Effort, samples: int, is_shared: bool = False) -> None:
+    @property
+    def effort(self) -> Effort:
+        """The cost of all batches."""
+        return Effort(self.seconds, self.cpu, self.delayed)
+
+    def note(self, effort: tuple[float, float, float], samples: int, is_shared: bool = False) -> None:
         """Count a batch that was made, or taken from another loader's workers."""
         self.batches += 1
         self.shared += is_shared
         self.samples += samples
-        self.effort = self.effort.plus(effort)
+        self.seconds += effort[0]
+        self.cpu += effort[1]
+        self.delayed += effort[2]
 
 
 def started(

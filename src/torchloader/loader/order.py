@@ -274,6 +274,8 @@ class SampleOrder:
             yield (mine if self._batch is not None else mine[0]), position
 
     def _part(self, samples: list[int], filling: list[int]) -> list[int]:
+        if self.world_size == 1:
+            return samples
         missing = self.world_size - len(samples)
         if missing > 0:
             samples = samples + (filling * (missing // len(filling) + 1))[:missing]

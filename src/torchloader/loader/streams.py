@@ -213,7 +213,7 @@ class Turns:
     def ask(self) -> StreamBatch | None:
         """Return the next batch to make; None if all streams have ended."""
         streams = len(self._progress)
-        turns = (each % streams for each in range(self._next, self._next + streams))
+        turns = *range(self._next, streams), *range(self._next)
         going = [stream for stream in turns if not self._progress[stream].ended]
         if not going:
             return None
