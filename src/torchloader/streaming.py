@@ -16,8 +16,8 @@ from itertools import islice
 from typing import Any, Literal, TypeVar
 
 from torchloader.loader.base import Streaming
-from torchloader.loader.checks import check_number
 from torchloader.loader.making import END, Source, current_share
+from torchloader.loader.options import check_number
 from torchloader.loader.randomness import mix
 
 __all__ = ["RandomMix", "ShuffleBuffer", "shard"]

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from torchloader.loader.streams import Assignments
+from torchloader.loader.assignments import Assignments, Task
 
 PREFETCH = 2
 
@@ -17,7 +17,7 @@ class Play:
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
-        self.assignments: Assignments[int] = Assignments(PREFETCH)
+        self.assignments: Assignments = Assignments(PREFETCH)
         self.queues: dict[int, deque[tuple[int, int]]] = {}
         self.leaving: set[int] = set()
         self.given: list[int] = []
@@ -26,7 +26,7 @@ class Play:
     def hand_out(self) -> None:
         for worker, key, task in self.assignments.hand_out():
             assert worker not in self.leaving
-            assert key[1] == task
+            assert key == task[:2]
             self.queues[worker].append(key)
             assert len(self.queues[worker]) <= PREFETCH
 
@@ -72,7 +72,7 @@ def test_every_batch_is_given_once(seeds: range) -> None:
     for seed in seeds:
         play = Play(seed)
         for number in range(30):
-            play.assignments.want((1, number), number)
+            play.assignments.want((1, number), Task(1, number, 0, [number]))
             play.step()
         for _ in range(play.dice.randrange(60)):
             play.step()
@@ -85,9 +85,9 @@ def test_every_batch_is_given_once(seeds: range) -> None:
 
 
 def test_the_oldest_batches_are_assigned_first_also_after_a_worker_was_lost() -> None:
-    assignments: Assignments[str] = Assignments(2)
+    assignments: Assignments = Assignments(2)
     for number in range(4):
-        assignments.want((1, number), f"batch {number}")
+        assignments.want((1, number), Task(1, number, 0, [number]))
     assignments.join(0)
     assert [key for _, key, _ in assignments.hand_out()] == [(1, 0), (1, 1)]
     assignments.gone(0, died=True)
@@ -96,8 +96,8 @@ def test_the_oldest_batches_are_assigned_first_also_after_a_worker_was_lost() ->
 
 
 def test_a_batch_that_ended_three_workers_is_reported() -> None:
-    assignments: Assignments[None] = Assignments(2)
-    assignments.want((1, 5), None)
+    assignments: Assignments = Assignments(2)
+    assignments.want((1, 5), Task(1, 5, 0, [5]))
     told = []
     for worker in range(3):
         assignments.join(worker)
@@ -107,20 +107,20 @@ def test_a_batch_that_ended_three_workers_is_reported() -> None:
 
 
 def test_batches_that_are_no_longer_wanted_are_not_made() -> None:
-    assignments: Assignments[None] = Assignments(2)
-    assignments.want((1, 0), None)
-    assignments.want((2, 0), None)
+    assignments: Assignments = Assignments(2)
+    assignments.want((1, 0), Task(1, 0, 0, [0]))
+    assignments.want((2, 0), Task(2, 0, 0, [0]))
     assignments.drop(1)
     assignments.join(0)
     assert [key for _, key, _ in assignments.hand_out()] == [(2, 0)]
 
 
 def test_workers_with_dropped_batches_get_new_ones() -> None:
-    assignments: Assignments[int] = Assignments(PREFETCH)
+    assignments: Assignments = Assignments(PREFETCH)
     assignments.join(0)
     for number in range(PREFETCH):
-        assignments.want((1, number), number)
+        assignments.want((1, number), Task(1, number, 0, [number]))
     assert len(list(assignments.hand_out())) == PREFETCH
     assignments.drop(1)
-    assignments.want((2, 0), 0)
-    assert list(assignments.hand_out()) == [(0, (2, 0), 0)]
+    assignments.want((2, 0), Task(2, 0, 0, [0]))
+    assert list(assignments.hand_out()) == [(0, (2, 0), Task(2, 0, 0, [0]))]

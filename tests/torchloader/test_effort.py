@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from torchloader.loader.effort import Effort, Meter
+from torchloader.loader.messages import Effort, Meter
 from torchloader.loader.tuner import Look
 
 

@@ -549,7 +549,7 @@ def test_the_error_of_workers_that_run_the_main_program_names_the_main_guard(sit
     done = site.python(COMPARING.format(guard="if __name__ != 'other': "))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "torchloader.loader.members.LoadingError: loading workers end at their start, with exit code 1; such a process "
+        "torchloader.loader.crew.LoadingError: loading workers end at their start, with exit code 1; such a process "
         "imports the main program: keep what starts processes, or runs the program, under "
         'if __name__ == "__main__":'
     )

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from stream_datasets import Buffered, Noisy, OtherProtocol, StatefulDataset, StatefulIterator, Unloadable
 
+from torchloader.loader.assignments import HERE, Assignments, Stream, Task
 from torchloader.loader.making import StreamMaker
-from torchloader.loader.outcome import Outcome
+from torchloader.loader.messages import Outcome
 from torchloader.loader.randomness import Kept
-from torchloader.loader.stream_assignments import HERE, Stream, StreamAssignments
 from torchloader.loader.streams import Progress, Share, Start, StreamBatch, StreamOrder, Turns
-from torchloader.loader.tasks import Task
 
 LENGTH, BATCH, STREAMS, EPOCH = 41, 3, 4, 2
 
@@ -28,7 +27,7 @@ class Play:
 
     def __init__(self, seed: int, dataset: Any, snapshot_every: int) -> None:
         self.dice, self.dataset, self.snapshot_every = Random(seed), dataset, snapshot_every
-        self.assignments = StreamAssignments(2)
+        self.assignments = Assignments(2)
         self.order = StreamOrder(dataset, 5, BATCH, False, STREAMS, 0, 1)
         self.makers: dict[int, StreamMaker] = {HERE: maker_of(dataset, snapshot_every)}
         self.queues: dict[int, deque[Task | Stream]] = {}  # tasks, and streams to be released
@@ -181,7 +180,7 @@ def test_a_stream_continues_after_a_batch_that_another_process_has_made(dataset:
 
 
 def test_streams_wait_for_the_workers_that_start() -> None:
-    assignments = StreamAssignments(2)
+    assignments = Assignments(2)
     assignments.expected = 3
     order = StreamOrder([], 1, 1, False, 3, 0, 1)
     assignments.begin(1, order.beginning().progress, [order.share(stream, 3) for stream in range(3)], False)
@@ -195,7 +194,7 @@ def test_streams_wait_for_the_workers_that_start() -> None:
 
 
 def test_streams_are_distributed_evenly() -> None:
-    assignments = StreamAssignments(2)
+    assignments = Assignments(2)
     order = StreamOrder([], 1, 1, False, 8, 0, 1)
     assignments.begin(1, order.beginning().progress, [order.share(stream, 8) for stream in range(8)], False)
     turns = Turns(order.beginning())

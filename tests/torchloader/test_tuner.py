@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from dragon.claims import Claim
-from torchloader.loader.budget import Budget
-from torchloader.loader.effort import Effort
-from torchloader.loader.members import Tally
-from torchloader.loader.tuner import Limit, Look, Search, Tuner
+from torchloader.loader.crew import Tally
+from torchloader.loader.messages import Effort
+from torchloader.loader.tuner import Budget, Limit, Look, Search, Tuner
 
 CORES = 4
 PREFETCH = 2

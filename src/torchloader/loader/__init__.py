@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchloader.loader.conversion import elastic as elastic
     from torchloader.loader.crew import LoadingError as LoadingError
     from torchloader.loader.loader import Counters as Counters
     from torchloader.loader.loader import ElasticDataLoader as ElasticDataLoader
+    from torchloader.loader.loader import elastic as elastic
 
 __all__ = ["Counters", "ElasticDataLoader", "LoadingError", "elastic"]
 
-_MODULES = {"Counters": "loader", "ElasticDataLoader": "loader", "LoadingError": "crew", "elastic": "conversion"}
+_MODULES = {"Counters": "loader", "ElasticDataLoader": "loader", "LoadingError": "crew", "elastic": "loader"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from torchloader.loader.base import HAS_TORCH, Base
-from torchloader.loader.checks import check_number, check_timeout, check_workers
 from torchloader.loader.crew import Crew
 from torchloader.loader.making import Maker, StreamMaker, default_collate
-from torchloader.loader.nodes import nodes_for
+from torchloader.loader.options import WorkerPolicy, check_number, check_timeout, check_workers, nodes_for
 from torchloader.loader.order import SampleOrder
-from torchloader.loader.policy import WorkerPolicy
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import Tuner, Tuning
 

@@ -2,36 +2,230 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
+from weakref import WeakMethod
 
 from dragon.control_groups import MemoryKills
 from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.policy import Policy
 from dragon.native.event import Event
+from dragon.native.machine import current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import dumps, import_hint, loads
 from dragon.signals import how_ended
+from torchloader.loader.assignments import HERE, Assignments, Key, Task
 from torchloader.loader.exchange import Keeper
+from torchloader.loader.forks import Fork, Template
 from torchloader.loader.making import Maker
-from torchloader.loader.members import LoadingError, Member, Tally, compared, heard, started
+from torchloader.loader.messages import Effort, Outcome, unpack
+from torchloader.loader.options import WorkerPolicy
 from torchloader.loader.order import Indices
-from torchloader.loader.outcome import Outcome, unpack
-from torchloader.loader.policy import WorkerPolicy
 from torchloader.loader.randomness import Kept, mix
-from torchloader.loader.snapshot import Snapshots, received
-from torchloader.loader.starts import Starts
-from torchloader.loader.stream_assignments import HERE, StreamAssignments
-from torchloader.loader.streams import Assignments, Key, Place, Share, StreamBatch
-from torchloader.loader.tasks import Task
+from torchloader.loader.snapshot import AnySnapshot, Snapshots, received
+from torchloader.loader.streams import Place, Share, StreamBatch
 from torchloader.loader.worker import Made, Ready, Release, Shipment, work
 
-__all__ = ["Crew", "LoadingError"]
+__all__ = ["Crew", "LoadingError", "Member", "Starts", "Tally", "compared", "heard", "start_each", "started"]
+
+
+class LoadingError(RuntimeError):
+    """Raised when batches cannot be made: workers end when they start, or repeatedly while making one batch."""
+
+
+@dataclass(eq=False)
+class Member:
+    """A loading worker, from before its start until it has ended."""
+
+    number: int
+    slot: int
+    tasks: Queue
+    leave: Event
+    node: str | None = None  # that it is to be on; None: the trainer's
+    process: Process | Fork | None = None
+    datasets: set[int] = field(default_factory=set)  # numbers of the snapshots that it has
+    is_first: bool = False  # started as an iteration began, which waits for it
+    takes: bool = False  # batches
+    ready: bool = False
+    leaving: bool = False
+
+    def arguments(self, workers: int, nice: int, results: Queue, floor: Value) -> tuple[Any, ...]:
+        """Return the arguments of work() for this worker, as one of `workers`."""
+        orders = (os.getpid(), self.leave, floor) if self.node is None else None
+        return self.number, (self.slot, workers), nice, self.tasks, results, orders
+
+
+def compared(
+    workers: Iterable[Member], nodes: Sequence[str | None], size: int
+) -> tuple[list[str | None], list[Member]]:
+    """Return the nodes that lack a worker (once per missing worker), and the surplus workers, the newest first.
+
+    Args:
+        workers: the present workers; those that are leaving do not count.
+        nodes: those that they are to be spread over in turn; None is the trainer's.
+        size: the wanted number of workers.
+    """
+    wanted = Counter(nodes[slot % len(nodes)] for slot in range(size))
+    surplus = []
+    for worker in sorted((each for each in workers if not each.leaving), key=lambda each: each.number):
+        if wanted[worker.node]:
+            wanted[worker.node] -= 1
+        else:
+            surplus.append(worker)
+    return list(wanted.elements()), surplus[::-1]
+
+
+@dataclass
+class Tally:
+    """What the workers have done so far: batches, and their cost."""
+
+    batches: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    cpu: float = 0.0
+    delayed: float = 0.0
+    died: int = 0
+    shared: int = 0
+
+    @property
+    def effort(self) -> Effort:
+        """The cost of all batches."""
+        return Effort(self.seconds, self.cpu, self.delayed)
+
+    def note(self, effort: tuple[float, float, float], samples: int, is_shared: bool = False) -> None:
+        """Count a batch that was made, or taken from another loader's workers."""
+        self.batches += 1
+        self.shared += is_shared
+        self.samples += samples
+        self.seconds += effort[0]
+        self.cpu += effort[1]
+        self.delayed += effort[2]
+
+
+def started(
+    target: Callable[..., None], arguments: tuple[Any, ...], template: Template | None, node: str | None = None
+) -> Process | Fork:
+    """Start a process that calls `target`, forked from the template if there is one, else on the named node or this
+    one.
+
+    Raises OSError if it cannot be started, NodeLostError if the node is lost, LoadingError if the template has ended.
+    """
+    if template is not None:
+        try:
+            return template.start(target, arguments)
+        except ChildProcessError as error:
+            raise LoadingError(str(error)) from None
+    place = Policy(placement=Policy.Placement.HOST_NAME, host_name=node or current().hostname)
+    process = Process(target, arguments, policy=place, _kind="loading_worker")
+    process.start()
+    return process
+
+
+def start_each(starts: SimpleQueue[Member | None], start: WeakMethod[Callable[[Member], None]]) -> None:
+    """Start the workers that are put into the queue, until it yields None.
+
+    Keeps no dataset alive while it waits: freeing a large tensor in a thread after the interpreter has finished ends
+    the process with SIGABRT.
+    """
+    while (worker := starts.get()) is not None:
+        method = start()
+        if method is not None:
+            method(worker)
+        del method, worker
+
+
+def heard(results: Queue, timeout: float) -> Iterator[Any]:
+    """Yield the messages that have arrived, waiting at most `timeout` seconds for the first."""
+    try:
+        yield results.get(timeout=timeout) if timeout else results.get_nowait()
+        while True:
+            yield results.get_nowait()
+    except Empty:
+        return
+
+
+class Starts:
+    """The workers that are waiting to be started. `lock` is that of the snapshots.
+
+    Where workers are forked and there is no template yet, they wait until the trainer calls resume(): forking in this
+    thread would copy other threads in the middle of an operation.
+    """
+
+    def __init__(self, snapshots: Snapshots, policy: WorkerPolicy, lock: threading.RLock) -> None:
+        self._snapshots, self._policy, self._lock = snapshots, policy, lock
+        self._queue: SimpleQueue[Member | None] = SimpleQueue()
+        self._postponed: list[Member] = []
+        self._thread: threading.Thread | None = None
+
+    def put(self, worker: Member) -> None:
+        """Add a worker that is to be started."""
+        self._queue.put(worker)
+
+    def begin(self, start: Callable[[Member], None]) -> None:
+        """Start the thread, which calls `start` for each worker."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=start_each, args=(self._queue, WeakMethod(start)), name="loading workers", daemon=True
+            )
+            self._thread.start()
+
+    def end(self) -> None:
+        """Start no more workers."""
+        self._queue.put(None)
+
+    @property
+    def wait_for_fork(self) -> bool:
+        """Whether workers are waiting until the trainer forks a template."""
+        return bool(self._postponed)
+
+    def resume(self, snapshot: AnySnapshot | None) -> None:
+        """Start the postponed workers if `snapshot` is not None, that is, if the trainer has forked a template."""
+        with self._lock:
+            if snapshot is not None:
+                self._snapshots.keep(snapshot)
+                postponed, self._postponed = self._postponed, []
+                for worker in postponed:
+                    self._queue.put(worker)
+
+    def dismiss(self, worker: Member) -> None:
+        """Remove a leaving worker from those that wait for the trainer."""
+        if worker in self._postponed:
+            self._postponed.remove(worker)
+            self._queue.put(worker)
+
+    def postpones(self, worker: Member) -> bool:
+        """Postpone a worker if it has to wait until the trainer forks a template. Returns whether it was postponed."""
+        with self._lock:
+            postpones = self._policy.forks and self._snapshots.lacking and not worker.leaving
+            if postpones:
+                self._postponed.append(worker)
+            return postpones
+
+    def first_of(self, worker: Member) -> tuple[Shipment, Template | None] | None:
+        """Return a worker's first message and its template (None for a new process); None if the worker is leaving."""
+        with self._lock:
+            lacking = self._snapshots.lacking and not self._policy.forks
+        snapshot = self._snapshots.take() if lacking and not worker.leaving else None
+        with self._lock:
+            if snapshot is not None:
+                self._snapshots.keep(snapshot)
+            if worker.leaving:
+                return None
+            latest, needed = self._snapshots.latest, self._snapshots.numbers
+            kept, template = self._snapshots[latest], self._snapshots.template_of(latest)
+        # Without the lock, which a trainer needs to take batches.
+        return Shipment(latest, needed, self._snapshots.content(latest, kept, needed, worker.node), 0), template
+
 
 _LOOK_AFTER_WORKERS_S = 0.01, 0.1  # seconds without a batch: the first time, and at most
 _SLOW_S = 1.0  # seconds between two checks of the workers while batches arrive
@@ -80,7 +274,7 @@ class Crew:
     def __init__(
         self,
         maker: Maker,
-        assignments: Assignments[Task],
+        prefetch: int,
         size: int,
         timeout: float,
         policy: WorkerPolicy,
@@ -88,9 +282,10 @@ class Crew:
     ) -> None:
         """`nodes` are those that the workers are spread over in turn; None is this node."""
         self._policy, self._nodes = policy, list(nodes)
-        self._snapshots = Snapshots(maker, policy, copied=not assignments.is_plain)
+        self._snapshots = Snapshots(maker, policy, copied=not maker.is_map_style)
         self._lock = threading.RLock()
-        self.assignments = assignments
+        self._is_map_style = maker.is_map_style
+        self.assignments = Assignments(prefetch)
         self._workers: dict[int, Member] = {}
         self._born = self._born_before = self._entropy = 0
         self._live: set[int] = set()  # iterations
@@ -126,7 +321,6 @@ class Crew:
         """
         is_plain = not self.size and len(shares) == 1 and not shares[0].streams
         iteration = self._open(not is_plain)
-        assert isinstance(self.assignments, StreamAssignments)
         with self._lock:
             self.assignments.begin(iteration, place.progress, shares, is_plain)
         if is_plain:
@@ -238,7 +432,7 @@ class Crew:
             number = self._first(iteration, numbers)
             if number is not None:
                 return number
-            if self.assignments.is_here(key) or (not self.ready and (alone or not self.size)):
+            if self.assignments.is_here(iteration) or (not self.ready and (alone or not self.size)):
                 task = self.assignments.task(key)
                 if task is not None:
                     self._made[key] = self._make_here(key, task)
@@ -257,9 +451,9 @@ class Crew:
 
     def is_bare(self, iteration: int) -> bool:
         """Whether the trainer makes each batch: there are no workers, and none that leave; or it reads the streams."""
-        if self.assignments.is_plain:
+        if self._is_map_style:
             return not self.size and not self._workers
-        return self.assignments.is_here((iteration, 0))
+        return self.assignments.is_here(iteration)
 
     def make_here(
         self, iteration: int, number: int, epoch: int, indices: Indices | StreamBatch
@@ -267,7 +461,7 @@ class Crew:
         """Make a batch in the trainer without assigning it to a worker. Returns also the seconds that it took."""
         self._check_live(iteration)
         task = Task(iteration, number, epoch, indices)
-        if not self.assignments.is_plain:
+        if not self._is_map_style:
             task = self.assignments.started(HERE, task)
         return self._here.make(task, self._here.maker_for(task))
 

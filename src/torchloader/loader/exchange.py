@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from dragon.node_files import NodeFile, NodeMemory, Parts, SnapshotGoneError
 from dragon.serialization import dumps
-from torchloader.loader.outcome import Packed, pack_error
-from torchloader.loader.tasks import Task
+from torchloader.loader.assignments import Task
+from torchloader.loader.messages import Packed, pack_error
 
 __all__ = ["SIZE", "Exchange", "Keeper", "Kept", "Membership", "joined", "key_of"]
 

@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import util as mp_util
 from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
-from torchloader.loader.checks import check_number
 from torchloader.loader.crew import Crew
+from torchloader.loader.messages import Outcome
+from torchloader.loader.options import check_number
 from torchloader.loader.order import Indices, Order, digest
-from torchloader.loader.outcome import Outcome
 from torchloader.loader.randomness import mix
 from torchloader.loader.streams import Place, StreamBatch, StreamOrder, Turns
 

@@ -9,32 +9,42 @@ from multiprocessing import util as mp_util
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
+from dragon.infrastructure.errors import RunEndedError
 from dragon.node_files import NodeFile
 from torchloader.loader.attributes import Attributes
 from torchloader.loader.base import RankSampler, samplers_of
-from torchloader.loader.checks import (
+from torchloader.loader.crew import Crew
+from torchloader.loader.exchange import joined
+from torchloader.loader.iteration import Iteration, StreamIteration, standing_of, tell
+from torchloader.loader.making import Maker, StreamMaker
+from torchloader.loader.options import (
+    WorkerPolicy,
     check_dataset,
     check_number,
     check_options,
+    check_shared,
     check_stream_options,
     check_timeout,
     check_worker_options,
     is_iterable_style,
+    nodes_for,
 )
-from torchloader.loader.crew import Crew
-from torchloader.loader.iteration import Iteration, StreamIteration, standing_of, tell
-from torchloader.loader.nodes import nodes_for
-from torchloader.loader.order import distributed_place, place_of, rank_of, restore, seed_of, state_of, warn_of_ranks
-from torchloader.loader.parts import AnyOrder, maker_of, order_of, share
-from torchloader.loader.policy import WorkerPolicy
+from torchloader.loader.order import (
+    BatchSamplerOrder,
+    SampleOrder,
+    SamplerOrder,
+    distributed_place,
+    place_of,
+    rank_of,
+    restore,
+    seed_of,
+    state_of,
+    warn_of_ranks,
+)
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import by_environment, tuner_of
 
-__all__ = [
-    "Counters",
-    "ElasticDataLoader",
-    "Given",
-]
+__all__ = ["AnyOrder", "Counters", "ElasticDataLoader", "Given", "elastic", "maker_of", "order_of", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,7 @@ class Given:
 _PREFETCH = 2
 
 if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
     from typing_extensions import TypeVar
 
     Batch = TypeVar("Batch", default=Any)
@@ -229,12 +240,12 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
             dataset, self._order, sampler, batch_sampler, (self.batch_size, drop_last), sources, self.set_epoch
         )
         self._deciding = self._index_sampler
-        functions, prefetch = (collate_fn, worker_init_fn), prefetch_factor or _PREFETCH
-        self._maker, assignments = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps, prefetch)
+        functions = collate_fn, worker_init_fn
+        self._maker = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps)
         # Workers of other nodes are new processes, whatever the start method is.
         self._policy = WorkerPolicy("dragon" if workers_on else multiprocessing_context, persistent_workers, nice)
         nodes, at_first = nodes_for(workers_on, multiprocessing_context), 1 if count == "auto" else count
-        self._crew = Crew(self._maker, assignments, at_first, timeout, self._policy, nodes)
+        self._crew = Crew(self._maker, prefetch_factor or _PREFETCH, at_first, timeout, self._policy, nodes)
         self._tuner = tuner_of(max_workers, streams, nodes) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
         self._finalizer = mp_util.Finalize(self, _close, (self._crew, share(self._maker, shared_as)), exitpriority=15)
@@ -456,3 +467,123 @@ def _close(crew: Crew, file: NodeFile | None) -> None:
     crew.close()
     if file is not None:
         file.close()
+
+
+AnyOrder = SampleOrder | SamplerOrder | BatchSamplerOrder | StreamOrder
+
+
+def order_of(
+    dataset: Any,
+    seed: int,
+    batch: tuple[int | None, bool],
+    samplers: tuple[Iterable[Any] | None, Iterable[Any] | None],
+    shuffle: bool,
+    streams: int | None,
+    place: tuple[int, int],
+) -> AnyOrder:
+    """Return the order of the batches. `batch` is (size, whether a smaller last one is dropped), `place` (rank, world
+    size).
+
+    `streams` is None for a map-style dataset.
+    """
+    sampler, batch_sampler = samplers
+    if streams is not None:
+        return StreamOrder(dataset, seed, *batch, streams, *place)
+    if batch_sampler is not None:
+        return BatchSamplerOrder(batch_sampler, seed)
+    if sampler is not None:
+        return SamplerOrder(sampler, seed, *batch)
+    len(dataset)  # where it raises it does so here
+    return SampleOrder(dataset, shuffle, seed, *batch, *place)
+
+
+def maker_of(
+    order: AnyOrder,
+    dataset: Any,
+    functions: tuple[Callable[[Any], Any] | None, Callable[[int], None] | None],
+    batch: tuple[int | None, bool],
+    snapshot_every: int,
+) -> Maker:
+    """Return the maker of the batches. `functions` is (collate_fn, worker_init_fn)."""
+    if isinstance(order, StreamOrder):
+        return StreamMaker(dataset, *functions, *batch, order.seed, snapshot_every)
+    batched = isinstance(order, BatchSamplerOrder) or batch[0] is not None
+    return Maker(dataset, *functions, batched, order.seed)
+
+
+def share(maker: Maker, name: str | None) -> NodeFile | None:
+    """Share the batches of a maker with loaders of that name, through a file that is returned.
+
+    Returns None without a name, and, after a RuntimeWarning, if the file cannot be made. Raises what check_shared()
+    raises.
+    """
+    if name is None:
+        return None
+    check_shared(name, isinstance(maker, StreamMaker))
+    try:
+        file, maker.membership = joined(name)
+    except (OSError, RunEndedError) as error:
+        warnings.warn(f"batches are not shared as {name!r}: {error}", RuntimeWarning, stacklevel=4)
+        return None
+    return file
+
+
+def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:
+    """Make an ElasticDataLoader from the settings of a DataLoader of PyTorch.
+
+    `changes` are options of ElasticDataLoader that replace those settings, such as num_workers="auto", or rank and
+    world_size.
+
+    A plain sequential or shuffled order becomes the loader's own order, so that ranks can share it and its state is
+    small; other samplers are used unchanged. Workers start with the start method of the loader. They stay from one
+    epoch to the next, as with ElasticDataLoader, unless `changes` has persistent_workers. The given loader and its
+    iterators are not changed.
+
+    An iterable-style dataset is read in as many streams as the loader has workers.
+
+    Raises TypeError if `loader` is not a DataLoader, or is of a class that overrides how it iterates.
+    """
+    from torch.utils.data import DataLoader
+
+    if not isinstance(loader, DataLoader):
+        raise TypeError(f"elastic() takes a torch.utils.data.DataLoader, not {type(loader).__name__}")
+    if isinstance(loader, ElasticDataLoader):
+        if changes:
+            raise TypeError("the loader is elastic: make another one, or use resize() and set_epoch()")
+        return loader
+    for method in ("__iter__", "_get_iterator", "__len__"):
+        if getattr(type(loader), method) is not getattr(DataLoader, method):
+            raise TypeError(
+                f"{type(loader).__name__} has a {method}() of its own, and what that does cannot be taken over: make "
+                "an ElasticDataLoader of its dataset"
+            )
+    names = "dataset collate_fn pin_memory timeout worker_init_fn generator pin_memory_device in_order num_workers"
+    options = {name: getattr(loader, name) for name in names.split() if hasattr(loader, name)}
+    if changes.get("workers", changes.get("num_workers", loader.num_workers)) != 0:
+        options["prefetch_factor"] = loader.prefetch_factor
+        options["multiprocessing_context"] = loader.multiprocessing_context
+        options["persistent_workers"] = loader.persistent_workers or None
+    return ElasticDataLoader(**{**options, **_order_of(loader), **changes})
+
+
+def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+    sampler, batch_sampler = loader.sampler, loader.batch_sampler
+    dataset: Any = loader.dataset
+    batches = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if is_iterable_style(dataset):
+        return {**batches, "streams": loader.num_workers}
+    if batch_sampler is not None and (loader.batch_size is None or type(batch_sampler) is not BatchSampler):
+        return {"batch_sampler": batch_sampler}
+    if type(sampler) is SequentialSampler and sampler.data_source is dataset:
+        return batches
+    if (
+        type(sampler) is RandomSampler
+        and sampler.data_source is dataset
+        and not sampler.replacement
+        and sampler._num_samples is None
+        and sampler.generator is loader.generator
+    ):
+        return {**batches, "shuffle": True}
+    return {**batches, "sampler": sampler}

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sized
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from torchloader.loader.checks import check_number
+from torchloader.loader.options import check_number
 from torchloader.loader.randomness import Stream, mix, number_of
 
 __all__ = [

@@ -15,7 +15,7 @@ from dragon.native.queue import Queue
 from dragon.serialization import UNSENDABLE, NodeSnapshot, OnNode, Snapshot, explained, snapshot_on_node
 from torchloader.loader.forks import Inherited, Template
 from torchloader.loader.making import Maker
-from torchloader.loader.policy import WorkerPolicy
+from torchloader.loader.options import WorkerPolicy
 
 __all__ = ["AnySnapshot", "NodeCopies", "Snapshots", "Unkept", "received"]
 

@@ -19,13 +19,12 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import SnapshotGoneError
 from torchloader.loader import surroundings
-from torchloader.loader.effort import Effort, Meter
+from torchloader.loader.assignments import Task
 from torchloader.loader.exchange import Exchange, Kept, key_of
 from torchloader.loader.making import Maker
-from torchloader.loader.outcome import Packed, pack, pack_error, pack_unsent
+from torchloader.loader.messages import Effort, Meter, Packed, pack, pack_error, pack_unsent
 from torchloader.loader.snapshot import received
 from torchloader.loader.streams import Progress
-from torchloader.loader.tasks import Task
 
 __all__ = ["Made", "Ready", "Release", "Shipment", "work"]
 

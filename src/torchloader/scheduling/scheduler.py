@@ -437,5 +437,6 @@ class Running:
         return workers != self.application.workers or away != self.application.away
 
     def begin(self, workers: int, away: Away, cause: Cause) -> Action:
+        """Return the action that starts or resumes it."""
         kind = Resume if self.application.state is State.PAUSED else Launch
         return kind(self.application.spec.name, dict(self.placement), workers, cause.value, away, self.kind)

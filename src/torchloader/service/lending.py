@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from torchloader.loader.budget import Budget
+from torchloader.loader.tuner import Budget
 from torchloader.scheduling.actions import Node
 from torchloader.service.messages import Claim, Granted
 

@@ -1,15 +1,20 @@
-"""Checks of the arguments of a loader."""
+"""The options of a loader: their checks, how its workers start, and on which nodes."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.context import BaseContext
 from numbers import Integral
 from typing import Any
 
+from dragon.native.machine import System, current
+
 __all__ = [
+    "NICE",
+    "WorkerPolicy",
     "check_dataset",
     "check_number",
     "check_options",
@@ -19,6 +24,7 @@ __all__ = [
     "check_worker_options",
     "check_workers",
     "is_iterable_style",
+    "nodes_for",
 ]
 
 
@@ -168,3 +174,89 @@ def check_options(
         raise ValueError("a batch_sampler decides everything: give it without batch_size, shuffle, sampler, drop_last")
     if batch_size is None and drop_last:
         raise ValueError("without batches (batch_size=None) there is no last one to drop")
+
+
+NICE = "TORCHLOADER_NICE"  # the variable that says it for loaders that were told nothing
+_LOWEST = 19
+
+
+class WorkerPolicy:
+    """Whether workers are forked from the trainer, and whether they stay from one epoch to the next.
+
+    The context given to the loader decides how workers start; without one, the start method of multiprocessing, as in
+    PyTorch's DataLoader: "fork" forks them, with any other method they are new processes of the run. The start method
+    may be set after the loader is made, so it is read until fix() is called, when the first worker is needed.
+
+    New processes stay by default, as they can get a changed dataset. Forked workers keep the trainer's state at their
+    fork, so they stay only if persistent_workers is True.
+
+    `nice` is by how much their priority is below the trainer's; None takes TORCHLOADER_NICE, else 0. Raises ValueError
+    if it is not from 0 to 19.
+    """
+
+    def __init__(self, context: Any, persistent: bool | None, nice: int | None = None) -> None:
+        self._context, self._persistent = context, persistent
+        self.nice = _checked(nice)
+        self._forks: bool | None = None
+
+    @property
+    def forks(self) -> bool:
+        """Whether workers are forked."""
+        return _method_of(self._context) == "fork" if self._forks is None else self._forks
+
+    def fix(self) -> None:
+        """Keep the present start method for all workers."""
+        self._forks = self.forks
+
+    @property
+    def stays(self) -> bool:
+        """Whether workers stay from one epoch to the next."""
+        return bool(self._persistent) if self.forks else self._persistent is not False
+
+
+def _checked(nice: int | None) -> int:
+    if nice is not None:
+        check_number(0, nice=nice)
+        if nice > _LOWEST:
+            raise ValueError(f"nice must be at most {_LOWEST}, not {nice}")
+        return nice
+    text = os.environ.get(NICE, "0")
+    if not text.isdigit() or int(text) > _LOWEST:
+        raise ValueError(f"{NICE} must be a whole number from 0 to {_LOWEST}, not {text!r}")
+    return int(text)
+
+
+def _method_of(context: Any) -> str:
+    if isinstance(context, str):
+        return context
+    if context is not None:
+        return str(context.get_start_method())
+    # With get_start_method() alone asking would fix the program's start method.
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+def nodes_for(workers_on: str | Sequence[str] | None, context: Any) -> list[str | None]:
+    """Return the nodes for the workers of a loader by name, None for the trainer's own node.
+
+    Args:
+        workers_on: one name or several of nodes of the run; None for only the trainer's node.
+        context: the requested start method.
+
+    Raises TypeError if `workers_on` has no names, ValueError for a node that the run does not have, and if a start
+    method is given together with `workers_on`.
+    """
+    if workers_on is None:
+        return [None]
+    names = [workers_on] if isinstance(workers_on, str) else workers_on
+    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"workers_on must be the name of a node, or several, not {workers_on!r}")
+    if context is not None:
+        raise ValueError(
+            f"workers_on={workers_on!r} goes without multiprocessing_context: workers of other nodes are new processes"
+        )
+    known = [policy.host_name for policy in System().hostname_policies()]
+    here = current().hostname
+    for name in names:
+        if name not in known:
+            raise ValueError(f"workers_on names node {name!r}; this run has {', '.join(known)} (this is {here})")
+    return [None if name == here else name for name in names]

@@ -1,19 +1,22 @@
-"""The outcome of a worker's task, as it is sent to the trainer.
+"""The outcome of a task, as a worker sends it to the trainer, and what making a batch costs.
 
-It is packed separately from the message that carries it, so a trainer that cannot unpack it still knows which batch it
-is.
+An outcome is packed separately from the message that carries it, so a trainer that cannot unpack it still knows which
+batch it is.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
+import time
 import traceback
 from typing import Any, NamedTuple
 
 from dragon.serialization import dumps, loads
 from torchloader.loader.streams import Progress
 
-__all__ = ["Outcome", "Packed", "pack", "pack_error", "pack_unsent", "unpack"]
+__all__ = ["Effort", "Meter", "Outcome", "Packed", "pack", "pack_error", "pack_unsent", "unpack"]
+
 
 _FULL = "; it is full of batches that were made ahead: lower prefetch_factor, num_workers or batch_size"
 
@@ -86,3 +89,44 @@ def unpack(packed: Packed) -> Outcome:
 
 def _line(error: Exception) -> str:
     return traceback.format_exception_only(error)[0].strip()
+
+
+_SCHEDULING = "/proc/thread-self/schedstat"  # nanoseconds on a core, nanoseconds of waiting for one, slices
+
+
+class Effort(NamedTuple):
+    """Elapsed seconds, seconds of CPU time, and seconds in which the process was runnable but had no core."""
+
+    seconds: float = 0.0
+    cpu: float = 0.0
+    delayed: float = 0.0
+
+    def plus(self, other: Effort) -> Effort:
+        """Return the sum of both efforts."""
+        return Effort(self.seconds + other.seconds, self.cpu + other.cpu, self.delayed + other.delayed)
+
+    def since(self, other: Effort) -> Effort:
+        """Return this effort minus an earlier one."""
+        return Effort(self.seconds - other.seconds, self.cpu - other.cpu, self.delayed - other.delayed)
+
+    @property
+    def alone(self) -> float:
+        """The seconds that it would have taken with a free core at any time."""
+        return max(self.cpu, self.seconds - self.delayed)
+
+
+class Meter:
+    """Reads the clocks of the thread that made it. `delayed` is 0 where the kernel does not account for it."""
+
+    def __init__(self) -> None:
+        try:
+            self._scheduling = os.open(_SCHEDULING, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._scheduling = -1
+
+    def now(self) -> Effort:
+        """Return the clocks of this moment; use the difference of two readings."""
+        delayed = 0.0
+        if self._scheduling >= 0:
+            delayed = int(os.pread(self._scheduling, 80, 0).split()[1]) * 1e-9
+        return Effort(time.perf_counter(), time.process_time(), delayed)
