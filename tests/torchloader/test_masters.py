@@ -29,11 +29,11 @@ inbox = Queue.attach(base64.b64decode(found.inbox))
 while not isinstance(inbox.get(timeout=30), getattr(messages, sys.argv[2])):
     pass
 """
-# Asks the master, and does not wait for long.
-ASK = f"""{_BEGIN}
+# Sends the master a command, and does not wait for long.
+COMMAND = f"""{_BEGIN}
 contact._CONTACT_TIMEOUT_S = 0.01
 try:
-    contact.ask(run, found, "status")
+    contact.request(run, found, messages.GetStatus())
 except contact.NoMasterError:
     pass
 """
@@ -198,7 +198,7 @@ def test_a_master_continues_if_a_client_does_not_wait_for_the_reply(cluster: Clu
     cluster.start(cluster.job("job", 10, 0.001, 0.01, "wait"), options=ALONE)
     cluster.until_state("job", "running")
     cluster.signal("master", signal.SIGSTOP)
-    _do(cluster, ASK)
+    _do(cluster, COMMAND)
     cluster.signal("master", signal.SIGCONT)
     cluster.go()
     assert cluster.end() == 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from torchloader.inputs.job import Devices, Job
-from torchloader.service.answers import unlike
+from torchloader.service.commands import unlike
 
 JOB = Job("resnet10-1", 8, 4, "out", Devices(anywhere=1), arch="resnet", depth=10, master="a", port=5)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from torchloader.cli.masters import of_application, order
+from torchloader.cli.masters import execute, of_application
+from torchloader.service.messages import CancelApplication
 
 __all__ = ["main", "parser"]
 
@@ -17,4 +18,5 @@ def parser() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str]) -> int:
     """Run the command. Returns the exit code."""
-    return order("cancel", parser(), words)
+    arguments = parser().parse_args(list(words))
+    return execute(arguments.run, CancelApplication(arguments.application))

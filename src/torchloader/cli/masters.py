@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from dragon.commands import Parser
 from dragon.infrastructure.errors import DragonError
 from dragon.runs import choose, find
-from torchloader.service.contact import NoMasterError, ask, contacts
+from torchloader.service.contact import NoMasterError, contacts, request
+from torchloader.service.messages import Command
 
-__all__ = ["add_run", "asked", "of_application", "order", "say", "tell"]
+__all__ = ["add_run", "execute", "of_application", "printed", "send"]
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="RUN", help="select a run if there are several (`dragon ps` lists them)")
 
 
-def asked(word: str | None, question: str, application: str = "", value: Any = None) -> dict[str, Any]:
+def send(word: str | None, command: Command) -> dict[str, Any]:
     """Return the master's reply. Raises NoMasterError if there is no master, or several and `word` is None."""
     runs = find()
     try:
@@ -34,23 +34,23 @@ def asked(word: str | None, question: str, application: str = "", value: Any = N
         names = ", ".join(contact.folder for contact in found.values())
         raise NoMasterError(f"several workloads run ({names}); say which with --run RUN (`dragon ps` lists them)")
     (folder, contact), *_ = found.items()
-    return ask(folder, contact, question, application, value)
+    return request(folder, contact, command)
 
 
-def say(word: str | None, question: str, application: str = "", value: Any = None) -> int:
-    """Send a request and print the master's reply. Returns the exit code."""
+def execute(word: str | None, command: Command) -> int:
+    """Send a command and print the master's reply. Returns the exit code."""
     try:
-        return tell(asked(word, question, application, value))
+        return printed(send(word, command))
     except (NoMasterError, DragonError) as error:
-        return tell({"error": str(error)})
+        return printed({"error": str(error)})
 
 
-def tell(answer: dict[str, Any]) -> int:
+def printed(reply: dict[str, Any]) -> int:
     """Print a reply of the master. Returns the exit code."""
-    if "error" in answer:
-        print(f"torchloader: {answer['error']}", file=sys.stderr)
+    if "error" in reply:
+        print(f"torchloader: {reply['error']}", file=sys.stderr)
         return 1
-    print(answer["told"])
+    print(reply["message"])
     return 0
 
 
@@ -60,9 +60,3 @@ def of_application(name: str, description: str) -> argparse.ArgumentParser:
     result.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
     add_run(result)
     return result
-
-
-def order(name: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
-    """Send the command `name` for an application to its master. Returns the exit code."""
-    arguments = parser.parse_args(list(words))
-    return say(arguments.run, name, arguments.application)

@@ -21,7 +21,7 @@ from dragon.files import write_bytes
 from dragon.infrastructure.errors import DragonError
 from dragon.runs import scratch_folder
 from dragon.signals import end_with_parent, heeded, leave
-from torchloader.cli.masters import asked
+from torchloader.cli.masters import send
 from torchloader.cli.numbers import at_least, positive
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
@@ -30,6 +30,7 @@ from torchloader.prediction.measured import Interval, Measured
 from torchloader.report.figures import MissingError, pyplot
 from torchloader.report.sweep import Point, chosen, drawn, picture, told
 from torchloader.service.contact import NoMasterError
+from torchloader.service.messages import GetStatus, ResizeApplication
 
 __all__ = ["main", "parser"]
 
@@ -165,7 +166,7 @@ def _measured(name: str, arguments: argparse.Namespace, run: subprocess.Popen[by
     for count in sorted(set(arguments.workers)):
         state = _await_state(run, scratch)
         if state["workers"] != count:
-            answer = asked(str(run.pid), "resize", name, count)
+            answer = send(str(run.pid), ResizeApplication(name, count))
             if "error" in answer:
                 raise SweepError(answer["error"])
             _await_state(run, scratch)
@@ -190,7 +191,7 @@ def _await_state(run: subprocess.Popen[bytes], scratch: Path) -> dict[str, Any]:
             said = (scratch / "output").read_text().strip()
             raise SweepError(f"the run ended: {said or f'exit code {run.returncode}, without a word'}")
         try:
-            found = asked(str(run.pid), "status")["applications"]
+            found = send(str(run.pid), GetStatus())["applications"]
         except NoMasterError:
             found = []
         if found and found[0]["state"] == "running" and found[0]["samples_per_second"] > 0:

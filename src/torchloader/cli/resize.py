@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from dragon.commands import Parser
-from torchloader.cli.masters import add_run, say
+from torchloader.cli.masters import add_run, execute
+from torchloader.service.messages import ResizeApplication
 
 __all__ = ["main", "parser"]
 
@@ -27,4 +28,4 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str]) -> int:
     """Run the command. Returns the exit code."""
     arguments = parser().parse_args(list(words))
-    return say(arguments.run, "resize", arguments.application, arguments.workers)
+    return execute(arguments.run, ResizeApplication(arguments.application, arguments.workers))

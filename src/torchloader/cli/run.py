@@ -170,8 +170,7 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Lock the folder for this run for the time of the block. Raises OSError if it cannot be created or another run has
-    it."""
+    """Lock the folder for this run for the time of the block."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / JOBS).open("a") as lock:
         try:

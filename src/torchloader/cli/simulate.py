@@ -257,14 +257,7 @@ def compared(
     schedulers: Callable[[argparse.Namespace], list[Scheduler]],
     simulate: Callable[..., Result] = simulate,
 ) -> int:
-    """Parse a command line, simulate every scheduler on every workload, and print the table. Returns the exit code.
-
-    Args:
-        options: `parser()`, perhaps with further options.
-        words: the command line.
-        workloads, schedulers: return what the options mean.
-        simulate: as in `torchloader.simulation.simulator`.
-    """
+    """Parse a command line, simulate every scheduler on every workload, and print the table. Returns the exit code."""
     arguments = options.parse_args(list(words))
     try:
         wanted = schedulers(arguments)

@@ -10,10 +10,11 @@ from functools import partial
 
 from dragon.commands import Parser
 from dragon.infrastructure.errors import DragonError
-from torchloader.cli.masters import add_run, asked
+from torchloader.cli.masters import add_run, send
 from torchloader.report.live import follow, watch
 from torchloader.report.status import lines
 from torchloader.service.contact import NoMasterError
+from torchloader.service.messages import GetStatus
 
 __all__ = ["main", "parser"]
 
@@ -32,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str]) -> int:
     """Run the command. Returns the exit code."""
     arguments = parser().parse_args(list(words))
-    ask = partial(asked, arguments.run, "status")
+    ask = partial(send, arguments.run, GetStatus())
     try:
         if arguments.watch:
             return follow(ask) if arguments.json else watch(ask)

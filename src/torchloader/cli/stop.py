@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from dragon.commands import Parser
-from torchloader.cli.masters import add_run, say
+from torchloader.cli.masters import add_run, execute
+from torchloader.service.messages import StopWhenDone
 
 __all__ = ["main", "parser"]
 
@@ -22,4 +23,4 @@ def parser() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str]) -> int:
     """Run the command. Returns the exit code."""
-    return say(parser().parse_args(list(words)).run, "stop")
+    return execute(parser().parse_args(list(words)).run, StopWhenDone())

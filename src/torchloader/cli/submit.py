@@ -6,14 +6,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-import msgspec
-
 from dragon.commands import Parser, worded
 from dragon.infrastructure.errors import DragonError
-from torchloader.cli.masters import add_run, asked, tell
+from torchloader.cli.masters import add_run, printed, send
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.service.contact import NoMasterError
+from torchloader.service.messages import SubmitJob
 
 __all__ = ["main", "parser"]
 
@@ -44,8 +43,8 @@ def main(words: Sequence[str]) -> int:
     code = 1 if workload.errors else 0
     try:
         for job in workload.jobs:
-            code = max(code, tell(asked(arguments.run, "submit", job.name, msgspec.json.encode(job))))
+            code = max(code, printed(send(arguments.run, SubmitJob(job))))
     except (NoMasterError, DragonError) as error:
         # That holds for all the others too.
-        return tell({"error": str(error)})
+        return printed({"error": str(error)})
     return code

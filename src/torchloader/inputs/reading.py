@@ -14,8 +14,7 @@ _READERS = {".csv": read_workload, ".toml": read_jobs, ".yaml": read_jobs, ".yml
 
 
 def read(path: str | Path) -> Workload:
-    """Read the jobs of a CSV, TOML or YAML file, by its suffix. Raises InputError if there is no such file, or its
-    suffix is another, and OSError if it cannot be read."""
+    """Read the jobs of a CSV, TOML or YAML file, by its suffix."""
     suffix = Path(path).suffix.lower()
     if not Path(path).exists():
         raise _no_workload(path, "no such file")

@@ -24,10 +24,7 @@ _PAIR = re.compile(
 
 
 def split(line: str) -> list[str]:
-    """Return the cells of a row, separated by commas outside quotes and brackets, with surrounding spaces removed.
-
-    Raises ValueError if a quote or a bracket is not closed.
-    """
+    """Return the cells of a row, separated by commas outside quotes and brackets, with surrounding spaces removed."""
     cells: list[str] = []
     cell: list[str] = []
     closing: list[str] = []
@@ -59,10 +56,7 @@ def split(line: str) -> list[str]:
 
 
 def parse_devices(text: str) -> Devices:
-    """Parse a cell of devices: ["0 1" "0 1"], "0 1" or {'hostA':[0 1]}.
-
-    Raises ValueError, whose text is what was expected.
-    """
+    """Parse a cell of devices: ["0 1" "0 1"], "0 1" or {'hostA':[0 1]}."""
     text = text.strip()
     if text.startswith("{"):
         return _by_name(text)

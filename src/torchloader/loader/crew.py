@@ -68,13 +68,7 @@ class Member:
 def compared(
     workers: Iterable[Member], nodes: Sequence[str | None], size: int
 ) -> tuple[list[str | None], list[Member]]:
-    """Return the nodes that lack a worker (once per missing worker), and the surplus workers, the newest first.
-
-    Args:
-        workers: the present workers; those that are leaving do not count.
-        nodes: those that they are to be spread over in turn; None is the trainer's.
-        size: the wanted number of workers.
-    """
+    """Return the nodes that lack a worker (once per missing worker), and the surplus workers, the newest first."""
     wanted = Counter(nodes[slot % len(nodes)] for slot in range(size))
     surplus = []
     for worker in sorted((each for each in workers if not each.leaving), key=lambda each: each.number):
@@ -116,10 +110,7 @@ def started(
     target: Callable[..., None], arguments: tuple[Any, ...], template: Template | None, node: str | None = None
 ) -> Process | Fork:
     """Start a process that calls `target`, forked from the template if there is one, else on the named node or this
-    one.
-
-    Raises OSError if it cannot be started, NodeLostError if the node is lost, LoadingError if the template has ended.
-    """
+    one."""
     if template is not None:
         try:
             return template.start(target, arguments)

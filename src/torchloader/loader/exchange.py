@@ -91,8 +91,7 @@ class Keeper:
 
 
 def joined(name: str) -> tuple[NodeFile, Membership]:
-    """Return the file of the loaders of that name, which the caller must close, and a membership for a new loader.
-    Raises what NodeFile raises."""
+    """Return the file of the loaders of that name, which the caller must close, and a membership for a new loader."""
     digest = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
     file = NodeFile(f"batches_1_{digest}", SIZE)
     return file, Membership(name, str(file.path), os.urandom(_TOKEN))
@@ -123,12 +122,6 @@ class Exchange:
         """Return a batch, whether another worker has made it, and where it is kept if this worker made it (else None).
 
         If loaders of the name make different batches, a packed ValueError is returned instead.
-
-        Args:
-            key: the key of the batch.
-            make: makes the batch. If it returns an error instead, that is not shared.
-            gives_up: returns whether to stop waiting for a batch that another worker is making.
-            is_first: whether it is the first batch of an iteration.
         """
         slot = int.from_bytes(key[:8], "little") % _SLOTS
         if not (is_first or self._is_trusted(gives_up)) or not self._lock(slot, gives_up):

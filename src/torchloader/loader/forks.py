@@ -89,8 +89,7 @@ class Template:
             return not self._is_gone
 
     def start(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> Fork:
-        """Fork a worker that calls `target`. Raises OSError if fork() fails, ChildProcessError if the template has
-        ended."""
+        """Fork a worker that calls `target`."""
         with self._lock:
             try:
                 self._ours.send(dumps((target, arguments)))

@@ -56,8 +56,7 @@ class Rest:
         self._open: dict[int, int] = {}  # drawn and not given, by the first position: the digest of what is before
 
     def draw(self) -> tuple[Indices, Part] | None:
-        """Return the next batch that the trainer does not have, and its part of the epoch; None at the end. Raises what
-        a sampler raises."""
+        """Return the next batch that the trainer does not have, and its part of the epoch; None at the end."""
         for indices, end in self._batches:
             start, before = self._drawn, self._digest
             self._drawn = end
@@ -111,11 +110,7 @@ def tell(standing: int | Gaps, batch: int, place: tuple[int, int]) -> dict[str, 
 
 
 def standing_of(state: dict[str, Any], batch: int, place: tuple[int, int]) -> int | Gaps:
-    """Return the position from the form that tell() returns.
-
-    Raises TypeError or ValueError if the state is not valid, ValueError if it does not fit a loader of that batch and
-    place.
-    """
+    """Return the position from the form that tell() returns."""
     check_number(0, position=state["position"])
     position, beyond = int(state["position"]), state.get("beyond")
     if beyond is None:
@@ -271,8 +266,7 @@ class Iteration:
                 self._error = error
 
     def _take(self) -> tuple[Outcome, Any, float]:
-        """Return the next outcome, what was requested for it, and the seconds of waiting. Raises StopIteration at the
-        end."""
+        """Return the next outcome, what was requested for it, and the seconds of waiting."""
         error, self._error = self._error, None
         if error is not None:
             raise error

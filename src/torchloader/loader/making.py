@@ -259,10 +259,7 @@ def _collate_in_own_memory() -> None:
 
 @cache
 def default_collate(batched: bool) -> Callable[[Any], Any]:
-    """Return PyTorch's default function that makes a batch of samples, or converts a single one.
-
-    Raises ModuleNotFoundError without PyTorch.
-    """
+    """Return PyTorch's default function that makes a batch of samples, or converts a single one."""
     try:
         from torch.utils.data import default_collate as collate
         from torch.utils.data import default_convert as convert

@@ -118,11 +118,7 @@ def check_timeout(timeout: float) -> None:
 def check_worker_options(
     workers: Any, prefetch_factor: int | None, persistent_workers: bool | None, context: Any
 ) -> None:
-    """Check the options of workers as PyTorch does, and the start method.
-
-    Raises ValueError for options that need workers where there are none, and for an unknown start method; TypeError for
-    one of a wrong type.
-    """
+    """Check the options of workers as PyTorch does, and the start method."""
     if prefetch_factor is not None:
         check_number(1, prefetch_factor=prefetch_factor)
     if workers == 0:
@@ -236,15 +232,7 @@ def _method_of(context: Any) -> str:
 
 
 def nodes_for(workers_on: str | Sequence[str] | None, context: Any) -> list[str | None]:
-    """Return the nodes for the workers of a loader by name, None for the trainer's own node.
-
-    Args:
-        workers_on: one name or several of nodes of the run; None for only the trainer's node.
-        context: the requested start method.
-
-    Raises TypeError if `workers_on` has no names, ValueError for a node that the run does not have, and if a start
-    method is given together with `workers_on`.
-    """
+    """Return the nodes for the workers of a loader by name, None for the trainer's own node."""
     if workers_on is None:
         return [None]
     names = [workers_on] if isinstance(workers_on, str) else workers_on

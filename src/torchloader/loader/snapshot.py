@@ -35,12 +35,6 @@ class NodeCopies:
 
         If the node cannot hold one, as its holder ends twice or has no memory for it, the worker is sent a copy of its
         own.
-
-        Args:
-            node: its name.
-            number: the snapshot's.
-            snapshot: the one on this node.
-            needed: the numbers of the snapshots that are still needed; copies of others are freed.
         """
         with self._lock:
             try:
@@ -82,8 +76,7 @@ class _Holder:
         return bool(self._process.is_alive)
 
     def copy(self, number: int, snapshot: NodeSnapshot, needed: set[int]) -> OnNode | None:
-        """Return the copy of a snapshot, None if the node has no memory for it. Raises NodeLostError, and
-        ChildProcessError if the process ends meanwhile."""
+        """Return the copy of a snapshot, None if the node has no memory for it."""
         if number not in self._copies:
             parts = [pickle.PickleBuffer(part) for part in snapshot.parts()]
             self._orders.put((number, needed, parts))

@@ -134,8 +134,7 @@ class StreamOrder:
         self.told_length: int | None = None
 
     def __len__(self) -> int:
-        """Return the number of batches if the dataset's length is that of all streams together. Raises TypeError if it
-        has no length."""
+        """Return the number of batches if the dataset's length is that of all streams together."""
         length = self.told_length = len(self._dataset)
         batch = self._batch or 1
         return length // batch if self._drop_last else -(-length // batch)

@@ -72,10 +72,8 @@ class Lease(msgspec.Struct):
 
 
 def cores_of_node() -> float:
-    """Return the number of cores that all loading workers of this node may use: TORCHLOADER_CORES, or the usable cores.
-
-    Raises ValueError if TORCHLOADER_CORES is not a positive number.
-    """
+    """Return the number of cores that all loading workers of this node may use: TORCHLOADER_CORES, or the usable
+    cores."""
     text = os.environ.get(CORES, "")
     if not text:
         return usable_cores()
@@ -134,13 +132,7 @@ class Budget:
         return self.ask(*self._last)
 
     def ask(self, wanted: int, share: float, interval: float) -> int:
-        """Request cores, and return the number of workers that is granted, at least one.
-
-        Args:
-            wanted: the number of workers.
-            share: the fraction of a core that each uses.
-            interval: seconds between two batches; the lease lasts longer for slow loaders.
-        """
+        """Request cores, and return the number of workers that is granted, at least one."""
         with self._lock:
             return self._ask(wanted, share, interval)
 
@@ -599,10 +591,7 @@ class Tuner:
 
 def by_environment(workers: int, streams: int | None, is_streaming: bool) -> tuple[int | Literal["auto"], int | None]:
     """Return the numbers of workers and streams of a loader to which the program gave these: "auto" with workers if
-    TORCHLOADER_AUTO is 1, except in jobs of torchloader, where the scheduler chooses.
-
-    Raises TypeError or ValueError for a number that cannot be one of workers, ValueError if the variable is not 0 or 1.
-    """
+    TORCHLOADER_AUTO is 1, except in jobs of torchloader, where the scheduler chooses."""
     check_workers(num_workers=workers)
     text = os.environ.get(AUTO, "")
     if text not in ("", "0", "1"):
@@ -616,13 +605,7 @@ def by_environment(workers: int, streams: int | None, is_streaming: bool) -> tup
 
 
 def tuner_of(max_workers: int | None, streams: int | None, nodes: Collection[str | None]) -> Tuner:
-    """Return the tuner of a loader.
-
-    Args:
-        max_workers: the largest number of workers; None for eight per core.
-        streams: the number of streams, which also limits the workers; None for a map-style dataset.
-        nodes: those of the workers; None is the trainer's. Cores of other nodes are not shared with other loaders.
-    """
+    """Return the tuner of a loader."""
     others = {name for name in nodes if name is not None}
     cores = float(sum(Node(name).num_cpus for name in others))
     if None in nodes:

@@ -123,16 +123,7 @@ def work(
     results: Queue,
     orders: tuple[int, Event, Value] | None,
 ) -> None:
-    """Make batches until dismissed: the main function of a loading worker.
-
-    Args:
-        worker: its number.
-        place: its slot, and the number of workers.
-        nice: by how much its priority is below the trainer's.
-        tasks: the requests; the first message is a Shipment.
-        results: receives Ready and Made messages.
-        orders: the arguments of a Trainer; None on another node.
-    """
+    """Make batches until dismissed: the main function of a loading worker."""
     surroundings.is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
     os.nice(nice)

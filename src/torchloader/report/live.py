@@ -21,8 +21,7 @@ _REFRESH_INTERVAL_S = 1.0
 
 
 def watch(ask: Callable[[], dict[str, Any]]) -> int:
-    """Show what `ask` returns until the master has ended. Returns an exit code. Raises ModuleNotFoundError without
-    rich."""
+    """Show what `ask` returns until the master has ended. Returns an exit code."""
     try:
         from rich.live import Live
     except ModuleNotFoundError:

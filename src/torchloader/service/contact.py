@@ -13,9 +13,9 @@ import msgspec
 
 from dragon.infrastructure.errors import DestroyedError, RunEndedError
 from dragon.native.queue import Queue
-from torchloader.service.messages import Asked
+from torchloader.service.messages import Command, Request
 
-__all__ = ["CONTACT", "Contact", "NoMasterError", "ask", "contacts"]
+__all__ = ["CONTACT", "Contact", "NoMasterError", "contacts", "request"]
 
 CONTACT = "torchloader.json"
 _CONTACT_TIMEOUT_S = 15.0
@@ -48,17 +48,17 @@ def contacts(runs: Iterable[Path]) -> dict[Path, Contact]:
     return found
 
 
-def ask(run: Path, contact: Contact, question: str, application: str = "", value: Any = None) -> dict[str, Any]:
-    """Return the master's reply. This process joins the run. Raises NoMasterError."""
+def request(run: Path, contact: Contact, command: Command) -> dict[str, Any]:
+    """Return the master's reply to a command. This process joins the run. Raises NoMasterError."""
     os.environ["DRAGON_RUN"] = str(run)
     try:
-        answer = Queue(1)
-        Queue.attach(base64.b64decode(contact.inbox)).put(Asked(question, application, value, answer.serialize()))
-        decoded: dict[str, Any] = msgspec.json.decode(answer.get(timeout=_CONTACT_TIMEOUT_S))
+        replies = Queue(1)
+        Queue.attach(base64.b64decode(contact.inbox)).put(Request(command, replies.serialize()))
+        reply: dict[str, Any] = msgspec.json.decode(replies.get(timeout=_CONTACT_TIMEOUT_S))
     except (DestroyedError, RunEndedError) as error:
         raise NoMasterError(f"the workload of {contact.folder} has ended meanwhile: {error}") from None
     except Empty:
         raise NoMasterError(
             f"the master did not answer in {_CONTACT_TIMEOUT_S:.0f} s; its log is in {contact.folder}"
         ) from None
-    return decoded
+    return reply

@@ -13,11 +13,7 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 def model(driver: Path = _DRIVER) -> str:
     """Return the name of this node's GPUs as NVIDIA's driver gives it, such as "Tesla V100-SXM2-16GB"; "" if there is
-    no such driver, or if the GPUs have different names.
-
-    Args:
-        driver: the folder of the driver, with one folder for each GPU.
-    """
+    no such driver, or if the GPUs have different names."""
     names: set[str] = set()
     try:
         for file in driver.glob("*/information"):

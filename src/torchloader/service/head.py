@@ -24,8 +24,8 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.scheduling.log import FullError, LogError
-from torchloader.service.answers import reply
 from torchloader.service.application_master import manage
+from torchloader.service.commands import reply
 from torchloader.service.contact import CONTACT, Contact
 from torchloader.service.master import Master
 from torchloader.service.messages import AllSubmitted, Submitted

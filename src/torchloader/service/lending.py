@@ -60,12 +60,7 @@ class Lender:
         self._granted: dict[str, int] = {}
 
     def claims(self, nodes: Mapping[str, Node], loads: bool) -> Iterator[tuple[str, Claim]]:
-        """Yield the claims that nodes do not have yet.
-
-        Args:
-            nodes: the nodes of the run.
-            loads: whether the run has applications to load for.
-        """
+        """Yield the claims that nodes do not have yet."""
         if self._simulated:
             return
         for name, node in nodes.items():

@@ -27,7 +27,6 @@ from torchloader.service.learning import Learning
 from torchloader.service.lending import Lender
 from torchloader.service.messages import (
     AllSubmitted,
-    Asked,
     Claim,
     Ended,
     Granted,
@@ -35,6 +34,7 @@ from torchloader.service.messages import (
     Joined,
     Kill,
     Launch,
+    Request,
     Said,
     Submitted,
     Tell,
@@ -79,7 +79,7 @@ _TICK_S = 1.0
 _CHANGE_INTERVAL_S = 2.0  # seconds for which the workers of an application are not changed again
 _GATHER_TIMEOUT_S = 30.0  # seconds that a master waits for nodes that are not lost, but do not join
 
-Reply = Callable[["Master", Asked], None]
+Reply = Callable[["Master", Request], None]
 
 
 class Master:
@@ -159,7 +159,7 @@ class Master:
             case Granted():
                 if self._lender.granted(message):
                     self._schedule(Cause.LENT)
-            case Asked():
+            case Request():
                 self._reply(self, message)
 
     # ---- nodes

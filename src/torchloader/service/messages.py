@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from torchloader.inputs.job import Job
 from torchloader.training.protocol import Order, Report
 
 __all__ = [
     "AllSubmitted",
-    "Asked",
+    "CancelApplication",
     "Claim",
+    "Command",
     "Ended",
+    "GetStatus",
     "Granted",
     "Introduce",
     "Joined",
     "Kill",
     "Launch",
+    "PauseApplication",
     "Rank",
+    "Request",
+    "ResizeApplication",
+    "ResumeApplication",
     "Said",
+    "StopWhenDone",
+    "SubmitJob",
     "Submitted",
     "Tell",
 ]
@@ -208,16 +215,67 @@ class AllSubmitted:
     names: frozenset[str]
 
 
+# ---- of commands
+
+
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A command: the question, the application, and a value. The reply is JSON, for the queue with this serialized
-    form.
+class GetStatus:
+    """Requests the nodes and the applications."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitJob:
+    """Submits a job."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class StopWhenDone:
+    """Ends a held workload when its applications have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseApplication:
+    """Saves a checkpoint of an application and stops it."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeApplication:
+    """Continues a paused application."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelApplication:
+    """Ends an application."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeApplication:
+    """Sets the number of loading workers per device of an application."""
+
+    application: str
+    workers: int
+
+
+Command = (
+    GetStatus | SubmitJob | StopWhenDone | PauseApplication | ResumeApplication | CancelApplication | ResizeApplication
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command, and the serialized queue for its reply, which is JSON.
 
     The queue is not sent as an object: it may be destroyed when the command's process ends, and deserializing the
     message would fail.
     """
 
-    question: str
-    application: str
-    value: Any
-    answer: bytes
+    command: Command
+    reply_to: bytes

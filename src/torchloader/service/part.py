@@ -59,7 +59,7 @@ class Part:
         self._left: dict[int, Report] = {}
         self._cause = ""
         self._reason = ""  # why all of them were told to end
-        self._cancelled = False  # somebody asked for their end
+        self._cancelled = False  # by a user
         self._stopped: set[int] = set()  # ranks that were ended from here
         self._killed = False
         self._end_at: float | None = None

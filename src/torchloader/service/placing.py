@@ -92,8 +92,7 @@ def job_of(spec: Spec) -> Job:
 
 
 def devices_of(job: Job, nodes: Mapping[str, Node], settings: Settings) -> dict[str, tuple[int, ...]] | int:
-    """Return the devices that the job trains on, by node, or their number. Raises LackingError, with everything that is
-    missing."""
+    """Return the devices that the job trains on, by node, or their number."""
     wanted = job.devices
     if wanted.anywhere:
         spec = spec_of(job, wanted.anywhere)

@@ -1,4 +1,4 @@
-"""The master's replies to commands. Replies are JSON; an error is under the key "error"."""
+"""Executes commands in the master. A reply is JSON with the key "message", or "error"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,19 @@ from torchloader.scheduling.application import Application
 from torchloader.scheduling.spreading import spread
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.master import Master
-from torchloader.service.messages import Asked, Kill, Submitted
+from torchloader.service.messages import (
+    CancelApplication,
+    Command,
+    GetStatus,
+    Kill,
+    PauseApplication,
+    Request,
+    ResizeApplication,
+    ResumeApplication,
+    StopWhenDone,
+    SubmitJob,
+    Submitted,
+)
 from torchloader.service.placing import free_cores, job_of
 from torchloader.service.settings import Settings
 from torchloader.training.protocol import Cancel, Pause
@@ -39,37 +51,52 @@ def unlike(job: Job, there: Mapping[str, Job], ended: Collection[str]) -> Job:
     return replace(job, name=name, port=0 if (job.master, job.port) in places else job.port)
 
 
-def reply(master: Master, asked: Asked) -> None:
+def reply(master: Master, request: Request) -> None:
     """Execute a command, and reply with the result or the error."""
     try:
-        asker = Queue.attach(asked.answer)
+        replies = Queue.attach(request.reply_to)
     except DestroyedError:
-        return  # it has given up, and said that there was no answer: what it asked for must not happen after that
+        return  # the command timed out and reported an error: it must not take effect after that
     try:
-        answer = _answer(master, asked)
-    except OSError as error:  # such as that the disk is full: what was asked for did not happen
-        answer = {"error": worded(error)}
-    with contextlib.suppress(DestroyedError):  # who asked has given up
-        asker.put(msgspec.json.encode(answer))
+        result = _execute(master, request.command)
+    except OSError as error:  # such as that the disk is full: the command had no effect
+        result = {"error": worded(error)}
+    with contextlib.suppress(DestroyedError):  # the command has timed out
+        replies.put(msgspec.json.encode(result))
 
 
-def _answer(master: Master, asked: Asked) -> dict[str, Any]:
-    if asked.question == "status":
-        return _status(master)
-    if asked.question == "submit":
-        return _submit(master, asked)
-    if asked.question == "stop":
-        settings = msgspec.structs.replace(master.settings, hold=False)
-        settings.save()  # for a master after this one
-        master.settings, master.all_submitted = settings, True
-        return {"told": "it ends when its applications have ended"}
-    record = master.records.get(asked.application)
+def _execute(master: Master, command: Command) -> dict[str, Any]:
+    match command:
+        case GetStatus():
+            return _status(master)
+        case SubmitJob():
+            return _submit(master, command.job)
+        case StopWhenDone():
+            settings = msgspec.structs.replace(master.settings, hold=False)
+            settings.save()  # for a master after this one
+            master.settings, master.all_submitted = settings, True
+            return {"message": "it ends when its applications have ended"}
+    return _change(master, command)
+
+
+def _change(
+    master: Master, command: PauseApplication | ResumeApplication | CancelApplication | ResizeApplication
+) -> dict[str, Any]:
+    record = master.records.get(command.application)
     if record is None:
         there = ", ".join(master.records) or "none"
-        return {"error": f"there is no application {asked.application!r}; there are: {there}"}
+        return {"error": f"there is no application {command.application!r}; there are: {there}"}
     if record.state in ENDED:
-        return {"error": f"{asked.application} is {record.state} already"}
-    return _DEEDS[asked.question](master, record, asked.value)
+        return {"error": f"{command.application} is {record.state} already"}
+    match command:
+        case PauseApplication():
+            return _pause(master, record)
+        case ResumeApplication():
+            return _resume(master, record)
+        case CancelApplication():
+            return _cancel(master, record)
+        case ResizeApplication():
+            return _resize(master, record, command.workers)
 
 
 def _status(master: Master) -> dict[str, Any]:
@@ -113,8 +140,7 @@ def _described(master: Master, name: str, record: Application) -> dict[str, Any]
     }
 
 
-def _submit(master: Master, asked: Asked) -> dict[str, Any]:
-    wanted = msgspec.json.decode(asked.value, type=Job)
+def _submit(master: Master, wanted: Job) -> dict[str, Any]:
     # Those that have not arrived yet keep their names and ports too.
     expected = Settings.jobs(Path(master.settings.folder))
     there = {each.name: each for each in expected}
@@ -125,59 +151,58 @@ def _submit(master: Master, asked: Asked) -> dict[str, Any]:
     if error:
         return {"error": f"{job.name}: {error}"}
     why = "" if job.name == wanted.name else f"; there is another {wanted.name}"
-    return {"told": f"{job.name} is {master.records[job.name].state}{why}"}
+    return {"message": f"{job.name} is {master.records[job.name].state}{why}"}
 
 
-def _pause(master: Master, record: Application, value: Any) -> dict[str, Any]:
+def _pause(master: Master, record: Application) -> dict[str, Any]:
     name = record.spec.name
     if record.state not in (State.RUNNING, State.RESIZING):
         return {"error": f"{name} is {record.state}: only a running application can be paused"}
-    master.change(name, State.PAUSING, "somebody asked for it", held=True)
+    master.change(name, State.PAUSING, "paused by a user", held=True)
     master.tell(name, Pause())
-    return {"told": f"{name} is pausing"}
+    return {"message": f"{name} is pausing"}
 
 
-def _resume(master: Master, record: Application, value: Any) -> dict[str, Any]:
+def _resume(master: Master, record: Application) -> dict[str, Any]:
     name = record.spec.name
     if record.state is not State.PAUSED:
         return {"error": f"{name} is {record.state}: only a paused application can be resumed"}
-    master.change(name, State.PAUSED, "somebody asked for it to go on", held=False)
+    master.change(name, State.PAUSED, "resumed by a user", held=False)
     master.look_again()
-    return {"told": f"{name} is {master.records[name].state}"}
+    return {"message": f"{name} is {master.records[name].state}"}
 
 
-def _cancel(master: Master, record: Application, value: Any) -> dict[str, Any]:
+def _cancel(master: Master, record: Application) -> dict[str, Any]:
     name = record.spec.name
     attempt = master.attempts.get(name)
     if attempt is None:
-        master.change(name, State.CANCELLED, "somebody asked for it")
-        return {"told": f"{name} is cancelled"}
+        master.change(name, State.CANCELLED, "cancelled by a user")
+        return {"message": f"{name} is cancelled"}
     attempt.cancelled = True
     if attempt.has_started:
         master.tell(name, Cancel())
     else:
         for node in attempt.nodes:
-            master.order(node, Kill(name, "somebody cancelled it", cancelled=True))
-    return {"told": f"{name} leaves after its next iteration"}
+            master.order(node, Kill(name, "cancelled by a user", cancelled=True))
+    return {"message": f"{name} leaves after its next iteration"}
 
 
-def _resize(master: Master, record: Application, value: Any) -> dict[str, Any]:
+def _resize(master: Master, record: Application, workers: int) -> dict[str, Any]:
     name = record.spec.name
     if record.state is not State.RUNNING:
         return {"error": f"{name} is {record.state}: only a running application can be resized"}
-    if not isinstance(value, int) or value < 1:
-        return {"error": f"{name} needs at least one loading worker per device, not {value!r}"}
+    if workers < 1:
+        return {"error": f"{name} needs at least one loading worker per device, not {workers}"}
     free = free_cores(master.nodes, (each for each in master.records.values() if each is not record))
     if master.settings.anywhere:
         room = {"the run": max(0, sum(free.values())) // record.spec.size}
     else:
         room = {node: free[node] // len(devices) for node, devices in record.placement.items()}
     for where, most in room.items():
-        if value > most:
-            return {"error": f"{where} has cores for at most {most} loading workers per device of {name}, not {value}"}
-    away = spread(record.needs(record.placement, value), free)[name] if master.settings.anywhere else {}
-    master.resize(name, value, away, "somebody asked for it")
-    return {"told": f"{name} gets {value} loading workers per device"}
-
-
-_DEEDS = {"pause": _pause, "resume": _resume, "cancel": _cancel, "resize": _resize}
+        if workers > most:
+            return {
+                "error": f"{where} has cores for at most {most} loading workers per device of {name}, not {workers}"
+            }
+    away = spread(record.needs(record.placement, workers), free)[name] if master.settings.anywhere else {}
+    master.resize(name, workers, away, "resized by a user")
+    return {"message": f"{name} gets {workers} loading workers per device"}
