@@ -114,7 +114,7 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
     Args:
         num_workers: the number of loading workers at first. 0 loads in the trainer. "auto" finds the smallest number
             with which the trainer hardly waits, within the cores of the node, which all such loaders share; `tuning`
-            shows the result. `workers` is the same under the name that torchloader uses.
+            shows the result.
         max_workers: the largest number that "auto" may choose; by default eight for each core that this process may
             use.
         multiprocessing_context: how workers start; by default with the start method of multiprocessing, as in PyTorch.
@@ -188,7 +188,6 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        workers: int | Literal["auto"] | None = None,
         max_workers: int | None = None,
         streams: int | None = None,
         snapshot_every_n_steps: int = 1,
@@ -198,11 +197,11 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
     ) -> None:
         before = vars(self).keys() - {"_DataLoader__initialized"}  # what a subclass has set
         self._DataLoader__initialized = False
-        count = num_workers if workers is None else workers
+        num_workers = num_workers
         # An iterable-style dataset may share its samples among ranks itself.
         is_streaming = is_iterable_style(dataset)
-        if count != "auto":
-            count, streams = by_environment(count, streams, is_streaming)
+        if num_workers != "auto":
+            num_workers, streams = by_environment(num_workers, streams, is_streaming)
         is_placed = rank is not None or world_size is not None
         self._is_unaware = not (is_streaming or is_placed or sampler is not None or batch_sampler is not None)
         rank, world_size = place_of(rank, world_size)
@@ -219,9 +218,9 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
             world_size,
         )
         chosen = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
-        check_stream_options(is_streaming, streams, snapshot_every_n_steps, count, chosen)
+        check_stream_options(is_streaming, streams, snapshot_every_n_steps, num_workers, chosen)
         check_timeout(timeout)
-        check_worker_options(count, prefetch_factor, persistent_workers, multiprocessing_context)
+        check_worker_options(num_workers, prefetch_factor, persistent_workers, multiprocessing_context)
         self.dataset, self.drop_last = dataset, drop_last
         self.batch_size = None if batch_sampler is not None else batch_size
         self.generator, self.in_order = generator, in_order
@@ -232,7 +231,7 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         self._seed_is_given = seed is not None or generator is not None
         seed = seed_of(seed, generator, world_size)
         self._own_sampler: Any = sampler if batch_sampler is None else batch_sampler
-        streams = int(count if streams is None else streams) if is_streaming else None
+        streams = int(num_workers if streams is None else streams) if is_streaming else None
         batch, samplers, place = (batch_size, bool(drop_last)), self._given_samplers, (rank, world_size)
         self._order: AnyOrder = order_of(dataset, seed, batch, samplers, bool(shuffle), streams, place)
         sources = generator, self._given_seed
@@ -244,9 +243,9 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         self._maker = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps)
         # Workers of other nodes are new processes, whatever the start method is.
         self._policy = WorkerPolicy("dragon" if workers_on else multiprocessing_context, persistent_workers, nice)
-        nodes, at_first = nodes_for(workers_on, multiprocessing_context), 1 if count == "auto" else count
+        nodes, at_first = nodes_for(workers_on, multiprocessing_context), 1 if num_workers == "auto" else num_workers
         self._crew = Crew(self._maker, prefetch_factor or _PREFETCH, at_first, timeout, self._policy, nodes)
-        self._tuner = tuner_of(max_workers, streams, nodes) if count == "auto" else None
+        self._tuner = tuner_of(max_workers, streams, nodes) if num_workers == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
         self._finalizer = mp_util.Finalize(self, _close, (self._crew, share(self._maker, shared_as)), exitpriority=15)
         self._next_epoch = self._epoch = 0
@@ -559,7 +558,7 @@ def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:
             )
     names = "dataset collate_fn pin_memory timeout worker_init_fn generator pin_memory_device in_order num_workers"
     options = {name: getattr(loader, name) for name in names.split() if hasattr(loader, name)}
-    if changes.get("workers", changes.get("num_workers", loader.num_workers)) != 0:
+    if changes.get("num_workers", loader.num_workers) != 0:
         options["prefetch_factor"] = loader.prefetch_factor
         options["multiprocessing_context"] = loader.multiprocessing_context
         options["persistent_workers"] = loader.persistent_workers or None
