@@ -22,7 +22,7 @@ from test_loader import kill_a_worker
 
 from conftest import Site
 from torchloader import ElasticDataLoader
-from torchloader.loader import parts
+from torchloader.loader import exchange
 
 LENGTH = 120
 
@@ -186,10 +186,10 @@ def test_a_copy_of_a_loader_has_its_name() -> None:
 
 
 def test_a_loader_that_cannot_share_makes_its_own_batches_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str) -> Any:
+    def fail(*_: Any) -> Any:
         raise OSError(28, "No space left on device", "/run")
 
-    monkeypatch.setattr(parts, "joined", fail)
+    monkeypatch.setattr(exchange, "NodeFile", fail)
     with pytest.warns(RuntimeWarning, match="batches are not shared as 'test'.*No space left"):
         loader = loader_of(Noisy(LENGTH))
     with loader:

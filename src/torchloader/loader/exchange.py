@@ -14,10 +14,12 @@ import os
 import pickle
 import struct
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dragon.infrastructure.errors import RunEndedError
 from dragon.node_files import NodeFile, NodeMemory, Parts, SnapshotGoneError
 from dragon.serialization import dumps
 from torchloader.loader.assignments import Task
@@ -90,10 +92,27 @@ class Keeper:
             return
 
 
-def joined(name: str) -> tuple[NodeFile, Membership]:
-    """Return the file of the loaders of that name, which the caller must close, and a membership for a new loader."""
+def joined(name: str | None, is_map_style: bool) -> tuple[NodeFile | None, Membership | None]:
+    """Return the file of the loaders of that name, which the caller must close, and a membership for a new loader.
+
+    Both are None without a name, and, after a RuntimeWarning, if the file cannot be made. Raises TypeError if it is no
+    name, ValueError if the dataset is iterable-style.
+    """
+    if name is None:
+        return None, None
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"shared_as must be a name, not {name!r}")
+    if not is_map_style:
+        raise ValueError(
+            f"shared_as={name!r} is for map-style datasets: a batch of an iterable-style one depends on all that its "
+            "stream gave before"
+        )
     digest = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
-    file = NodeFile(f"batches_1_{digest}", SIZE)
+    try:
+        file = NodeFile(f"batches_1_{digest}", SIZE)
+    except (OSError, RunEndedError) as error:
+        warnings.warn(f"batches are not shared as {name!r}: {error}", RuntimeWarning, stacklevel=3)
+        return None, None
     return file, Membership(name, str(file.path), os.urandom(_TOKEN))
 
 

@@ -9,7 +9,6 @@ from multiprocessing import util as mp_util
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
-from dragon.infrastructure.errors import RunEndedError
 from dragon.node_files import NodeFile
 from torchloader.loader.attributes import Attributes
 from torchloader.loader.base import RankSampler, samplers_of
@@ -22,7 +21,6 @@ from torchloader.loader.options import (
     check_dataset,
     check_number,
     check_options,
-    check_shared,
     check_stream_options,
     check_timeout,
     check_worker_options,
@@ -44,7 +42,7 @@ from torchloader.loader.order import (
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import by_environment, tuner_of
 
-__all__ = ["AnyOrder", "Counters", "ElasticDataLoader", "Given", "elastic", "maker_of", "order_of", "share"]
+__all__ = ["AnyOrder", "Counters", "ElasticDataLoader", "elastic", "order_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +72,6 @@ class Counters:
     workers: int
     replaced: int
     shared: int = 0
-
-
-@dataclass(slots=True)
-class Given:
-    """The part of Counters that the trainer's side counts."""
-
-    batches: int = 0
-    samples: int = 0
-    waited: float = 0.0
-    computed: float = 0.0
-
-    def note(self, samples: int, waited: float, computed: float) -> None:
-        """Count one more batch."""
-        self.batches += 1
-        self.samples += samples
-        self.waited += waited
-        self.computed += computed
 
 
 _PREFETCH = 2
@@ -197,7 +178,6 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
     ) -> None:
         before = vars(self).keys() - {"_DataLoader__initialized"}  # what a subclass has set
         self._DataLoader__initialized = False
-        num_workers = num_workers
         # An iterable-style dataset may share its samples among ranks itself.
         is_streaming = is_iterable_style(dataset)
         if num_workers != "auto":
@@ -240,14 +220,15 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         )
         self._deciding = self._index_sampler
         functions = collate_fn, worker_init_fn
-        self._maker = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps)
+        self._maker = _maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps)
+        file, self._maker.membership = joined(shared_as, self._maker.is_map_style)
         # Workers of other nodes are new processes, whatever the start method is.
         self._policy = WorkerPolicy("dragon" if workers_on else multiprocessing_context, persistent_workers, nice)
         nodes, at_first = nodes_for(workers_on, multiprocessing_context), 1 if num_workers == "auto" else num_workers
         self._crew = Crew(self._maker, prefetch_factor or _PREFETCH, at_first, timeout, self._policy, nodes)
         self._tuner = tuner_of(max_workers, streams, nodes) if num_workers == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
-        self._finalizer = mp_util.Finalize(self, _close, (self._crew, share(self._maker, shared_as)), exitpriority=15)
+        self._finalizer = mp_util.Finalize(self, _close, (self._crew, file), exitpriority=15)
         self._next_epoch = self._epoch = 0
         self._position: Any = 0  # Gaps where batches overtake each other; a Place in the streams of an iterable dataset
         self._sampler_state: dict[str, Any] | None = None  # when the epoch under way began
@@ -255,7 +236,7 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         self._resumed: tuple[Any, int | None] = 0, None  # a position and the digest of what comes before it
         # Choices of the next epoch so far, how often it has begun before, and its batches given at last.
         self._choices = self._begun = self._taken = 0
-        self._given = Given()
+        self._given = [0, 0, 0.0, 0.0]  # the first four Counters
         if world_size > 1:
             self._is_accelerate_prepared = True  # Accelerate would share this rank's samples once more
         self._reflect()
@@ -345,12 +326,12 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
     @property
     def counters(self) -> Counters:
         """What the loader has done so far."""
-        tally, given = self._crew.tally, self._given
+        tally, (batches, samples, waited, computed) = self._crew.tally, self._given
         return Counters(
-            given.batches,
-            given.samples,
-            given.waited,
-            given.computed,
+            int(batches),
+            int(samples),
+            waited,
+            computed,
             tally.samples,
             tally.effort.seconds / max(1, tally.samples),
             self._crew.depth,
@@ -360,7 +341,11 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         )
 
     def _note(self, samples: int, waited: float, computed: float) -> None:
-        self._given.note(samples, waited, computed)
+        given = self._given
+        given[0] += 1
+        given[1] += samples
+        given[2] += waited
+        given[3] += computed
         tuner = self._tuner  # which resize() in another thread takes away
         if tuner is not None:
             tuner.note(self._crew, waited, computed)
@@ -496,35 +481,16 @@ def order_of(
     return SampleOrder(dataset, shuffle, seed, *batch, *place)
 
 
-def maker_of(
+def _maker_of(
     order: AnyOrder,
     dataset: Any,
     functions: tuple[Callable[[Any], Any] | None, Callable[[int], None] | None],
     batch: tuple[int | None, bool],
     snapshot_every: int,
 ) -> Maker:
-    """Return the maker of the batches. `functions` is (collate_fn, worker_init_fn)."""
     if isinstance(order, StreamOrder):
         return StreamMaker(dataset, *functions, *batch, order.seed, snapshot_every)
-    batched = isinstance(order, BatchSamplerOrder) or batch[0] is not None
-    return Maker(dataset, *functions, batched, order.seed)
-
-
-def share(maker: Maker, name: str | None) -> NodeFile | None:
-    """Share the batches of a maker with loaders of that name, through a file that is returned.
-
-    Returns None without a name, and, after a RuntimeWarning, if the file cannot be made. Raises what check_shared()
-    raises.
-    """
-    if name is None:
-        return None
-    check_shared(name, isinstance(maker, StreamMaker))
-    try:
-        file, maker.membership = joined(name)
-    except (OSError, RunEndedError) as error:
-        warnings.warn(f"batches are not shared as {name!r}: {error}", RuntimeWarning, stacklevel=4)
-        return None
-    return file
+    return Maker(dataset, *functions, isinstance(order, BatchSamplerOrder) or batch[0] is not None, order.seed)
 
 
 def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:

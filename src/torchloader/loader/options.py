@@ -18,7 +18,6 @@ __all__ = [
     "check_dataset",
     "check_number",
     "check_options",
-    "check_shared",
     "check_stream_options",
     "check_timeout",
     "check_worker_options",
@@ -91,19 +90,6 @@ def check_stream_options(
         raise ValueError(
             'num_workers="auto" needs streams= with an iterable-style dataset: its batches depend on the number of '
             "streams, which is at most the number of workers that have something to do"
-        )
-
-
-def check_shared(shared_as: str | None, is_streaming: bool) -> None:
-    """Raise TypeError if `shared_as` is not a name, ValueError if the dataset is iterable-style."""
-    if shared_as is None:
-        return
-    if not isinstance(shared_as, str) or not shared_as:
-        raise TypeError(f"shared_as must be a name, not {shared_as!r}")
-    if is_streaming:
-        raise ValueError(
-            f"shared_as={shared_as!r} is for map-style datasets: a batch of an iterable-style one depends on all that "
-            "its stream gave before"
         )
 
 

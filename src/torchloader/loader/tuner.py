@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -23,7 +23,7 @@ from dragon.claims import Claim
 from dragon.cores import usable_cores
 from dragon.infrastructure.errors import RunEndedError
 from dragon.native.machine import Node
-from torchloader.loader.crew import Tally
+from torchloader.loader.crew import Crew, Tally
 from torchloader.loader.messages import Effort
 from torchloader.loader.options import check_workers
 from torchloader.prediction.curve import SAME, sufficient
@@ -35,7 +35,6 @@ __all__ = [
     "Lease",
     "Limit",
     "Look",
-    "Resizable",
     "Search",
     "Tuner",
     "Tuning",
@@ -436,28 +435,6 @@ _FOR_EACH_CORE = 8  # workers: those that wait for a storage take little of one
 _NEEDED = 0.03  # the fraction of its time that a trainer that waits for more is held up
 
 
-class Resizable(Protocol):
-    """A set of workers whose number can be changed: a crew."""
-
-    tally: Tally
-    size: int
-
-    @property
-    def ready(self) -> int:
-        """The number of workers that take batches now."""
-
-    @property
-    def window(self) -> int:
-        """The number of batches that may be requested before the first of them is taken."""
-
-    @property
-    def begun(self) -> int:
-        """The number of iterations that have begun so far."""
-
-    def resize(self, size: int) -> None:
-        """Set the number of workers."""
-
-
 class Tuner:
     """Chooses the number of workers of one loader.
 
@@ -487,7 +464,7 @@ class Tuner:
         self._made, self._effort = tally.batches, tally.effort
         self._from_start, self._epochs = at_start, 0
 
-    def note(self, crew: Resizable, waited: float, computed: float) -> None:
+    def note(self, crew: Crew, waited: float, computed: float) -> None:
         """Note a batch, for which the trainer waited `waited` seconds after it had computed for `computed` seconds."""
         now = self._cpu_clock()
         cpu, self._cpu_before = now - self._cpu_before, now
@@ -506,7 +483,7 @@ class Tuner:
         if self._is_clear or (self._is_long(1) and (not self._epochs or self._is_long(4))):
             self._decide(crew)
 
-    def _is_there(self, crew: Resizable) -> bool:
+    def _is_there(self, crew: Crew) -> bool:
         """Return whether measurements now reflect the present number of workers.
 
         They do not before all workers are ready, nor for batches requested before that. Where workers leave at the end
@@ -520,7 +497,7 @@ class Tuner:
         self._skip = max(0, self._skip - 1)
         return self._arrived and not self._skip
 
-    def _begin_epoch(self, crew: Resizable) -> None:
+    def _begin_epoch(self, crew: Crew) -> None:
         """Begin an epoch. As an epoch begins with waiting, a measurement of short epochs includes only whole ones."""
         self._skip = 0  # no batch is left of the last one
         if not self._from_start:
@@ -542,7 +519,7 @@ class Tuner:
         enough = self._batches >= times * max(_BATCHES, 2 * self._size)
         return enough and self._waited + self._computed >= times * self._shortest
 
-    def _decide(self, crew: Resizable) -> None:
+    def _decide(self, crew: Crew) -> None:
         made = crew.tally.batches - self._made
         effort = crew.tally.effort.since(self._effort)
         look = Look(self._size, self._batches, self._waited, self._computed, self._cpu, made, effort)
@@ -574,7 +551,7 @@ class Tuner:
             return Limit.CORES
         return Limit.MOST if granted >= self._at_most else Limit.GAIN
 
-    def _fit(self, crew: Resizable, size: int) -> None:
+    def _fit(self, crew: Crew, size: int) -> None:
         if size != crew.size and not self._is_closed:
             crew.resize(size)
 
