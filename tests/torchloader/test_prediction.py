@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from torchloader.prediction.belief import Belief, Guess
-from torchloader.prediction.counts import Counts
 from torchloader.prediction.curve import Curve
-from torchloader.prediction.features import COLUMNS, Features
+from torchloader.prediction.features import COLUMNS, Counts, Features
 from torchloader.prediction.measured import Interval, Measured
 from torchloader.prediction.prior import Prior, Row, fit, nonnegative
 

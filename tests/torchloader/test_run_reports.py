@@ -11,7 +11,7 @@ from full_disk import at_most
 from torchloader.cli.report import main
 from torchloader.prediction.curve import Curve
 from torchloader.report.history import history
-from torchloader.report.status import lines
+from torchloader.report.live import lines
 from torchloader.scheduling.application import Spec
 from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.states import State

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application
-from torchloader.scheduling.kinds import Turn, devices_by_kind
+from torchloader.scheduling.placement import Turn, devices_by_kind
 from torchloader_papers.fractions import Claim, fractions
 
 __all__ = ["AGNOSTIC", "GAVEL", "Gavel", "portions"]

@@ -15,8 +15,7 @@ from typing import Any
 
 from torchloader.scheduling.actions import Action, Cause, Node, Pause, Requeue
 from torchloader.scheduling.application import Application, Placement
-from torchloader.scheduling.kinds import devices_by_kind, kind_of
-from torchloader.scheduling.placement import Devices
+from torchloader.scheduling.placement import Devices, devices_by_kind, kind_of
 from torchloader.scheduling.scheduler import Running, Scheduler
 from torchloader.scheduling.states import State
 from torchloader.simulation.result import Result

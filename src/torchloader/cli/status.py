@@ -11,8 +11,7 @@ from functools import partial
 from dragon.commands import Parser
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.masters import add_run, send
-from torchloader.report.live import follow, watch
-from torchloader.report.status import lines
+from torchloader.report.live import follow, lines, watch
 from torchloader.service.contact import NoMasterError
 from torchloader.service.messages import GetStatus
 

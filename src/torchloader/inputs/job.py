@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["LATEST", "NAME", "Devices", "Job"]
+__all__ = ["EXPECTED", "LATEST", "NAME", "Devices", "Job", "is_dataset"]
+
 
 # Names of jobs become parts of file names.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -90,3 +91,20 @@ class Job:
         if not self.end_iter:
             return None
         return (self.end_epoch - self.start_epoch + 1) * self.end_iter - self.start_iter
+
+
+EXPECTED = "images, latency:SECONDS or jpeg:FOLDER"
+_SLOWEST_S = 10**6  # seconds for a sample
+
+
+def is_dataset(text: str) -> bool:
+    """Return whether `torchloader.training.train` accepts the text as a dataset."""
+    kind, _, argument = text.partition(":")
+    if kind == "jpeg":
+        return bool(argument)
+    if kind != "latency":
+        return text == "images"
+    try:
+        return 0 <= float(argument) <= _SLOWEST_S
+    except ValueError:
+        return False

@@ -13,8 +13,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from torchloader.inputs.dataset import EXPECTED, is_dataset
-from torchloader.inputs.job import LATEST, NAME, Devices, Job
+from torchloader.inputs.job import EXPECTED, LATEST, NAME, Devices, Job, is_dataset
 from torchloader.inputs.mistakes import Mistake, Workload
 from torchloader.prediction.architectures import DEPTHS, known
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from torchloader.allocation.catalogue import added
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application
-from torchloader.scheduling.kinds import Turn, devices_by_kind, turns
+from torchloader.scheduling.placement import Turn, devices_by_kind, turns
 from torchloader.scheduling.states import State
 
 __all__ = ["ARRIVAL", "ORDERS", "Arrival", "Order", "ShortestFirst", "Tiresias", "order", "orders"]

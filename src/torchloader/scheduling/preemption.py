@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application
-from torchloader.scheduling.kinds import Kinds, Turn
-from torchloader.scheduling.placement import Devices
+from torchloader.scheduling.placement import Devices, Kinds, Turn
 from torchloader.scheduling.states import State
 
 __all__ = ["yielding"]

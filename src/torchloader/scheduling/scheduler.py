@@ -15,9 +15,8 @@ from torchloader.allocation.problem import Allocation, Demand, Policy, used
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resize, Resume
 from torchloader.scheduling.application import Application, Placement, cores_of
-from torchloader.scheduling.kinds import Turn, kind_of
 from torchloader.scheduling.orders import ARRIVAL, Order
-from torchloader.scheduling.placement import Devices, shared
+from torchloader.scheduling.placement import Devices, Turn, kind_of, shared
 from torchloader.scheduling.preemption import yielding
 from torchloader.scheduling.spreading import Away, spread
 from torchloader.scheduling.states import State

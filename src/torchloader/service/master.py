@@ -42,6 +42,7 @@ from torchloader.service.messages import (
 from torchloader.service.pace import PaceFile
 from torchloader.service.placing import (
     LackingError,
+    absent,
     devices_of,
     highest_of,
     job_of,
@@ -50,7 +51,6 @@ from torchloader.service.placing import (
     shortened,
     spec_of,
 )
-from torchloader.service.presence import absent
 from torchloader.service.settings import LOG, Settings
 from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Paused, Progress, Resize
 

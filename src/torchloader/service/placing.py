@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import msgspec
 
+from dragon.native.machine import System
 from torchloader.inputs.job import Job
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application, Spec
-from torchloader.scheduling.kinds import devices_by_kind
+from torchloader.scheduling.placement import devices_by_kind
 from torchloader.service.gpus import kind_named
 from torchloader.service.messages import Joined
 from torchloader.service.settings import Settings
 
 __all__ = [
     "LackingError",
+    "absent",
     "devices_of",
     "free_cores",
     "highest_of",
@@ -26,6 +28,7 @@ __all__ = [
     "shortened",
     "spec_of",
 ]
+
 
 _ENDLESS = 10**6  # iterations, if the data determines the end
 
@@ -160,3 +163,8 @@ def sharers(record: Application, records: Iterable[Application]) -> int:
     holding = [each.placement for each in records if each.holds]
     mine = [(node, device) for node, devices in record.placement.items() for device in devices]
     return max(sum(device in placement.get(node, ()) for placement in holding) for node, device in mine)
+
+
+def absent(names: Iterable[str]) -> frozenset[str]:
+    """Return those of the nodes that the run has lost."""
+    return frozenset(names) - {policy.host_name for policy in System().hostname_policies()}

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Promote, Requeue, Resize, Resume
 from torchloader.scheduling.application import Application
-from torchloader.scheduling.kinds import devices_by_kind
-from torchloader.scheduling.placement import shared
+from torchloader.scheduling.placement import devices_by_kind, shared
 from torchloader.scheduling.records import Event, Records
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import State

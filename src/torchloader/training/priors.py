@@ -15,9 +15,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchloader.inputs.job import Job
-from torchloader.prediction.counts import Counts
 from torchloader.prediction.curve import Curve
-from torchloader.prediction.features import Features
+from torchloader.prediction.features import Counts, Features
 from torchloader.prediction.prior import Prior, Row, fit
 from torchloader.scheduling.log import replay
 from torchloader.training.models import build

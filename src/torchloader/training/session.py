@@ -22,7 +22,7 @@ from torchloader.loader import Counters, ElasticDataLoader
 from torchloader.training.agreement import Agreement, Wish
 from torchloader.training.checkpoint import CheckpointError
 from torchloader.training.device import choose_device, make_process_group
-from torchloader.training.link import Link
+from torchloader.training.link import Link, Surroundings
 from torchloader.training.phases import Phases
 from torchloader.training.protocol import (
     Cancel,
@@ -38,7 +38,6 @@ from torchloader.training.protocol import (
     Started,
 )
 from torchloader.training.saving import Keeper, Stateful
-from torchloader.training.surroundings import Surroundings
 from torchloader.training.traces import Traces
 
 __all__ = ["Left", "Session", "resize", "this_node"]

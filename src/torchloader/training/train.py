@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from torchloader.inputs.dataset import EXPECTED, is_dataset
+from torchloader.inputs.job import EXPECTED, is_dataset
 from torchloader.prediction.architectures import DEPTHS
 from torchloader.training.models import build
 from torchloader.training.session import Session
