@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import multiprocessing
 import socket
+import tempfile
 import time
 from typing import Any
 
@@ -21,8 +22,8 @@ import uvloop
 
 from dragon import _core
 from dragon.agent.meeting import Met, meet
-from dragon.agent.wire.direct import Direct
-from dragon.agent.wire.link import Link
+from dragon.agent.wire.frames import Frame
+from dragon.agent.wire.links import Links
 from dragon.control.connection import Control
 from dragon.control.joining import join
 from dragon.infrastructure import variables
@@ -46,21 +47,21 @@ async def _agent(token: Token, index: int, description: NodeDescriptor) -> Met:
     node = msgspec.structs.replace(description, host_name=f"node-{index}")
     own = msgspec.structs.replace(token, index=index)
     membership, control = await join(own, node, ["127.0.0.1"], port, _TIMEOUT)
-    direct = Direct(["127.0.0.1"], port, sealed=True)
-    return await meet(membership, control, listener, direct, direct)
+    return await meet(membership, control, listener, None, plain=False)
 
 
 def _agents(token_text: str, indices: list[int], done: Any, leave: Any, sent: Any) -> None:
     """Run some of the agents, in a process of their own."""
     _core.create_arena(variables.arena_limit())
     counted: dict[Any, int] = {}
-    write = Link.write
+    send = Links._send
 
-    def count(link: Link, number: int, data: bytes, payload: Any) -> None:
-        counted[link._owner] = counted.get(link._owner, 0) + len(data) + len(payload)
-        write(link, number, data, payload)
+    def count(links: Links, node: int, frame: Frame, payload: Any) -> int:
+        counted[links] = counted.get(links, 0) + len(msgspec.msgpack.encode(frame)) + len(payload or b"")
+        return send(links, node, frame, payload)
 
-    Link.write = count  # type: ignore[method-assign, assignment]
+    Links._send = count  # type: ignore[method-assign, assignment]
+    _core.set_bell_folder(tempfile.mkdtemp())
 
     async def run() -> None:
         token, description = Token.decode(token_text), describe_this_node()

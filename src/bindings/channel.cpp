@@ -165,15 +165,6 @@ nb::tuple get_frames(ChannelHandle& h, nb::handle timeout) {
     return to_frames(take(h, message, deadline_from(timeout.ptr())), message);
 }
 
-size_t put_packed(ChannelHandle& h, nb::handle buffer, size_t start) {
-    View view(buffer);
-    if (start > view.size()) throw nb::value_error("a parcel is shorter than that");
-    Status status;
-    size_t done = put_parcel(destination(h, 0), view.data() + start, view.size() - start, status);
-    if (!done) check(status, h, python.queue_full);
-    return start + done;
-}
-
 void put_lent(ChannelHandle& h, uint32_t kind, nb::handle loan) {
     auto channel = h.use();
     check(put_loan(channel.arena(), *channel, kind, loan), h, python.queue_full);
@@ -206,8 +197,6 @@ int fileno(ChannelHandle& h) {
     channel->enable_bell(channel.arena(), Channel::kOwn);
     return fd;
 }
-
-void ring_agent_for(ChannelHandle& h) { h.use()->enable_bell(*h.a, Channel::kAgents); }
 
 PyMethodDef methods[] = {
     {"put", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_put)),
@@ -258,12 +247,9 @@ void bind_channel(nb::module_& m) {
         .def("_put_frames", &put_frames_of, nb::arg("head"), nb::arg("buffers"), nb::arg("timeout").none())
         .def("_get_frames", &get_frames, nb::arg("timeout").none())
         .def_static("_before_frame", &before_frame, nb::arg("head"), nb::arg("size"))
-        .def("_take_parcel", &take_parcel, nb::arg("most"))
-        .def("_put_parcel", &put_packed, nb::arg("buffer"), nb::arg("start"))
         .def("_put_loan", &put_lent, nb::arg("kind"), nb::arg("loan"))
         .def("_wait_readable", &wait_readable, nb::arg("timeout").none())
         .def("_fileno", &fileno)
-        .def("_ring_agent", &ring_agent_for)
         .def("_holder",
              [](ChannelHandle& h) {
                  OwnerId holder = h.use()->holder();

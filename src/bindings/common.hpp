@@ -214,7 +214,7 @@ Status wait(const Use& use, Purpose purpose, Nanoseconds deadline, F f) {
         Arena& a;
         int place;
         ~Waiting() { a.end_wait(place); }
-    } waiting{a, a.begin_wait(h.handle.offset, purpose, thread_id(), start)};
+    } waiting{a, purpose == Purpose::None ? -1 : a.begin_wait(h.handle.offset, purpose, thread_id(), start)};
     for (;; start = now()) {
         Nanoseconds until = std::min(deadline, start + 1'000'000'000);
         {
@@ -334,5 +334,7 @@ void bind_sync(nb::module_& m);
 void bind_inspection(nb::module_& m);
 void bind_pinned(nb::module_& m);
 void bind_process_end(nb::module_& m);
+void bind_wire(nb::module_& m);
+void bind_remote(nb::module_& m);
 
 }  // namespace dragon::py

@@ -11,17 +11,10 @@ namespace dragon::py {
 
 namespace {
 
-constexpr size_t kPacked = 32 * 1024;  // bytes of the largest message that is copied into a parcel
-
 template <class... Arguments>
 PyObject* call(PyObject* function, Arguments*... arguments) {
     return in_python([&] { return PyObject_CallFunctionObjArgs(function, arguments..., nullptr); });
 }
-
-struct PackedHead {
-    uint64_t size : 48;
-    uint64_t kind : 16;
-};
 
 // A block of this process that is freed unless it is passed on.
 class OwnBlock {
@@ -353,54 +346,15 @@ nb::tuple before_frame(nb::bytes head, size_t size) {
 nb::tuple to_parts(Arena& a, Message& message) {
     if (message.block == 0)
         return nb::make_tuple(message.label.kind, nb::bytes(message.data, message.label.size));
-    auto* loan = new Loan{&a, message.block, a.self(), message.label.size};
-    return nb::make_tuple(message.label.kind, nb::cast(loan, nb::rv_policy::take_ownership));
+    return nb::make_tuple(message.label.kind, loan_of(a, message.block, message.label.size));
+}
+
+nb::object loan_of(Arena& a, Offset block, size_t size) {
+    return nb::cast(new Loan{&a, block, a.self(), size}, nb::rv_policy::take_ownership);
 }
 
 Status put_parts(const Destination& to, uint32_t kind, const void* data, size_t size) {
     return put_bytes(to, kind, data, size);
-}
-
-nb::tuple take_parcel(ChannelHandle& h, size_t most) {
-    auto channel = h.use();
-    Arena& a = channel.arena();
-    std::string parcel;
-    Message message;
-    auto take = [&](Nanoseconds deadline) { return channel->get(a, message, deadline); };
-    // Throws StillLocked if a process keeps holding the lock: it is then unknown whether the queue is empty.
-    Status status = wait(channel, Purpose::Get, 0, take);
-    for (; status == Status::Ok; status = parcel.size() < most ? take(0) : Status::Timeout) {
-        if (message.block && message.label.size > kPacked) {
-            auto* loan = new Loan{&a, message.block, a.self(), message.label.size};
-            return nb::make_tuple(nb::bytes(parcel.data(), parcel.size()), message.label.kind,
-                                  nb::cast(loan, nb::rv_policy::take_ownership));
-        }
-        OwnBlock block(a, message.block);
-        PackedHead head{message.label.size, message.label.kind};
-        parcel.append(reinterpret_cast<const char*>(&head), sizeof head);
-        parcel.append(message.block ? block.data() : message.data, message.label.size);
-    }
-    return nb::make_tuple(nb::bytes(parcel.data(), parcel.size()), 0, nb::none());
-}
-
-size_t put_parcel(const Destination& to, const char* data, size_t size, Status& status) {
-    size_t done = 0;
-    status = Status::Ok;
-    while (size - done >= sizeof(PackedHead)) {
-        PackedHead head;
-        memcpy(&head, data + done, sizeof head);
-        if (head.size > size - done - sizeof head) throw nb::value_error("a parcel is cut off");
-        try {
-            status = put_bytes(to, head.kind, data + done + sizeof head, head.size);
-        } catch (const std::runtime_error&) {  // out of memory, or the queue is locked
-            if (!done) throw;
-            break;  // earlier messages were put, and must not be put again
-        }
-        if (status != Status::Ok) break;
-        done += sizeof head + head.size;
-    }
-    if (!done && size && status == Status::Ok) throw nb::value_error("a parcel is cut off");
-    return done;
 }
 
 Status put_loan(Arena& a, Channel& channel, uint32_t kind, nb::handle object) {

@@ -48,11 +48,8 @@ PyObject* to_bytes(Arena& a, Message& message);
 nb::tuple to_parts(Arena& a, Message& message);
 Status put_parts(const Destination& to, uint32_t kind, const void* data, size_t size);
 
-// Takes messages that are to be sent to another node, up to about `most` bytes. Returns the small ones as one
-// parcel, and the kind and memory of a large one that follows them (or 0 and None).
-nb::tuple take_parcel(ChannelHandle& h, size_t most);
-// Puts the messages of a parcel; returns the number of bytes of the parcel that were put.
-size_t put_parcel(const Destination& to, const char* data, size_t size, Status& status);
+// Returns memory on loan: the data of a large message in a block that this process owns.
+nb::object loan_of(Arena& a, Offset block, size_t size);
 // Puts a message that was written into a loan, whose memory passes to the channel. Does not wait.
 Status put_loan(Arena& a, Channel& channel, uint32_t kind, nb::handle loan);
 

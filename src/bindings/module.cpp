@@ -184,9 +184,6 @@ NB_MODULE(_core, m) {
         "Return the pages of free blocks to the kernel. Returns the number of bytes.");
     m.def(
         "set_node", [](uint32_t index) { node_index = index; }, "Set the index of the node of this process.");
-    m.def("agent_bell", &open_agent_bell,
-          "Return a descriptor from which the offsets of changed watched objects are read, "
-          "8 bytes each.");
     m.def(
         "act_as",
         [](OwnerId guest, uint64_t thread) {
@@ -257,4 +254,6 @@ NB_MODULE(_core, m) {
     bind_large_bytes(m);
     bind_fork_server(m);
     bind_process_end(m);
+    bind_wire(m);
+    bind_remote(m);
 }

@@ -229,6 +229,7 @@ class Arena {
     }
     Meta& meta(Offset block) const;
     Offset block_at(Offset inside) const;  // the block that contains this offset
+    void give(Offset block, OwnerId to);   // makes another process, or a guest, the owner
     void adopt(Offset block);              // makes this process the owner
     void disown(Offset block);  // removes the owner of a block that is linked into a shared structure
 
@@ -240,8 +241,9 @@ class Arena {
         attach_new(block, kind, role);
         return {block, meta(block).generation()};
     }
-    // Attaches this process; throws ObjectDestroyed if the object no longer exists.
-    void attach(Handle handle, Kind kind, Role role);
+    // Attaches this process; throws ObjectDestroyed if the object no longer exists. If it `arrives`, it takes
+    // the place of a message that carries the object, if there is one.
+    void attach(Handle handle, Kind kind, Role role, bool arrives = true);
     void release(Handle handle, Role role, Nanoseconds limit = kForever);
     // Records that a message carries the object from now on, until a process attaches or this process ends.
     void send(Handle handle, Role role);
@@ -309,6 +311,9 @@ class Arena {
     // Returns the spans from number `next` on, and sets `next` for the following call. `lost` is set to the
     // number of spans that were overwritten or never completed.
     std::vector<SpanInfo> take_spans(uint64_t& next, uint64_t& lost) const;
+    // The channel in which processes put operations for the agent; 0: there is none.
+    Handle desk() const;
+    void set_desk(Handle channel);
     // The number for the next queue or pool that a user makes on this node: 1, 2, 3 …
     uint32_t next_queue();
     // The channels that have such a number, among at most `most` blocks of the channels' size class from

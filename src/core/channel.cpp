@@ -162,7 +162,7 @@ void Channel::look_after_lock(Arena& a) {
 
 // The message exists from the store to the link or the head on. Everything that can fail comes before it.
 void Channel::link(Arena& a, Offset block, Side side) {
-    if (bell_.load() && count_.load() == 0) ring(a, true);
+    if (bell_.load() == kOwn && count_.load() == 0) ring(a, true);
     bool is_only = !head_;
     a.at<MessageHead>(block)->next = side == Side::Front ? Offset{head_} : Offset{0};
     if (is_only || side == Side::Front)
@@ -191,7 +191,10 @@ Status Channel::put(Arena& a, Nanoseconds deadline, Side side, Insert insert) {
         if (is_broken()) return Status::Broken;
         if (has_room()) {
             Status status = try_put();
-            if (status == Status::Ok) readers_.notify_one();
+            if (status == Status::Ok) {
+                if (bell_.load() == kAgents) tell_agent();
+                readers_.notify_one();
+            }
             if (status != Status::Timeout) return status;
         }
         if (deadline == 0 || now() >= deadline) return Status::Timeout;
@@ -271,8 +274,7 @@ void Channel::await_room(Arena& a, size_t size) {
 
 // Timeout: there is no message.
 Status Channel::try_get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<uint64_t>* taker) {
-    // A process that rings the agent's bell does so before the message is linked, with the lock held.
-    if (count_.load(std::memory_order_relaxed) == 0 && bell_.load() != kAgents) return Status::Timeout;
+    if (count_.load(std::memory_order_relaxed) == 0) return Status::Timeout;
     Offset surplus = 0;
     {
         Locked locked(*this, a, deadline);
@@ -305,6 +307,7 @@ Status Channel::try_get(Arena& a, Message& out, Nanoseconds deadline, std::atomi
         count_.fetch_sub(1);
     }
     if (capacity_ || mebibytes_) writers_.notify_one();
+    if (readers_.watchers.load() > 0 && count_.load() == 0) ring_agent(this);
     if (surplus) a.free(surplus);
     return Status::Ok;
 }
@@ -429,9 +432,18 @@ void Channel::enable_bell(Arena& a, Bell which) {
     if (!bell_.exchange(which) && (count_.load() > 0 || is_over())) ring(a, true);
 }
 
+// Called after each put. One process notifies the agent for all that put until the agent takes the messages;
+// one that is stopped before it does so keeps no other from it.
+void Channel::tell_agent() {
+    uint32_t heard = heard_.load();
+    if (told_.load() == heard + 1) return;
+    ring_agent(this);
+    told_ = heard + 1;
+}
+
 void Channel::ring(Arena& a, bool readable) {
     if (bell_.load() == kAgents) {
-        if (readable) ring_agent(this);
+        if (readable) tell_agent();
         return;
     }
     auto self = static_cast<Offset>(reinterpret_cast<char*>(this) - a.at<char>(0));

@@ -118,10 +118,12 @@ class Channel : public Object {
     void recover(Arena& a, OwnerId dead);
 
     // Enables the bell of this channel. kOwn: a FIFO file that holds a byte whenever there is something to
-    // read. kAgents: for a channel that only the agent reads; the agent is notified each time the channel
-    // becomes readable.
+    // read. kAgents: for a channel that only the agent reads; the agent is notified of
+    // messages that were put since it last took some.
     enum Bell : uint32_t { kOwn = 1, kAgents = 2 };
     void enable_bell(Arena& a, Bell which);
+    // Called by the agent before it takes what is in the channel: it is notified of what is put from now on.
+    void heard() { heard_.fetch_add(1); }
 
   private:
     class Locked;
@@ -135,6 +137,7 @@ class Channel : public Object {
     static uint64_t excess(const MessageHead& head);
     void look_after_lock(Arena& a);
     void ring(Arena& a, bool readable);
+    void tell_agent();
     bool is_over() const { return destroyed.load() || (pipe_ && end_is_gone(Role::Writer)); }
     bool is_broken() const { return pipe_ && end_is_gone(Role::Reader); }
     Status over_for_reader() const { return destroyed.load() ? Status::Destroyed : Status::EndOfFile; }
@@ -164,6 +167,8 @@ class Channel : public Object {
     uint16_t mebibytes_;
     bool pipe_;
     std::atomic<bool> refuses_{false};
+    Word heard_{0},
+        told_{0};  // of a channel with the agent's bell: how often it was emptied; see tell_agent()
 };
 // Four cache lines, of which only the second changes with each message that is put or taken.
 static_assert(sizeof(Channel) == 256);

@@ -164,6 +164,8 @@ struct Header {
     std::atomic<uint64_t> number;
     std::atomic<Nanoseconds> inquiry;  // until this time, waiting processes report themselves
     Word slots_used, slot_hint, keeper, queues;
+    std::atomic<Offset> desk;
+    Word desk_generation;
     ClassState classes[kClasses];
     FreeList lists[kLists][kClasses];
     Guard guards[kGuards];

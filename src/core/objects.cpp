@@ -21,17 +21,28 @@ Guard& Arena::guard_of(Offset object) const {
 }
 static_assert(kGuards == 128);
 
+void Arena::give(Offset block, OwnerId to) {
+    OwnerId from = meta(block).owner;
+    if (from == to) return;
+    slot(to).owned.fetch_add(1);
+    meta(block).owner = to;
+    if (from) slot(from).owned.fetch_sub(1);
+}
+
+Handle Arena::desk() const { return {header().desk.load(), header().desk_generation.load()}; }
+
+void Arena::set_desk(Handle channel) {
+    header().desk_generation = channel.generation;
+    header().desk = channel.offset;
+}
+
 // Adds a chunk of free entries to a process's table.
 Offset Arena::new_chunk(OwnerId owner) {
     Slot& s = slot(owner);
     Offset block = allocate(sizeof(Chunk));
     auto* chunk = new (at<Chunk>(block)) Chunk;
     chunk->next = s.attachments;
-    if (owner != self()) {
-        s.owned.fetch_add(1);
-        meta(block).owner = owner;
-        slot(self()).owned.fetch_sub(1);
-    }
+    give(block, owner);
     s.attachments = block;
     return block;
 }
@@ -125,7 +136,7 @@ void Arena::check(Handle handle, Role role) const {
                      ", which this object does not have: the name was changed, or is no name");
 }
 
-void Arena::attach(Handle handle, Kind kind, Role role) {
+void Arena::attach(Handle handle, Kind kind, Role role, bool arrives) {
     std::lock_guard lock(attachments->mutex);
     auto check_it = [&] {
         if (!exists(handle) || meta(handle.offset).kind() != kind)
@@ -148,7 +159,7 @@ void Arena::attach(Handle handle, Kind kind, Role role) {
         Object& o = *at<Object>(handle.offset);
         change.begin(handle.offset, entry);
         // In one step, so that no process sees a pipe's end at 0 in between.
-        o.count(role, o.in_flight(role) ? 1 - kOneInFlight : 1);
+        o.count(role, arrives && o.in_flight(role) ? 1 - kOneInFlight : 1);
         entry->set(handle, role, kAttached);
         change.commit();
     } catch (...) {

@@ -136,12 +136,14 @@ void Condition::check(Arena& a, Offset waiter) const {
     if (!a.is_data(waiter, sizeof(Waiter))) throw ObjectDestroyed(kNoWaiter);
 }
 
-Offset Condition::enter(Arena& a) {
+Offset Condition::enter(Arena& a, OwnerId owner) {
     Offset block = a.allocate(sizeof(Waiter));
-    new (a.at<Waiter>(block)) Waiter{0, a.self(), {0}};
+    new (a.at<Waiter>(block)) Waiter{0, owner, {0}};
+    a.give(block, owner);
     try {
         lock(a);
     } catch (...) {
+        a.give(block, a.self());
         a.free(block);
         throw;
     }
@@ -175,6 +177,7 @@ bool Condition::leave(Arena& a, Offset waiter) {
     lock_.unlock();
     if (!found) throw ObjectDestroyed(kNoWaiter);
     bool notified = a.at<Waiter>(waiter)->notified.load() != 0;
+    a.give(waiter, a.self());
     a.free(waiter);
     return notified;
 }

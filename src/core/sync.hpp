@@ -66,7 +66,9 @@ class Event : public Object {
 class Condition : public Object {
   public:
     // The caller of enter() and notify() holds the lock that belongs to the condition.
-    Offset enter(Arena& a);
+    Offset enter(Arena& a) { return enter(a, a.self()); }
+    // For a process of another node, as the agent.
+    Offset enter(Arena& a, OwnerId owner);
     // Ok: notified. The caller does not hold that lock.
     Status sleep(Arena& a, Offset waiter, Nanoseconds deadline);
     // Frees the waiter; returns true if it had been notified.

@@ -88,14 +88,9 @@ class Channel:
     def _before_frame(head: bytes, size: int) -> tuple[int, bytes]:
         """Return the kind of message that _put_frames() puts, and what precedes a single buffer of that size in it."""
 
-    def _take_parcel(self, most: int) -> tuple[bytes, int, Loan | None]: ...
-    def _put_parcel(self, buffer: Buffer, start: int) -> int: ...
     def _put_loan(self, kind: int, loan: Loan) -> None: ...
     def _wait_readable(self, timeout: float | None) -> bool: ...
     def _fileno(self) -> int: ...
-    def _ring_agent(self) -> None:
-        """Ring the agent's bell whenever the channel has objects again. Only the agent reads such a channel."""
-
     def _holder(self) -> int:
         """Return the process that holds the channel's own lock at the moment, or 0."""
 
@@ -327,8 +322,165 @@ def trim() -> int:
 def set_node(index: int, /) -> None:
     """Set the index of the node of this process."""
 
-def agent_bell() -> int:
-    """Return a descriptor from which the offsets of changed watched objects are read, 8 bytes each."""
+OPERATIONS: dict[str, int]
+"""The operations on objects, by name."""
+
+def desk() -> _Name:
+    """Return the name of the channel in which processes put operations; with offset 0 if it is not open."""
+
+def operate(
+    what: int,
+    name: _Name,
+    arguments: tuple[int, ...] = (),
+    payload: Buffer | None = None,
+    timeout: float | None = 0.0,
+    limit: float | None = None,
+    ticket: int = 0,
+    words: _Name = ...,
+    as_bytes: bool = False,
+    handle: object = None,
+    kind: int = 0,
+) -> tuple[int, Any]:
+    """Perform an operation on an object, of whichever node.
+
+    Returns (1, value) if it was done, (0, None) if it was not done within `timeout` seconds, (2, None) if the agents
+    did not answer within `limit` seconds, and (3, None) if `handle` was closed meanwhile. Raises what the operation
+    raises.
+    """
+
+def tell(what: int, kind: int, name: _Name) -> None:
+    """Have an operation performed without waiting for it."""
+
+class Line:
+    """The operations on objects that an event loop waits for."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while there are answers."""
+
+    def ask(self, what: int, name: _Name, arguments: tuple[int, ...], thread: int) -> int:
+        """Begin an operation, and return its number."""
+
+    def take(self) -> list[tuple[int, bool, Any, BaseException | None]]:
+        """Return the answers that are there: number, whether it was cancelled, value, error."""
+
+    def cancel(self, number: int) -> None:
+        """Cancel an operation, of which an answer tells."""
+
+    def close(self) -> None: ...
+
+def seal_with_python() -> None:
+    """Encrypt with Python's package cryptography from now on, as is done where there is no libcrypto."""
+
+# What the wire reports: kind, node, number, size, name, flag, text, payload; see src/wire/events.hpp.
+WireEvent = tuple[str, int, int, int, _Name, bool, Any, Any]
+
+class Payload(Buffer):
+    """Memory of a payload that the wire's thread keeps."""
+
+class Wire:
+    """Sends and receives data between this node and others, in a thread of its own.
+
+    It also handles the agent's bell, in which processes note the objects that have changed.
+    """
+
+    def __init__(self, node: int) -> None: ...
+    def close(self) -> None:
+        """Close all connections, and end the thread."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while there are events."""
+
+    def take(self) -> list[WireEvent]:
+        """Return the events since the last call."""
+
+    def add(
+        self,
+        fd: int,
+        node: int,
+        out_key: bytes,
+        in_key: bytes,
+        early: bytes,
+        plain: bool,
+        takes_beside: bool,
+        sends_beside: bool,
+        /,
+    ) -> int:
+        """Use a connection, which then belongs to the wire. Returns its number.
+
+        `early` was already received over it. If it is `plain`, large payloads are not encrypted. They come, or go,
+        `beside` it if both agents have the same fabric.
+        """
+
+    def send(self, node: int, message: bytes, payload: Buffer | None, kept: bool) -> int:
+        """Send a message, and return the epoch of the session. A `kept` one is lost only with the node."""
+
+    def end_epoch(self, node: int, reason: str, hopeless: bool, /) -> None:
+        """Begin a new epoch of a session; `hopeless`: the node cannot be reached."""
+
+    def forget(self, node: int, reason: str, text: str, /) -> None:
+        """End the session with a node that is lost. Operations on its objects fail with that text."""
+
+    def open_desk(self) -> None:
+        """Open the channel in which processes of this node put operations."""
+
+    def ask(self, what: int, name: _Name, arguments: tuple[int, ...], payload: Buffer | None, waits: bool) -> int:
+        """Have an operation performed for the agent. An event Outcome, Got or Failed with this number tells the end."""
+
+    def fail(self, node: int, before_epoch: int, text: str, /) -> None:
+        """Let operations fail that were sent to a node in earlier epochs."""
+
+    def announce(self, node: int, name: _Name, count: int, /) -> None:
+        """Keep an object of this node alive until `count` processes of another node have attached to it."""
+
+    def parked(self) -> list[tuple[int, int, str, int, float, int]]:
+        """Return what waits for objects of this node: node, process, operation, offset of the object, since how many
+        seconds, and the process that holds a lock."""
+
+    def pending(self) -> list[tuple[int, int, str, float]]:
+        """Return what processes of this node wait for: process, node of the object, operation, since how many
+        seconds."""
+
+    def abort(self, connection: int, reason: str, /) -> None: ...
+    def connections(self) -> list[int]:
+        """Return the numbers of all connections."""
+
+    def finish_beside(self, connection: int, /) -> None:
+        """Note that the payload of the last event TakeBeside has arrived."""
+
+    def state(self, node: int, /) -> tuple[bool, bool, bool, bool]:
+        """Return whether there is a connection to a node, whether there was one in this epoch, whether frames are not
+        acknowledged, and whether kept ones are not."""
+
+    def open_outbox(self, pid: int, name: _Name, droppable: bool, /) -> _Name:
+        """Return the outbox that leads to a channel of another node, for a handle of that process."""
+
+    def lend(self, name: _Name, kind: int, start: bytes, buffer: Buffer, /) -> None:
+        """Send a message of these bytes, after the pending ones of the outbox that leads to the channel."""
+
+    def why_gone(self, outbox: _Name, /) -> tuple[int, str, str, str]:
+        """Return why messages in an outbox were lost: its node, class and text of an error, or why a connection
+        broke."""
+
+    def why_lost(self, name: _Name, /) -> tuple[str, str]:
+        """Return class and text of the error by which messages to a channel of this node were lost."""
+
+    def open_proxy(self, pid: int, name: _Name, /) -> _Name:
+        """Return the proxy of a channel of another node; with offset 0 if an event will tell when it is known."""
+
+    def dropped(self, pid: int, name: _Name, /) -> None:
+        """Note that a process has dropped a handle that used that outbox or proxy."""
+
+    def left(self, pid: int, /) -> bool:
+        """Note that a process has ended. Returns whether messages of it are under way; then an event tells when they
+        have arrived."""
+
+    def leave(self, pid: int, name: _Name, /) -> None:
+        """Note that a process has no handle of a channel of another node any more."""
+
+    def look_at_all(self) -> None:
+        """Look at all objects, since a process that has ended may not have told what it changed."""
+
+    def trace(self, on: bool, /) -> None: ...
 
 def thread_id() -> int: ...
 def act_as(guest: int, thread: int, /) -> int:

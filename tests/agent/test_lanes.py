@@ -68,29 +68,25 @@ class PostLane:
         self.closed = True
 
 
-async def greeted(ends: Ends, post: Post, lanes: int = 2) -> None:
-    await ends.echo()
-    while len(post.lanes) < lanes:
-        await asyncio.sleep(0.001)
-
-
-def test_frames_are_handled_in_order_even_if_payloads_arrive_out_of_order() -> None:
+def test_requests_are_handled_in_order_even_if_payloads_arrive_out_of_order() -> None:
     post = Post()
 
     async def test(ends: Ends) -> None:
-        await greeted(ends, post)
+        await ends.echo()
         sizes = [10, LARGE, 20, LARGE + 1, 100_000, LARGE - 1, LARGE + 2]
-        for size in sizes:
-            ends.links[0].send_messages(1, 7, 3, b"m" * size)
-        while len(post.sent.keys() & post.expected.keys()) < 3:
+        answers = [ends.ask(number, b"m" * size) for number, size in enumerate(sizes)]
+        handled = ends.log[0]
+        while len(handled) < 2:
             await asyncio.sleep(0.001)
-        assert [len(memoryview(entry[3])) for entry in ends.messages] == [10]
-        for latest, there in ((True, 1), (False, 3), (False, 7)):
-            post.deliver(latest)
-            assert [len(memoryview(entry[3])) for entry in ends.messages] == sizes[:there]
-        assert all(bytes(entry[3]) == b"m" * len(memoryview(entry[3])) for entry in ends.messages)
+        await asyncio.sleep(0.01)
+        assert [size for _, _, size in handled[1:]] == [10]
+        while not all(answer.done() for answer in answers):
+            post.deliver_all()
+            await asyncio.sleep(0.001)
+        assert [size for _, _, size in handled[1:]] == sizes
+        assert [bytes(told(await answer)[1]) for answer in answers] == [b"m" * size for size in sizes]
 
-    run(test, lambda ports: (post, post))
+    run(test, (post, post))
 
 
 def test_payloads_without_a_fabric_on_the_other_node_use_the_link() -> None:
@@ -102,18 +98,18 @@ def test_payloads_without_a_fabric_on_the_other_node_use_the_link() -> None:
             assert len(memoryview(payload)) == 2 * LARGE
         assert (post.sent, post.lanes) == ({}, [])
 
-    run(test, lambda ports: (post, None))
+    run(test, (post, None))
 
 
 def test_payloads_to_a_node_that_the_fabric_cannot_reach_use_the_link() -> None:
     post = Post(reachable=False)
 
     async def test(ends: Ends) -> None:
-        await greeted(ends, post)
+        await ends.echo()
         _, payload = await ends.echo(None, bytes(2 * LARGE))
         assert len(memoryview(payload)) == 2 * LARGE
 
-    run(test, lambda ports: (post, post))
+    run(test, (post, post))
 
 
 def test_payloads_between_agents_with_different_fabrics_use_the_link() -> None:
@@ -125,14 +121,14 @@ def test_payloads_between_agents_with_different_fabrics_use_the_link() -> None:
             assert len(memoryview(payload)) == 2 * LARGE
         assert all(post.lanes == [] for post in posts)
 
-    run(test, lambda ports: posts)
+    run(test, posts)
 
 
 def test_what_a_failed_lane_lost_is_sent_over_the_next_one() -> None:
     post = Post()
 
     async def test(ends: Ends) -> None:
-        await greeted(ends, post)
+        await ends.echo()
         future = ends.ask({"sent": "once"}, bytes(2 * LARGE))
         while not post.sent:
             await asyncio.sleep(0.001)
@@ -143,18 +139,18 @@ def test_what_a_failed_lane_lost_is_sent_over_the_next_one() -> None:
             post.deliver_all()
             await asyncio.sleep(0.001)
         assert told(await future)[0] == {"sent": "once"}
-        assert len(ends.log[0]) == 2  # with the one of greeted()
+        assert len(ends.log[0]) == 2  # with the first one
         assert all(lane.closed for lane in failed)
         assert not ends.broken.is_set()
 
-    run(test, lambda ports: (post, post))
+    run(test, (post, post))
 
 
 def test_a_lane_that_fails_again_and_again_is_replaced_by_the_link() -> None:
     post = Post()
 
     async def test(ends: Ends) -> None:
-        await greeted(ends, post)
+        await ends.echo()
         future = ends.ask(None, bytes(2 * LARGE))
         while not future.done():
             for lane in [lane for lane in post.lanes if not lane.closed]:
@@ -162,22 +158,7 @@ def test_a_lane_that_fails_again_and_again_is_replaced_by_the_link() -> None:
             await asyncio.sleep(0.01)
         assert len(memoryview((await future)[1])) == 2 * LARGE
 
-    run(test, lambda ports: (post, post))
-
-
-def test_an_announced_payload_on_a_missing_lane_closes_the_link() -> None:
-    post = Post()
-
-    async def test(ends: Ends) -> None:
-        await ends.echo()
-        # It believes that the other side has greeted.
-        link = ends.links[0]._sessions[1].link
-        link._on_greeting(Greeting("post", b"", 1))
-        _, payload = await ends.echo(None, bytes(2 * LARGE))  # over the next link
-        assert len(memoryview(payload)) == 2 * LARGE
-        assert link.transport.is_closing()
-
-    run(test, lambda ports: (post, None))
+    run(test, (post, post))
 
 
 def device(folder: Path, name: str, *states: str) -> None:

@@ -165,6 +165,9 @@ def test_descriptors_are_closed_with_their_connections(site: Site) -> None:
             HEAD,
             """
         def child(connections):
+            first = connections.pop()
+            assert not is_readable(first)
+            first.close()  # the connection to the agent, and its bell, stay open
             before = len(os.listdir("/proc/self/fd"))
             for reader in connections:
                 assert not is_readable(reader)

@@ -104,7 +104,7 @@ def test_the_end_is_reported_after_messages_that_another_process_delays(site: Si
             told.put((os.getpid(), agent()))
             # Often holds the lock of the messages to that queue, and leaves it as it is.
             while True:
-                queue._outbox()._ring_agent()
+                queue._outbox()._fileno()
 
         def stop(queue, told, stirrer, go, end):
             queue.put("two")

@@ -97,6 +97,7 @@ AGAIN = """
 if __name__ == "__main__":
     for _ in range(10):
         os.kill(agent, signal.SIGSTOP)
+        time.sleep(0.05)  # until all its threads have stopped
         assert not lock.acquire(False)
         os.kill(agent, signal.SIGCONT)  # at the moment at which the request is cancelled
         assert lock.acquire(timeout=30)
@@ -128,7 +129,7 @@ def test_waits_for_objects_of_a_node_whose_agent_is_stopped_end_at_their_time_ou
     ]
 
 
-def test_a_wait_after_a_time_out_looks_around_once_a_second(site: Site) -> None:
+def test_a_wait_after_a_time_out_sleeps_most_of_the_time(site: Site) -> None:
     source = """
         import queue, resource, threading, time
 
@@ -153,4 +154,4 @@ def test_a_wait_after_a_time_out_looks_around_once_a_second(site: Site) -> None:
             print(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
     """
     done = site.dragon("--nodes", "2", site.write(source), timeout=120)
-    assert int(done.stdout) <= 8, done
+    assert int(done.stdout) <= 30, done

@@ -96,9 +96,11 @@ TEST(agent_bell_rings_once_until_channel_is_drained) {
     uint64_t n;
     CHECK(get(*c, n) == Status::Timeout);
     CHECK(rung() == 0);
+    c->heard();
     pid_t child = run_and_kill_child([&] { CHECK(put(*c, 3) == Status::Ok); });
     CHECK(rung() == 1 && arena().reap(child));
     CHECK(get_or_fail(*c) == 3);
+    c->heard();
     c->destroy(a);
     CHECK(rung() == 1);
     c.release();

@@ -133,7 +133,8 @@ def test_the_reason_of_a_failed_launch_is_reported_although_an_agent_hangs(site:
                 node = describe_this_node()
                 node.host_name = "stops"
                 _, control = await joining._connect(token, 30)
-                await joining._greet(control, token, bytes(joining.NONCE_SIZE), Member(node=node, addresses=["127.0.0.1"], port=1))
+                member = Member(node=node, addresses=["127.0.0.1"], port=1)
+                await joining._greet(control, token, bytes(joining.NONCE_SIZE), member)
                 joined.set()
                 time.sleep(100)
 

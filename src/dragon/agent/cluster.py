@@ -18,31 +18,19 @@ from dragon.agent.services import Services
 from dragon.infrastructure import variables
 from dragon.infrastructure.messages import Name, encode
 from dragon.infrastructure.signals import NOTICES
+from dragon.runtime import handle as handles
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
 from dragon.runtime.protocol.agents import (
-    Act,
     AnnounceFor,
-    FlowArrived,
-    FlowClosed,
-    FlowCut,
-    FlowFailed,
-    FlowOrphaned,
-    FlowStalled,
-    FlowTaken,
-    IsReadable,
-    Left,
     MakeFor,
     Members,
     MembersEnded,
     Notice,
-    OpenFlow,
     Outside,
-    Released,
     SignalProcess,
     StartFor,
-    WatchReadable,
     WriteFor,
 )
 from dragon.runtime.protocol.decoding import decode_request
@@ -64,6 +52,7 @@ from dragon.runtime.protocol.front_end import (
     Writing,
 )
 from dragon.runtime.protocol.request import Caller, Handler, Request
+from dragon.runtime.remote import KINDS
 
 __all__ = ["Cluster"]
 
@@ -82,7 +71,6 @@ class Cluster:
 
     def __init__(self, met: Met, services: Services, handle: Handle) -> None:
         self.peers = met.peers
-        self.on_messages = self.peers.flows.received
         self._control = met.control
         self._front_end_gone = met.front_end_gone
         self._services = services
@@ -99,6 +87,8 @@ class Cluster:
         self._tell_processes()
         self.peers.links.verdict = _VERDICT
         self.peers.propose = self._control.send
+        self.peers.links.on_event["Attached"] = lambda event: self._records.pop(event[4], None)
+        self.peers.links.on_event["Left"] = lambda event: services.shards.client_left(event[1], event[2])
         met.early.hand_over(self.peers.links, self)
         for message in met.messages:
             self._on_message(message)
@@ -197,10 +187,6 @@ class Cluster:
     ) -> Callable[[], Any] | None:
         """Execute a request of a node, and respond. Returns a function that cancels it, or None."""
         try:
-            if isinstance(request, Act):
-                if request.operation.method == "_attach":
-                    respond = self._forget_record_then(request.operation.name, respond)
-                return self.peers.guests.serve((node, request.pid), request.operation, payload, respond)
             value = self._services.table.do(request, Caller(node))
         except Exception as error:
             respond(None, b"", error)
@@ -219,15 +205,13 @@ class Cluster:
 
     def _handlers(self) -> list[Handler]:
         """Return the handlers of the requests that only other nodes send."""
-        guests, flows = self.peers.guests, self.peers.flows
+        wire = self.peers.links.wire
         return [
             Members.served_by(lambda r: self.peers.members),
             WriteFor.served_by(self._services.streams.write),
             StartFor.served_for(lambda r, caller: asyncio.ensure_future(self._start_for(caller.node, r))),
-            AnnounceFor.served_by(lambda r: guests.announce(r.node, r.name, r.count)),
-            MakeFor.served_for(lambda r, caller: guests.make(caller.node, r)),
-            OpenFlow.served_for(lambda r, caller: flows.open(caller.node, r.number, r.name, r.droppable)),
-            FlowArrived.served_for(lambda r, caller: flows.arrived(caller.node, r.number)),
+            AnnounceFor.served_by(lambda r: wire.announce(r.node, r.name, r.count)),
+            MakeFor.served_for(lambda r, caller: self._make_for(caller.node, r)),
         ]
 
     async def _start_for(self, node: int, wanted: StartFor) -> list[tuple[int, Name]]:
@@ -235,20 +219,21 @@ class Cluster:
             await self._services.processes.prepare(wanted.part)
         started = self._services.processes.start_for(wanted)
         for request in started if wanted.followed else ():
-            self._records[request.record] = node, Words._attached(request.record)
+            self._records[request.record] = node, handles.Words._attached(request.record)
         return [(request.puid, request.record) for request in started]
 
-    def _forget_record_then(self, name: Name, respond: Callable[..., None]) -> Callable[..., None]:
-        def attached(*answer: Any) -> None:
-            self._records.pop(name, None)
-            respond(*answer)
-
-        return attached
+    def _make_for(self, node: int, wanted: MakeFor) -> Name:
+        """Create an object, which stays alive until a process of that node has attached to it."""
+        if wanted.kind not in KINDS:
+            raise ValueError(f"an agent cannot create a {wanted.kind!r}")
+        made = getattr(handles, wanted.kind)(*wanted.given, **wanted.options)
+        made._made_at(wanted.made_at)
+        name: Name = made._name()
+        self.peers.links.wire.announce(node, name, 1)
+        return name
 
     def on_link_broken(self, node: int, reason: str) -> None:
         """Discard what was in flight to a node."""
-        self.peers.outboxes.broken(node, reason)
-        self.peers.proxies.broken(node, reason)
         self._services.shards.link_broken(node)
 
     def _on_outside(self, node: int, reason: str) -> None:
@@ -264,13 +249,8 @@ class Cluster:
 
     def on_notice(self, node: int, notice: Notice) -> None:
         """Handle a notice of a node."""
-        peers, services = self.peers, self._services
+        services = self._services
         match notice:
-            case Released(pid, name):
-                peers.guests.release((node, pid), name)
-            case Left(pid):
-                peers.guests.left((node, pid))
-                services.shards.client_left(node, pid)
             case MembersEnded(events):
                 for event in events:
                     services.groups.on_event(event)
@@ -278,25 +258,3 @@ class Cluster:
                 services.registry.signal(puid, number)
             case Outside(reason):
                 self._on_outside(node, reason)
-            case _:
-                self._on_notice_of_channel(node, notice)
-
-    def _on_notice_of_channel(self, node: int, notice: Notice) -> None:
-        peers = self.peers
-        match notice:
-            case WatchReadable(name, on):
-                peers.watches.begin(node, name) if on else peers.watches.end(node, name)
-            case IsReadable(name, is_readable):
-                peers.proxies.reported(name, is_readable)
-            case FlowTaken(number, size):
-                peers.outboxes.taken(node, number, size)
-            case FlowFailed(number, error):
-                peers.outboxes.failed(node, number, error)
-            case FlowStalled(number, error_or_none):
-                peers.outboxes.stalled(node, number, error_or_none)
-            case FlowOrphaned(number):
-                peers.flows.orphan(node, number)
-            case FlowCut(number):
-                peers.flows.cut(node, number)
-            case FlowClosed(number):
-                peers.flows.close(node, number)

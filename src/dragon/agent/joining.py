@@ -11,7 +11,6 @@ from dragon import _core
 from dragon.agent.life import Beginning, serve_for_ever
 from dragon.agent.meeting import Met, meet
 from dragon.agent.processes.starting import Spawner
-from dragon.agent.wire.direct import Direct
 from dragon.agent.wire.fabric import open_fabric
 from dragon.control.joining import join
 from dragon.infrastructure.interfaces import usable_addresses
@@ -43,8 +42,7 @@ def join_and_serve(
         fabric = open_fabric(transport, node.host_name)
         membership, control = await join(token, node, addresses, port, timeout)
         _take_over(run, spawner, membership)
-        direct = Direct(addresses, port, sealed=transport != "plain")
-        return await meet(membership, control, listener, direct, fabric or direct)
+        return await meet(membership, control, listener, fabric, plain=transport == "plain")
 
     serve_for_ever(Beginning(run, zygote, events, requests, join=find_others))
 

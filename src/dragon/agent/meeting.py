@@ -8,15 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dragon.agent.objects.bell import Bell
-from dragon.agent.objects.flows import Flows
-from dragon.agent.objects.guests import Guests
-from dragon.agent.objects.outboxes import Outboxes
 from dragon.agent.objects.peers import Peers
-from dragon.agent.objects.watches import ProxyChannels, Watches
 from dragon.agent.wire.bulk import Fabric
-from dragon.agent.wire.direct import Direct
-from dragon.agent.wire.link import Listener
 from dragon.agent.wire.links import Links
 from dragon.control.connection import Control
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
@@ -47,9 +40,6 @@ class Hearer(Protocol):
     def on_notice(self, node: int, notice: Notice) -> None:
         """Handle a node's notice, which has no answer."""
 
-    def on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
-        """Handle messages of a flow from a node. Returns a future to wait for before more are read, or None."""
-
     def on_link_broken(self, node: int, reason: str) -> None:
         """Discard what was in flight to a node."""
 
@@ -70,8 +60,7 @@ class Early:
             except Exception:
                 log.exception("another node sent a malformed message while this one started")
         self._kept = []
-        links.serve, links.noticed, links.received = hearer.serve, hearer.on_notice, hearer.on_messages
-        links.is_broken = hearer.on_link_broken
+        links.serve, links.noticed, links.is_broken = hearer.serve, hearer.on_notice, hearer.on_link_broken
 
     def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel:
         """Keep a request."""
@@ -84,11 +73,6 @@ class Early:
     def on_notice(self, node: int, notice: Notice) -> None:
         """Keep a notice."""
         self._kept.append(lambda hearer: hearer.on_notice(node, notice))
-
-    def on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
-        """Keep messages of a flow."""
-        self._kept.append(lambda hearer: hearer.on_messages(node, flow, kind, payload))
-        return None
 
     def on_link_broken(self, node: int, reason: str) -> None:
         """Do nothing: no connection is in use yet."""
@@ -107,15 +91,14 @@ class Met:
     peers: Peers
     early: Early
     messages: list[Message]
-    listener: Listener
-    fabric: Fabric
+    fabric: Fabric | None
     front_end_gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def leave(self) -> None:
         """Send Bye to the front end once everything here has ended, and wait until it acknowledges."""
-        self.listener.close()
         self.peers.links.close()
-        self.fabric.close()
+        if self.fabric is not None:
+            self.fabric.close()
         self.control.send(Bye())
         try:
             async with asyncio.timeout(_SHUTDOWN_TIMEOUT_S):
@@ -125,41 +108,24 @@ class Met:
 
 
 async def meet(
-    membership: Membership, control: Control, listener: socket.socket, direct: Direct, fabric: Fabric
+    membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None, *, plain: bool
 ) -> Met:
-    """Connect to the other nodes, given the membership from the front end, and get the list of members.
+    """Connect to the other nodes, given the membership from the front end, and get the list of members. If `plain`,
+    large payloads are not encrypted.
 
     Raises RunEndedError if the run has ended meanwhile.
     """
     index, early, messages = membership.index, Early(), list[Message]()
     keys = (membership.authority, membership.certificate, membership.key)
     near = {parent_of(index): membership.parent} if membership.parent is not None else {}
-    callbacks = (early.serve, early.on_notice, early.on_messages, early.on_link_broken)
-    links = Links(index, near, client_context(*keys), *callbacks, fabric=fabric)
-    listening = Listener(listener, server_context(*keys), links.accept, direct)
+    contexts = client_context(*keys), server_context(*keys)
+    links = Links(index, near, contexts, early.serve, early.on_notice, early.on_link_broken, fabric, plain=plain)
+    links.listen(listener)
     members = await _members(links, control, index, messages) if near else membership.members
     links.members = dict(enumerate(members))
-    guests = Guests(asyncio.get_running_loop())
-
-    def any_changed() -> None:
-        guests.try_all()
-        watches.look_at_all()
-
-    bell = Bell(guests.try_those_at, any_changed)
-    watches = Watches(links, bell, guests.try_those_at)
-    peers = Peers(
-        index,
-        members,
-        links,
-        membership.settings.get("idle", 0),
-        guests=guests,
-        outboxes=Outboxes(links, bell),
-        flows=Flows(links.notify),
-        proxies=ProxyChannels(links),
-        watches=watches,
-    )
+    peers = Peers(index, members, links, membership.settings.get("idle", 0))
     early.members.set_result(members)
-    return Met(membership, control, peers, early, messages, listening, fabric)
+    return Met(membership, control, peers, early, messages, fabric)
 
 
 async def _members(links: Links, control: Control, index: int, messages: list[Message]) -> list[Member]:

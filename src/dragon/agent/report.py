@@ -10,15 +10,12 @@ from typing import Any
 
 from dragon import _core
 from dragon.agent.clients import Asked
-from dragon.agent.objects.peers import Peers
 from dragon.agent.services import Services
 from dragon.agent.telemetry.seen import head_of
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.waits import NodeWaits, Waited, Waiter
 from dragon.runtime.inspection import GroupState, Pending, Report, Task
-from dragon.runtime.protocol.objects import Operate, WaitHere
 from dragon.runtime.protocol.request import tag_of
-from dragon.runtime.remote import node_of
 from dragon.runtime.waits import Names, describe, describe_asked, describe_parked
 
 __all__ = ["report", "waiting"]
@@ -79,7 +76,7 @@ def _longest(found: dict[tuple[int, str], list[Waiter]]) -> list[Waited]:
 def report(services: Services, zygote: int, asking: Iterable[Asked]) -> Report:
     """Return the processes and groups of this node, and the pending work of the agent. `asking` are requests without an
     answer."""
-    now, peers = services.loop.time(), services.peers
+    now, peers, wire = services.loop.time(), services.peers, services.desk.wire
     return Report(
         zygote=zygote,
         processes=[(known.puid, known.pid, known.name, known.record[0]) for known in services.registry.living()],
@@ -90,31 +87,29 @@ def report(services: Services, zygote: int, asking: Iterable[Asked]) -> Report:
         starting=services.spawner.unanswered,
         untaken=services.spawner.waiting,
         asked=[
-            Pending(str(asked.pid), now - asked.since, _request(asked, peers), node=_node_of(asked, services.run.node))
-            for asked in asking
+            *(
+                Pending(str(one.pid), now - one.since, tag_of(type(one.request)), node=services.run.node)
+                for one in asking
+            ),
+            *(
+                Pending(str(pid), seconds, f"{what} of an object {_where(node, services)}", node=node)
+                for pid, node, what, seconds in (wire.pending() if wire is not None else ())
+            ),
         ],
         parked=[
-            Pending(f"node {node} process {pid}", now - since, what, offset, node, pid, holder, _core.place_of(offset))
-            for (node, pid), what, offset, since, holder in (peers.guests.waiting() if peers is not None else ())
+            Pending(f"node {node} process {pid}", seconds, what, offset, node, pid, holder, _core.place_of(offset))
+            for node, pid, what, offset, seconds, holder in (wire.parked() if wire is not None else ())
+            if node != services.run.node
         ],
         lost=dict(peers.lost) if peers is not None else {},
         tasks=[_task(task) for task in asyncio.all_tasks(services.loop)],
     )
 
 
-def _request(asked: Asked, peers: Peers | None) -> str:
-    match asked.request:
-        case Operate(operation=operation) if peers is not None:
-            node = node_of(operation.name)
-            return f"{operation.kind}.{operation.method} of an object on node {node} ({peers.host(node)})"
-        case WaitHere(operation=operation):
-            return f"{operation.kind}.{operation.method} of an object of this node"
-    return tag_of(type(asked.request))
-
-
-def _node_of(asked: Asked, own: int) -> int:
-    """Return the node of the object that the request waits for, or this node."""
-    return node_of(asked.request.operation.name) if isinstance(asked.request, Operate) else own
+def _where(node: int, services: Services) -> str:
+    if services.peers is None or node == services.run.node:
+        return "of this node"
+    return f"on node {node} ({services.peers.host(node)})"
 
 
 def _task(task: asyncio.Task[Any]) -> Task:

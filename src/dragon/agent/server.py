@@ -86,7 +86,8 @@ class Agent:
     def _sweep(self) -> None:
         """Free the memory of ended processes that the zygote did not start: programs that joined the run, and forks of
         users."""
-        _core.reap_dead()
+        if _core.reap_dead():
+            self.services.desk.look_at_all()
         self._loop.call_later(_SWEEP_EVERY_S, self._sweep)
 
     def end_run(self) -> None:

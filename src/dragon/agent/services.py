@@ -11,7 +11,7 @@ from dragon.agent.groups.groups import Groups
 from dragon.agent.groups.member_processes import GroupNotices
 from dragon.agent.groups.named_groups import NamedGroups
 from dragon.agent.mpi.jobs import Jobs
-from dragon.agent.objects.local_waits import LocalWaits
+from dragon.agent.objects.desk import Desk
 from dragon.agent.objects.named_objects import NamedObjects
 from dragon.agent.objects.peers import Peers
 from dragon.agent.objects.remote_objects import RemoteObjects
@@ -64,7 +64,8 @@ class Services:
         self.table.serve(self.groups.handlers())
         self.table.serve(NamedGroups(run.node).handlers())
         self.table.serve(NamedObjects().handlers())
-        self.table.serve(LocalWaits(peers).handlers())
+        self.desk = Desk(peers)
+        self.table.serve(self.desk.handlers())
         self.table.serve(self.jobs.handlers())
         self.table.serve(self.processes.handlers())
         self.table.serve(self.shards.handlers())
@@ -99,19 +100,19 @@ class Services:
                 self._on_exit(event)
 
     def _on_exit(self, event: Exited) -> None:
-        under_way: list[asyncio.Future[None]] = []
+        pid, under_way = self.registry.query(event.puid).pid, None
         if self.remote is not None:
-            pid = self.registry.query(event.puid).pid
             self.remote.left(pid)
             self.shards.client_left(self.run.node, pid)
             under_way = self.remote.under_way(pid)
+        self.desk.left(pid)
         if not event.leaves:
             killed = event.code == -signal.SIGKILL
             self.groups.creator_ended(event.puid, killed)
             self.processes.creator_ended(event.puid, killed)
-        if under_way:
+        if under_way is not None:
             # Who hears of the end finds what the process has put into queues of other nodes.
-            ending = asyncio.ensure_future(asyncio.wait(under_way))
+            ending = asyncio.ensure_future(asyncio.wait([under_way]))
             self._ending[event.puid] = ending
             ending.add_done_callback(lambda _: self._ended(event, ending))
         else:

@@ -53,8 +53,8 @@ async def _acquire(shared: handles.Lock | handles.Semaphore, kind: str, owner: i
     with _as(owner):
         if is_here(shared) and shared.acquire(False):
             return
-    for text in await wait(shared, kind, "acquire", owner=owner, late=give_back) or ():
-        warn_user(text)
+    if await wait(shared, kind, "acquire", owner=owner, late=give_back):
+        warn_user(f"the {kind.lower()} was held by a process that died; it is recovered")
 
 
 class _Acquired:
@@ -164,7 +164,7 @@ class Condition(Lock):
         self.release()
         failure: BaseException | None = None
         try:
-            await wait(self._condition, "Condition", "_sleep", waiter)
+            await wait(self._condition, "Condition", "sleep", waiter)
         except BaseException as error:
             failure = error
         while True:  # the caller's `async with` block releases the lock, also if this task is cancelled

@@ -47,7 +47,7 @@ class Queue:
             self._queue._check_joinable()
         elif not hasattr(self._queue, "task_done"):
             raise TypeError(f"{type(self._queue).__name__} does not count what is dealt with: use a JoinableQueue")
-        await wait(self._queue, "Channel", "_join")
+        await wait(self._queue, "Channel", "join")
 
     def get_nowait(self) -> Any:
         """Take the oldest object. Raises queue.Empty if there is none."""
@@ -88,7 +88,7 @@ async def _get(channel: Channel) -> Any:
 async def _put(channel: Channel, obj: Any) -> None:
     async with turn_of(channel, "put"):
         while not _try_put(channel, obj):
-            await wait(channel, "Channel", "_wait_writable")
+            await wait(channel, "Channel", "wait_writable")
 
 
 def _try_put(channel: Channel, obj: Any) -> bool:

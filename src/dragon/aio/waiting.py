@@ -1,19 +1,21 @@
-"""Makes a task wait for an object of the run: through the agent, or through a file descriptor of a channel of this
-node."""
+"""Makes a task wait for an object of the run: through the desk of the agent, or through a file descriptor of a channel
+of this node."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from dragon import _core
+from dragon.infrastructure.errors import RunEndedError
 from dragon.runtime.async_client import ask
 from dragon.runtime.copies import refresh, write_back
 from dragon.runtime.handle import Channel
-from dragon.runtime.protocol.objects import Operate, Operation, WaitHere
+from dragon.runtime.protocol.objects import OpenDesk
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import this_run
 
@@ -42,14 +44,77 @@ async def wait(
     Locks are acquired for `owner`, in place of this thread. If the caller is cancelled, `late` is called with the
     outcome of a method that succeeded nevertheless.
     """
-    operation = Operation(handle._name(), kind, method, given, None, owner or threading.get_ident())
     if is_here(handle):
-        _, value = await ask(WaitHere(operation, _core.myself()), late)
-        return value
+        if not _core.desk()[0]:
+            await ask(OpenDesk())
+        return await _line().perform(handle, f"{kind}.{method}", given, owner, late)
     write_back()
-    _, value = await ask(Operate(operation), late)
+    value = await _line().perform(handle, f"{kind}.{method}", given, owner, late)
     refresh()
     return value
+
+
+_Late = Callable[[tuple[bool, Any]], object]
+
+
+class _Line:
+    """The operations that one event loop waits for. A forked child makes its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.key = (os.getpid(), this_run().folder)
+        self._line = _core.Line()
+        self._asked: dict[int, tuple[asyncio.Future[Any], _Late | None]] = {}
+        self._agent = _core.open_process(this_run().agent.pid)
+        loop.add_reader(self._line.fileno(), self._take)
+        loop.add_reader(self._agent, self._lose)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_agent"):
+            os.close(self._agent)
+
+    async def perform(self, handle: Any, operation: str, given: tuple[int, ...], owner: int, late: _Late | None) -> Any:
+        what = _core.OPERATIONS[operation]
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        number = self._line.ask(what, handle._name(), given, owner)
+        self._asked[number] = answer, late
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if number in self._asked:
+                self._line.cancel(number)
+            elif late is not None and not answer.cancelled() and answer.exception() is None:
+                late((True, answer.result()))  # the answer arrived just before this task was cancelled
+            raise
+
+    def _take(self) -> None:
+        for number, cancelled, value, error in self._line.take():
+            answer, late = self._asked.pop(number)
+            if answer.done():
+                if not cancelled and error is None and late is not None:
+                    late((True, value))
+            elif error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(value)
+
+    def _lose(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._agent)
+        asked, self._asked = self._asked, {}
+        for answer, _ in asked.values():
+            if not answer.done():
+                answer.set_exception(RunEndedError(f"the agent of the run in {self.key[1]} has ended"))
+
+
+def _line() -> _Line:
+    loop = asyncio.get_running_loop()
+    known = _mine.lines.get(loop)
+    if known is None or known.key != (os.getpid(), this_run().folder):
+        try:
+            known = _mine.lines[loop] = _Line(loop)
+        except ProcessLookupError:
+            this_run().check()
+            raise RunEndedError("the agent of the run has ended") from None
+    return known
 
 
 _Turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakValueDictionary[Any, asyncio.Lock]]
@@ -63,6 +128,7 @@ class _Mine(threading.local):
 
     def __init__(self) -> None:
         self.turns: _Turns = weakref.WeakKeyDictionary()
+        self.lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.WeakKeyDictionary()
 
 
 _mine = _Mine()
@@ -86,12 +152,12 @@ def turn_of(handle: Any, what: str) -> asyncio.Lock:
 async def readable(channel: Channel) -> None:
     """Wait until a channel has an object to get, or no writer is left."""
     if not is_here(channel):
-        await wait(channel, "Channel", "_wait_readable")
+        await wait(channel, "Channel", "wait_readable")
         return
     if _comes_at_once(channel):
         return
     if not _may_ring(channel._name()[:2]):
-        await wait(channel, "Channel", "_wait_readable")
+        await wait(channel, "Channel", "wait_readable")
         return
     loop = asyncio.get_running_loop()
     rung: asyncio.Future[None] = loop.create_future()

@@ -131,6 +131,7 @@ def server_context(authority: bytes, certificate: bytes, key: bytes) -> ssl.SSLC
     All arguments are PEM.
     """
     context = _context(ssl.PROTOCOL_TLS_SERVER, certificate, key)
+    context.num_tickets = 0  # every connection shows its certificates
     context.load_verify_locations(cadata=authority.decode("ascii"))
     context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -1,37 +1,37 @@
-"""Handles of objects on other nodes: each operation is a request to this node's agent, which forwards it to the
-owner's."""
+"""Handles of objects on other nodes: each operation is put on the desk of this node's agent, whose wire has the owner's
+perform it."""
 
 from __future__ import annotations
 
 import os
 import queue
+import struct
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from dragon import _core
-from dragon.infrastructure.errors import DestroyedError, NodeLostError, RunEndedError
 from dragon.infrastructure.messages import Name
-from dragon.runtime.agent_client import Unwanted, ask, error_named
+from dragon.runtime.agent_client import ask, error_named
 from dragon.runtime.copies import refresh, write_back
 from dragon.runtime.lacking import warn_user
-from dragon.runtime.protocol.objects import OpenOutbox, OpenProxy, Operate, Operation, WhyGone
+from dragon.runtime.protocol.objects import OpenOutbox, OpenProxy, WhyGone
 from dragon.runtime.serialization import to_another_node
 
-__all__ = ["REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
+__all__ = ["KINDS", "REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
 
 
-_Got = TypeVar("_Got")
-_OF_COPIES = {"read", "write"}
+KINDS = {"Channel": 2, "Lock": 3, "Semaphore": 4, "Event": 5, "Condition": 6, "Words": 7}  # of the core
 _MOST_PARTS = 10_000  # that are written at once
 _ANSWER_S = 0.3  # seconds that an agent has for its answer that a time-out has passed
 _OUTBOX_WAIT_S = 0.1  # seconds between checks whether a channel has room for which its outbox has none
-# What ends when another process has done something, whose changes of shared memory are then to be seen.
-_RECEIVING = {"acquire", "get", "wait", "_join", "_sleep"}
+_DONE, _NO_ANSWER = 1, 2  # states of an operation; see operate()
+_PIECE = struct.Struct("=QQ")
+_OPERATIONS = _core.OPERATIONS
+_NOTHING: Name = (0, 0, 0)
 
 
 def node_of(name: Name) -> int:
@@ -41,7 +41,16 @@ def node_of(name: Name) -> int:
 
 # The objects of handles that the garbage collector removed, and their outboxes. It may run during a request, so the
 # objects are released with the next one.
-_released: deque[Name] = deque()
+_released: deque[tuple[str, Name]] = deque()
+
+
+def _release_dropped() -> None:
+    while _released:
+        try:
+            kind, name = _released.popleft()
+        except IndexError:  # another thread took the last one
+            return
+        _core.tell(_OPERATIONS["detach"], KINDS[kind], name)
 
 
 class _Remote:
@@ -50,63 +59,50 @@ class _Remote:
     _kind: ClassVar[str]
     _remote_name: Name
     _remote_closed = True
-    _dropped: ClassVar[deque[Name]] = _released  # still available when the interpreter has cleared the module
+    _dropped: ClassVar[deque[tuple[str, Name]]] = (
+        _released  # still available when the interpreter has cleared the module
+    )
 
     def _open(self, name: Name) -> None:
         self._remote_name = name
-        self._call("_attach")
+        self._call("attach")
         self._remote_closed = False
 
-    def _call(self, method: str, *given: Any, payload: bytes = b"") -> Any:
+    def _call(self, method: str, *given: int, payload: bytes = b"") -> Any:
         """Call a method of the object and return its result. Raises what it raises, NodeLostError if its node
         is lost."""
-        return self._wait(method, *given, payload=payload)[1]
+        write_back()
+        if _released:
+            _release_dropped()
+        what = _OPERATIONS.get(f"{self._kind}.{method}") or _OPERATIONS[method]
+        return _core.operate(what, self._remote_name, given, payload or None, kind=KINDS[self._kind])[1]
 
-    def _wait(
-        self,
-        method: str,
-        *given: Any,
-        timeout: float | None = 0,
-        payload: bytes = b"",
-        ticket: int = 0,
-        doing: Name | None = None,
-        index: int = 0,
-        inbox: Name | None = None,
-        outgoing: Name | None = None,
-        late: Callable[[tuple[bool, Any]], object] | None = None,
-    ) -> tuple[bool, Any]:
-        """Call a method of the object. Returns whether it succeeded within `timeout` seconds, and its result; see
-        Operate. `late` undoes a call that succeeded although an exception interrupted it."""
-        if method not in _OF_COPIES:
-            write_back()
-        thread = _core.thread_id()
-        operation = Operation(self._remote_name, self._kind, method, given, timeout, thread, ticket, doing, index)
-        released = [_released.popleft() for _ in range(len(_released))]
-        try:
-            request = Operate(operation, payload, released, inbox, outgoing)
-            deadline = None
-            if timeout or (timeout == 0 and method in _RECEIVING):
-                deadline = time.monotonic() + max(timeout + _ANSWER_S, 1.0)
-            answer: tuple[bool, Any] = ask(request, (), self._is_open if timeout != 0 else None, late, deadline)
-        except Unwanted:
-            if not self._is_open():
-                raise (EOFError if method == "get" else ValueError)("another thread closed this handle") from None
-            if method == "put":  # which nobody undoes if it is done later
-                raise TimeoutError(
-                    f"node {node_of(self._remote_name)} did not answer a put() in {timeout} s, and may do it later: "
-                    "look at the agents in `dragon doctor`; put the message again only if it may come twice"
-                ) from None
-            return False, None  # an agent does not answer
-        if (method in _RECEIVING and answer[0]) or (method == "is_set" and answer[1]):
-            refresh()
-        return answer
-
-    def _is_open(self) -> bool:
-        return not self._remote_closed
-
-    def _checked_wait(self, method: str, *given: Any, timeout: float | None) -> bool:
-        self._check_open()
-        return self._wait(method, *given, timeout=timeout)[0]
+    def _wait(self, method: str, *given: int, timeout: float | None, **more: Any) -> tuple[bool, Any]:
+        """Call a method of the object that waits. Returns whether it succeeded within `timeout` seconds, and its
+        result. Raises ValueError, or EOFError for get(), if another thread closes the handle, and TimeoutError if it is
+        unknown whether a message was put."""
+        if self._remote_closed:
+            raise ValueError("this handle is closed")
+        write_back()
+        if _released:
+            _release_dropped()
+        what = _OPERATIONS[f"{self._kind}.{method}"]
+        limit = None if timeout is None else max(timeout + _ANSWER_S, 1.0)
+        state, value = _core.operate(
+            what, self._remote_name, given, timeout=timeout, limit=limit, handle=self if timeout != 0 else None, **more
+        )
+        if state == _DONE:
+            if method != "put":
+                refresh()
+            return True, value
+        if state > _NO_ANSWER:
+            raise (EOFError if method == "get" else ValueError)("another thread closed this handle")
+        if state == _NO_ANSWER and method == "put":  # which nobody undoes if it is done later
+            raise TimeoutError(
+                f"node {node_of(self._remote_name)} did not answer a put() in {timeout} s, and may do it later: "
+                "look at the agents in `dragon doctor`; put the message again only if it may come twice"
+            )
+        return False, None
 
     def _check_open(self) -> None:
         if self._remote_closed:
@@ -116,10 +112,10 @@ class _Remote:
         return self._remote_name
 
     def _send(self) -> None:
-        self._call("_send")
+        self._call("send")
 
     def _destroy(self) -> None:
-        self._call("_destroy")
+        self._call("destroy")
 
     @property
     def _closed(self) -> bool:
@@ -129,7 +125,7 @@ class _Remote:
         if not self._remote_closed:
             self._remote_closed = True
             self._drop_channels()
-            self._call("_release")
+            self._call("detach")
 
     def _drop_channels(self) -> None:
         """Release the channels of this node that serve this handle."""
@@ -137,7 +133,7 @@ class _Remote:
     def __del__(self) -> None:
         if not self._remote_closed:
             self._drop_channels()
-            self._dropped.append(self._remote_name)
+            self._dropped.append((self._kind, self._remote_name))
 
 
 def _limit(block: bool, timeout: float | None) -> float | None:
@@ -182,7 +178,7 @@ class RemoteChannel(_Remote):
     _out: _core.Channel | None = None
     _proxy: _core.Channel | None = None
     _bounded: bool | None = None
-    _droppable = False  # see OpenFlow
+    _droppable = False  # see Wire.open_outbox()
 
     def put(
         self,
@@ -234,44 +230,29 @@ class RemoteChannel(_Remote):
         return self._out
 
     def _drop_channels(self) -> None:
-        self._dropped.extend(channel._name() for channel in (self._out, self._proxy) if channel is not None)
+        for channel in (self._out, self._proxy):
+            if channel is not None:
+                self._dropped.append((self._kind, channel._name()))
         self._proxy = None  # with its descriptor
 
     def put_nowait(self, obj: Any, stream_channel: Any = None, flush: bool = False) -> None:
         self.put(obj, False)
 
     def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> Any:
-        return self._received(_limit(block, timeout), _core.Channel.get)
+        return self._received(_limit(block, timeout))
 
     def get_nowait(self, stream_channel: Any = None) -> Any:
         return self.get(False)
 
     def _put_task(self, task: Any, ticket: int) -> None:
-        self._check_open()
         self._put_message(*to_parts(task), None, ticket)
 
     def _get_task(self, doing: RemoteWords, index: int) -> Any:
-        return self._received(None, _core.Channel.get, doing._name(), index)
+        return self._received(None, index, words=doing._name())
 
     def _put_message(self, kind: int, data: Any, timeout: float | None, ticket: int = 0) -> None:
-        if isinstance(data, _core.Loan):
-            done = self._put_large(kind, data, timeout, ticket)
-        else:
-            done = self._wait("put", kind, timeout=timeout, payload=bytes(data), ticket=ticket)[0]
-        if not done:
+        if not self._wait("put", kind, timeout=timeout, payload=data, ticket=ticket)[0]:
             raise queue.Full
-
-    def _put_large(
-        self, kind: int, data: _core.Loan, timeout: float | None, ticket: int = 0, method: str = "put"
-    ) -> bool:
-        """Put a large message without a copy: the agent takes it out of a channel of this thread."""
-        with _own_channel() as channel:
-            channel._put_loan(kind, data)
-            try:
-                return self._wait(method, timeout=timeout, outgoing=channel._name(), ticket=ticket)[0]
-            finally:
-                if channel._size():
-                    channel._get_parts(0)  # the agent did not take it
 
     def _accepts_again(self, outbox: _core.Channel) -> bool:
         """Return whether an outbox that has refused a message accepts it by now; drop one that was destroyed.
@@ -289,39 +270,11 @@ class RemoteChannel(_Remote):
             raise error_named(kind, text) from None
         return exists
 
-    def _received(
-        self, timeout: float | None, take: Callable[[_core.Channel], _Got], doing: Name | None = None, index: int = 0
-    ) -> _Got:
-        """Wait for the next message, and return what `take` gets out of a channel with it. Raises queue.Empty."""
-        self._check_open()
-
-        def put_back(answer: tuple[bool, Any]) -> None:
-            if doing is None and answer[0] and answer[1] is not None:
-                self._put_back(*answer[1])
-
-        with _own_channel() as inbox:
-            try:
-                done, message = self._wait(
-                    "get", timeout=timeout, inbox=inbox._name(), doing=doing, index=index, late=put_back
-                )
-            except BaseException:
-                if doing is None and inbox._size():  # a large message, which is not sent with the reply
-                    self._put_back(*inbox._get_parts(0))
-                raise
-            if done or inbox._size():  # a large message has come, though not the answer
-                if message is not None:
-                    kind, data = message
-                    inbox._put_parts(kind, data, 0)
-                return take(inbox)
-        raise queue.Empty
-
-    def _put_back(self, kind: int, data: Any) -> None:
-        """Put a message back, before the others, that was taken for a get() that an exception interrupted."""
-        with suppress(DestroyedError, NodeLostError, RunEndedError):  # then nobody can get it
-            if isinstance(data, _core.Loan):
-                self._put_large(kind, data, 0, method="_put_back")
-            else:
-                self._wait("_put_back", kind, payload=bytes(data))
+    def _received(self, timeout: float | None, *given: int, **more: Any) -> Any:
+        done, received = self._wait("get", *given, timeout=timeout, **more)
+        if not done:
+            raise queue.Empty
+        return received
 
     def _put_bytes(self, buffer: Any, start: int, size: int) -> None:
         self._check_open()
@@ -339,10 +292,11 @@ class RemoteChannel(_Remote):
         self._put_message(kind, data, None)
 
     def _get_bytes(self, timeout: float | None) -> bytes:
-        return self._received(timeout, lambda inbox: inbox._get_bytes(0))
+        received: bytes = self._received(timeout, as_bytes=True)
+        return received
 
     def _wait_readable(self, timeout: float | None) -> bool:
-        return self._checked_wait("_wait_readable", timeout=timeout)
+        return self._wait("wait_readable", timeout=timeout)[0]
 
     def _fileno(self) -> int:
         self._check_open()
@@ -353,31 +307,28 @@ class RemoteChannel(_Remote):
         return self._proxy._fileno()
 
     def _join(self, timeout: float | None) -> bool:
-        return self._checked_wait("_join", timeout=timeout)
+        return self._wait("join", timeout=timeout)[0]
 
     def _size(self) -> int:
         self._check_open()
-        return int(self._call("_size"))
+        return int(self._call("size"))
 
     def _capacity(self) -> int:
-        return int(self._call("_capacity"))
+        return int(self._call("capacity"))
 
     def _full(self) -> bool:
         self._check_open()
-        return bool(self._call("_full"))
+        return bool(self._call("full"))
 
     def _task_done(self) -> bool:
-        return bool(self._call("_task_done"))
+        return bool(self._call("task_done"))
 
 
 class _RemoteAcquired(_Remote):
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        self._check_open()
-        done, warned = self._wait(
-            "acquire", timeout=_limit(block, timeout), late=lambda answer: self._call("release") if answer[0] else None
-        )
-        for text in warned or ():
-            warn_user(text)
+        done, recovered = self._wait("acquire", timeout=_limit(block, timeout))
+        if recovered:
+            warn_user(f"the {self._kind.lower()} was held by a process that died; it is recovered")
         return done
 
     def __enter__(self) -> bool:
@@ -385,7 +336,7 @@ class _RemoteAcquired(_Remote):
 
     def release(self, n: int = 1) -> None:
         self._check_open()
-        self._call("release", *([n] if n != 1 else []))
+        self._call("release", n)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -397,16 +348,16 @@ class RemoteLock(_RemoteAcquired):
     _kind = "Lock"
 
     def _is_mine(self) -> bool:
-        return bool(self._call("_is_mine"))
+        return bool(self._call("is_mine"))
 
     def _count(self) -> int:
-        return int(self._call("_count"))
+        return int(self._call("count"))
 
     def _recursive(self) -> bool:
-        return bool(self._call("_recursive"))
+        return bool(self._call("recursive"))
 
     def _owner_pid(self) -> int:
-        return int(self._call("_owner_pid"))
+        return int(self._call("owner"))
 
 
 class RemoteSemaphore(_RemoteAcquired):
@@ -414,7 +365,7 @@ class RemoteSemaphore(_RemoteAcquired):
     _acquire = _RemoteAcquired.acquire
 
     def _value(self) -> int:
-        return int(self._call("_value"))
+        return int(self._call("value"))
 
 
 class RemoteEvent(_Remote):
@@ -427,26 +378,29 @@ class RemoteEvent(_Remote):
         self._call("clear")
 
     def is_set(self) -> bool:
-        return bool(self._call("is_set"))
+        is_set = bool(self._call("is_set"))
+        if is_set:
+            refresh()
+        return is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        return self._checked_wait("wait", timeout=_limit(True, timeout))
+        return self._wait("wait", timeout=_limit(True, timeout))[0]
 
 
 class RemoteCondition(_Remote):
     _kind = "Condition"
 
     def _enter(self) -> int:
-        return int(self._call("_enter"))
+        return int(self._call("enter"))
 
     def _sleep(self, waiter: int, timeout: float | None) -> bool:
-        return self._checked_wait("_sleep", waiter, timeout=_limit(True, timeout))
+        return self._wait("sleep", waiter, timeout=_limit(True, timeout))[0]
 
     def _leave(self, waiter: int) -> bool:
-        return bool(self._call("_leave", waiter))
+        return bool(self._call("leave", waiter))
 
     def _notify(self, n: int) -> int:
-        return int(self._call("_notify", n))
+        return int(self._call("notify", n))
 
 
 class RemoteWords(_Remote):
@@ -455,13 +409,13 @@ class RemoteWords(_Remote):
     _kind = "Words"
 
     def __len__(self) -> int:
-        return int(self._call("__len__"))
+        return int(self._call("length"))
 
     def __getitem__(self, i: int) -> int:
-        return int(self._call("__getitem__", i))
+        return int(self._call("get", i))
 
     def __setitem__(self, i: int, value: int) -> None:
-        self._call("__setitem__", i, value)
+        self._call("set", i, value)
 
     def add(self, i: int, value: int) -> int:
         """Add to word `i` and return its value before."""
@@ -473,11 +427,12 @@ class RemoteWords(_Remote):
 
     def wait(self, i: int, value: int, timeout: float | None = None) -> bool:
         """Wait until word `i` is no longer `value`. Returns False after `timeout` seconds."""
-        return self._checked_wait("wait", i, value, timeout=_limit(True, timeout))
+        return self._wait("wait", i, value, timeout=_limit(True, timeout))[0]
 
     def _read(self, start: int, size: int) -> bytes:
         """Return the current bytes."""
-        return bytes(self._call("read", start, size))
+        what = _OPERATIONS["Words.read"]
+        return bytes(_core.operate(what, self._remote_name, (start, size), kind=KINDS["Words"])[1])
 
     def _write(self, start: int, data: bytes) -> None:
         """Write bytes from `start` on."""
@@ -485,9 +440,12 @@ class RemoteWords(_Remote):
 
     def _write_parts(self, parts: list[tuple[int, bytes]]) -> None:
         """Write bytes from the start of each part on."""
+        what = _OPERATIONS["Words.write"]
         for first in range(0, len(parts), _MOST_PARTS):
-            starts, datas = zip(*parts[first : first + _MOST_PARTS], strict=True)
-            self._call("write", starts, [len(data) for data in datas], payload=b"".join(datas))
+            some = parts[first : first + _MOST_PARTS]
+            heads = b"".join(_PIECE.pack(start, len(data)) for start, data in some)
+            payload = heads + b"".join(data for _, data in some)
+            _core.operate(what, self._remote_name, (len(some),), payload, kind=KINDS["Words"])
 
 
 REMOTE: dict[type, type[_Remote]] = {

@@ -21,10 +21,6 @@ from dragon.runtime.protocol.run import LostNode
 from dragon.runtime.remote import node_of
 
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
-    from dragon.agent.objects.flows import Flows
-    from dragon.agent.objects.guests import Guests
-    from dragon.agent.objects.outboxes import Outboxes
-    from dragon.agent.objects.watches import ProxyChannels, Watches
     from dragon.agent.wire.links import Links
     from dragon.runtime.protocol.front_end import Proposal
 
@@ -35,12 +31,7 @@ _REPEAT_S = 0.1  # seconds
 
 
 class Peers:
-    """All nodes of the run; `index` is this one's, and the last `idle` of them are spare.
-
-    It also has the objects for what passes between nodes: outgoing messages (`outboxes`), incoming ones (`flows`), the
-    operations of other nodes' processes (`guests`), and whether channels can be read, of other nodes (`proxies`) and of
-    this one (`watches`).
-    """
+    """All nodes of the run; `index` is this one's, and the last `idle` of them are spare."""
 
     def __init__(
         self,
@@ -48,12 +39,6 @@ class Peers:
         members: list[Member],
         links: Links,
         idle: int,
-        *,
-        guests: Guests,
-        outboxes: Outboxes,
-        flows: Flows,
-        proxies: ProxyChannels,
-        watches: Watches,
     ) -> None:
         self.index = index
         self.members = members
@@ -62,11 +47,6 @@ class Peers:
         self.lost_at: dict[int, int] = {}  # the number of the front end's decision
         # Requests a decision of the front end on the holders of a replicated shard.
         self.propose: Callable[[Proposal], None] = lambda proposal: None
-        self.guests = guests
-        self.outboxes = outboxes
-        self.flows = flows
-        self.proxies = proxies
-        self.watches = watches
         self._idle = idle
 
     def host(self, node: int) -> str:
@@ -92,9 +72,6 @@ class Peers:
         self.lost_at[node] = epoch
         self.lost[node] = reason
         self.links.forget(node, reason)
-        self.guests.node_left(node)
-        self.flows.node_left(node)
-        self.watches.node_left(node)
 
     def call(self, node: int, request: Request[object]) -> asyncio.Future[Answer]:
         """Send a request to another node. Returns a future of the encoded answer.
@@ -170,7 +147,7 @@ class Peers:
         """Keep these objects alive until `count` processes of a node have attached to them."""
         for name in names:
             if node_of(name) == self.index:
-                self.guests.announce(node, name, count)
+                self.links.wire.announce(node, name, count)
             else:
                 await self.ask(node_of(name), AnnounceFor(node, name, count))
 

@@ -84,7 +84,7 @@ class ShardService:
         for name in self._inboxes.pop((node, pid), ()):
             self._ways.pop(name, None)
             if node != self._peers.index:
-                self._peers.outboxes.left(os.getpid(), name)
+                self._peers.links.wire.leave(os.getpid(), name)
 
     def node_lost(self, node: int, epoch: int) -> None:
         """Handle the loss of a node, after all requests that came before."""
@@ -217,7 +217,7 @@ class ShardService:
             for start in range(0, size, _PIECE)
         ]
         if node_of(inbox) != self._peers.index:
-            self._loop.call_soon_threadsafe(self._peers.outboxes.lend, inbox, head, pieces)
+            self._peers.links.lend(inbox, head, pieces)
             return
         self._hand_over(way, inbox, head, pieces)
 
@@ -247,13 +247,6 @@ class ShardService:
         return None
 
     def _way_to(self, pid: int, name: Name) -> Channel:
-        async def open_it() -> Name:
-            self._inboxes.setdefault((node_of(name), pid), set()).add(name)
-            return self._peers.outboxes.open(os.getpid(), name, droppable=True)
-
-        if node_of(name) != self._peers.index:
-            name_here = asyncio.run_coroutine_threadsafe(open_it(), self._loop).result()
-        else:
-            name_here = name
-            self._inboxes.setdefault((self._peers.index, pid), set()).add(name)
-        return Channel._attached(name_here)
+        self._inboxes.setdefault((node_of(name), pid), set()).add(name)
+        is_here = node_of(name) == self._peers.index
+        return Channel._attached(name if is_here else self._peers.links.wire.open_outbox(os.getpid(), name, True))

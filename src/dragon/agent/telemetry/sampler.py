@@ -95,7 +95,7 @@ def _busy(before: Any, now: Any) -> float:
 _MOST_QUEUES = 100
 _MOST_BLOCKS = 2**18  # searched for new queues each time
 # The operations in which processes of other nodes wait for an object of this node.
-_GETS, _PUTS = {"Channel.get", "Channel._wait_readable"}, {"Channel.put"}
+_GETS, _PUTS = {"Channel.get", "Channel.wait_readable"}, {"Channel.put"}
 
 
 class _Queue:

@@ -64,12 +64,12 @@ def see(services: Services, history: int, level: int) -> Seen:
     )
     if level < 4:
         return seen
-    guests = services.peers.guests.waiting() if services.peers is not None else ()
+    parked = services.desk.wire.parked() if services.desk.wire is not None else ()
     return msgspec.structs.replace(
         seen,
         groups=[SeenGroup(g.name, g.live, sum(m.restarts for m in g.members)) for g in services.groups.all()],
         shards=[SeenShard(*usage) for usage in services.shards.usages()],
-        parked=[(offset, what) for _, what, offset, *_ in guests],
+        parked=[(offset, what) for _, _, what, offset, *_ in parked],
     )
 
 

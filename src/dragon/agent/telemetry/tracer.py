@@ -7,15 +7,11 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from dragon import _core
 from dragon.agent.services import Services
 from dragon.infrastructure.spans import NodeTasks, Span, Task, failed_or_longest, task_of, tasks_of
 from dragon.runtime.log import runtime_log
-
-if TYPE_CHECKING:
-    from dragon.agent.objects.flows import Watcher
 
 __all__ = ["RecentTasks", "Tracer"]
 
@@ -71,18 +67,15 @@ class Tracer:
         if not _core.tracing():  # else the run is traced since its start
             _, self._next, _ = _core.take_spans(0)
         _core.trace(True)
-        self._watch(self._on_sent, self._on_received, self._on_operated)
+        self._watch(True)
         self._timer = services.loop.call_later(_COLLECT_INTERVAL_S, self._collect)
 
-    def _watch(
-        self,
-        sent: Watcher | None,
-        received: Watcher | None,
-        operated: Callable[[int, int, str, float], None] | None,
-    ) -> None:
+    def _watch(self, on: bool) -> None:
         peers, remote = self._services.peers, self._services.remote
         if peers is not None and remote is not None:
-            peers.outboxes.on_sent, peers.flows.on_received, remote.on_operated = sent, received, operated
+            peers.links.wire.trace(on)
+            peers.links.on_event |= {"Sent": self._on_sent, "Received": self._on_received}
+            remote.on_operated = self._on_operated if on else None
 
     def _collect(self) -> None:
         self._timer = self._services.loop.call_later(_COLLECT_INTERVAL_S, self._collect)
@@ -121,10 +114,12 @@ class Tracer:
 
     # ---- what passes through the agent
 
-    def _on_sent(self, node: int, flow: int, number: int, size: int) -> None:
+    def _on_sent(self, event: _core.WireEvent) -> None:
+        _, node, number, flow, _, _, _, size = event
         self._note_message("send", f"{size} bytes to {self._host(node)}", _link(node, flow, number))
 
-    def _on_received(self, node: int, flow: int, number: int, size: int) -> None:
+    def _on_received(self, event: _core.WireEvent) -> None:
+        _, node, number, flow, _, _, _, size = event
         link = _link(self._services.run.node, flow, number)
         self._note_message("receive", f"{size} bytes from {self._host(node)}", link)
 
@@ -143,7 +138,7 @@ class Tracer:
         """Stop tracing."""
         self._timer.cancel()
         _core.trace(False)
-        self._watch(None, None, None)
+        self._watch(False)
         self._take()
 
 

@@ -1,27 +1,34 @@
-"""The sessions of an agent with other agents, and their connections, which are made when they are needed.
+"""The connections of an agent with other agents, which are made when they are needed, and what Python's parts of the
+agents say over them. The wire, a thread in the core, does everything else.
 
 A connection that breaks is made again at once. Only the front end decides that a node is lost. From then on nothing is
-accepted from it, over any connection: if it connects, it is told that it does not belong to the run any more, and the
-connection is closed.
+accepted from it, over any connection: if it connects, it is told that it does not belong to the run any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections import defaultdict
+from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
-from dragon.agent.wire.bulk import Fabric
-from dragon.agent.wire.frames import Forwarded, Messages, Noticed
-from dragon.agent.wire.link import Link
-from dragon.agent.wire.responses import Answer, Call
-from dragon.agent.wire.session import KeptFrame, KeptFrames, Serve, Session
+import msgspec
+
+from dragon import _core
+from dragon.agent.wire.bulk import Fabric, Lane
+from dragon.agent.wire.frames import Forwarded, Frame, Noticed, decode_frame
+from dragon.agent.wire.handshake import Hello, Shaken, shake_hands
+from dragon.agent.wire.responses import Answer, Call, RemoteError
+from dragon.agent.wire.session import Serve, Session
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
-from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import Left, Members, MembersEnded, Notice, Outside, Released, SignalProcess
+from dragon.infrastructure.messages import Name, encode
+from dragon.runtime.callers import Callers
+from dragon.runtime.log import Once, runtime_log
+from dragon.runtime.protocol.agents import Members, MembersEnded, Notice, Outside, SignalProcess
 from dragon.runtime.protocol.request import Request
 
 __all__ = ["Links"]
@@ -29,51 +36,65 @@ __all__ = ["Links"]
 log = runtime_log("links")
 
 _CONNECT_TIMEOUT = 10.0  # seconds
+_HANDSHAKE_WITHIN_S = 5.0
 _TRIES = 3  # for a connection that breaks while it is made
 _REPAIR_S = 1.0  # seconds in which a broken connection must be made again
 _REPAIR_PAUSE_S = 0.1  # seconds between two attempts
 _RETRY_S = 1.0  # seconds until a node that could not be reached is tried again, if frames are kept for it
-_KEPT = (Left, Released, MembersEnded, SignalProcess)  # what others say ends with the session's epoch
+_MOST_FAILURES, _FAILURES_S = 3, 60.0  # of one kind in that time, after which trying again is of no use
+_KEPT = (MembersEnded, SignalProcess)  # what others say ends with the session's epoch
 
 
 class Links:
-    """All sessions of one agent."""
+    """All sessions of one agent.
+
+    `serve` executes a request of another node, `noticed` handles a notice, `is_broken` is called when what was in
+    flight to a node is lost. `on_event` handles events of the wire that are not about connections, by their kind.
+    """
 
     def __init__(
         self,
         index: int,
         members: dict[int, Member],
-        client: ssl.SSLContext,
+        contexts: tuple[ssl.SSLContext, ssl.SSLContext],
         serve: Serve,
         noticed: Callable[[int, Notice], None],
-        received: Callable[[int, int, int, Any], asyncio.Future[None] | None],
         is_broken: Callable[[int, str], None],
         fabric: Fabric | None = None,
+        *,
+        plain: bool = False,
     ) -> None:
         self.index = index
         self.members = members
         self.serve = serve
         self.noticed = noticed
-        self.received = received
-        self.fabric = fabric
         self.is_broken = is_broken
-        self.before_send: dict[int, Callable[[int], None]] = {}  # by node: called before anything is sent to it
         self.lost: dict[int, str] = {}
         self.unreachable: dict[int, str] = {}  # nodes that the last attempt did not reach, and why
         # Seconds until the front end declares a node without a connection lost. No wait fails earlier,
         # so a node that is reported lost is lost for all nodes.
         self.verdict = 0.0
-        self._doubts: dict[int, asyncio.Future[None]] = {}
-        self._client = client
+        self.wire = _core.Wire(index)
+        self._operating: dict[int, asyncio.Future[tuple[Any, Any]]] = {}  # by number
+        self.on_event: dict[str, Callable[[_core.WireEvent], object]] = dict.fromkeys(
+            ("Outcome", "Got", "Failed"), self._operated
+        )
+        self._client, self._server = contexts
+        self._fabric, self._plain = fabric, plain
+        self._lanes: dict[int, Lane] = {}  # by the connection's number
         self._sessions: dict[int, Session] = {}
-        self._kept: defaultdict[int, KeptFrames] = defaultdict(KeptFrames)  # by node
+        self._doubts: dict[int, asyncio.Future[None]] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._why_broken: dict[int, str] = {}  # by node: the last connection that ended
+        self._tried: dict[int, float] = {}  # when a connection was made last
+        self._failures: dict[tuple[int, str], deque[float]] = {}
+        self._listener: Callers | None = None
+        self._tell = Once(log)
         self._closed = False
         self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self.wire.fileno(), self._take)
 
-    def accept(self) -> Link:
-        """Return the protocol for a connection that another agent made."""
-        return Link(self, None)
+    # ---- what this agent says
 
     def call(
         self,
@@ -97,22 +118,56 @@ class Links:
     def notify(self, node: int, notice: Notice) -> None:
         """Send another agent a notice. Notices of the kinds in `_KEPT` are lost only with the node, others also if it
         cannot be reached for a while."""
-        session = self._session(node)
-        if session is not None:
-            keep = isinstance(notice, _KEPT)
-            session.send(self._kept[node].add(lambda number: Noticed(notice, number)) if keep else Noticed(notice))
+        if self._session(node) is not None:
+            self.wire.send(node, encode(Noticed(notice)), None, isinstance(notice, _KEPT))
 
     def forward(self, node: int, request: Request[object]) -> None:
         """Have another agent execute a request, once, unless the node is lost. Nobody learns its answer."""
-        session = self._session(node)
-        if session is not None:
-            session.send(self._kept[node].add(lambda number: Forwarded(number, request)))
+        if self._session(node) is not None:
+            self.wire.send(node, encode(Forwarded(request)), None, True)
 
-    def send_messages(self, node: int, flow: int, kind: int, data: Any, start: bytes = b"") -> None:
-        """Send messages of a flow, in order: `start` and `data`. `is_broken` is called if they may be lost."""
-        session = self._session(node)
-        if session is not None:
-            session.send(Messages(flow, kind, start), data)
+    def lend(self, leads_to: Name, head: bytes, buffers: list[memoryview]) -> None:
+        """Send a message with this head for each buffer to a channel of another node, after those that processes have
+        put. Buffers are kept until they are sent."""
+        for buffer in buffers:
+            kind, start = _core.Channel._before_frame(head, len(buffer))
+            self.wire.lend(leads_to, kind, start, buffer)
+
+    def operate(
+        self, operation: str, name: Name, *given: int, payload: Any = None, waits: bool = False
+    ) -> asyncio.Future[tuple[Any, Any]]:
+        """Have an operation on an object performed. Returns a future of whether it was done and its value, or of the
+        kind and the data of a message."""
+        number = self.wire.ask(_core.OPERATIONS[operation], name, given, payload, waits)
+        future = self._operating[number] = self._loop.create_future()
+        return future
+
+    def _operated(self, event: _core.WireEvent) -> None:
+        kind, _, number, value, _, done, text, data = event
+        future = self._operating.pop(number, None)
+        if future is None or future.done():
+            return
+        if kind == "Failed":
+            error, why = text.split("\0", 1)
+            is_lost = error == NodeLostError.__name__
+            future.set_exception(NodeLostError(why) if is_lost else RemoteError(error, why))
+        else:
+            future.set_result((value, data) if kind == "Got" else (done, value))
+
+    def why_gone(self, outbox: Name) -> asyncio.Future[tuple[str, str]]:
+        """Return a future of the class and text of the error by which messages in an outbox were lost; empty if none
+        were."""
+        return asyncio.ensure_future(self._why_gone(outbox))
+
+    async def _why_gone(self, outbox: Name) -> tuple[str, str]:
+        node, kind, text, reason = self.wire.why_gone(outbox)
+        if not reason:
+            return kind, text
+        self.probe(node)
+        await self.settled(node)
+        return NodeLostError.__name__, f"{self.what_happened(node, reason)}; messages in flight to it may be lost"
+
+    # ---- nodes
 
     def host(self, node: int) -> str:
         """Return a node's name for messages."""
@@ -124,11 +179,9 @@ class Links:
             return
         self.lost[node] = reason
         self.unreachable.pop(node, None)
-        self._kept.pop(node, None)
         session = self._sessions.pop(node, None)
-        pending = session.end_epoch(session.epoch + 1) if session is not None else []
-        if session is not None:
-            session.abort()
+        pending = session.end_epochs(float("inf")) if session is not None else []
+        self.wire.forget(node, reason, self.what_happened(node, reason))
         self.is_broken(node, reason)
         self._settle(node)
         self._fail(node, pending)
@@ -163,10 +216,14 @@ class Links:
             doubt.set_result(None)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and accept no more."""
         self._closed = True
-        for session in self._sessions.values():
-            session.abort()
+        if self._listener is not None:
+            self._listener.close()
+        for task in self._connecting.values():
+            task.cancel()
+        self._loop.remove_reader(self.wire.fileno())
+        self.wire.close()
 
     def _fail(self, node: int, futures: Iterable[asyncio.Future[Answer] | None], reason: str = "") -> None:
         for future in futures:
@@ -179,141 +236,242 @@ class Links:
             return f"{self.host(node)} is lost: {self.lost[node]}"
         return f"the connection to {self.host(node)} broke: {reason}"
 
-    # ---- sessions
-
     def _session(self, node: int) -> Session | None:
         """Return the session with a node of the run that is not lost."""
-        found = self._sessions.get(node)
-        if found is None and node in self.members and node not in self.lost:
-            found = self._sessions[node] = Session(self, node)
-        return found
+        if node not in self._sessions and node in self.members and node not in self.lost:
+            return self._session_of(node)
+        return self._sessions.get(node)
 
-    def session_of(self, node: int, link: Link) -> Session | None:
-        """Return the session for a new connection to that node; None, and dismiss the link, if the node is lost."""
+    def _session_of(self, node: int) -> Session:
+        session = self._sessions.get(node)
+        if session is None:
+            session = self._sessions[node] = Session(node, partial(self._send, node), lambda: self.serve)
+        return session
+
+    def _send(self, node: int, frame: Frame, payload: Any) -> int:
+        return self.wire.send(node, encode(frame), payload, False)
+
+    # ---- events of the wire
+
+    def _take(self) -> None:
+        for event in self.wire.take():
+            try:
+                self._handle(event)
+            except Exception:
+                log.exception("what %s sent cannot be handled", self.host(event[1]))
+
+    def _handle(self, event: _core.WireEvent) -> None:
+        kind, node, number, _, _, flag, text, payload = event
+        match kind:
+            case "Control":
+                self._hear(node, number, text, payload)
+            case "Wanted":
+                self._connect_to(node)
+            case "Made":
+                self.unreachable.pop(node, None)
+                self._settle(node)  # it is alive
+            case "Broken":
+                self._broken(node, number, text, flag)
+            case "Ended":
+                self._ended(node, number, text)
+            case "SendBeside":
+                self._lanes[number].send(payload)
+            case "TakeBeside":
+                self._lanes[number].receive(payload, lambda: self.wire.finish_beside(number))
+            case "Log":
+                (log.error if flag else log.warning)("%s", text)
+            case _ if kind in self.on_event:
+                self.on_event[kind](event)
+
+    def _hear(self, node: int, epoch: int, data: bytes, payload: Any) -> None:
         if node in self.lost:
-            log.warning(
-                "%s connected, but was declared lost (%s); its connection is closed", self.host(node), self.lost[node]
-            )
-            link.dismiss(Outside(self.lost[node]))
-            return None
-        if node not in self._sessions:  # a node that is about to be told who the others are is not a member yet
-            self._sessions[node] = Session(self, node)
-        return self._sessions[node]
-
-    def made(self, node: int, link: Link) -> None:
-        """Note that a connection to that node is ready."""
-        self.unreachable.pop(node, None)
-        self._settle(node)  # it is alive
-        self._sessions[node].add(link)
-
-    def broken(self, node: int | None, link: Link, reason: str) -> None:
-        """Note that a connection ended. A new one is made if either side waits for the other."""
-        session = self._sessions.get(node) if node is not None else None
-        if node is None or session is None:
             return
-        session.remove(link)
-        session.why_broken = reason
-        self._repair(node, session)
+        try:
+            frame = decode_frame(data)
+        except msgspec.MsgspecError:
+            log.exception("%s sent invalid data", self.host(node))
+            self._give_up(node, "what one side sends is invalid")
+            return
+        match frame:
+            case Noticed(notice):
+                self.noticed(node, notice)
+            case Forwarded(request):
+                self.serve(node, request, b"", lambda *answer: None)
+            case _:  # a node that is about to be told who the others are is not a member yet
+                self._session_of(node).hear(epoch, frame, payload)
 
-    def _repair(self, node: int, session: Session) -> None:
+    def _broken(self, node: int, connection: int, reason: str, is_invalid: bool) -> None:
+        lane = self._lanes.pop(connection, None)
+        if lane is not None:
+            lane.close()
+        if node in self.lost or self._closed:
+            return
+        self._why_broken[node] = reason
+        if is_invalid:
+            log.error("%s: the connection is closed, %s", self.host(node), reason)
+            if self._failed(node, "invalid"):
+                self._give_up(node, "what one side sends is invalid")
+        self._repair(node)
+
+    def _failed(self, node: int, kind: str) -> bool:
+        """Note a failure; return whether there were too many of late."""
+        times = self._failures.setdefault((node, kind), deque(maxlen=_MOST_FAILURES))
+        times.append(self._loop.time())
+        return self._are_many(node, kind)
+
+    def _are_many(self, node: int, kind: str) -> bool:
+        times = self._failures.get((node, kind), deque())
+        return len(times) == _MOST_FAILURES and self._loop.time() - times[0] < _FAILURES_S
+
+    def _lane_lost(self, node: int, connection: int, reason: str) -> None:
+        """Close a connection whose lane failed: what was sent over it is sent again over the next one."""
+        if self._failed(node, "lane"):
+            log.warning("the way for payloads to node %d fails (%s); they go there over TCP", node, reason)
+        self.wire.abort(connection, reason)
+
+    # ---- connections
+
+    def _repair(self, node: int) -> None:
         """Make a connection if there is none, and either side waits for the other."""
-        if session.link is None and not session.is_idle and node not in self.lost:
-            self.connect_to(node)
+        connected, _, has_unacknowledged, _ = self.wire.state(node)
+        session = self._sessions.get(node)
+        if not connected and (has_unacknowledged or (session is not None and not session.is_idle)):
+            self._connect_to(node)
 
-    def connect_to(self, node: int) -> None:
-        """Make a connection, which is then used."""
-        if node in self.members and node not in self._connecting and not self._closed:
+    def _connect_to(self, node: int) -> None:
+        if node in self.members and node not in self.lost and node not in self._connecting and not self._closed:
             self._connecting[node] = self._loop.create_task(self._connect(node))
 
     async def _connect(self, node: int) -> None:
-        session = self._sessions[node]
-        repairs = session.was_connected
+        repairs = self.wire.state(node)[1]
         try:
-            failure = await self._attempt(node, session, _REPAIR_S if repairs else 0)
+            failure = await self._attempt(node, _REPAIR_S if repairs else 0)
             if failure and repairs:
-                self._give_up(node, session, session.why_broken)
+                self._give_up(node, self._why_broken.get(node, failure))
             elif failure:
                 await self._doubt(node)
-                self._cannot_reach(node, session, f"no connection to {failure}")
+                self._cannot_reach(node, f"no connection to {failure}")
         finally:
             self._connecting.pop(node, None)
         if repairs or not failure:  # in the new epoch; or the new connection broke before this task continued
-            self._repair(node, session)
+            self._repair(node)
 
-    async def _attempt(self, node: int, session: Session, seconds: float) -> str:
+    async def _attempt(self, node: int, seconds: float) -> str:
         """Try to connect for that many seconds, at least once. Returns why it failed; nothing if there is a connection,
         or the node is lost."""
         member, failure, until = self.members[node], "it has no address", self._loop.time() + seconds
-        await asyncio.sleep(session.pause())
-        while session.link is None and node not in self.lost:
+        tried, self._tried[node] = self._tried.get(node, float("-inf")), self._loop.time()
+        await asyncio.sleep(min(max(tried + _REPAIR_PAUSE_S - self._tried[node], 0), _REPAIR_PAUSE_S))
+        while not self.wire.state(node)[0] and node not in self.lost:
             for address in member.addresses:
                 try:
                     await self._open(node, address, member.port, seconds or _CONNECT_TIMEOUT)
                     return ""
-                except (TimeoutError, OSError, ssl.SSLError) as error:
+                except (OSError, ValueError) as error:  # TimeoutError and ssl.SSLError are OSErrors
                     failure = f"{address} port {member.port}: {str(error) or type(error).__name__}"
             if self._loop.time() >= until:
                 return failure
             await asyncio.sleep(_REPAIR_PAUSE_S)
         return ""
 
-    def _give_up(self, node: int, session: Session, reason: str, epoch: int = 0) -> None:
-        """End the epoch of a session whose connection broke: what was in flight is lost. Requests fail once it is known
-        whether the node is lost."""
-        pending = self._end_epoch(node, session, reason, epoch)
-        settled = self.settled(node) if session.links else self._doubt(node)
-        settled.add_done_callback(lambda _: self._fail(node, pending, reason))
-
-    def _end_epoch(self, node: int, session: Session, reason: str, epoch: int = 0) -> list[asyncio.Future[Answer]]:
-        pending = session.end_epoch(epoch or session.epoch + 1)
-        for frame in self._kept[node]:
-            session.queue(frame)
-        self.is_broken(node, reason)
-        return pending
-
-    def give_up(self, node: int, reason: str) -> None:
-        """End the epoch of a session: what is in flight is lost."""
-        session = self._sessions.get(node)
-        if session is not None:
-            self._give_up(node, session, reason)
-
-    def follow_epoch(self, node: int, epoch: int) -> None:
-        """Go into the later epoch of the other agent, which could not connect in time."""
-        session = self._sessions[node]
-        self._give_up(node, session, session.why_broken or "the other side could not connect again in time", epoch)
-
-    def _cannot_reach(self, node: int, session: Session, reason: str) -> None:
-        """Fail all that waits for that node; later requests try again, and so do kept frames."""
-        if session.link is not None or node in self.lost:
-            return  # it connected meanwhile, or was declared lost, and nothing waits any more
-        self.unreachable[node] = reason
-        self._fail(node, self._end_epoch(node, session, reason), reason)
-        if self._kept[node]:
-            self._loop.call_later(_RETRY_S, self._repair, node, session)
-
     async def _open(self, node: int, address: str, port: int, timeout: float) -> None:
         """Make a connection. If it breaks while it is made, try again: the node is alive."""
         for left in reversed(range(_TRIES)):
-            opening = self._loop.create_connection(lambda: Link(self, node), address, port, ssl=self._client)
+            connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+            connection.setblocking(False)
             try:
-                await asyncio.wait_for(opening, timeout)
+                async with asyncio.timeout(timeout):
+                    await self._loop.sock_connect(connection, (address, port))
+                    shaken = await shake_hands(connection, self._client, False, self._hello)
+                if shaken.node != node:
+                    raise ConnectionAbortedError(f"{self.host(shaken.node)} answered in place of {self.host(node)}")
+                self._use(connection, shaken)
                 return
             except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLError):
+                connection.close()
                 if not left:
                     raise
+            except BaseException:
+                connection.close()
+                raise
 
-    # ---- kept frames
+    def listen(self, listener: socket.socket) -> None:
+        """Accept connections of other agents."""
+        self._listener = Callers(listener, self.admit, self._tell)
 
-    def told(self, node: int, frame: KeptFrame) -> None:
-        """Handle a notice, or a request that is not answered, unless it was handled before. Raises ValueError if kept
-        frames before it are missing."""
-        if frame.number and not self._kept[node].is_new(frame.number):
-            return
-        if isinstance(frame, Noticed):
-            self.noticed(node, frame.notice)
+    async def admit(self, connection: socket.socket, address: str) -> None:
+        """Use a connection that another agent made; refuse any other caller."""
+        try:
+            async with asyncio.timeout(_HANDSHAKE_WITHIN_S):
+                shaken = await shake_hands(connection, self._server, True, self._hello)
+        except ConnectionResetError as error:  # as from a node whose run ends
+            connection.close()
+            log.debug("a connection from %s was closed before it had shown a certificate: %s", address, error)
+        except (OSError, ValueError) as error:  # TimeoutError is one
+            connection.close()
+            why = str(error) or type(error).__name__
+            self._tell("a caller from {} was refused: it has no certificate of this run ({})", address, why)
         else:
-            self.serve(node, frame.request, b"", lambda *answer: None)
+            self._use(connection, shaken)
 
-    def acknowledged(self, node: int, number: int) -> None:
-        """Note that a node has handled all kept frames up to that number."""
-        self._kept[node].acknowledged(number)
+    def _hello(self, node: int) -> Hello:
+        if node in self.lost:
+            log.warning(
+                "%s connected, but was declared lost (%s); its connection is closed", self.host(node), self.lost[node]
+            )
+            return Hello(refused=self.lost[node])
+        has_lane = self._fabric is not None and not self._are_many(node, "lane")
+        return Hello(greeting=self._fabric.greet() if self._fabric is not None and has_lane else None)
+
+    def _use(self, connection: socket.socket, shaken: Shaken) -> None:
+        node, told, heard = shaken.node, shaken.told, shaken.heard
+        if heard.refused is not None:
+            self.noticed(node, Outside(heard.refused))
+        if told.refused is not None or heard.refused is not None or node in self.lost or self._closed:
+            connection.close()
+            return
+        lane: Lane | None = None
+        number = 0
+        if self._fabric is not None and told.greeting and heard.greeting and told.greeting.kind == heard.greeting.kind:
+            lane = self._fabric.lane(
+                told.greeting, heard.greeting, self.host(node), lambda reason: self._lane_lost(node, number, reason)
+            )
+        takes, sends = lane is not None, lane is not None and lane.open()
+        number = self.wire.add(connection.detach(), node, told.key, heard.key, shaken.early, self._plain, takes, sends)
+        if lane is not None:
+            self._lanes[number] = lane
+
+    # ---- epochs
+
+    def _give_up(self, node: int, reason: str) -> None:
+        """End the epoch of a session whose connection broke: what was in flight is lost."""
+        self.wire.end_epoch(node, reason, False)
+
+    def _ended(self, node: int, epoch: int, reason: str) -> None:
+        """Handle the beginning of an epoch, for which either side decided. Requests of earlier ones fail once it is
+        known whether the node is lost."""
+        if node in self.lost:
+            return
+        session = self._sessions.get(node)
+        pending = session.end_epochs(epoch) if session is not None else []
+        self.is_broken(node, reason)
+
+        def fail(_: object = None) -> None:
+            self._fail(node, pending, reason)
+            self.wire.fail(node, epoch, self.what_happened(node, reason))
+
+        if node in self.unreachable:
+            fail()
+            return
+        settled = self.settled(node) if self.wire.state(node)[0] else self._doubt(node)
+        settled.add_done_callback(fail)
+
+    def _cannot_reach(self, node: int, reason: str) -> None:
+        """Fail all that waits for that node; later requests try again, and so do kept frames."""
+        connected, _, _, has_kept = self.wire.state(node)
+        if connected or node in self.lost:
+            return  # it connected meanwhile, or was declared lost, and nothing waits any more
+        self.unreachable[node] = reason
+        self.wire.end_epoch(node, reason, True)
+        if has_kept:
+            self._loop.call_later(_RETRY_S, self._repair, node)

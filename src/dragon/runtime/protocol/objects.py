@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -20,11 +19,9 @@ __all__ = [
     "MakeObject",
     "NamedObject",
     "OfAProcess",
+    "OpenDesk",
     "OpenOutbox",
     "OpenProxy",
-    "Operate",
-    "Operation",
-    "WaitHere",
     "WhyGone",
     "WhyLost",
 ]
@@ -34,54 +31,18 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 # ---- objects of other nodes
 
 
-class Operation(msgspec.Struct, frozen=True, array_like=True):
-    """A call of a method of the object of that class and name, for a thread, which waits `timeout` seconds at most.
-
-    `ticket` identifies a task that is put; `doing` are words in which a task that is taken is noted at `index`.
-    """
-
-    name: Name
-    kind: str
-    method: str
-    given: tuple[Any, ...] = ()
-    timeout: float | None = 0
-    thread: int = 0
-    ticket: int = 0
-    doing: Name | None = None
-    index: int = 0
-
-
 class OfAProcess(Request[Answer_co], Generic[Answer_co], frozen=True):
     """A request that the agent handles only for the process that sends it, not for other agents."""
 
 
-class Operate(OfAProcess[tuple[bool, Any]], tag="remote.operate", frozen=True):
-    """Perform an operation on an object of another node. Replies with (whether it was done, result).
-
-    The handles of `released` were dropped. A large message to put is taken from the channel `outgoing`, and one that is
-    got is put into the channel `inbox`.
-    """
-
-    operation: Operation
-    payload: bytes = b""
-    released: Sequence[Name] = ()
-    inbox: Name | None = None
-    outgoing: Name | None = None
-
-
-class WaitHere(OfAProcess[tuple[bool, Any]], tag="objects.wait", frozen=True):
-    """Wait for an object of this node on behalf of the calling process, whose slot in the arena is `slot`.
-
-    It corresponds to Operate for objects of other nodes, for operations that wait.
-    """
-
-    operation: Operation
-    slot: int
+class OpenDesk(OfAProcess[None], tag="objects.desk", frozen=True):
+    """Open the desk of the node, which a run of one node needs only for event loops that wait."""
 
 
 class OpenOutbox(OfAProcess[Name], tag="remote.outbox", frozen=True):
-    """Return a channel of this node whose messages are forwarded to a channel of another node. See OpenFlow for
-    `droppable`."""
+    """Return a channel of this node whose messages are forwarded to a channel of another node. Messages that
+    find no memory wait until there is some; `droppable` ones, which both sides can do without, are lost after ten
+    seconds."""
 
     name: Name
     droppable: bool = False
