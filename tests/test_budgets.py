@@ -38,16 +38,16 @@ BUDGETS = {
 # The calls and modules of each operation; see benchmarks/distance.py.
 DISTANCES = {
     "queue put, own node": (2, 0),
-    "queue put, other node": (8, 3),
+    "queue put, other node": (9, 3),
     "queue put with maxsize, other node": (17, 3),
     "queue get, other node": (10, 3),
     "lock, other node": (13, 3),
     "dictionary put, own node": (18, 6),
-    "dictionary put, other node": (72, 16),
-    "dictionary get, other node": (64, 16),
+    "dictionary put, other node": (80, 17),
+    "dictionary get, other node": (75, 17),
     "process started and joined, own node": (186, 39),
-    "process started and joined, other node": (470, 58),
-    "group of 4 on two nodes": (920, 64),
+    "process started and joined, other node": (520, 60),
+    "group of 4 on two nodes": (973, 68),
     "batch task": (200, 30),  # by what its processes find at work: 114 measured
 }
 
