@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from torchloader.simulation.job import Job
-
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
 from torchloader.report.history import Life, history
@@ -37,6 +35,7 @@ from torchloader.service.settings import LOG
 from torchloader.simulation.comparison import Interval
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
+from torchloader.simulation.workload import Job
 
 _BATCH = 8
 _INTERVAL = 2.0  # seconds for which `torchloader run` does not change a job again after a change

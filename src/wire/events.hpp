@@ -22,8 +22,8 @@ struct Report {
                   // flight are lost
         Arrived,  // all messages of the process `number` that has ended are in their channels, or lost
         Proxy,    // `name` is the channel of another node whose proxy is ready, at `number` and of generation
-                // `size`; `flag`: it is not, because of `text`
-        Sent,        // message `number` of flow `size`, of payload.size bytes, while messages are traced
+                  // `size`; `flag`: it is not, because of `text`
+        Sent,     // message `number` of flow `size`, of payload.size bytes, while messages are traced
         Received,    // the same
         SendBeside,  // `payload` over the fabric, beside the connection `number`
         TakeBeside,  // fill `payload` over the fabric, beside the connection `number`

@@ -141,7 +141,8 @@ class Cluster:
     def _on_lost(self, lost: NodeLost) -> None:
         index, epoch = lost.index, lost.epoch
         self.peers.leave(index, lost.reason, epoch)
-        self._tell_processes()
+        self._tell_processes()  # before their operations fail: who then asks for the nodes does not find this one
+        self.peers.links.forget(index, lost.reason)
         for name in [name for name, (node, _) in self._records.items() if node == index]:
             del self._records[name]
         self._services.streams.node_lost(index)

@@ -68,10 +68,9 @@ class Peers:
         return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]
 
     def leave(self, node: int, reason: str, epoch: int) -> None:
-        """Mark a node as lost, by the decision number `epoch`. Messages from it are ignored from now on."""
+        """Mark a node as lost, by the decision number `epoch`; Links.forget() then lets what waits for it fail."""
         self.lost_at[node] = epoch
         self.lost[node] = reason
-        self.links.forget(node, reason)
 
     def call(self, node: int, request: Request[object]) -> asyncio.Future[Answer]:
         """Send a request to another node. Returns a future of the encoded answer.
