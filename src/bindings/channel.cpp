@@ -149,12 +149,6 @@ nb::tuple get_parts(ChannelHandle& h, nb::handle timeout) {
     return to_parts(take(h, message, deadline_from(timeout.ptr())), message);
 }
 
-nb::tuple get_task_parts(ChannelHandle& h, WordsHandle& doing, uint32_t index) {
-    auto words = doing.use();
-    Message message;
-    return to_parts(take(h, message, 0, &word(*words, index)), message);
-}
-
 void put_frames_of(ChannelHandle& h, nb::bytes head, nb::list buffers, nb::handle timeout) {
     check(put_frames(destination(h, deadline_from(timeout.ptr())), head.ptr(), buffers.ptr()), h,
           python.queue_full);
@@ -243,7 +237,6 @@ void bind_channel(nb::module_& m) {
              nb::arg("ticket") = 0)
         .def("_put_back", &put_back, nb::arg("kind"), nb::arg("buffer"))
         .def("_get_parts", &get_parts, nb::arg("timeout").none())
-        .def("_get_task_parts", &get_task_parts, nb::arg("doing"), nb::arg("index"))
         .def("_put_frames", &put_frames_of, nb::arg("head"), nb::arg("buffers"), nb::arg("timeout").none())
         .def("_get_frames", &get_frames, nb::arg("timeout").none())
         .def_static("_before_frame", &before_frame, nb::arg("head"), nb::arg("size"))

@@ -195,13 +195,6 @@ NB_MODULE(_core, m) {
         "the id as which it acted before.");
     m.def("thread_id", &thread_id, "Return the number by which locks know this thread.");
     m.def("myself", [] { return arena().self(); });
-    for (auto [name, function] :
-         {std::pair{"guest_attach", &Arena::guest_attach}, std::pair{"guest_release", &Arena::guest_release},
-          std::pair{"guest_send", &Arena::guest_send}})
-        m.def(name, [function = function](OwnerId guest, Offset offset, uint32_t generation, uint32_t role) {
-            (arena().*function)(guest, {offset, generation}, role_of(role));
-        });
-    m.def("guest_left", [](OwnerId guest) { arena().guest_left(guest); });
     m.def("next_number", [] { return arena().next_number(); });
     m.def(
         "set_serializer", [](nb::object f) { python.serializer = f.release().ptr(); }, nb::arg("serializer"));

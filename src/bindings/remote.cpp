@@ -46,13 +46,13 @@ std::unique_ptr<Answers> take_answers() {
 
 // The desk of this process's run.
 ChannelHandle& desk() {
-    static std::mutex mutex;
+    static PatientMutex mutex;
     static std::unique_ptr<ChannelHandle> known;
     static pid_t pid = 0;
     std::lock_guard lock(mutex);
     if (!known || pid != getpid() || !is_current(known->a)) {
         Handle handle = arena().desk();
-        if (!handle.offset) throw ObjectDestroyed("the agent of this run has no desk");
+        if (!handle.offset) throw ObjectDestroyed("the object is on another node, and this run has only one");
         arena().attach(handle, Kind::Channel, Role::Plain);
         known.release();  // of another run, or of the parent process
         known = std::make_unique<ChannelHandle>(handle, Role::Plain);

@@ -250,8 +250,8 @@ void bind_wire(nb::module_& m) {
              [](PyWire& self, uint32_t node) {
                  return self.locked([&](wire::Wire& w) {
                      auto& s = w.sessions;
-                     return std::tuple(s.connected(node), s.was_connected(node), s.has_unacknowledged(node),
-                                       s.has_kept(node));
+                     bool waits = s.has_unacknowledged(node) || w.requests.waits(node);
+                     return std::tuple(s.connected(node), s.was_connected(node), waits, s.has_kept(node));
                  });
              })
         .def("open_outbox",
@@ -290,6 +290,10 @@ void bind_wire(nb::module_& m) {
         .def("leave",
              [](PyWire& self, uint64_t pid, Name name) {
                  self.locked([&](wire::Wire& w) { w.outboxes.leave(pid, name_of(name)); });
+             })
+        .def("set_nodes",
+             [](PyWire& self, uint32_t count) {
+                 self.locked([&](wire::Wire& w) { w.requests.set_nodes(count); });
              })
         .def("open_desk", [](PyWire& self) { self.locked([](wire::Wire& w) { w.requests.open_desk(); }); })
         .def(

@@ -77,7 +77,6 @@ class Channel:
         wait."""
 
     def _get_parts(self, timeout: float | None) -> tuple[int, bytes | Loan]: ...
-    def _get_task_parts(self, doing: Words, index: int) -> tuple[int, bytes | Loan]: ...
     def _put_frames(self, head: bytes, buffers: list[Buffer], timeout: float | None) -> None:
         """Put bytes and separate buffers, without pickling."""
 
@@ -420,6 +419,9 @@ class Wire:
     def forget(self, node: int, reason: str, text: str, /) -> None:
         """End the session with a node that is lost. Operations on its objects fail with that text."""
 
+    def set_nodes(self, count: int, /) -> None:
+        """Set the number of nodes of the run."""
+
     def open_desk(self) -> None:
         """Open the channel in which processes of this node put operations."""
 
@@ -449,7 +451,7 @@ class Wire:
 
     def state(self, node: int, /) -> tuple[bool, bool, bool, bool]:
         """Return whether there is a connection to a node, whether there was one in this epoch, whether frames are not
-        acknowledged, and whether kept ones are not."""
+        acknowledged or an operation waits on either side, and whether kept frames are not acknowledged."""
 
     def open_outbox(self, pid: int, name: _Name, droppable: bool, /) -> _Name:
         """Return the outbox that leads to a channel of another node, for a handle of that process."""
@@ -487,10 +489,6 @@ def act_as(guest: int, thread: int, /) -> int:
     """Act as a guest, a thread of a process of another node. Returns the id as which it acted before."""
 
 def myself() -> int: ...
-def guest_attach(guest: int, offset: int, generation: int, role: int, /) -> None: ...
-def guest_release(guest: int, offset: int, generation: int, role: int, /) -> None: ...
-def guest_send(guest: int, offset: int, generation: int, role: int, /) -> None: ...
-def guest_left(guest: int, /) -> None: ...
 def next_number() -> int: ...
 def set_serializer(serializer: Callable[[Any], tuple[bytes, Sequence[Any] | None]]) -> None: ...
 def set_bell_folder(path: str, /) -> None: ...

@@ -1,5 +1,6 @@
 #include "requests.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -11,6 +12,7 @@ namespace dragon::wire {
 
 namespace {
 
+constexpr int kKept = 64;
 constexpr int kDeliveries =
     500;  // attempts to put an answer into a channel that is locked, or without memory
 
@@ -65,7 +67,12 @@ void Requests::open_desk() {
     if (desk_.offset) return;
     Arena& a = arena();
     desk_ = a.create<Channel>(Kind::Channel, Role::Plain, sizeof(Channel), 0, false);
-    a.at<Channel>(desk_.offset)->enable_bell(a, Channel::kAgents);
+    // Blocks that it keeps, so that a process can release what it holds when all memory is in use.
+    Channel& desk = *a.at<Channel>(desk_.offset);
+    Message message;
+    for (int i = 0; i < kKept; ++i) desk.put_small(a, {}, "", 0);
+    for (int i = 0; i < kKept; ++i) desk.get(a, message, 0);
+    desk.enable_bell(a, Channel::kAgents);
     a.set_desk(desk_);
 }
 
@@ -134,6 +141,10 @@ void Requests::submit(const Operation& operation, Payload payload) {
                                            [this, id](Outcome outcome) { finish(id, std::move(outcome)); });
         if (auto found = asked_.find(id); found != asked_.end()) found->second.waiting = waiting;
         return;
+    }
+    if (asked.node >= nodes_) {
+        std::string text = "the run has no node " + std::to_string(asked.node);
+        return deliver(asked, Outcome::failed({"ValueError", text}));
     }
     if (auto lost = lost_.find(asked.node); lost != lost_.end()) {
         if (!operation.silent) deliver(asked, Outcome::failed({"NodeLostError", lost->second}));
@@ -342,6 +353,12 @@ void Requests::left(uint64_t pid) {
     for (Node node : nodes)
         sessions_.send(node, What::Left, std::string(reinterpret_cast<const char*>(&note), sizeof note), {},
                        true);
+}
+
+bool Requests::waits(Node node) const {
+    auto serving = serving_.lower_bound({node, 0});
+    return (serving != serving_.end() && serving->first.first == node) ||
+           std::any_of(asked_.begin(), asked_.end(), [&](auto& item) { return item.second.node == node; });
 }
 
 std::vector<Requests::Pending> Requests::pending() const {

@@ -18,6 +18,8 @@ class Requests {
     Requests(Loop& loop, Sessions& sessions, Events& events, Guests& guests, Node own_node)
         : loop_(loop), sessions_(sessions), events_(events), guests_(guests), own_node_(own_node) {}
 
+    // The number of nodes of the run. Operations on objects of others fail.
+    void set_nodes(Node count) { nodes_ = count; }
     // Opens the desk of this node.
     void open_desk();
     bool rang(Offset offset);
@@ -39,6 +41,9 @@ class Requests {
     void epoch_ended(Node node);
     // A process of this node has ended: the nodes that it asked learn of it.
     void left(uint64_t pid);
+
+    // Whether a process here waits for that node, or one there for this node.
+    bool waits(Node node) const;
 
     struct Pending {
         uint64_t pid;
@@ -73,6 +78,7 @@ class Requests {
     Events& events_;
     Guests& guests_;
     Node own_node_;
+    Node nodes_ = 1;
     Handle desk_;
     std::map<uint64_t, Asked> asked_;
     std::map<std::pair<uint64_t, uint64_t>, uint64_t> ids_;  // by process and its number

@@ -269,3 +269,33 @@ def test_messages_keep_their_order_while_readability_is_reported(site: Site) -> 
         )
         == "in order\n0\n"
     )
+
+
+def test_a_channel_has_a_new_descriptor_after_all_handles_that_used_one_were_closed(site: Site) -> None:
+    assert run(
+        site,
+        HEAD,
+        """
+        import select
+
+        from dragon.native import Queue
+        from dragon.native.machine import System
+        from dragon.runtime.handle import Channel
+
+        if __name__ == "__main__":
+            queue = Queue(0, policy=System().hostname_policies()[1])
+            for number in range(3):
+                handles = [Channel._attached(queue._name()) for _ in range(2)]
+                descriptors = [handle._fileno() for handle in handles]
+                queue.put(number)
+                assert all(select.select([each], [], [], 30)[0] for each in descriptors)
+                assert handles[0].get() == number
+                for handle in handles:
+                    handle._close()
+            print("ok")
+            try:
+                Channel._attached((*queue._name()[:2], 7 << 8))
+            except ValueError as error:
+                print(error)
+        """,
+    ) == ("ok\nthe run has no node 7\n")

@@ -261,6 +261,7 @@ TEST(what_was_done_is_undone_if_its_answer_is_lost_with_the_connection) {
     get.object = {channel.handle.offset, channel.handle.generation, 1u << kNodeShift};
     pair.first->locked([&](Wire& w) {
         w.sessions.block(1);  // it does not hear the answers
+        w.requests.set_nodes(2);
         w.requests.ask(acquire, {});
         return w.requests.ask(get, {});
     });

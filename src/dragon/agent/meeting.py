@@ -123,6 +123,7 @@ async def meet(
     links.listen(listener)
     members = await _members(links, control, index, messages) if near else membership.members
     links.members = dict(enumerate(members))
+    links.wire.set_nodes(len(members))
     peers = Peers(index, members, links, membership.settings.get("idle", 0))
     early.members.set_result(members)
     return Met(membership, control, peers, early, messages, fabric)

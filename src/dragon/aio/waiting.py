@@ -64,6 +64,7 @@ class _Line:
         self.key = (os.getpid(), this_run().folder)
         self._line = _core.Line()
         self._asked: dict[int, tuple[asyncio.Future[Any], _Late | None]] = {}
+        self.is_lost = False  # the agent has ended
         self._agent = _core.open_process(this_run().agent.pid)
         loop.add_reader(self._line.fileno(), self._take)
         loop.add_reader(self._agent, self._lose)
@@ -99,6 +100,7 @@ class _Line:
 
     def _lose(self) -> None:
         asyncio.get_running_loop().remove_reader(self._agent)
+        self.is_lost = True
         asked, self._asked = self._asked, {}
         for answer, _ in asked.values():
             if not answer.done():
@@ -108,7 +110,7 @@ class _Line:
 def _line() -> _Line:
     loop = asyncio.get_running_loop()
     known = _mine.lines.get(loop)
-    if known is None or known.key != (os.getpid(), this_run().folder):
+    if known is None or known.key != (os.getpid(), this_run().folder) or known.is_lost:
         try:
             known = _mine.lines[loop] = _Line(loop)
         except ProcessLookupError:

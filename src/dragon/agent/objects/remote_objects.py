@@ -75,16 +75,15 @@ class RemoteObjects:
         self._note_client(caller)
         return self._links.wire.open_outbox(caller, name, droppable)
 
-    def proxy(self, caller: int, name: Name) -> asyncio.Future[Name]:
-        """Return a future of a channel of this node that can be read while a channel of another node can. Raises
-        NodeLostError."""
+    def proxy(self, caller: int, name: Name) -> Name | asyncio.Future[Name]:
+        """Return a channel of this node, or a future of one, that can be read while a channel of another node can.
+        Raises NodeLostError."""
         self._check_not_lost(node_of(name))
         self._note_client(caller)
         proxy = self._links.wire.open_proxy(caller, name)
-        known = self._proxies.setdefault(name, self._loop.create_future())
-        if proxy[0] and not known.done():
-            known.set_result(proxy)
-        return asyncio.shield(known)
+        if proxy[0]:
+            return proxy
+        return asyncio.shield(self._proxies.setdefault(name, self._loop.create_future()))
 
     def _proxy_known(self, event: _core.WireEvent) -> None:
         _, node, offset, generation, name, failed, reason, _ = event

@@ -333,9 +333,9 @@ class Links:
 
     def _repair(self, node: int) -> None:
         """Make a connection if there is none, and either side waits for the other."""
-        connected, _, has_unacknowledged, _ = self.wire.state(node)
+        connected, _, waits, _ = self.wire.state(node)
         session = self._sessions.get(node)
-        if not connected and (has_unacknowledged or (session is not None and not session.is_idle)):
+        if not connected and (waits or (session is not None and not session.is_idle)):
             self._connect_to(node)
 
     def _connect_to(self, node: int) -> None:
