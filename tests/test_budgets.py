@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
 BUDGETS = {
-    "lines of Python": 71_080,
+    "lines of Python": 71_000,
     "files of Python": 519,
     "lines of C++": 12_500,  # the wire: what 3,300 lines of Python in the agents did
-    "lines of dragon.agent": 12_220,
+    "lines of dragon.agent": 12_200,
     "lines of torchloader.loader": 5_630,
     "annotations Any": 1_180,  # keys of a dictionary, of any type
     "modules of import dragon": 109,

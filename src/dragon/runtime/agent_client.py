@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -62,38 +62,25 @@ class Unwanted(Exception):
 def ask(
     request: Request[_Answer],
     descriptors: Sequence[int] = (),
-    wanted: Callable[[], bool] | None = None,
-    late: Callable[[_Answer], object] | None = None,
     deadline: float | None = None,
 ) -> _Answer:
     """Send a request to this node's agent and return the reply.
 
     Raises what the agent raised, RunEndedError if no agent answers, Unwanted at the deadline, in seconds of
-    time.monotonic(), or once `wanted()`, which is called once a second, returns False, and ValueError in the agent
-    itself.
-
-    If an exception interrupts it, such as KeyboardInterrupt, the request is cancelled. `late` is called with a reply
-    that the agent sent nevertheless, so that its effect can be undone.
+    time.monotonic(), and ValueError in the agent itself. If an exception interrupts it, such as KeyboardInterrupt, the
+    request is cancelled.
     """
     run = this_run()
     if _in_agent:
         raise ValueError(f"node {run.node} was given an object of another node where one of its own is needed")
-    reply = _Reply()
     connection = _taken(run.folder)
     try:
         _send(connection.socket, request, descriptors)
-        reply.receive(connection.socket, wanted, deadline)
-        answer = decode_reply(request, reply.body)
+        answer = decode_reply(request, _received(connection.socket, deadline))
     except BaseException as error:
-        if isinstance(error, (OSError, EOFError)) and not is_of_handler(error):
-            connection.socket.close()
-            raise _no_answer(run, error) from error
-        is_late = late is not None and reply.has_arrived(connection.socket)
         connection.socket.close()  # this cancels the request
-        if late is not None and is_late:
-            answer = decode_reply(request, reply.body)
-            if answer.error is None:
-                late(cast(_Answer, answer.value))
+        if isinstance(error, (OSError, EOFError)) and not is_of_handler(error):
+            raise _no_answer(run, error) from error
         raise
     _local.connection = connection
     if answer.error is not None:
@@ -101,46 +88,17 @@ def ask(
     return cast(_Answer, answer.value)  # a reply without an error has a value
 
 
-class _Reply:
-    """The bytes of a reply. What a call of recv() gave is in place even if an exception of a signal handler came before
-    its number of bytes was known."""
+def _received(connection: socket.socket, deadline: float | None) -> bytearray:
+    """Return the bytes of a reply. Raises Unwanted."""
+    size = int.from_bytes(_exactly(_HEAD, connection, deadline), "little")
+    return _exactly(size, connection, deadline)
 
-    def __init__(self) -> None:
-        self._head, self.body = bytearray(_HEAD), bytearray()
-        self._received = 0  # bytes of the body
 
-    def receive(
-        self, connection: socket.socket, wanted: Callable[[], bool] | None, deadline: float | None = None
-    ) -> None:
-        """Receive it. Raises Unwanted."""
-        received = 0
-        while received < _HEAD:
-            received += _receive(connection, memoryview(self._head)[received:], wanted, deadline)
-        self.body = bytearray(self._size)
-        while self._received < self._size:
-            self._received += _receive(connection, memoryview(self.body)[self._received :], None, deadline)
-
-    @property
-    def _size(self) -> int:
-        return int.from_bytes(self._head, "little")
-
-    def has_arrived(self, connection: socket.socket) -> bool:
-        """Cancel a request whose sending was interrupted, or the wait for its reply. Returns whether the agent sent a
-        reply before it received the cancellation."""
-        rest = bytearray()
-        try:
-            connection.shutdown(socket.SHUT_WR)
-            while part := connection.recv(1 << 20):
-                rest += part
-        except OSError:  # the agent does not answer, or is gone
-            return False
-        if not self._size:
-            self._head, rest = rest[:_HEAD], rest[_HEAD:]
-        if not self._size or not self._received <= self._size - len(rest):
-            return False
-        body = self.body or bytearray(self._size)
-        self.body = body[: self._size - len(rest)] + rest
-        return True
+def _exactly(size: int, connection: socket.socket, deadline: float | None) -> bytearray:
+    data, done = bytearray(size), 0
+    while done < size:
+        done += _receive(connection, memoryview(data)[done:], deadline)
+    return data
 
 
 def tell(request: Request[None], descriptors: Sequence[int]) -> None:
@@ -217,9 +175,7 @@ def _taken(folder: Path) -> _Connection:
         raise _no_answer(this_run(), error) from error
 
 
-def _receive(
-    connection: socket.socket, buffer: memoryview, wanted: Callable[[], bool] | None, deadline: float | None
-) -> int:
+def _receive(connection: socket.socket, buffer: memoryview, deadline: float | None) -> int:
     """Receive at least a byte. Returns the number of bytes."""
     shortened = False
     while True:
@@ -230,8 +186,6 @@ def _receive(
                 raise
             if _core.asked():
                 inspection.answer(this_run().folder)
-            if wanted is not None and not wanted():
-                raise Unwanted from None
             if deadline is not None:
                 left = deadline - time.monotonic()
                 if left <= 0:

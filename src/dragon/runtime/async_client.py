@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -32,20 +31,16 @@ _Answer = TypeVar("_Answer")
 _local = threading.local()
 
 
-async def ask(request: Request[_Answer], late: Callable[[_Answer], object] | None = None) -> _Answer:
+async def ask(request: Request[_Answer]) -> _Answer:
     """Send a request to this node's agent and return the reply. Raises what the agent raised, RunEndedError without an
-    agent.
-
-    If the caller is cancelled, the request is cancelled. `late` is called with a reply that the agent sent before it
-    received the cancellation, so that its effect can be undone.
+    agent. If the caller is cancelled, the request is cancelled.
     """
-    return cast(_Answer, await _line().ask(request, cast("Callable[[object], object] | None", late)))
+    return cast(_Answer, await _line().ask(request))
 
 
 class _Asked(NamedTuple):
     request: Request[Any]
     answer: asyncio.Future[Any]
-    late: Callable[[object], object] | None
 
 
 class _Line:
@@ -74,18 +69,16 @@ class _Line:
         """Whether the connection is open."""
         return self._socket.fileno() >= 0
 
-    async def ask(self, request: Request[Any], late: Callable[[object], object] | None) -> object:
+    async def ask(self, request: Request[Any]) -> object:
         """Send a request and return the reply; see ask() of the module."""
         number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
-        self._asked[number] = _Asked(request, answer, late)
+        self._asked[number] = _Asked(request, answer)
         self._send(encode_numbered(number, request))
         try:
             return await answer
         except asyncio.CancelledError:
             if number in self._asked:
                 self._send(encode_numbered(number, None))
-            elif late is not None and not answer.cancelled() and answer.exception() is None:
-                late(answer.result())  # the reply arrived just before this task was cancelled
             raise
 
     def _send(self, data: bytes) -> None:
@@ -132,9 +125,8 @@ class _Line:
         asked = self._asked.pop(number)
         reply = decode_reply(asked.request, encoded)
         if asked.answer.done():  # it was cancelled
-            if reply.error is None and asked.late is not None:
-                asked.late(reply.value)
-        elif reply.error is not None:
+            return
+        if reply.error is not None:
             asked.answer.set_exception(error_named(*reply.error))
         else:
             asked.answer.set_result(reply.value)

@@ -21,7 +21,7 @@ from dragon import _core
 from dragon.agent.wire.bulk import Fabric, Lane
 from dragon.agent.wire.frames import Forwarded, Frame, Noticed, decode_frame
 from dragon.agent.wire.handshake import Hello, Shaken, shake_hands
-from dragon.agent.wire.responses import Answer, Call, RemoteError
+from dragon.agent.wire.responses import Answer, RemoteError
 from dragon.agent.wire.session import Serve, Session
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
@@ -96,16 +96,9 @@ class Links:
 
     # ---- what this agent says
 
-    def call(
-        self,
-        node: int,
-        request: Request[object],
-        payload: Any = b"",
-        late: Callable[[Answer], None] | None = None,
-    ) -> asyncio.Future[Answer]:
-        """Ask another agent. Fails with NodeLostError where it is gone. Where the future is cancelled `late` is called
-        with an answer that was given all the same."""
-        future = Call(late, self._loop)
+    def call(self, node: int, request: Request[object], payload: Any = b"") -> asyncio.Future[Answer]:
+        """Ask another agent. Fails with NodeLostError where it is gone."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
         session = self._session(node)
         if session is not None:
             session.ask(request, payload, future)

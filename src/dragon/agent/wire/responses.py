@@ -10,7 +10,7 @@ import msgspec
 
 from dragon.infrastructure.ddict_errors import DDictError
 
-__all__ = ["Answer", "Call", "RemoteError", "error_of", "then", "value_of"]
+__all__ = ["Answer", "RemoteError", "error_of", "then", "value_of"]
 
 # An answer: an encoded value, and a payload.
 Answer = tuple[msgspec.Raw, Any]
@@ -69,14 +69,6 @@ def then(future: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.F
     future.add_done_callback(done)
     result.add_done_callback(cancelled)
     return result
-
-
-class Call(asyncio.Future[Answer]):
-    """The answer of another agent. If this is cancelled, `late` is called with an answer that comes nevertheless."""
-
-    def __init__(self, late: Callable[[Answer], None] | None, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self.late = late
 
 
 class RemoteError(Exception):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from dragon.agent.wire.frames import Asked, Cancelled, Failed, Frame, Value
-from dragon.agent.wire.responses import Answer, Call, RemoteError, error_of
+from dragon.agent.wire.responses import Answer, RemoteError, error_of
 from dragon.runtime.protocol.request import Request
 
 __all__ = ["Serve", "Session"]
@@ -29,7 +29,6 @@ class Session:
         # Requests are numbered on over all epochs, so that late answers are not taken for those of others.
         self._asked = 0
         self._pending: dict[int, tuple[int, asyncio.Future[Answer]]] = {}  # with the epoch
-        self._late: dict[int, Callable[[Answer], None]] = {}  # of cancelled requests, until they are answered
         self._serving: dict[int, tuple[int, Callable[[], None]]] = {}
 
     @property
@@ -45,7 +44,6 @@ class Session:
         lost = {number: future for number, (epoch, future) in self._pending.items() if epoch < before}
         for number in lost:
             del self._pending[number]
-        self._late.clear()
         return list(lost.values())
 
     def ask(self, request: Request[object], payload: Any, future: asyncio.Future[Answer]) -> None:
@@ -58,8 +56,6 @@ class Session:
 
     def _asked_no_more(self, number: int, future: asyncio.Future[Answer]) -> None:
         if self._pending.pop(number, None) is not None and future.cancelled():
-            if isinstance(future, Call) and future.late is not None:
-                self._late[number] = future.late
             self._send(Cancelled(number), None)
 
     def hear(self, epoch: int, frame: Frame, payload: Any) -> None:
@@ -90,11 +86,6 @@ class Session:
 
     def _answered(self, number: int, answer: Answer | RemoteError) -> None:
         _, future = self._pending.pop(number, (0, None))
-        late = self._late.pop(number, None)
-        if isinstance(future, Call) and future.cancelled():  # just now: _asked_no_more() was not called yet
-            late = future.late
-        if late is not None and not isinstance(answer, RemoteError):
-            late(answer)
         if future is None or future.done():
             return
         if isinstance(answer, RemoteError):
