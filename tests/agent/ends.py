@@ -108,11 +108,16 @@ def told(answer: Answer) -> tuple[object, Any]:
     return decode_answer(Exchange("job", "key", [], 0, None), answer[0])[0], answer[1]
 
 
-def run(test: Callable[[Ends], Awaitable[None]], fabrics: Fabrics = (None, None), *, plain: bool = False) -> None:
+def none() -> Fabrics:
+    return None, None
+
+
+def run(test: Callable[[Ends], Awaitable[None]], fabrics: Callable[[], Fabrics] = none, *, plain: bool = False) -> None:
+    """Run a test with two ends, whose fabrics are made in the event loop."""
     this_run()  # large payloads are received in the arena
 
     async def main() -> None:
-        ends = Ends(fabrics, plain=plain)
+        ends = Ends(fabrics(), plain=plain)
         try:
             async with asyncio.timeout(30):
                 await test(ends)

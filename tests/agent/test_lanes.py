@@ -86,7 +86,7 @@ def test_requests_are_handled_in_order_even_if_payloads_arrive_out_of_order() ->
         assert [size for _, _, size in handled[1:]] == sizes
         assert [bytes(told(await answer)[1]) for answer in answers] == [b"m" * size for size in sizes]
 
-    run(test, (post, post))
+    run(test, lambda: (post, post))
 
 
 def test_payloads_without_a_fabric_on_the_other_node_use_the_link() -> None:
@@ -98,7 +98,7 @@ def test_payloads_without_a_fabric_on_the_other_node_use_the_link() -> None:
             assert len(memoryview(payload)) == 2 * LARGE
         assert (post.sent, post.lanes) == ({}, [])
 
-    run(test, (post, None))
+    run(test, lambda: (post, None))
 
 
 def test_payloads_to_a_node_that_the_fabric_cannot_reach_use_the_link() -> None:
@@ -109,7 +109,7 @@ def test_payloads_to_a_node_that_the_fabric_cannot_reach_use_the_link() -> None:
         _, payload = await ends.echo(None, bytes(2 * LARGE))
         assert len(memoryview(payload)) == 2 * LARGE
 
-    run(test, (post, post))
+    run(test, lambda: (post, post))
 
 
 def test_payloads_between_agents_with_different_fabrics_use_the_link() -> None:
@@ -121,7 +121,7 @@ def test_payloads_between_agents_with_different_fabrics_use_the_link() -> None:
             assert len(memoryview(payload)) == 2 * LARGE
         assert all(post.lanes == [] for post in posts)
 
-    run(test, posts)
+    run(test, lambda: posts)
 
 
 def test_what_a_failed_lane_lost_is_sent_over_the_next_one() -> None:
@@ -143,7 +143,7 @@ def test_what_a_failed_lane_lost_is_sent_over_the_next_one() -> None:
         assert all(lane.closed for lane in failed)
         assert not ends.broken.is_set()
 
-    run(test, (post, post))
+    run(test, lambda: (post, post))
 
 
 def test_a_lane_that_fails_again_and_again_is_replaced_by_the_link() -> None:
@@ -158,7 +158,7 @@ def test_a_lane_that_fails_again_and_again_is_replaced_by_the_link() -> None:
             await asyncio.sleep(0.01)
         assert len(memoryview((await future)[1])) == 2 * LARGE
 
-    run(test, (post, post))
+    run(test, lambda: (post, post))
 
 
 def device(folder: Path, name: str, *states: str) -> None:

@@ -37,7 +37,7 @@ def test_payloads_of_any_size_arrive_whole_and_in_order(sizes: list[int]) -> Non
         large = await exchange(ends, sizes)
         assert (made[0].sent, made[0].received) == (2 * large, large)
 
-    run(test, pair())
+    run(test, pair)
 
 
 def test_an_idle_fabric_uses_no_processor_time() -> None:
@@ -48,7 +48,7 @@ def test_an_idle_fabric_uses_no_processor_time() -> None:
         await asyncio.sleep(1)
         assert time.process_time() - before < 0.1
 
-    run(test, pair())
+    run(test, pair)
 
 
 def test_there_is_no_fabric_if_ucx_has_no_transport_for_the_device(

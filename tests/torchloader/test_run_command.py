@@ -69,9 +69,7 @@ def test_the_error_about_a_full_disk_names_the_file(
     assert list(tmp_path.rglob("*.new")) == []
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"), [(b"garbage", "JSON is malformed"), (b'{"folder": "\xff"}', "'utf-8' codec")]
-)
+@pytest.mark.parametrize(("data", "reason"), [(b"garbage", "malformed"), (b'{"folder": "\xff"}', "utf-8")])
 @pytest.mark.parametrize("command", ["run", "report", "fit"])
 def test_the_error_about_damaged_settings_names_the_file(
     workload: str, folder: Path, command: str, data: bytes, reason: str, capsys: pytest.CaptureFixture[str]
@@ -80,7 +78,8 @@ def test_the_error_about_damaged_settings_names_the_file(
     words = [workload, "--folder", str(folder)] if command == "run" else [str(folder)]
     assert main([command, *words]) != 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"torchloader: {folder / 'settings.json'}: {reason}")
+    assert line.startswith(f"torchloader: {folder / 'settings.json'}: ")
+    assert reason.casefold() in line.casefold()  # msgspec's words
 
 
 @pytest.mark.parametrize("command", ["run", "profile"])
