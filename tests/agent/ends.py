@@ -133,8 +133,9 @@ async def exchange(ends: Ends, sizes: list[int]) -> int:
     whole and in order. Return the total size of the large ones in bytes.
     """
     payloads = [(PATTERN * (size // 251 + 2))[place : place + size] for place, size in enumerate(sizes)]
+    before = len(ends.log[0])
     answers = [ends.ask(number, payload=payload) for number, payload in enumerate(payloads)]
     for payload, (_, echoed) in zip(payloads, await asyncio.gather(*answers), strict=True):
         assert bytes(echoed) == payload
-    assert ends.log[0] == [("asked", number, size) for number, size in enumerate(sizes)]
+    assert ends.log[0][before:] == [("asked", number, size) for number, size in enumerate(sizes)]
     return sum(size for size in sizes if size >= LARGE)
