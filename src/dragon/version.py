@@ -2,7 +2,5 @@
 
 from dragon import __version__
 
-__all__ = ["DRAGON_VERSION"]
-
 DRAGON_VERSION = __version__
 """The version of the package."""

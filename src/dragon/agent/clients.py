@@ -20,8 +20,6 @@ from dragon.runtime.protocol.decoding import decode_request
 from dragon.runtime.protocol.request import Reply, Request, decode_numbered, frame
 from dragon.runtime.protocol.run import AskSeveral
 
-__all__ = ["Asked", "Clients"]
-
 log = runtime_log("agent")
 
 _LARGEST_FRAME = 2**31 - 1

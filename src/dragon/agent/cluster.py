@@ -54,9 +54,6 @@ from dragon.runtime.protocol.front_end import (
 from dragon.runtime.protocol.request import Caller, Handler, Request
 from dragon.runtime.remote import KINDS
 
-__all__ = ["Cluster"]
-
-
 log = runtime_log("cluster")
 
 _VERDICT = 5.0  # seconds; as long as a connection may be silent

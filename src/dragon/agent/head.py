@@ -18,8 +18,6 @@ from dragon.runtime.protocol.front_end import HeadExited, Message, StartHead, Wa
 from dragon.runtime.run import next_puid
 from dragon.runtime.spawning import RECORD_WORDS
 
-__all__ = ["Head"]
-
 
 class Head:
     """Starts the head process, forwards input and signals to it, and reports its end to the front end with `send`."""

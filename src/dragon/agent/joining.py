@@ -20,8 +20,6 @@ from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import FrontEnd
 
-__all__ = ["join_and_serve"]
-
 _JOIN_TIMEOUT = 60.0
 _LOOPBACK = "127.0.0.1"
 

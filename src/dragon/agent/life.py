@@ -30,8 +30,6 @@ from dragon.signals import heeded
 if TYPE_CHECKING:
     from dragon.agent.meeting import Met
 
-__all__ = ["Beginning", "Join", "serve_for_ever"]
-
 log = runtime_log("agent")
 
 _ZYGOTE_ENDS_WITHIN_S = 7.0  # seconds, besides the grace

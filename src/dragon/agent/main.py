@@ -21,8 +21,6 @@ from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner
 
-__all__ = ["accepting_the_gil", "fork_zygote", "main"]
-
 
 def main(settings: dict[str, Any]) -> None:
     """Serve the run that `settings` describes, until its owner ends."""

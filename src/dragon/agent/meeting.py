@@ -20,8 +20,6 @@ from dragon.runtime.protocol.agents import Members, Notice
 from dragon.runtime.protocol.front_end import AskMembers, Bye, End, Message, TellMembers
 from dragon.runtime.protocol.request import Request, decode_answer
 
-__all__ = ["Early", "Hearer", "Met", "meet"]
-
 log = runtime_log("cluster")
 
 _SHUTDOWN_TIMEOUT_S = 5.0

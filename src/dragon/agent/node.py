@@ -22,8 +22,6 @@ from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.host_name import own_host_name, write_hosts
 
-__all__ = ["serve"]
-
 
 def serve(token: Token) -> int:
     """Join the run of the token and serve it until it ends. Returns the exit code if this machine cannot.

@@ -18,9 +18,6 @@ from dragon.runtime.inspection import GroupState, Pending, Report, Task
 from dragon.runtime.protocol.request import tag_of
 from dragon.runtime.waits import Names, describe, describe_asked, describe_parked
 
-__all__ = ["report", "waiting"]
-
-
 _LEAST_S = 1.0  # seconds; shorter waits are part of any program's work
 _MOST_OBJECTS, _MOST_WAITERS = 50, 8
 

@@ -16,8 +16,6 @@ from dragon.infrastructure.messages import encode, joined
 from dragon.runtime.protocol.processes import FindProcess, Known
 from dragon.runtime.protocol.request import Caller, OfProcess, Request, Where
 
-__all__ = ["Router"]
-
 _Answer = TypeVar("_Answer")
 
 

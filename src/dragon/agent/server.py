@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
     from dragon.agent.meeting import Met
 
-__all__ = ["Agent"]
-
 log = runtime_log("agent")
 
 _Answer = TypeVar("_Answer")

@@ -26,8 +26,6 @@ from dragon.agent.wire.table import Table
 from dragon.runtime.protocol.agents import MemberEvent
 from dragon.runtime.run import Run
 
-__all__ = ["Services"]
-
 _NOT_STARTED = 127  # the exit code that is reported to a job for a member that could not be started
 
 

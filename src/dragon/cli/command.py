@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import signal
 
-__all__ = ["run_and_exit"]
-
 
 def run_and_exit() -> None:
     """Import the command and run it."""

@@ -11,8 +11,6 @@ from dragon.commands import Parser
 from dragon.completion import parser as parser_of
 from dragon.completion import print_script
 
-__all__ = ["main", "parser"]
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""

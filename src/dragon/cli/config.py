@@ -17,8 +17,6 @@ import dragon
 from dragon.commands import Parser, end_with, worded
 from dragon.infrastructure import configuration
 
-__all__ = ["main"]
-
 _KEPT = {
     "backend_mpiexec_override": "the command that starts agents in a PBS job; {nnodes} and {nodelist} are filled in",
     "tcp_runtime": "send bulk data over TCP, even if UCX is available",

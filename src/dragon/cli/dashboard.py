@@ -14,8 +14,6 @@ from dragon.commands import Parser
 from dragon.web.dashboard import Dashboard
 from dragon.web.http import serve
 
-__all__ = ["main", "parser"]
-
 _EPILOG = """\
 examples:
   dragon dashboard                  your run on this machine, if there is one

@@ -21,8 +21,6 @@ from dragon.shards.snapshot import read_header, records_in
 if TYPE_CHECKING:
     from dragon.data.ddict import DDict
 
-__all__ = ["main", "parser"]
-
 _EPILOG = """\
 examples:
   dragon ddict ls                                 the dictionaries of your runs on this machine

@@ -17,8 +17,6 @@ from dragon.runs import Node
 from dragon.runtime.inspection import Inquiry, InquiryError, Report, Thread
 from dragon.runtime.waits import Names, Wait, waits_of
 
-__all__ = ["Finding", "Ward", "examine", "spied"]
-
 # Seconds. A process that waits in the runtime checks once a second for a request of its stacks.
 _ANSWER_WITHIN = 1.5
 _LOAD_SAMPLE_S = 0.5

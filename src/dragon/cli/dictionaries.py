@@ -32,21 +32,6 @@ from dragon.shards.entries import BROADCAST
 from dragon.shards.records import decode_key, decode_value
 from dragon.shards.snapshot import files_in, managers_of, read_header, records_in
 
-__all__ = [
-    "Live",
-    "NoSuchDictionaryError",
-    "Persisted",
-    "choose",
-    "in_run",
-    "join",
-    "look",
-    "open_live",
-    "pairs_in",
-    "persisted_in",
-    "put_all",
-    "readable",
-]
-
 _ANSWER_TIMEOUT_S = 20.0  # seconds for a run to describe all its dictionaries
 _UNDER_WAY = 32  # values in flight
 

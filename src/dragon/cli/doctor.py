@@ -20,8 +20,6 @@ from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.runtime.inspection import Frame, Report, Thread
 from dragon.runtime.waits import Names, Wait, describe_parked
 
-__all__ = ["main", "parser"]
-
 _EPILOG = """\
 examples:
   dragon doctor             your runs on this machine, and whether their agents answer

@@ -10,8 +10,6 @@ from typing import Any
 from dragon.commands import Parser
 from dragon.infrastructure.metrics import METRICS, Kind, Metric
 
-__all__ = ["dashboard", "main", "parser"]
-
 _EPILOG = """\
 example:
   dragon --telemetry-port 9400 train.py      the run serves its metrics to Prometheus

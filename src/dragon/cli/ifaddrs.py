@@ -11,8 +11,6 @@ from typing import Any
 from dragon.commands import Parser, end_with
 from dragon.infrastructure.interfaces import interfaces
 
-__all__ = ["main"]
-
 _FAMILIES = {"AF_INET", "AF_INET6", "AF_PACKET"}
 _FLAGS = {  # netdevice(7)
     *("IFF_ALLMULTI", "IFF_AUTOMEDIA", "IFF_BROADCAST", "IFF_DEBUG", "IFF_DORMANT", "IFF_DYNAMIC", "IFF_ECHO"),

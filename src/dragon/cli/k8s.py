@@ -10,8 +10,6 @@ from dragon.cli import machine
 from dragon.commands import Parser
 from dragon.launcher.k8s import Resources, manifest
 
-__all__ = ["main", "parser"]
-
 _MEMORY = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?")
 _NAME = re.compile(
     r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?"

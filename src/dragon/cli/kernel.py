@@ -6,8 +6,6 @@ import os
 import platform
 from pathlib import Path
 
-__all__ = ["doing"]
-
 # The system calls in which processes wait: their numbers on x86-64 and on 64-bit ARM, and what they wait for.
 _CALLS: dict[str, tuple[int, int, str]] = {
     "read": (0, 63, "data from {}"),

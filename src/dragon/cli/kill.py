@@ -18,8 +18,6 @@ from dragon.runtime.folder import remove_folder
 from dragon.runtime.inspection import ask_agent
 from dragon.runtime.protocol.run import EndRun
 
-__all__ = ["end", "main", "parser"]
-
 _EPILOG = """\
 examples:
   dragon kill 3fa9c1        end the run of that name (see `dragon ps`); 3f is enough if it is unique

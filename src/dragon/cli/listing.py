@@ -7,8 +7,6 @@ import time
 
 from dragon.commands import Parser
 
-__all__ = ["moment", "parser", "table"]
-
 
 def parser(name: str, description: str, epilog: str, what: str) -> argparse.ArgumentParser:
     """Return the parser of a command that shows all runs, or one; `what` is the help of that argument."""

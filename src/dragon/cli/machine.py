@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from dragon.launcher.choice import WLMS, Wanted
 
-__all__ = ["add_options", "answers", "count", "hosts", "port", "seconds", "wanted"]
-
 SINGLE, SEVERAL = "DRAGON_SINGLE_NODE_OVERRIDE", "DRAGON_MULTI_NODE_OVERRIDE"
 HOST_FILE = "DRAGON_RUN_NODEFILE"
 _LAST_PORT = 65535

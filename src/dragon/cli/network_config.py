@@ -16,8 +16,6 @@ from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher.choice import Wanted, choose
 
-__all__ = ["main"]
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""

@@ -12,8 +12,6 @@ from dragon.commands import Parser
 from dragon.infrastructure.membership import Token
 from dragon.runtime.run import is_open
 
-__all__ = ["TOKEN_VARIABLE", "main"]
-
 TOKEN_VARIABLE = "DRAGON_JOIN"
 
 

@@ -14,8 +14,6 @@ from dragon.infrastructure import variables
 from dragon.runtime.lacking import listed
 from dragon.runtime.plan import PlanRecord, read_plan
 
-__all__ = ["main", "print_plan"]
-
 _HELP = """\
 usage: dragon plan [--json] [option of dragon ...] PROG [ARG ...]
 

@@ -18,8 +18,6 @@ from dragon.runtime.folder import Owner, is_alive
 from dragon.runtime.inspection import Report, ask_agent
 from dragon.runtime.protocol.run import ReportYourself
 
-__all__ = ["PATIENCE", "Row", "below", "count", "process_of", "report_of", "row_of", "rows", "users"]
-
 PATIENCE = 2.0
 """Seconds within which a working agent answers."""
 

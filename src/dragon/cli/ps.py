@@ -14,8 +14,6 @@ from dragon.cli import listing
 from dragon.cli.processes import Row, count, report_of, rows
 from dragon.runtime.lacking import listed as listed_numbers
 
-__all__ = ["main", "parser"]
-
 _EPILOG = """\
 examples:
   dragon ps                 your runs on this machine

@@ -11,8 +11,6 @@ from dragon.files import whole_file
 from dragon.telemetry.recording import Recording
 from dragon.telemetry.report import report
 
-__all__ = ["main", "parser"]
-
 _EPILOG = """\
 examples:
   dragon --telemetry runs train.py             record a run in the directory runs

@@ -15,8 +15,6 @@ from dragon.infrastructure.system_errors import what_to_raise
 if TYPE_CHECKING:
     from dragon.launcher.base import Launcher
 
-__all__ = ["run"]
-
 
 def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -> int:
     """Run the program to its end. Returns its exit code, negative for a signal. Raises LaunchError."""

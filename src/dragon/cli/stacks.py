@@ -12,8 +12,6 @@ import msgspec
 
 from dragon.runtime.inspection import Frame, Thread
 
-__all__ = ["StackError", "find_spy", "is_python", "spy"]
-
 _TIMEOUT = 10.0  # seconds
 
 

@@ -10,8 +10,6 @@ from dragon.cli.machine import port
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 
-__all__ = ["MissingError", "add_options", "apply"]
-
 
 class MissingError(DragonError):
     """Raised if a library that an option needs is not installed."""

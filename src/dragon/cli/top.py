@@ -16,8 +16,6 @@ from dragon.commands import Parser
 if TYPE_CHECKING:
     from dragon.top.snapshot import Snapshot
 
-__all__ = ["main", "parser"]
-
 _EPILOG = """\
 examples:
   dragon top                  your run on this machine, if there is one

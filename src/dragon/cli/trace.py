@@ -15,8 +15,6 @@ from dragon.files import whole_file
 from dragon.telemetry.recording import Recording
 from dragon.telemetry.trace import trace_events
 
-__all__ = ["main", "parser"]
-
 _EPILOG = """\
 examples:
   dragon --telemetry runs -T 5 train.py        record a run, and what its processes wait for and do

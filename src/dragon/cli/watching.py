@@ -27,8 +27,6 @@ from dragon.runtime.protocol.telemetry import (
 )
 from dragon.telemetry.recording import Recording
 
-__all__ = ["Recorded", "Watched", "choose"]
-
 _Answer = TypeVar("_Answer")
 
 _ANSWER_TIMEOUT_S = 10.0

@@ -18,8 +18,6 @@ import msgspec
 from dragon.runtime.protocol.front_end import Message, Received, decode_message
 from dragon.runtime.protocol.request import frame
 
-__all__ = ["LARGEST_FRAME", "Control", "watch_silence"]
-
 LARGEST_FRAME = 64 * 2**20  # bytes
 _SILENCE_TIMEOUT_S = 4
 _REPLACE_TIMEOUT_S = 1.0  # seconds within which a broken connection must be replaced

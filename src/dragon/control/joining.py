@@ -16,8 +16,6 @@ from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.runtime.credentials import fingerprint, pinned_context
 from dragon.runtime.protocol.front_end import Challenge, End, Join, Joined, Refused, Resume, Resumed, Welcome
 
-__all__ = ["NONCE_SIZE", "JoinError", "join", "proof"]
-
 _Answer = TypeVar("_Answer", Joined, Welcome)
 
 NONCE_SIZE = 32

@@ -16,8 +16,6 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.pool import Pool
 from dragon.native.semaphore import Semaphore
 
-__all__ = ["Loading", "Source", "files_below", "memory_for"]
-
 _BYTES_AT_ONCE = 64 * 2**20  # bytes of files that one task puts
 _FILES_AT_ONCE = 256  # files that one task puts
 _BESIDE = 4096  # bytes that an entry takes in addition to its value, at most

@@ -8,8 +8,6 @@ from typing import Any
 
 from dragon.infrastructure.errors import DragonError
 
-__all__ = ["PickleRefusedError", "loader"]
-
 
 class PickleRefusedError(DragonError):
     """A file holds a pickle, and the reader did not allow pickles."""

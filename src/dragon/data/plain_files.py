@@ -19,8 +19,6 @@ from dragon.data.pickles import loader
 from dragon.runtime.serialization import dumps
 from dragon.shards.records import decode_key, encode_key
 
-__all__ = ["read_folder", "write_folder"]
-
 _INDEX = "keys.jsonl"
 _MAX_NAME_CHARS = 120  # characters of a name; a file system takes 255 bytes
 _SAFE = " !#$&'()+,;=@[]{}"

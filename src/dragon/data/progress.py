@@ -6,8 +6,6 @@ import importlib.util
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["progress"]
-
 T = TypeVar("T")
 
 

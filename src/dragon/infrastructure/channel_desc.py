@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ChannelDescriptor", "ChannelOptions"]
-
 
 class ChannelOptions(msgspec.Struct, kw_only=True):
     """The options of a new channel.

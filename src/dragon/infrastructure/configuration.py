@@ -8,8 +8,6 @@ from pathlib import Path
 
 from dragon.files import whole_file
 
-__all__ = ["default_path", "read", "write"]
-
 
 def default_path() -> Path:
     """Return the path of the file."""

@@ -22,36 +22,6 @@ from multiprocessing import util as mp_util
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-__all__ = [
-    "be_daemon",
-    "call_exit_handlers",
-    "call_fork_hooks",
-    "check_not_importing_main",
-    "end_multiprocessing",
-    "end_threads",
-    "flush_streams",
-    "forget_ended_children",
-    "forget_exit_handlers",
-    "forget_finalizers",
-    "helpers",
-    "import_main",
-    "interpreter_flags",
-    "is_being_made",
-    "is_exiting",
-    "leave_stdin",
-    "log_settings",
-    "making",
-    "note_child",
-    "offered_descriptors",
-    "place_temporary_folder",
-    "random_generator",
-    "renew_native_id",
-    "resource_tracker",
-    "start_methods",
-    "type_reducers",
-    "without_start_method",
-]
-
 _close_stdin = mp_util._close_stdin  # type: ignore[attr-defined]  # kept: freeing it would write to twenty pages
 
 

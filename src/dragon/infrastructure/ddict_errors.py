@@ -6,20 +6,6 @@ from typing import ClassVar
 
 from dragon.infrastructure.errors import DragonLoggingError
 
-__all__ = [
-    "DDICT_ERRORS",
-    "DDictCheckpointSyncError",
-    "DDictError",
-    "DDictFullError",
-    "DDictFutureCheckpointError",
-    "DDictKeyError",
-    "DDictMovedError",
-    "DDictPersistCheckpointError",
-    "DDictSyncError",
-    "DDictTimeoutError",
-    "DDictUnableToCreateError",
-]
-
 
 class DDictError(DragonLoggingError):
     """The base class of the errors of dictionaries.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 
-__all__ = ["code_of_shells", "why_not_executed"]
-
 _FIRST_LINE = 256  # bytes of the first line that the kernel reads
 
 

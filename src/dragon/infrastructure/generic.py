@@ -13,5 +13,3 @@ else:
     from typing import TypeVar
 
     K, V = TypeVar("K"), TypeVar("V")
-
-__all__ = ["K", "V"]

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["GPU_VARIABLES", "Gpus", "find_gpus", "tiles_are_devices"]
-
 # The variables that select devices for each vendor's libraries. The first is used if none is set; of several that are
 # set the last one counts, because it selects among the devices that the others leave.
 GPU_VARIABLES = {

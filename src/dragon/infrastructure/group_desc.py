@@ -9,8 +9,6 @@ import msgspec
 from dragon.infrastructure.policy import Policy
 from dragon.infrastructure.process_desc import ProcessDescriptor
 
-__all__ = ["GroupDescriptor", "GroupMember"]
-
 
 class GroupMember(msgspec.Struct):
     """A process of a group.

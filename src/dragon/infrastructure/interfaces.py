@@ -6,8 +6,6 @@ import re
 import socket
 from typing import Any
 
-__all__ = ["interfaces", "own_addresses", "usable_addresses"]
-
 # Fabrics of HPC machines and InfiniBand come first: they are meant for such traffic.
 _FABRIC = re.compile(r"^(hsn|ipogif|ib)")
 # Bridges of container engines have the same address on every machine.

@@ -8,8 +8,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-__all__ = ["LaterModule", "name_of_package", "submodule"]
-
 
 def submodule(package: str, name: str) -> ModuleType:
     """Return a module of a package, for its `__getattr__`. Raises AttributeError if there is none."""

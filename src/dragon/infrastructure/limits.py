@@ -7,8 +7,6 @@ import resource
 
 from dragon.infrastructure.errors import RunEndedError
 
-__all__ = ["allow_many_files", "check_files", "files_left", "give_back_limit"]
-
 _GIVEN = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 

@@ -9,8 +9,6 @@ import msgspec
 
 from dragon.infrastructure.node_desc import NodeDescriptor
 
-__all__ = ["FANOUT", "Member", "Membership", "Token", "parent_of"]
-
 
 class Token(msgspec.Struct, kw_only=True):
     """The secret data that the front end gives to each agent: never on a command line, never in a readable file.

@@ -9,28 +9,6 @@ import msgspec
 
 from dragon.infrastructure.signals import hold_signals, release_signals
 
-__all__ = [
-    "FAREWELL",
-    "SYNCHRONISE",
-    "UNNAMED",
-    "Instance",
-    "Name",
-    "NameGeneration",
-    "NameOffset",
-    "NameRole",
-    "Output",
-    "SerializedName",
-    "Spawn",
-    "Surroundings",
-    "as_name",
-    "decode_spawn",
-    "decode_surroundings",
-    "decoder_of",
-    "default_name",
-    "encode",
-    "joined",
-]
-
 UNNAMED = "dragon_process"
 """The kind of a process that is no worker of the runtime's own."""
 

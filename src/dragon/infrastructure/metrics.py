@@ -9,25 +9,6 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
-__all__ = [
-    "AGGREGATES",
-    "METRICS",
-    "PROCESS_STATES",
-    "Aggregate",
-    "Family",
-    "Kind",
-    "Lifetime",
-    "Line",
-    "Metric",
-    "RunState",
-    "Sample",
-    "Tags",
-    "Told",
-    "exported_name",
-    "merged",
-    "tags_of",
-]
-
 Aggregate = Literal["last", "avg", "min", "max", "sum", "count", "dev"]
 AGGREGATES: tuple[Aggregate, ...] = ("last", "avg", "min", "max", "sum", "count", "dev")
 

@@ -17,8 +17,6 @@ from dragon.infrastructure.gpus import GPU_VARIABLES, Gpus, find_gpus
 from dragon.infrastructure.interfaces import own_addresses
 from dragon.infrastructure.variables import memory_limit
 
-__all__ = ["NodeDescriptor", "boot_id", "describe_this_node", "find_cpus"]
-
 
 class NodeDescriptor(msgspec.Struct, kw_only=True):
     """A node of the run.

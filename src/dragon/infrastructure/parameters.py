@@ -6,8 +6,6 @@ import base64
 
 from dragon.runtime.run import identity, this_run
 
-__all__ = ["ThisProcess", "this_process"]
-
 
 class ThisProcess:
     """The calling process. If no run started it, reading an attribute starts one, with this process as its head."""

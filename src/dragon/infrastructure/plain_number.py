@@ -5,8 +5,6 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-__all__ = ["in_units", "plain_number"]
-
 
 def in_units(size: float) -> str:
     """Return a number of bytes as text, such as "1.5 GiB"."""

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["PoolDescriptor", "PoolOptions"]
-
 
 class PoolOptions(msgspec.Struct):
     """Options of dragonhpc that have no effect: a pool is on the node where it is made.

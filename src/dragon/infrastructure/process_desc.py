@@ -9,8 +9,6 @@ import msgspec
 
 from dragon.infrastructure.policy import Policy
 
-__all__ = ["ProcessDescriptor", "ProcessOptions"]
-
 
 class ProcessOptions(msgspec.Struct):
     """Options of dragonhpc that have no effect: every process can use the runtime.

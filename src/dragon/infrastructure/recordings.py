@@ -23,23 +23,6 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = [
-    "DESCRIPTION",
-    "PARQUET",
-    "STREAM",
-    "Content",
-    "RunDescription",
-    "content_of_file",
-    "folder_name",
-    "host_prefix",
-    "hour_name",
-    "node_prefix",
-    "sample_schema",
-    "schema_of",
-    "stem_of",
-    "whole_batches",
-]
-
 DESCRIPTION = "run.json"
 STREAM, PARQUET = ".arrows", ".parquet"
 

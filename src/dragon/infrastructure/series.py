@@ -8,8 +8,6 @@ from itertools import groupby
 
 from dragon.infrastructure.metrics import Aggregate
 
-__all__ = ["Record", "has", "reduced"]
-
 # Name, tags, times and values of one series, in order of time.
 Record = tuple[str, dict[str, str], list[float], list[float]]
 

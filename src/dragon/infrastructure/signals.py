@@ -4,16 +4,6 @@ from __future__ import annotations
 
 import signal
 
-__all__ = [
-    "ENDING",
-    "NOTICES",
-    "PASSED_ON",
-    "PROGRAMS_OWN",
-    "hold_signals",
-    "release_signals",
-    "set_for_programs",
-]
-
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """The signals that end an agent."""
 

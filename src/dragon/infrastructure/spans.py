@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["NodeTasks", "Span", "Task", "failed_or_longest", "task_of", "task_word", "tasks_of"]
-
 
 class Span(msgspec.Struct, frozen=True):
     """An operation or a wait of a thread of a process. Times are in seconds since 1970.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 
-__all__ = ["is_of_handler", "may_pass", "what_to_raise"]
-
 
 def what_to_raise(number: int) -> str:
     """Return text to append to a system error: which limit to raise, or "" if it is not about a limit."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["readable", "restored", "sendable"]
-
 _STANDS_FOR_BYTES = "\0"  # precedes text with one character for each byte; cannot occur in any text of the system
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 
-__all__ = ["get_port"]
-
 
 def get_port() -> int:
     """Return a TCP port of this machine that is free at the moment. Raises OSError if there is none."""

@@ -27,35 +27,6 @@ from pathlib import Path
 
 from dragon import control_groups
 
-__all__ = [
-    "ARENA_SIZE",
-    "ARGUMENT_DATA",
-    "DASHBOARD",
-    "GRACE",
-    "LOG_LEVEL",
-    "OTLP",
-    "PLAN",
-    "POLICY",
-    "PROCESS",
-    "RUN",
-    "STRICT",
-    "TELEMETRY_DIRECTORY",
-    "TELEMETRY_LEVEL",
-    "TELEMETRY_PERIOD",
-    "TELEMETRY_PORT",
-    "TELEMETRY_TOKEN",
-    "arena_limit",
-    "dashboard",
-    "grace",
-    "otlp",
-    "parse_size",
-    "strict",
-    "telemetry_directory",
-    "telemetry_level",
-    "telemetry_period",
-    "telemetry_port",
-]
-
 ARENA_SIZE = "DRAGON_ARENA_SIZE"
 ARGUMENT_DATA = "DRAGON_ARGUMENT_DATA"
 LOG_LEVEL = "DRAGON_LOG_LEVEL"

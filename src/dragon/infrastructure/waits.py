@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["NodeWaits", "Waited", "Waiter"]
-
 
 class Waiter(msgspec.Struct, frozen=True):
     """A thread that waits. `puid` is 0 and the name empty if the run did not start the process."""

@@ -23,8 +23,6 @@ from dragon.infrastructure.membership import Token
 from dragon.launcher.identity import Identity
 from dragon.signals import how_ended
 
-__all__ = ["LaunchError", "Launcher", "Starter", "agent_command"]
-
 _KEPT_LINES = 20
 _TERMINATE_TIMEOUT = 5.0
 _FAILURE_WINDOW_S = 0.5  # seconds to wait for further failures after the first

@@ -17,8 +17,6 @@ import msgspec
 if TYPE_CHECKING:
     from dragon.launcher.base import Launcher
 
-__all__ = ["WLMS", "Wanted", "choose"]
-
 WLMS = ("slurm", "pbs", "pbs+pals", "ssh", "k8s", "ray", "local", "drun")
 
 # The commands of workload managers, for a hint if a user has forgotten to allocate nodes.

@@ -9,8 +9,6 @@ from collections.abc import Collection
 
 from dragon.runtime.protocol.front_end import Proposal
 
-__all__ = ["Decisions"]
-
 
 class Decisions:
     """Makes and numbers the decisions; `last` is the number of the last one."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-__all__ = ["carried", "is_text"]
-
 # Variables that a workload manager, a login or a runtime sets for one node or one process.
 _PREFIXES = ("SLURM", "SRUN_", "PBS_", "PALS_", "PMI_", "PMIX_", "OMPI_", "KUBERNETES_", "SSH_", "XDG_", "_")
 _NAMES = frozenset(

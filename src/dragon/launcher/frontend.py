@@ -53,8 +53,6 @@ from dragon.runtime.protocol.front_end import (
 from dragon.signals import heeded
 from dragon.web import serving
 
-__all__ = ["OUTPUT_WINDOW", "FrontEnd", "Head", "Options", "listening_hosts"]
-
 _FEWEST_FILES = 40  # open files of a front end, in addition to one for each node
 log = runtime_log("frontend")
 

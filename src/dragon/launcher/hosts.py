@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["expand", "read_host_file", "read_network_config", "unique"]
-
 _MOST = 100_000
 _RANGES = re.compile(r"\[([^\]\[]*)\]")
 

@@ -10,8 +10,6 @@ import msgspec
 from dragon.infrastructure.membership import Token
 from dragon.runtime.credentials import Authority, fingerprint
 
-__all__ = ["Identity"]
-
 _SECRET_SIZE = 32
 
 

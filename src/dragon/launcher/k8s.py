@@ -16,8 +16,6 @@ from dragon.infrastructure.membership import Token
 from dragon.launcher.base import Launcher, LaunchError, Starter, agent_command
 from dragon.launcher.identity import Identity
 
-__all__ = ["INDEX", "JOIN_TIMEOUT", "K8s", "Resources", "manifest"]
-
 INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes
 _IDENTITY, _JOIN = "DRAGON_FRONT_END", "DRAGON_JOIN"
 _JOB, _COUNT, _PORT = "DRAGON_JOB", "DRAGON_JOB_NODES", "DRAGON_PORT"

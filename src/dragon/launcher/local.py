@@ -21,8 +21,6 @@ from dragon.runtime.log import runtime_log
 from dragon.runtime.spawning import Started, current_folder, environment_changes, new_request, start
 from dragon.signals import heeded, leave
 
-__all__ = ["run"]
-
 log = runtime_log("frontend")
 
 # Seconds between a signal to the front end and the end of everything.

@@ -15,8 +15,6 @@ from dragon.infrastructure import configuration
 from dragon.infrastructure.membership import Token
 from dragon.launcher.base import Launcher, LaunchError, Starter, agent_command
 
-__all__ = ["Pals", "Pbs", "read_node_file"]
-
 
 def read_node_file(environment: Mapping[str, str]) -> list[str]:
     """Return the lines of the job's PBS_NODEFILE: a host for each slot. Raises LaunchError outside of a job."""

@@ -15,8 +15,6 @@ from dragon.infrastructure.messages import encode
 from dragon.runtime.protocol.front_end import Answered, Question
 from dragon.runtime.protocol.request import Request, decode_answer
 
-__all__ = ["Questions"]
-
 _Answer = TypeVar("_Answer")
 
 _ANSWER_TIMEOUT_S = 10.0

@@ -19,8 +19,6 @@ import msgspec
 from dragon.infrastructure.membership import Token
 from dragon.launcher.base import Launcher, LaunchError, agent_command
 
-__all__ = ["Ray"]
-
 _KEPT_LINES = 20
 _PLACEMENT_TIMEOUT = 60.0
 _ANSWER_TIMEOUT = 5.0

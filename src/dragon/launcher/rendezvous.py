@@ -28,8 +28,6 @@ from dragon.runtime.credentials import Authority, greeting_context, node_name
 from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.protocol.front_end import Challenge, End, Join, Joined, Refused, Resume, Resumed, Welcome
 
-__all__ = ["Rendezvous"]
-
 log = runtime_log("frontend")
 
 _GREETING_TIMEOUT = 5.0

@@ -7,8 +7,6 @@ import msgspec
 from dragon.infrastructure.membership import Token
 from dragon.launcher.base import Launcher, Starter, agent_command
 
-__all__ = ["Simulated"]
-
 
 class Simulated(Launcher):
     """`count` agents on this machine. If `cpus` or `gpus` are given, each claims that many."""

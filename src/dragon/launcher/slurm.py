@@ -12,8 +12,6 @@ from dragon.launcher.base import Launcher, LaunchError, Starter, agent_command
 from dragon.launcher.hosts import expand
 from dragon.runtime.site_launcher import OF_ANOTHER_STEP
 
-__all__ = ["Slurm"]
-
 # If a job requests GPUs in total or per task, a step with one task on each node gets fewer than the node's GPUs.
 _NOT_BY_NODE = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_TRES_PER_TASK")
 _COMMAND_TIMEOUT_S = 10.0

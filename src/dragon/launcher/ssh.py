@@ -12,8 +12,6 @@ import msgspec
 from dragon.infrastructure.membership import Token
 from dragon.launcher.base import Launcher, Starter, agent_command
 
-__all__ = ["Ssh"]
-
 # A host that asks for a password or has an unknown key fails with a message instead of waiting for input; one that does
 # not answer fails before the join timeout, not minutes later; a connection without traffic is detected as lost.
 _OPTIONS = (

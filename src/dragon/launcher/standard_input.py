@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["StandardInput"]
-
 _PIECE = 64 * 1024  # bytes
 _POLL_S = 0.2
 

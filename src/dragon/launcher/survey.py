@@ -10,8 +10,6 @@ from dragon.launcher.base import Launcher, LaunchError
 from dragon.launcher.frontend import listening_hosts
 from dragon.launcher.rendezvous import Rendezvous
 
-__all__ = ["as_configuration", "survey"]
-
 _ACTIVE = 4  # the state of a node in use, in network configuration files
 
 

@@ -8,8 +8,6 @@ import select
 import threading
 from collections.abc import Callable
 
-__all__ = ["Terminal"]
-
 
 class Terminal:
     """Writes to descriptors 1 and 2 in the order of the calls.

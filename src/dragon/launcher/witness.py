@@ -14,8 +14,6 @@ from collections.abc import Iterable
 
 from dragon.signals import end_with_parent
 
-__all__ = ["Witness"]
-
 _TOLD = struct.Struct("=id")
 _GROUP_SIGNAL_S = 0.05  # seconds within which a signal to a group is pending in all of its processes
 _BUSY_S = 10.0  # seconds that the child may take, on a busy machine, to report a signal that is pending in it

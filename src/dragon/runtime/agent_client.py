@@ -21,8 +21,6 @@ from dragon.runtime import inspection
 from dragon.runtime.protocol.request import Request, decode_reply, encode_request
 from dragon.runtime.run import Run, this_run
 
-__all__ = ["Unwanted", "ask", "close_with", "error_named", "forbid_asking", "tell"]
-
 _HEAD = 4  # bytes before a reply, with its size
 
 _Answer = TypeVar("_Answer")

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Mention", "announce", "announcing", "attachments", "collected", "mention", "mentions"]
-
 Send = Callable[[], None]
 Mention = tuple[Any, Send]
 

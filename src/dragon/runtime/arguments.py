@@ -9,8 +9,6 @@ from typing import Any
 
 from dragon.infrastructure.plain_number import plain_number
 
-__all__ = ["checked_arguments", "checked_environment", "checked_seconds", "checked_signal", "words_of"]
-
 
 def checked_arguments(args: Any) -> tuple[Any, ...]:
     """Return the arguments of a process as a tuple. Raises TypeError for a string or a single argument."""

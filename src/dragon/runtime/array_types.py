@@ -10,8 +10,6 @@ import operator
 import sys
 from typing import Any
 
-__all__ = ["is_nameless", "parts_of", "reduce_type"]
-
 
 def is_nameless(obj: Any) -> bool:
     """Return whether `obj` is an array type that its module does not have under its name."""

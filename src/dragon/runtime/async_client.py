@@ -24,8 +24,6 @@ from dragon.runtime.protocol.request import (
 from dragon.runtime.protocol.run import AskSeveral
 from dragon.runtime.run import this_run
 
-__all__ = ["ask"]
-
 _Answer = TypeVar("_Answer")
 
 _local = threading.local()

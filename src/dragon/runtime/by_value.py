@@ -25,8 +25,6 @@ from typing import Any
 from dragon.infrastructure import cpython
 from dragon.runtime.announcing import collected
 
-__all__ = ["Origin", "imported_main", "shared_reduction"]
-
 Token = tuple[str, Any]
 
 _ATOMS = frozenset({type(None), bool, int, float, complex})

@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable
 
 from dragon.runtime.log import Once
 
-__all__ = ["Callers"]
-
 _MOST = 256  # unauthenticated connections at most
 _GREETING_TIMEOUT_S = 5.0  # seconds within which a caller must send something
 _SILENT_TIMEOUT_S = 0.25  # seconds within which a caller must send something when the limit is reached

@@ -24,20 +24,6 @@ from dragon.runtime.surroundings import take_over
 # Whether Python took stdout for a terminal when this interpreter started.
 _TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))
 
-__all__ = [
-    "Entry",
-    "apply_environment",
-    "apply_signals",
-    "end_as_interrupted",
-    "find_entry",
-    "import_main",
-    "report",
-    "run_exit_handlers",
-    "run_forked",
-    "write_traceback",
-    "write_whole_lines",
-]
-
 # The function that a process runs first, with the payload of the request and the descriptors. Returns the exit code.
 Entry = Callable[[Any, list[int]], int]
 _entries: dict[str, Entry] = {}

@@ -11,16 +11,6 @@ import msgspec
 from dragon.infrastructure.messages import Name, Output
 from dragon.runtime.handle import Channel
 
-__all__ = [
-    "PIPE_MEBIBYTES",
-    "Connection",
-    "ConnectionOptions",
-    "Pipe",
-    "PipeOptions",
-    "connect_pipes",
-    "own_end",
-]
-
 READER, WRITER = 1, 2
 # The writer of a pipe waits while messages of this size are in flight: programs expect of a pipe that it slows down a
 # writer that is faster than the reader. More would leave the processors' caches.

@@ -18,8 +18,6 @@ from weakref import WeakSet
 from dragon.infrastructure.errors import DestroyedError, NodeLostError, RunEndedError
 from dragon.runtime.lacking import warn_user
 
-__all__ = ["Copy", "refresh", "write_back"]
-
 _Bytes = bytes | bytearray
 _BLOCK = 4096  # elements that are compared at once
 _WIDTHS = {1, 2, 4, 8}  # bytes, of NumPy's unsigned integers

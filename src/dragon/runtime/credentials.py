@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-__all__ = [
-    "Authority",
-    "client_context",
-    "fingerprint",
-    "greeting_context",
-    "node_name",
-    "peer_index",
-    "pinned_context",
-    "server_context",
-]
-
 # A certificate is useful only during its run, because the authority's key exists only in the front end's memory. So it
 # has no date of expiry (RFC 5280, 4.1.2.5), and clocks that are wrong or differ between the nodes do not matter.
 _FROM, _UNTIL = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)

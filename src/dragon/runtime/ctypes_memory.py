@@ -15,8 +15,6 @@ from dragon.runtime.copies import Copy
 from dragon.runtime.handle import Words, node_of_memory
 from dragon.runtime.remote import RemoteWords
 
-__all__ = ["fill", "in_words", "kind_of", "with_views", "words_for"]
-
 _MOST = 2**32 - 1  # words
 _COMPOUND = (ctypes.Structure, ctypes.Union, ctypes.Array)
 

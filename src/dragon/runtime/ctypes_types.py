@@ -6,8 +6,6 @@ import ctypes
 import sys
 from typing import Any
 
-__all__ = ["described", "undescribed"]
-
 _BASES: dict[str, Any] = {"structure": ctypes.Structure, "union": ctypes.Union}
 
 

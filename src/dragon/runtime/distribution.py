@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.policy import Policy
 
-__all__ = ["choose"]
-
 
 def choose(
     nodes: Sequence[NodeDescriptor], position: int, distribution: Policy.Distribution, start: int = 0

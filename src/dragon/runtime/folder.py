@@ -17,30 +17,6 @@ from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.plain_number import in_units
 from dragon.infrastructure.private import is_private, make_private, read_private
 
-__all__ = [
-    "FrontEnd",
-    "Owner",
-    "RunInfo",
-    "UnreadableRunError",
-    "all_runs",
-    "find_runs",
-    "folders_of",
-    "hold",
-    "is_alive",
-    "make_data_folder",
-    "make_folder",
-    "make_temporary_folder",
-    "owner_of",
-    "process_start_time",
-    "remove_ended",
-    "remove_folder",
-    "run_name",
-    "started_at",
-    "sweep",
-    "this_machine",
-    "this_process",
-]
-
 _INFO = "run.json"
 # A socket's path must fit in 108 bytes, and the run's folder and the socket's name follow the base.
 _LONGEST_BASE = 50

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-__all__ = ["in_child"]
-
 _calls: list[Callable[[], object]] = []
 
 

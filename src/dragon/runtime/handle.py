@@ -22,20 +22,6 @@ from dragon.runtime.run import current_run, join_run, this_run
 if TYPE_CHECKING:
     from dragon.infrastructure.policy import Policy
 
-__all__ = [
-    "Channel",
-    "Condition",
-    "Event",
-    "Handle",
-    "Lock",
-    "Semaphore",
-    "Words",
-    "node_for_objects",
-    "node_of_memory",
-    "place_in_program",
-    "read_serialized",
-]
-
 
 # The frames of these packages are not the program's.
 _LIBRARIES = {"dragon", "torchloader", "multiprocessing", "concurrent"}

@@ -15,8 +15,6 @@ from dragon.files import write_bytes
 if TYPE_CHECKING:
     import logging
 
-__all__ = ["own_host_name", "write_hosts"]
-
 _NEW_MOUNTS, _NEW_UTS, _NEW_USER = 0x00020000, 0x04000000, 0x10000000
 _BIND, _RECURSIVE, _SLAVE = 0x1000, 0x4000, 0x80000
 _CAPABILITY_VERSION = 0x20080522

@@ -25,19 +25,6 @@ from dragon.infrastructure.messages import encode
 from dragon.infrastructure.private import connect_within
 from dragon.runtime.protocol.request import Request, decode_reply, encode_request
 
-__all__ = [
-    "Frame",
-    "GroupState",
-    "Inquiry",
-    "InquiryError",
-    "Pending",
-    "Report",
-    "Task",
-    "Thread",
-    "answer",
-    "ask_agent",
-]
-
 _Answer = TypeVar("_Answer")
 
 _SOCKET = "doctor"

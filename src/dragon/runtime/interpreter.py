@@ -14,15 +14,6 @@ from collections.abc import Iterable
 from dragon.infrastructure import cpython
 from dragon.infrastructure.messages import Surroundings
 
-__all__ = [
-    "is_fit",
-    "is_read_at_start",
-    "options",
-    "options_before_module",
-    "options_for_agents",
-    "take_over_warnings",
-]
-
 # Read by the interpreter. PYTHONPATH is not among them, because sys.path is sent to new processes.
 _AT_START = {
     *("PYTHONASYNCIODEBUG", "PYTHONCOERCECLOCALE", "PYTHONCONTEXT_AWARE_WARNINGS", "PYTHONDEVMODE"),

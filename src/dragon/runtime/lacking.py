@@ -14,8 +14,6 @@ from dragon.infrastructure import variables
 from dragon.infrastructure.errors import PolicyError
 from dragon.infrastructure.node_desc import NodeDescriptor
 
-__all__ = ["listed", "note_missing", "one_warning", "warn_user"]
-
 # The devices that were reported already, by node and kind; and those to report at the end of a block.
 _told: dict[tuple[str, str], set[float]] = {}
 _gathered: dict[str, tuple[NodeDescriptor, dict[str, set[float]]]] = {}

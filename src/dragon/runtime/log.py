@@ -8,8 +8,6 @@ import sys
 
 from dragon.infrastructure import variables
 
-__all__ = ["Once", "runtime_log"]
-
 
 def runtime_log(name: str) -> logging.Logger:
     """Return the logger of one part of the runtime, with the level in DRAGON_LOG_LEVEL (default: WARNING)."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from dragon.runtime.log import runtime_log
 
-__all__ = ["tell_loop_errors"]
-
 log = runtime_log("loop")
 
 _TOLD_EVERY_S = 60.0  # seconds in which the same error is logged once

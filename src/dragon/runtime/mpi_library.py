@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from dragon.infrastructure.facts import PMIBackend
 
-__all__ = ["Library", "choose_backend", "recognise"]
-
 _PROBE = """
 try:
     import mpi4py

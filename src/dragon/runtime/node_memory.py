@@ -14,8 +14,6 @@ from collections.abc import Sequence
 
 from dragon import _core
 
-__all__ = ["NodeMemory", "Parts", "Place", "SnapshotGoneError"]
-
 _ALIGNMENT = 64  # bytes, of each part, as for arrays
 _AT_ONCE = 256 * 1024  # bytes that are compared at a time, so that they stay in the processor's cache
 _WORD = 8  # bytes of a number in the header

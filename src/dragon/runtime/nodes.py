@@ -17,17 +17,6 @@ from dragon.infrastructure.errors import DragonNodeError
 from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
 from dragon.runtime.run import current_run, in_run, this_run
 
-__all__ = [
-    "find_node",
-    "node_at",
-    "own_node",
-    "query",
-    "query_total_cpus",
-    "run_nodes",
-    "same_host",
-    "write_nodes",
-]
-
 _FILE = "nodes.json"
 
 # The file that was read last: (path, inode, time of change), and its contents.

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from dragon.runtime import folder as run_folder
 
-__all__ = ["OwnFolder"]
-
 _POLL_S = 0.005
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 from typing import Any
 
-__all__ = ["pickler_of", "strip_pickled_bytes"]
-
 
 class _OfFiles:
     """A pickler with dumps() and loads(), from one that writes to and reads from files."""

@@ -24,8 +24,6 @@ from dragon.runtime.nodes import find_node, own_node, run_nodes, same_host
 from dragon.runtime.protocol.run import LostNode, LostNodes
 from dragon.runtime.run import current_run
 
-__all__ = ["Member", "Placed", "as_member", "members", "named_node", "place", "search_executable"]
-
 
 class Placed(NamedTuple):
     """The place of a process.

@@ -14,8 +14,6 @@ from dragon.infrastructure import variables
 from dragon.runtime.nodes import own_node
 from dragon.runtime.placement import Placed
 
-__all__ = ["PlanRecord", "name_of", "note", "note_head", "read_plan"]
-
 
 class PlanRecord(msgspec.Struct, kw_only=True):
     """One placement. `cpus` are numbered as by the node, empty for all; `gpus` are the variables that select GPUs.

@@ -7,8 +7,6 @@ import weakref
 
 from dragon.runtime.fork_hooks import in_child
 
-__all__ = ["ProcessLock"]
-
 
 class ProcessLock:
     """A reentrant lock between this process's threads.

@@ -18,8 +18,6 @@ from dragon.runtime.protocol.processes import FindProcess, KillProcess
 from dragon.runtime.run import identity, this_run
 from dragon.runtime.spawning import EXITED, RUNNING, STATUS, code_of
 
-__all__ = ["join", "kill", "look_up"]
-
 
 def look_up(identifier: int | str) -> ProcessDescriptor:
     """Return the process of that puid or name, also if it has ended, without its children. Raises ProcessError if none

@@ -21,9 +21,6 @@ from dragon.runtime.lacking import warn_user
 from dragon.runtime.protocol.objects import OpenOutbox, OpenProxy, WhyGone
 from dragon.runtime.serialization import to_another_node
 
-__all__ = ["KINDS", "REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
-
-
 KINDS = {"Channel": 2, "Lock": 3, "Semaphore": 4, "Event": 5, "Condition": 6, "Words": 7}  # of the core
 _MOST_PARTS = 10_000  # that are written at once
 _ANSWER_S = 0.3  # seconds that an agent has for its answer that a time-out has passed

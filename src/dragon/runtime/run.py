@@ -31,8 +31,6 @@ from dragon.runtime.process_lock import ProcessLock
 from dragon.runtime.protocol.request import encode_request
 from dragon.runtime.protocol.run import EndRun
 
-__all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_run", "leave", "start_run", "this_run"]
-
 # The numbers of the descriptors with which an agent is started.
 ARENA, AGENT_SOCKET, ZYGOTE_SOCKET = 3, 4, 5
 _GUEST = "guest"  # the name of a process that has joined a run which did not start it

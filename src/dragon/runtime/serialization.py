@@ -32,18 +32,6 @@ from dragon.runtime.main_source import MainSource
 from dragon.runtime.tensors import reduce_of_torch
 from dragon.runtime.unsendable import explained
 
-__all__ = [
-    "dumps",
-    "dumps_call",
-    "explained_call",
-    "extend_multiprocessing",
-    "import_hint",
-    "loads",
-    "main_is_importable",
-    "main_module",
-    "to_another_node",
-]
-
 # The registered reducers at the last check, and the table made of them.
 _table: tuple[dict[type, Any], dict[type, Any], dict[type, Any]] = ({}, {}, {})
 

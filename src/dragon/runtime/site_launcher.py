@@ -11,8 +11,6 @@ from pathlib import Path
 
 from dragon.infrastructure.errors import NotSupportedError
 
-__all__ = ["OF_ANOTHER_STEP", "find_launcher", "has_pals", "launch_command", "launch_environment"]
-
 # Variables of the allocation, or of the current step, that srun would apply to the step that it starts.
 OF_ANOTHER_STEP = (
     "SLURM_CPUS_PER_GPU",

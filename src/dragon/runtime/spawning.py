@@ -28,24 +28,6 @@ from dragon.runtime.protocol.processes import AwaitEnd, KillProcess, StartElsewh
 from dragon.runtime.run import Run, identity, is_open, next_puid, this_run
 from dragon.runtime.surroundings import describe
 
-__all__ = [
-    "ASKED",
-    "EXITED",
-    "FAILED",
-    "LARGEST_PAYLOAD",
-    "RECORD_WORDS",
-    "RUNNING",
-    "Started",
-    "code_of",
-    "current_folder",
-    "environment_changes",
-    "in_memory",
-    "new_puid",
-    "prepare_call",
-    "send_request",
-    "start",
-]
-
 # The indices of the words of a process's record.
 STATUS, PID, CODE, ERROR = range(4)
 SIGNALS = ERROR

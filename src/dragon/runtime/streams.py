@@ -7,8 +7,6 @@ import os
 from dragon.infrastructure.messages import Output
 from dragon.infrastructure.system_text import sendable
 
-__all__ = ["DEVNULL", "PIPE", "STDOUT", "StreamArgument", "checked_stream", "output_of"]
-
 PIPE, STDOUT, DEVNULL = -1, -2, -3
 StreamArgument = int | str | None
 

@@ -14,8 +14,6 @@ from dragon.infrastructure.messages import Surroundings, decode_surroundings, en
 from dragon.infrastructure.system_text import restored, sendable
 from dragon.runtime.interpreter import is_read_at_start, options, take_over_warnings
 
-__all__ = ["describe", "take_over"]
-
 
 def describe(environment: Iterable[str] = ()) -> bytes:
     """Return the encoded state of this process, for a process with changes of these environment variables."""

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["reduce_of_torch"]
-
 
 def reduce_of_torch(obj: Any, lasting: bool, reducers: Mapping[type, Any]) -> Any:
     """Return the reduction of a tensor or storage of torch; NotImplemented for another object, and if torch's own is to

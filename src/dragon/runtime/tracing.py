@@ -13,8 +13,6 @@ from dragon.infrastructure.spans import task_word
 from dragon.runtime.agent_client import ask
 from dragon.runtime.protocol.telemetry import NameTask
 
-__all__ = ["begin_task", "end_task"]
-
 _numbers: dict[str, int] = {}
 
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-__all__ = ["UNSENDABLE", "explained"]
-
 _DEEPEST = 12
 UNSENDABLE: tuple[type[Exception], ...] = (pickle.PicklingError, TypeError, AttributeError, ValueError)
 """The exceptions of pickling."""

@@ -12,8 +12,6 @@ from dragon.runtime.inspection import Pending, Report
 if TYPE_CHECKING:
     from dragon._core import _Wait
 
-__all__ = ["Names", "Wait", "describe", "describe_asked", "describe_parked", "waits_of"]
-
 _MOST_NAMES = 4
 _ELSEWHERE = "a process of another node"
 

@@ -17,8 +17,6 @@ from dragon.infrastructure.signals import ENDING
 from dragon.top.snapshot import Snapshot
 from dragon.top.tables import TABLES, Row, Table, duration
 
-__all__ = ["Top", "TopOfRecording"]
-
 _STYLES = {"": "", "ended": "dim", "failed": "red"}
 
 

@@ -11,8 +11,6 @@ from dragon.infrastructure.metrics import Lifetime, RunState
 from dragon.runtime.protocol.telemetry import Lifetimes, Query, StateOfRun
 from dragon.web.ask import Ask
 
-__all__ = ["OF_GPUS", "OF_NODES", "OF_POOLS", "OF_PROCESSES", "OF_QUEUES", "Series", "Snapshot", "take"]
-
 _HISTORY_S = 60.0
 _NEWEST = 15.0
 

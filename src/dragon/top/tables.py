@@ -10,8 +10,6 @@ from dragon.infrastructure.metrics import PROCESS_STATES, Lifetime
 from dragon.signals import name_of
 from dragon.top.snapshot import OF_GPUS, OF_NODES, OF_POOLS, OF_PROCESSES, OF_QUEUES, Series, Snapshot
 
-__all__ = ["TABLES", "Cell", "Row", "Table", "duration", "sparkline"]
-
 _BARS = " ▁▂▃▄▅▆▇█"
 _SPARK = 20
 _ENDED_SHOWN = 200  # processes that have ended, the newest

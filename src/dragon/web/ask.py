@@ -6,8 +6,6 @@ from typing import Protocol, TypeVar
 
 from dragon.runtime.protocol.request import Request
 
-__all__ = ["Ask"]
-
 Answer = TypeVar("Answer")
 
 

@@ -19,8 +19,6 @@ from dragon.web.ask import Ask
 from dragon.web.http import Handler, Request, Response
 from dragon.web.page import SIGNALS, html
 
-__all__ = ["Dashboard"]
-
 # The page may load nothing from other servers, and send nothing to them.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 _BEARER = "Bearer "

@@ -19,8 +19,6 @@ from dragon.infrastructure.errors import DragonError
 from dragon.runtime.callers import Callers
 from dragon.runtime.log import Once, runtime_log
 
-__all__ = ["Handler", "Request", "Response", "Server", "serve"]
-
 log = runtime_log("web")
 
 _LARGEST_REQUEST = 2**14

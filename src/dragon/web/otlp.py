@@ -20,8 +20,6 @@ from dragon.web.ask import Ask
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricsData
 
-__all__ = ["Export"]
-
 log = runtime_log("web")
 
 _EVERY_S, _FIRST_S = 10.0, 1.0  # seconds

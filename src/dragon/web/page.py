@@ -11,8 +11,6 @@ import msgspec
 
 from dragon.signals import name_of
 
-__all__ = ["SIGNALS", "html"]
-
 SIGNALS = {number: name_of(number) for number in range(1, signal.NSIG)}
 """The names of the signals, by number."""
 

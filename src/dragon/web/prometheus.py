@@ -12,8 +12,6 @@ from dragon.runtime.protocol.telemetry import Lines
 from dragon.web.ask import Ask
 from dragon.web.http import Handler, Request, Response
 
-__all__ = ["page"]
-
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -11,8 +11,6 @@ from dragon.runtime.log import runtime_log
 from dragon.web.ask import Ask
 from dragon.web.http import Handler, serve
 
-__all__ = ["Views", "are_wanted"]
-
 log = runtime_log("web")
 
 

@@ -14,8 +14,6 @@ from torchloader.allocation.plain import Even, Fifo, PerDevice, Static
 from torchloader.allocation.policies import Best, MaxMin
 from torchloader.allocation.problem import Allocation, Demand, Policy, by_arrival, used
 
-__all__ = ["POLICIES", "Fill", "Trim", "WithinBudget", "added", "policies", "policy"]
-
 
 def _wanted(demand: Demand) -> float:
     """Return the workers per device that load as fast as the device computes, extrapolated from the rate of one

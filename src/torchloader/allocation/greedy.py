@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchloader.allocation.problem import Allocation, Demand, by_arrival
 
-__all__ = ["Table", "deal"]
-
 Rank = Callable[[Demand, int], float]
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from torchloader.allocation.problem import Demand
 
-__all__ = ["BUSY", "COMPLETION", "PROPORTIONAL", "TOTAL", "Objective"]
-
 
 @dataclass(frozen=True, slots=True)
 class Objective:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from torchloader.allocation.greedy import Table, deal
 from torchloader.allocation.problem import Allocation, Demand, by_arrival
 
-__all__ = ["Even", "Fifo", "PerDevice", "Static"]
-
 
 @dataclass(frozen=True, slots=True)
 class Even:

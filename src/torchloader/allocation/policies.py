@@ -10,9 +10,6 @@ from torchloader.allocation.greedy import Rank, Table, deal
 from torchloader.allocation.objectives import Objective
 from torchloader.allocation.problem import Allocation, Demand
 
-__all__ = ["Best", "MaxMin", "improve"]
-
-
 _WORK = 12_000  # jobs looked at: far more than tens of jobs need, and some hundredths of a second for a thousand
 _NEAR = 24  # jobs that cores taken back are dealt to: those to which a core is worth most
 

@@ -9,8 +9,6 @@ from typing import Protocol
 
 from torchloader.prediction.curve import Curve
 
-__all__ = ["Allocation", "Demand", "Policy", "by_arrival", "used"]
-
 # Workers per device, by the name of the job.
 Allocation = dict[str, int]
 

@@ -10,8 +10,6 @@ from dragon.completion import parser as parser_of
 from dragon.completion import print_script
 from torchloader.cli import main as command
 
-__all__ = ["main", "parser"]
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""

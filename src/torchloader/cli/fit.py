@@ -11,8 +11,6 @@ from dragon.commands import Parser, worded
 from torchloader.scheduling.log import LogError
 from torchloader.service.settings import Settings
 
-__all__ = ["main", "parser"]
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 import dragon
 from dragon.commands import Parser, end_with, worded
 
-__all__ = ["COMMANDS", "main", "options", "parser"]
-
 COMMANDS = (
     "run",
     "submit",

@@ -12,8 +12,6 @@ from dragon.runs import choose, find
 from torchloader.service.contact import NoMasterError, contacts, request
 from torchloader.service.messages import Command
 
-__all__ = ["add_run", "execute", "of_application", "printed", "send"]
-
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add the option --run, which selects a master if there are several."""

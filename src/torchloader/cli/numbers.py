@@ -6,8 +6,6 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
-__all__ = ["at_least", "not_negative", "positive", "rising"]
-
 _MOST = 1e9  # thirty years in seconds; for far larger times the addition of seconds would be rounded away
 _LEAST = 1e-6  # dividing by far smaller numbers would exceed _MOST
 

@@ -32,8 +32,6 @@ from torchloader.report.sweep import Point, chosen, drawn, picture, told
 from torchloader.service.contact import NoMasterError
 from torchloader.service.messages import GetStatus, ResizeApplication
 
-__all__ = ["main", "parser"]
-
 _EPILOG = """\
 The job runs for the time of the sweep, with --mode 1, and is then cancelled. Give it more iterations than that needs.
 

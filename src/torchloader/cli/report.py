@@ -16,8 +16,6 @@ from torchloader.report.page import page
 from torchloader.scheduling.log import LogError
 from torchloader.service.settings import SettingsError
 
-__all__ = ["main", "parser"]
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""

@@ -9,8 +9,6 @@ from dragon.commands import Parser
 from torchloader.cli.masters import add_run, execute
 from torchloader.service.messages import ResizeApplication
 
-__all__ = ["main", "parser"]
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""

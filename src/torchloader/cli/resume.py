@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from torchloader.cli.masters import execute, of_application
 from torchloader.service.messages import ResumeApplication
 
-__all__ = ["main", "parser"]
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""

@@ -31,8 +31,6 @@ from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.orders import orders
 from torchloader.service.settings import JOBS, LOG, PRELOAD, Settings
 
-__all__ = ["main", "parser"]
-
 _EPILOG = """\
 examples:
   torchloader run jobs.csv                       on the nodes of this allocation (Slurm, PBS, ...), or on this machine

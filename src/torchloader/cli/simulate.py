@@ -24,8 +24,6 @@ from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
 from torchloader.simulation.workload import Job, jobs_of_log, jobs_of_workload, mistaken, nodes_for, synthetic
 
-__all__ = ["DEFAULT", "Workload", "compared", "main", "many", "parser", "schedulers", "workloads"]
-
 DEFAULT = ("proportional", "even", "waa-fill", "gpu-proportional")
 """The policies that are compared if none is given."""
 

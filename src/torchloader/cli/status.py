@@ -15,8 +15,6 @@ from torchloader.report.live import follow, lines, watch
 from torchloader.service.contact import NoMasterError
 from torchloader.service.messages import GetStatus
 
-__all__ = ["main", "parser"]
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""

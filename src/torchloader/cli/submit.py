@@ -14,8 +14,6 @@ from torchloader.inputs.reading import read
 from torchloader.service.contact import NoMasterError
 from torchloader.service.messages import SubmitJob
 
-__all__ = ["main", "parser"]
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""

@@ -9,8 +9,6 @@ from xml.parsers import expat
 
 from torchloader.inputs.mistakes import InputError, Mistake
 
-__all__ = ["Cluster", "MasterSettings", "WorkerSettings", "read_cluster"]
-
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:

@@ -6,9 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["EXPECTED", "LATEST", "NAME", "Devices", "Job", "is_dataset"]
-
-
 # Names of jobs become parts of file names.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LATEST = 10**9  # seconds at which a job arrives; thirty years

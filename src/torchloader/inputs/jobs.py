@@ -17,8 +17,6 @@ from torchloader.inputs.job import EXPECTED, LATEST, NAME, Devices, Job, is_data
 from torchloader.inputs.mistakes import Mistake, Workload
 from torchloader.prediction.architectures import DEPTHS, known
 
-__all__ = ["JobEntry", "read_jobs"]
-
 _HEAVIEST = 10**9  # infinite is nothing that weights can be compared with
 Positive = Annotated[int, Meta(ge=1)]
 Index = Annotated[int, Meta(ge=0)]

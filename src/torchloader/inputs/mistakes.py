@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from torchloader.inputs.job import Job
 
-__all__ = ["InputError", "Mistake", "Workload"]
-
 
 @dataclass(frozen=True, slots=True)
 class Mistake:

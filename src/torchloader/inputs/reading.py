@@ -8,8 +8,6 @@ from torchloader.inputs.jobs import read_jobs
 from torchloader.inputs.mistakes import InputError, Mistake, Workload
 from torchloader.inputs.workload import read_workload
 
-__all__ = ["read"]
-
 _READERS = {".csv": read_workload, ".toml": read_jobs, ".yaml": read_jobs, ".yml": read_jobs}
 
 

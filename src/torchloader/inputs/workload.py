@@ -13,9 +13,6 @@ from torchloader.inputs.job import LATEST, Devices, Job
 from torchloader.inputs.mistakes import Mistake, Workload
 from torchloader.prediction.architectures import DEPTHS, known
 
-__all__ = ["COLUMNS", "parse_devices", "read_workload", "split"]
-
-
 _BRACKETS = {"[": "]", "{": "}", "(": ")"}
 _GROUP = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"',]+))\s*,?""")
 _PAIR = re.compile(

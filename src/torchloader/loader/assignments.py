@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from torchloader.loader.order import Indices
 from torchloader.loader.streams import Progress, Share, Start, StreamBatch
 
-__all__ = ["HERE", "Assignments", "Key", "Stream", "Task"]
-
 # Which iteration over the loader, and which batch, or stream, of it.
 Key = tuple[int, int]
 Stream = tuple[int, int]

@@ -13,8 +13,6 @@ from torchloader.loader.order import SampleOrder
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import Tuner, Tuning
 
-__all__ = ["Attributes"]
-
 # What PyTorch's loader lets nobody set, and what ours needs at the start.
 _FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers"} | {
     "generator",

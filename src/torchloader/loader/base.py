@@ -31,8 +31,6 @@ else:
     else:
         HAS_TORCH = True
 
-__all__ = ["HAS_TORCH", "Base", "RankSampler", "Streaming", "samplers_of"]
-
 
 _MASK = (1 << 63) - 1  # of a seed that PyTorch takes
 

@@ -36,8 +36,6 @@ from torchloader.loader.snapshot import AnySnapshot, Snapshots, received
 from torchloader.loader.streams import Place, Share, StreamBatch
 from torchloader.loader.worker import Made, Ready, Release, Shipment, work
 
-__all__ = ["Crew", "LoadingError", "Member", "Starts", "Tally", "compared", "heard", "start_each", "started"]
-
 
 class LoadingError(RuntimeError):
     """Raised when batches cannot be made: workers end when they start, or repeatedly while making one batch."""

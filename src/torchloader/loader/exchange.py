@@ -25,8 +25,6 @@ from dragon.serialization import dumps
 from torchloader.loader.assignments import Task
 from torchloader.loader.messages import Packed, pack_error
 
-__all__ = ["SIZE", "Exchange", "Keeper", "Kept", "Membership", "joined", "key_of"]
-
 _SLOTS = 4096
 _ENTRY = struct.Struct("=16sqqQ")  # a key, and the process, descriptor and inode of the memory with its batch
 _TRUSTED = _SLOTS * _ENTRY.size  # where the tokens of loaders lie

@@ -27,8 +27,6 @@ from dragon.serialization import dumps, loads
 from dragon.signals import end_with_parent
 from torchloader.loader import surroundings
 
-__all__ = ["Fork", "Inherited", "Template"]
-
 _LONGEST = 128 * 1024  # bytes of a message
 _END = b"end"
 _LOOK_AFTER_TRAINER_S = 0.5  # seconds

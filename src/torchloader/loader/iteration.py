@@ -17,9 +17,6 @@ from torchloader.loader.order import Indices, Order, digest
 from torchloader.loader.randomness import mix
 from torchloader.loader.streams import Place, StreamBatch, StreamOrder, Turns
 
-__all__ = ["Gaps", "Iteration", "Loader", "Part", "Pinning", "Rest", "StreamIteration", "pinner", "standing_of", "tell"]
-
-
 # Of an epoch: from one position to another.
 Part = tuple[int, int]
 

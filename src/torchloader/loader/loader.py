@@ -42,8 +42,6 @@ from torchloader.loader.order import (
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import by_environment, tuner_of
 
-__all__ = ["AnyOrder", "Counters", "ElasticDataLoader", "elastic", "order_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Counters:

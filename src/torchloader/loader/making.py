@@ -24,9 +24,6 @@ from torchloader.loader.order import Indices
 from torchloader.loader.randomness import mix, number_of, seed_all
 from torchloader.loader.streams import Progress, Share, Start, StreamBatch
 
-__all__ = ["END", "Maker", "Source", "StreamMaker", "current_share", "default_collate"]
-
-
 END = object()
 
 

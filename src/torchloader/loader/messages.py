@@ -15,9 +15,6 @@ from typing import Any, NamedTuple
 from dragon.serialization import dumps, loads
 from torchloader.loader.streams import Progress
 
-__all__ = ["Effort", "Meter", "Outcome", "Packed", "pack", "pack_error", "pack_unsent", "unpack"]
-
-
 _FULL = "; it is full of batches that were made ahead: lower prefetch_factor, num_workers or batch_size"
 
 

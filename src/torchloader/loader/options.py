@@ -12,20 +12,6 @@ from typing import Any
 
 from dragon.native.machine import System, current
 
-__all__ = [
-    "NICE",
-    "WorkerPolicy",
-    "check_dataset",
-    "check_number",
-    "check_options",
-    "check_stream_options",
-    "check_timeout",
-    "check_worker_options",
-    "check_workers",
-    "is_iterable_style",
-    "nodes_for",
-]
-
 
 def check_number(least: int | None = None, **parameters: Any) -> None:
     """Raise TypeError for a parameter that is not a whole number, ValueError for one below `least`."""

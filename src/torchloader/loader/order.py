@@ -17,24 +17,6 @@ from typing import Any, Protocol
 from torchloader.loader.options import check_number
 from torchloader.loader.randomness import Stream, mix, number_of
 
-__all__ = [
-    "BatchSamplerOrder",
-    "Indices",
-    "Order",
-    "SampleOrder",
-    "SamplerOrder",
-    "digest",
-    "distributed_place",
-    "distributed_rank",
-    "place_of",
-    "rank_of",
-    "restore",
-    "seed_of",
-    "state_of",
-    "warn_of_ranks",
-]
-
-
 _SHARED_SEED = 0  # as that of torch.utils.data.DistributedSampler
 
 

@@ -11,8 +11,6 @@ import sys
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Kept", "Stream", "mix", "number_of", "seed_all"]
-
 _MASK = (1 << 64) - 1
 _NUMPY_MASK = (1 << 32) - 1
 

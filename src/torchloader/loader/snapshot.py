@@ -17,9 +17,6 @@ from torchloader.loader.forks import Inherited, Template
 from torchloader.loader.making import Maker
 from torchloader.loader.options import WorkerPolicy
 
-__all__ = ["AnySnapshot", "NodeCopies", "Snapshots", "Unkept", "received"]
-
-
 _LOOK_AFTER_HOLDER_S = 0.5  # seconds
 
 

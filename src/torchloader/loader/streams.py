@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from dragon.serialization import dumps, loads
 from torchloader.loader.options import check_number
 
-__all__ = ["Place", "Progress", "Share", "Start", "StreamBatch", "StreamOrder", "Turns"]
-
 
 class StreamBatch(NamedTuple):
     """A batch, by its stream and its number there."""

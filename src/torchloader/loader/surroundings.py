@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["inherited", "is_worker", "share", "sharing"]
-
 is_worker = False  # a loading worker sets it before it imports the modules of its dataset
 
 inherited: Any = None  # what a worker that was forked from its trainer has from it

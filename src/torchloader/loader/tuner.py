@@ -28,23 +28,6 @@ from torchloader.loader.messages import Effort
 from torchloader.loader.options import check_workers
 from torchloader.prediction.curve import SAME, sufficient
 
-__all__ = [
-    "AUTO",
-    "CORES",
-    "Budget",
-    "Lease",
-    "Limit",
-    "Look",
-    "Search",
-    "Tuner",
-    "Tuning",
-    "by_environment",
-    "cores_of_node",
-    "fair_share",
-    "tuner_of",
-]
-
-
 CORES = "TORCHLOADER_CORES"
 _NAME = "loading_cores"
 _LEASE_S = 5.0  # seconds from one batch to the next after which others may take the cores

@@ -26,8 +26,6 @@ from torchloader.loader.messages import Effort, Meter, Packed, pack, pack_error,
 from torchloader.loader.snapshot import received
 from torchloader.loader.streams import Progress
 
-__all__ = ["Made", "Ready", "Release", "Shipment", "work"]
-
 _LOOK_AFTER_TRAINER_S = 1.0  # seconds
 # Of mallopt(), in <malloc.h>; the GNU C Library's manual, "Malloc Tunable Parameters".
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4

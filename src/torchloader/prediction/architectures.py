@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DEPTHS", "known"]
-
 # GoogLeNet has one form, which workloads call depth 1.
 DEPTHS: dict[str, tuple[int, ...]] = {
     "resnet": (10, 18, 34, 50, 101, 152),

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-__all__ = ["SAME", "Curve", "sufficient"]
-
 SAME = 0.03  # of a rate: less is not worth a worker, and no more than noise
 
 

@@ -10,8 +10,6 @@ from torchloader.prediction.belief import Belief, Guess
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.regression import Line
 
-__all__ = ["Interval", "Measured"]
-
 _HELD_UP_FRACTION = 0.05  # of an interval: a device that waits for longer is held up by loading
 _COMPUTES = 0.02  # of an interval: one that computes for less says nothing about computing
 

@@ -15,8 +15,6 @@ from dragon.files import write_bytes
 from torchloader.prediction.belief import Belief, Guess
 from torchloader.prediction.features import COLUMNS, Features
 
-__all__ = ["Prior", "Row", "fit", "nonnegative"]
-
 
 def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[float]:
     """Return the non-negative coefficients that minimize the sum of squares of `rows @ coefficients - targets`.

@@ -7,8 +7,6 @@ import math
 
 from torchloader.prediction.belief import Belief
 
-__all__ = ["Drift", "Line"]
-
 
 class Drift:
     """Detects residuals that stay on one side, by a two-sided cumulative sum (Page 1954).

@@ -8,8 +8,6 @@ from typing import Any
 from torchloader.report.history import History
 from torchloader.scheduling.states import State
 
-__all__ = ["MissingError", "comparison", "overview", "pyplot"]
-
 _COLOURS = {
     State.QUEUED: "#d9d9d9",
     State.STARTING: "#fdd49e",

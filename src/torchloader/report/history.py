@@ -14,8 +14,6 @@ from torchloader.scheduling.states import ENDED, State
 from torchloader.service.pace import PACE
 from torchloader.service.settings import Settings
 
-__all__ = ["History", "Life", "Moment", "Span", "Summary", "history"]
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

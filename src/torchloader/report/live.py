@@ -14,9 +14,6 @@ from torchloader.scheduling.log import LogError
 from torchloader.scheduling.states import ENDED
 from torchloader.service.contact import NoMasterError
 
-__all__ = ["COLUMNS", "follow", "lines", "rows", "watch"]
-
-
 COLUMNS = ("application", "state", "iteration", "samples/s", "waiting", "workers", "devices", "on", "why")
 
 

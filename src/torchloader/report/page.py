@@ -10,8 +10,6 @@ from typing import Any
 from torchloader.report.figures import comparison, overview
 from torchloader.report.history import History
 
-__all__ = ["page"]
-
 _STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 68em; margin: 2em auto; padding: 0 1em; color: #1a202c }
 table { border-collapse: collapse; margin: 1em 0 } th, td { padding: .25em .9em; border-bottom: 1px solid #e2e8f0 }

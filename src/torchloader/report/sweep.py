@@ -9,8 +9,6 @@ from typing import Any
 from torchloader.prediction.curve import Curve, sufficient
 from torchloader.report.figures import pyplot
 
-__all__ = ["Point", "chosen", "drawn", "picture", "told"]
-
 _WIDTH = 40  # characters of the longest bar
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 

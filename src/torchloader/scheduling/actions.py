@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from torchloader.scheduling.spreading import Away
 
-__all__ = ["Action", "Cause", "Launch", "Mode", "Node", "Pause", "Promote", "Requeue", "Resize", "Resume"]
-
 
 class Mode(enum.IntEnum):
     """When workers of running applications are reallocated."""

@@ -10,8 +10,6 @@ from torchloader.prediction.curve import Curve
 from torchloader.scheduling.spreading import Away, Need
 from torchloader.scheduling.states import State
 
-__all__ = ["HOLDING", "Application", "Placement", "Spec", "cores_of"]
-
 # The indexes of devices, by the node's name.
 Placement = Mapping[str, tuple[int, ...]]
 

@@ -23,8 +23,6 @@ from dragon.files import write_bytes
 from torchloader.scheduling.records import Event, Records
 from torchloader.scheduling.states import State
 
-__all__ = ["EventLog", "FullError", "LogError", "encoded", "read", "replay", "write"]
-
 _log = logging.getLogger("torchloader")
 
 

@@ -14,8 +14,6 @@ from torchloader.scheduling.application import Application
 from torchloader.scheduling.placement import Turn, devices_by_kind, turns
 from torchloader.scheduling.states import State
 
-__all__ = ["ARRIVAL", "ORDERS", "Arrival", "Order", "ShortestFirst", "Tiresias", "order", "orders"]
-
 _CLOSE = 1e-6  # seconds, or device seconds: tolerance at which a bound counts as reached
 
 

@@ -11,9 +11,6 @@ from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application, Placement, Spec, cores_of
 from torchloader.scheduling.spreading import Away
 
-__all__ = ["Devices", "Kinds", "Turn", "any_kind", "devices_by_kind", "fastest_first", "kind_of", "shared", "turns"]
-
-
 # Groups of kinds, the preferred ones first; those of one group are equally good.
 Kinds = tuple[tuple[str, ...], ...]
 

@@ -9,8 +9,6 @@ from torchloader.scheduling.application import Application
 from torchloader.scheduling.placement import Devices, Kinds, Turn
 from torchloader.scheduling.states import State
 
-__all__ = ["yielding"]
-
 
 def yielding(
     now: float,

@@ -16,8 +16,6 @@ from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import Application, Spec
 from torchloader.scheduling.states import TRANSITIONS, State
 
-__all__ = ["Event", "Records", "applied"]
-
 _MOVES = ("workers", "away")  # fields that change when the workers of an application change
 
 

@@ -21,8 +21,6 @@ from torchloader.scheduling.preemption import yielding
 from torchloader.scheduling.spreading import Away, spread
 from torchloader.scheduling.states import State
 
-__all__ = ["Running", "Scheduler", "Worth", "exceeds", "remaining", "with_headroom"]
-
 
 @dataclass(frozen=True, slots=True)
 class Worth:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Away", "Need", "names", "spread"]
-
 # Of the workers for an application's devices on a node: how many are on which other nodes.
 Away = Mapping[str, Mapping[str, int]]
 

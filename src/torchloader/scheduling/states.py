@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["ENDED", "TRANSITIONS", "State"]
-
 
 class State(enum.StrEnum):
     """The state of an application."""

@@ -17,8 +17,6 @@ from torchloader.service.lending import Share
 from torchloader.service.messages import Claim, Ended, Introduce, Joined, Kill, Launch, Tell
 from torchloader.service.part import Part
 
-__all__ = ["manage"]
-
 
 def manage(inbox: Queue, master: Queue) -> None:
     """Run the application master of this node. Never returns."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from torchloader.service.messages import Ended
 from torchloader.training.protocol import Cancelled, Finished, Paused, Progress, Report, Resized, Started
 
-__all__ = ["Attempt", "Pace"]
-
 
 @dataclass
 class Pace:

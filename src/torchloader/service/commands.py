@@ -36,8 +36,6 @@ from torchloader.service.placing import free_cores, job_of
 from torchloader.service.settings import Settings
 from torchloader.training.protocol import Cancel, Pause
 
-__all__ = ["reply", "unlike"]
-
 
 def unlike(job: Job, there: Mapping[str, Job], ended: Collection[str]) -> Job:
     """Return the job under a unique name, with a number appended if its own is taken.

@@ -15,8 +15,6 @@ from dragon.infrastructure.errors import DestroyedError, RunEndedError
 from dragon.native.queue import Queue
 from torchloader.service.messages import Command, Request
 
-__all__ = ["CONTACT", "Contact", "NoMasterError", "contacts", "request"]
-
 CONTACT = "torchloader.json"
 _CONTACT_TIMEOUT_S = 15.0
 

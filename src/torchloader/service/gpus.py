@@ -6,8 +6,6 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["kind_named", "model"]
-
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 

@@ -32,8 +32,6 @@ from torchloader.service.messages import AllSubmitted, Submitted
 from torchloader.service.part import end_children
 from torchloader.service.settings import LOG, PRELOAD, Settings
 
-__all__ = ["DAMAGED", "FAILED", "Teller", "end", "lead", "main", "submit", "told", "work"]
-
 
 class Teller:
     """Follows a log. If stdout cannot be written any more, this is reported on stderr once."""

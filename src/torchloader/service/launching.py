@@ -14,8 +14,6 @@ from torchloader.service.messages import Joined, Launch, Rank
 from torchloader.service.placing import job_of
 from torchloader.service.settings import Settings
 
-__all__ = ["command_of", "launches"]
-
 
 def command_of(job: Job, settings: Settings) -> tuple[str, ...]:
     """Return the job's own script and arguments, or the arguments of torchloader.training.train for its network."""

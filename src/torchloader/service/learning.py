@@ -7,8 +7,6 @@ from torchloader.prediction.curve import Curve
 from torchloader.prediction.measured import Interval, Measured
 from torchloader.training.protocol import Progress
 
-__all__ = ["Learning"]
-
 _NEWS = 0.1  # relative change of the ceiling or the loading rate that is reported to the scheduler
 _SURE = 3  # intervals before anything is reported
 _HARDLY = 0.02  # fraction of a worker's time per sample by which each other worker delays it

@@ -12,8 +12,6 @@ from torchloader.loader.tuner import Budget
 from torchloader.scheduling.actions import Node
 from torchloader.service.messages import Claim, Granted
 
-__all__ = ["Lender", "Share"]
-
 _NOTHING = Claim(0, 0)
 
 

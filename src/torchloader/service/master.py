@@ -54,8 +54,6 @@ from torchloader.service.placing import (
 from torchloader.service.settings import LOG, Settings
 from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Paused, Progress, Resize
 
-__all__ = ["Gathering", "Master"]
-
 
 class Gathering:
     """The nodes that a master waits for.

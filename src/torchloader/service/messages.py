@@ -8,31 +8,6 @@ from dataclasses import dataclass, field
 from torchloader.inputs.job import Job
 from torchloader.training.protocol import Order, Report
 
-__all__ = [
-    "AllSubmitted",
-    "CancelApplication",
-    "Claim",
-    "Command",
-    "Ended",
-    "GetStatus",
-    "Granted",
-    "Introduce",
-    "Joined",
-    "Kill",
-    "Launch",
-    "PauseApplication",
-    "Rank",
-    "Request",
-    "ResizeApplication",
-    "ResumeApplication",
-    "Said",
-    "StopWhenDone",
-    "SubmitJob",
-    "Submitted",
-    "Tell",
-]
-
-
 # ---- to an application master
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from dragon.files import append_bytes
 from torchloader.service.attempt import Pace
 
-__all__ = ["COLUMNS", "PACE", "PaceFile"]
-
 PACE = "pace.csv"
 COLUMNS = ("time", "application", "iteration", "samples_per_second", "waiting", "workers", "loss")
 

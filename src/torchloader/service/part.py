@@ -28,8 +28,6 @@ from torchloader.training.protocol import (
     encode,
 )
 
-__all__ = ["Part", "end_children", "train"]
-
 
 def train(arguments: Sequence[str]) -> None:
     """Train as `python -m torchloader.training.train` would. Ends the process."""

@@ -16,20 +16,6 @@ from torchloader.service.gpus import kind_named
 from torchloader.service.messages import Joined
 from torchloader.service.settings import Settings
 
-__all__ = [
-    "LackingError",
-    "absent",
-    "devices_of",
-    "free_cores",
-    "highest_of",
-    "job_of",
-    "nodes_of",
-    "sharers",
-    "shortened",
-    "spec_of",
-]
-
-
 _ENDLESS = 10**6  # iterations, if the data determines the end
 
 

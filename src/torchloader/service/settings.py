@@ -11,8 +11,6 @@ from dragon.files import whole_file, write_bytes
 from torchloader.inputs.job import Job
 from torchloader.prediction.curve import Curve
 
-__all__ = ["JOBS", "LOG", "PRELOAD", "Settings", "SettingsError"]
-
 _SETTINGS, JOBS, LOG = "settings.json", "jobs.json", "events.jsonl"
 PRELOAD = "TORCHLOADER_PRELOAD"  # an environment variable that is set if jobs need PyTorch
 

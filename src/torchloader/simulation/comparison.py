@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from torchloader.simulation.result import Result
 
-__all__ = ["Interval", "Row", "compare", "table"]
-
 # Of Student's distribution, for 95 % on both sides, by degrees of freedom.
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09)
 

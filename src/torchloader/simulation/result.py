@@ -16,8 +16,6 @@ from dragon.files import write_bytes
 from torchloader.scheduling.log import write
 from torchloader.scheduling.records import Event
 
-__all__ = ["JobResult", "Moment", "Result"]
-
 
 @dataclass(frozen=True, slots=True)
 class JobResult:

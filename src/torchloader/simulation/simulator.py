@@ -16,8 +16,6 @@ from torchloader.scheduling.states import State
 from torchloader.simulation.result import JobResult, Moment, Result
 from torchloader.simulation.workload import Job
 
-__all__ = ["simulate"]
-
 _CLOSE = 1e-6  # iterations: a job that is so near the end of a stage is in the next one
 
 

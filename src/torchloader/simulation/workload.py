@@ -17,8 +17,6 @@ from torchloader.scheduling.application import Application, Spec
 from torchloader.scheduling.log import replay
 from torchloader.scheduling.states import State
 
-__all__ = ["MIX", "Job", "Kind", "job_of", "jobs_of_log", "jobs_of_workload", "mistaken", "nodes_for", "synthetic"]
-
 
 @dataclass(frozen=True, slots=True)
 class Job:

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["Agreement", "Wish"]
-
 _AGREEMENT_INTERVAL_S = 0.1  # seconds between two agreements
 _MOST = 100  # iterations between two agreements
 

@@ -21,8 +21,6 @@ import torch
 
 from dragon.files import regular
 
-__all__ = ["CheckpointError", "Checkpoints", "Saved"]
-
 _KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d{12})-([0-9a-f]{64})\.pt")
 _UNFINISHED = ".unfinished-"

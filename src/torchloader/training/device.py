@@ -9,8 +9,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-__all__ = ["choose_device", "make_process_group"]
-
 
 def choose_device(device: str | torch.device | None, local_rank: int) -> torch.device:
     """Return the device of a rank. If it is a GPU, it becomes the current one.

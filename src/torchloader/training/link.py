@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 from torchloader.training.protocol import Order, Progress, Report, Resize, decode_order, encode
 
-__all__ = ["Link", "Surroundings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from torchloader.prediction.architectures import DEPTHS, known
 
-__all__ = ["build"]
-
 _SMALL = 64  # the side of images, in pixels, up to which the first layer does not reduce the image
 
 _RESNET = {

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from torchloader.training.traces import PHASES
 
-__all__ = ["Iteration", "Phases"]
-
 
 class _Mark(Protocol):
     """A point in the work of a device, like torch.cuda.Event."""

@@ -21,8 +21,6 @@ from torchloader.prediction.prior import Prior, Row, fit
 from torchloader.scheduling.log import replay
 from torchloader.training.models import build
 
-__all__ = ["count", "curves_for", "fitted"]
-
 
 def count(model: nn.Module, sample: Sequence[int] = (3, 224, 224), dtype: torch.dtype | None = None) -> Counts:
     """Count for one sample of that shape, without computing anything: on PyTorch's "meta" device.

@@ -6,24 +6,6 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = [
-    "Cancel",
-    "Cancelled",
-    "Failed",
-    "Finished",
-    "Order",
-    "Pause",
-    "Paused",
-    "Progress",
-    "Report",
-    "Resize",
-    "Resized",
-    "Started",
-    "decode_order",
-    "decode_report",
-    "encode",
-]
-
 
 class _Message(msgspec.Struct, frozen=True, tag=True):
     """An order or a report; the name of its class is its tag."""

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from torchloader.training.checkpoint import CheckpointError, Checkpoints, Saved
 
-__all__ = ["Keeper", "Stateful", "pack", "random_state", "set_random_state", "unpack"]
-
 
 def random_state() -> dict[str, Any]:
     """Return the state of Python, NumPy if it is imported, PyTorch, and this process's GPU if it uses one."""

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from dragon.files import append_bytes, whole_file, write_bytes
 
-__all__ = ["HEARTBEATS", "ITERATIONS", "PHASES", "WORKERS", "Traces"]
-
 PHASES = ("dataloading", "datatransfer", "forward", "backward", "update")
 ITERATIONS = ("iteration", *PHASES, "loss")
 HEARTBEATS = ("time", "iteration", "samples", "waiting", "computing", "workers")

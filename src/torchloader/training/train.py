@@ -23,9 +23,6 @@ from torchloader.prediction.architectures import DEPTHS
 from torchloader.training.models import build
 from torchloader.training.session import Session
 
-__all__ = ["JpegFolder", "LatencyDataset", "SyntheticImages", "main", "make_jpegs"]
-
-
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 

@@ -14,8 +14,6 @@ from dragon.runtime.handle import Words
 from dragon.runtime.protocol.agents import MemberEvent
 from dragon.runtime.protocol.groups import GroupSettings
 
-__all__ = ["Group", "Member"]
-
 
 class Member:
     """A slot in a group; a restarted member is a new process in the same slot."""

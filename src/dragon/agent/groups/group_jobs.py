@@ -21,8 +21,6 @@ from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
 from dragon.runtime.protocol.jobs import Part, Program
 
-__all__ = ["GroupJobs"]
-
 # Group, member, what it did, exit code, whether the whole job is to end at once.
 Fail = Callable[[Group, Member, str, int, bool], None]
 Extend = Callable[[Group, list[Spawn]], list[Member]]

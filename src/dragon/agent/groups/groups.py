@@ -48,8 +48,6 @@ from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.request import Handler
 from dragon.signals import how_ended
 
-__all__ = ["Groups"]
-
 log = runtime_log("groups")
 
 _KILL_DELAY_S = 5.0

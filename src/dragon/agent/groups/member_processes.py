@@ -18,9 +18,6 @@ from dragon.runtime.nodes import run_nodes
 from dragon.runtime.protocol.agents import MemberEvent, MembersEnded
 from dragon.runtime.protocol.jobs import Part
 
-__all__ = ["GroupNotices", "MemberProcesses", "Requests"]
-
-
 _BATCH_S = 0.05  # seconds
 
 

@@ -15,8 +15,6 @@ from dragon.runtime.protocol.groups import (
 )
 from dragon.runtime.protocol.request import Handler
 
-__all__ = ["NamedGroups"]
-
 
 class NamedGroups:
     """The named groups that were created on this node; their members may be on others."""

@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["SIZE", "framed"]
-
 SIZE = 8  # bytes
 
 

@@ -12,9 +12,6 @@ from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.protocol.jobs import OfJob, OfService, Part, Program
 
-__all__ = ["Job", "JobOverError", "Joining", "Serving", "Way", "follows_another"]
-
-
 Answer = TypeVar("Answer")
 
 

@@ -39,8 +39,6 @@ from dragon.runtime.protocol.jobs import (
 )
 from dragon.runtime.protocol.request import Caller, Handler, Request
 
-__all__ = ["Jobs"]
-
 log = runtime_log("mpi")
 
 _Answer = TypeVar("_Answer")

@@ -19,8 +19,6 @@ from dragon.runtime.run import this_run
 from dragon.runtime.site_launcher import launch_command, launch_environment
 from dragon.signals import how_ended
 
-__all__ = ["Launch"]
-
 _START_TIMEOUT_S = 60.0  # seconds within which all ranks must have been started
 _FOR_THE_CAUSE_S = 0.5  # seconds within which the end of a rank may be reported that has caused the launcher's end
 _FOR_OWN_END = 5.0  # seconds

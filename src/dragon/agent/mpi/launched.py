@@ -17,8 +17,6 @@ from dragon.agent.mpi.relay import SIZE, address, received, user_of
 from dragon.infrastructure.gpus import GPU_VARIABLES
 from dragon.runtime.protocol.jobs import LaunchEnd, Part
 
-__all__ = ["COME", "GIVEN", "LAUNCHER", "LaunchFailedError", "Launched"]
-
 # The keys of the exchanges between the nodes of a job and the node that runs the launcher, in order.
 GIVEN = "what the launcher is given"
 COME = "all relays have come"

@@ -16,8 +16,6 @@ from dragon.agent.mpi.job import JobOverError, Joining, Way
 from dragon.agent.wire.responses import RemoteError
 from dragon.runtime.protocol.jobs import LookUp, OfService, Part, Program, Publish, SpawnRanks, Unpublish
 
-__all__ = ["Pmi1", "process_mapping"]
-
 
 def process_mapping(placement: Sequence[int], longest: int = 1024) -> str:
     """Return the value of PMI_process_mapping for ranks on these nodes, in rank order; "" if it would be too long.

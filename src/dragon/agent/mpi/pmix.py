@@ -20,8 +20,6 @@ from dragon.agent.mpi.job import JobOverError, Joining, Way
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.run import this_run
 
-__all__ = ["Pmix", "PmixServer", "PmixUnavailableError"]
-
 _ENDED = "the PMIx server has ended"
 _START = "import sys; sys.path.append({path!r}); from dragon.agent.mpi.pmix_server import main; main({descriptor})"
 

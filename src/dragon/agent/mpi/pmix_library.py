@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from ctypes import CFUNCTYPE, POINTER, c_bool, c_char, c_char_p, c_int, c_size_t, c_uint16, c_uint32, c_void_p
 from typing import Any
 
-__all__ = ["OPERATION_SUCCEEDED", "SUCCESS", "Info", "Library", "Module", "PmixError", "Proc"]
-
 SUCCESS, OPERATION_SUCCEEDED = 0, -157
 WILDCARD = 2**32 - 2  # all ranks of a namespace
 

@@ -21,8 +21,6 @@ from dragon.agent.mpi.frames import SIZE, framed
 from dragon.agent.mpi.pmix_library import Info, Library, Module
 from dragon.runtime.protocol.jobs import Part
 
-__all__ = ["main", "receive", "send"]
-
 _KEPT = 100  # answers to fences
 
 

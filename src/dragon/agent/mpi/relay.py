@@ -12,8 +12,6 @@ import signal
 import socket
 import sys
 
-__all__ = ["JOB", "SIZE", "address", "main", "received", "user_of"]
-
 JOB = "DRAGON_JOB"
 SIZE = 8  # bytes of the size before each message
 _RANKS = ("SLURM_PROCID", "PALS_RANKID", "PMI_RANK")

@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["remove_segments"]
-
 _MEMORY = Path("/dev/shm")
 _PREFIXES = (
     "mpich_shm_",

@@ -14,8 +14,6 @@ from dragon.runtime.remote import from_parts, node_of, to_parts
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
     from dragon.agent.wire.links import Links
 
-__all__ = ["DistantChannel"]
-
 log = runtime_log("output")
 
 _RETRY_S = 1.0  # seconds until a node is asked again that could not be reached

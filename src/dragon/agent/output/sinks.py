@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and sta
     from dragon.agent.wire.links import Links
     from dragon.agent.wire.responses import Answer
 
-__all__ = ["Lines", "Sink", "Tails", "ToCreator", "ToDescriptor", "ToFrontEnd"]
-
 log = runtime_log("output")
 
 _TAIL = 4096  # bytes

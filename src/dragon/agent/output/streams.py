@@ -27,8 +27,6 @@ from dragon.runtime.remote import node_of
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
     from dragon.agent.wire.links import Links
 
-__all__ = ["Streams"]
-
 log = runtime_log("agent")
 
 _CHUNK = 64 * 1024

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from dragon.runtime.protocol.front_end import Message, Wrote
 
-__all__ = ["Output"]
-
 
 class Output:
     """Sends output with `send`, with at most about `window` bytes that the front end has not shown yet.

@@ -16,8 +16,6 @@ from dragon.agent.wire.responses import RemoteError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 
-__all__ = ["ToChannel", "ToDistantChannel"]
-
 _MOST_UNDER_WAY = 1000  # lines
 _MOST_UNREAD, _MOST_UNREAD_BYTES = 250_000, 64 * 2**20  # lines and bytes
 _RETRY_S = 0.05

@@ -6,8 +6,6 @@ import msgspec
 
 from dragon.infrastructure.messages import Name, decoder_of
 
-__all__ = ["Event", "Exited", "Failed", "Started", "Stream", "Synchronised", "decode_events"]
-
 
 class _Event(msgspec.Struct, tag_field="event", frozen=True):
     """An event of a process, by its puid; `group` is the number of its group, or 0."""

@@ -6,8 +6,6 @@ import errno
 
 from dragon import _core
 
-__all__ = ["become_reaper"]
-
 _PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["children_of", "parent_of"]
-
 
 def parent_of(pid: int) -> int | None:
     """Return the process id of a process's parent; None if the process has ended. Raises OSError if no file can be

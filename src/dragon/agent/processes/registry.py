@@ -21,8 +21,6 @@ from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.processes import AwaitEnd, EndStartedBy, FindProcess, KillProcess, Known, ListProcesses
 from dragon.runtime.protocol.request import Handler
 
-__all__ = ["Registry"]
-
 log = runtime_log("agent")
 
 _MOST_ENDED = 16_384  # ended processes that are kept, some 0.7 KB each

@@ -29,9 +29,6 @@ from dragon.runtime.protocol.request import Handler
 from dragon.runtime.run import Run, next_puid
 from dragon.runtime.spawning import LARGEST_PAYLOAD, RECORD_WORDS, send_request
 
-__all__ = ["Copies", "Processes", "Spawner"]
-
-
 log = runtime_log("agent")
 
 _LARGEST_EVENT = 64 * 1024

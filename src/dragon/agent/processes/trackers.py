@@ -18,8 +18,6 @@ from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
 from dragon.runtime.protocol.request import Handler
 
-__all__ = ["Trackers"]
-
 log = runtime_log("agent")
 
 _RESTART_DELAY_S = 1.0  # seconds between two attempts to start one

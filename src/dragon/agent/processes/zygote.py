@@ -40,9 +40,6 @@ from dragon.runtime.spawning import in_memory
 from dragon.runtime.surroundings import take_over
 from dragon.signals import end_with_parent
 
-__all__ = ["Forker", "Zygote", "unsafe_to_fork"]
-
-
 _THREADS_END_WITHIN_S = 0.2  # seconds
 _FORK_ENDS_WITHIN_S = 10.0  # seconds
 # jemalloc's thread, which pyarrow starts, returns memory to the system. jemalloc prepares itself for each fork.

@@ -7,8 +7,6 @@ from typing import Any, Protocol, TypeVar
 
 from dragon.infrastructure.gpus import Gpus
 
-__all__ = ["Driver", "Reading", "Untold", "at", "measured", "memory_readings"]
-
 Device = TypeVar("Device")
 Reading = Callable[[Any], float | None]
 

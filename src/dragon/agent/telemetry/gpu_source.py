@@ -14,8 +14,6 @@ from dragon.infrastructure.gpus import Gpus, find_gpus
 from dragon.infrastructure.metrics import Sample, tags_of
 from dragon.runtime.log import runtime_log
 
-__all__ = ["AmdDriver", "GpuSource", "NvidiaDriver", "driver_of", "gpu_source"]
-
 
 class AmdDriver:
     """AMD SMI, through the Python module `module`."""

@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dragon.infrastructure.metrics import Aggregate, Kind, Tags
 from dragon.infrastructure.series import Record, has, reduced
 
-__all__ = ["History", "Series"]
-
 _MOST_POINTS = 600
 _MOST_SERIES = 8192
 _BYTES_PER_POINT = 16

@@ -14,9 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 from dragon.agent.telemetry.gpu_driver import Reading, Untold, at, memory_readings
 from dragon.infrastructure.gpus import Gpus, tiles_are_devices
 
-__all__ = ["IntelDriver", "LevelZero"]
-
-
 _LOADER = "libze_loader.so.1"
 _ROOM = 16  # spare entries for processes that start after the call that returned their number
 

@@ -8,8 +8,6 @@ from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.metrics import Lifetime
 from dragon.runtime.folder import started_at
 
-__all__ = ["lifetimes"]
-
 
 def lifetimes(services: Services, since: float) -> list[Lifetime]:
     """Return the processes that are alive, or have ended since `since` (seconds since 1970)."""

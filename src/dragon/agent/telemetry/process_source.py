@@ -15,8 +15,6 @@ from dragon.agent.telemetry.seen import Seen
 from dragon.infrastructure.metrics import PROCESS_STATES, Sample, tags_of
 from dragon.runtime.protocol.processes import Known
 
-__all__ = ["ProcessSource"]
-
 _SHARE = 0.0025  # of a core, for reading; storing the values takes nearly as much again
 _FIRST_CPU_S = 0.003  # seconds of CPU for the first reading
 _LEAST, _MOST = 8, 2000

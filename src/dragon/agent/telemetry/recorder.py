@@ -41,9 +41,6 @@ from dragon.infrastructure.spans import Span
 from dragon.runtime.folder import RunInfo, run_name
 from dragon.runtime.log import runtime_log
 
-__all__ = ["Parcel", "Recorder", "Row", "StreamFile", "Writer", "as_written", "open_recorder", "ordered_samples"]
-
-
 _ordering_MOST_ROWS = 2**20  # that are sorted together, in some 100 MB
 _PIECE = 2**15  # rows; a reader loads at least this many for a metric with few values
 

@@ -20,17 +20,6 @@ from dragon.runtime.log import runtime_log
 if TYPE_CHECKING:
     from dragon._core import _Queue as State
 
-__all__ = [
-    "CoreSource",
-    "DictionarySource",
-    "GroupSource",
-    "NodeSource",
-    "QueueSource",
-    "Sampler",
-    "Source",
-    "sources_of",
-]
-
 
 class NodeSource:
     """The node as a whole."""

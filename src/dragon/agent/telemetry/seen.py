@@ -13,8 +13,6 @@ from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runtime.folder import Owner, RunInfo
 from dragon.runtime.protocol.processes import Known
 
-__all__ = ["Seen", "SeenGroup", "SeenShard", "head_of", "see"]
-
 
 class SeenGroup(msgspec.Struct, frozen=True):
     """A process group of the run."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from dragon.infrastructure.series import Record
     from dragon.infrastructure.spans import NodeTasks, Span
 
-__all__ = ["Telemetry", "families", "lines", "run_state"]
-
 
 def families(history: History, now: float, age: float) -> list[Family[Told]]:
     """Return the newest values of all series.

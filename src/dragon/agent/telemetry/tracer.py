@@ -13,9 +13,6 @@ from dragon.agent.services import Services
 from dragon.infrastructure.spans import NodeTasks, Span, Task, failed_or_longest, task_of, tasks_of
 from dragon.runtime.log import runtime_log
 
-__all__ = ["RecentTasks", "Tracer"]
-
-
 _MOST = 16_384  # some 4 MB, and some 10 ms of CPU to choose among them
 
 

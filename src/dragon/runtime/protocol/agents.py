@@ -11,19 +11,6 @@ from dragon.infrastructure.messages import Instance, Name, Spawn
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.request import BetweenAgents
 
-__all__ = [
-    "AnnounceFor",
-    "MakeFor",
-    "MemberEvent",
-    "Members",
-    "MembersEnded",
-    "Notice",
-    "Outside",
-    "SignalProcess",
-    "StartFor",
-    "WriteFor",
-]
-
 
 class Members(BetweenAgents[list[Member]], tag="members", frozen=True):
     """Return all nodes of the run. The reply is sent before any other request is served."""

@@ -13,8 +13,6 @@ from dragon.infrastructure.messages import decoder_of, encode
 from dragon.runtime.protocol import agents, groups, jobs, objects, processes, run, shards, telemetry
 from dragon.runtime.protocol.request import BetweenAgents, Request, tag_of
 
-__all__ = ["FROM_AGENTS", "FROM_PROCESSES", "AnyNotice", "AnyRequest", "decode_request"]
-
 _WINGS = (agents, groups, jobs, objects, processes, run, shards, telemetry)
 
 

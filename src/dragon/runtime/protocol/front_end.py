@@ -15,42 +15,6 @@ import msgspec
 from dragon.infrastructure.membership import Member, Membership
 from dragon.infrastructure.messages import decoder_of
 
-__all__ = [
-    "NOTHING",
-    "Answered",
-    "AskMembers",
-    "Bye",
-    "Challenge",
-    "Clear",
-    "Cleared",
-    "Decided",
-    "End",
-    "Ending",
-    "HeadExited",
-    "Input",
-    "Join",
-    "Joined",
-    "Log",
-    "Message",
-    "NodeLost",
-    "Proposal",
-    "Question",
-    "Received",
-    "Refused",
-    "Resume",
-    "Resumed",
-    "Shown",
-    "SignalHead",
-    "StartHead",
-    "TellMembers",
-    "WantsInput",
-    "Welcome",
-    "Writing",
-    "Wrote",
-    "decode_message",
-]
-
-
 NOTHING = msgspec.Raw(b"\xc0")
 
 

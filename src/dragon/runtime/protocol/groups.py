@@ -7,31 +7,6 @@ import msgspec
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.runtime.protocol.request import OfAll, OfNumber, Request, Where
 
-__all__ = [
-    "AddMembers",
-    "CloseGroup",
-    "CreateGroup",
-    "CreateNamedGroup",
-    "EndInput",
-    "FindNamedGroup",
-    "FindNumberedGroup",
-    "ForgetNamedGroup",
-    "GroupSettings",
-    "GroupStatus",
-    "IsGroupEnding",
-    "ListNamedGroups",
-    "MadeGroup",
-    "MemberStream",
-    "NamedGroup",
-    "Places",
-    "RemoveMembers",
-    "SignalGroup",
-    "StartGroup",
-    "Status",
-    "StopGroup",
-    "StopRestart",
-]
-
 # ---- groups that agents follow
 
 # Members with the same place: (their number, index of their template, node, CPUs, changes of the environment).

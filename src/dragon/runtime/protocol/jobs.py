@@ -8,23 +8,6 @@ import msgspec
 
 from dragon.runtime.protocol.request import BetweenAgents
 
-__all__ = [
-    "Exchange",
-    "JobBegun",
-    "JobFailed",
-    "LaunchEnd",
-    "LookUp",
-    "OfJob",
-    "OfService",
-    "Part",
-    "Program",
-    "Publish",
-    "RankMissing",
-    "RelayLost",
-    "SpawnRanks",
-    "Unpublish",
-]
-
 Answer_co = TypeVar("Answer_co", covariant=True)
 
 

@@ -9,23 +9,6 @@ import msgspec
 from dragon.infrastructure.messages import Name
 from dragon.runtime.protocol.request import Request, Where
 
-__all__ = [
-    "Announce",
-    "CloseAtEnd",
-    "CreateNamedObject",
-    "FindNamedObject",
-    "ForgetNamedObject",
-    "ListNamedObjects",
-    "MakeObject",
-    "NamedObject",
-    "OfAProcess",
-    "OpenDesk",
-    "OpenOutbox",
-    "OpenProxy",
-    "WhyGone",
-    "WhyLost",
-]
-
 Answer_co = TypeVar("Answer_co", covariant=True)
 
 # ---- objects of other nodes

@@ -10,18 +10,6 @@ import msgspec
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.runtime.protocol.request import BetweenAgents, OfAll, OfProcess, Request
 
-__all__ = [
-    "AwaitEnd",
-    "EndStartedBy",
-    "FindProcess",
-    "GiveTrackerBack",
-    "KeepTracker",
-    "KillProcess",
-    "Known",
-    "ListProcesses",
-    "StartElsewhere",
-]
-
 
 class Known(msgspec.Struct):
     """What an agent knows of a process: its ids, its record in shared memory while it is alive, its exit code

@@ -19,28 +19,6 @@ from dragon.infrastructure.messages import decoder_of, encode
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "BetweenAgents",
-    "Caller",
-    "Handler",
-    "OfAll",
-    "OfNumber",
-    "OfProcess",
-    "OnNode",
-    "Reply",
-    "Request",
-    "Where",
-    "answer_type",
-    "decode_answer",
-    "decode_numbered",
-    "decode_numbered_reply",
-    "decode_reply",
-    "encode_numbered",
-    "encode_request",
-    "frame",
-    "tag_of",
-]
-
 Answer_co = TypeVar("Answer_co", covariant=True)
 Item = TypeVar("Item")
 Value = TypeVar("Value")

@@ -8,8 +8,6 @@ from dragon.infrastructure.waits import NodeWaits
 from dragon.runtime.inspection import Report
 from dragon.runtime.protocol.request import OfAll, Request
 
-__all__ = ["AskSeveral", "EndRun", "LostNode", "LostNodes", "ReportYourself", "Waits"]
-
 
 class EndRun(Request[None], tag="end", frozen=True):
     """End the run, on all nodes."""

@@ -7,23 +7,6 @@ from dragon.infrastructure.series import Record
 from dragon.infrastructure.spans import NodeTasks
 from dragon.runtime.protocol.request import OfAll, OfProcess, Request
 
-__all__ = [
-    "AddValue",
-    "Families",
-    "Kinds",
-    "Lifetimes",
-    "Lines",
-    "MetricNames",
-    "NameTask",
-    "OutputOf",
-    "Query",
-    "StartMeasuring",
-    "StateOfRun",
-    "StopMeasuring",
-    "TasksBetween",
-    "TelemetryLevel",
-]
-
 
 class TelemetryLevel(Request[int], tag="telemetry.level", frozen=True):
     """Return the telemetry level; 0 is off."""

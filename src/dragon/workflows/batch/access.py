@@ -7,8 +7,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Access", "access"]
-
 
 @dataclass(frozen=True)
 class Access:

@@ -35,8 +35,6 @@ from dragon.workflows.batch.task import Task, task_of
 from dragon.workflows.batch.topology import BatchTopology
 from dragon.workflows.batch.worker import Plan
 
-__all__ = ["Batch"]
-
 _batches: weakref.WeakValueDictionary[Any, Batch] = weakref.WeakValueDictionary()
 
 

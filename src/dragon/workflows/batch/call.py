@@ -15,8 +15,6 @@ from dragon.workflows.batch.access import Access
 from dragon.workflows.batch.outcome import Input, contained, replaced
 from dragon.workflows.batch.promise import Key, Promise
 
-__all__ = ["NEVER", "Call", "Kind", "Output", "Streams", "describe", "function_work", "job_work", "process_work"]
-
 NEVER = 1e9
 """Seconds from which a timeout means none."""
 

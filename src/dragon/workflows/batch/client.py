@@ -26,8 +26,6 @@ from dragon.workflows.batch.outcome import Failure, Outcome, pack, unpack
 from dragon.workflows.batch.promise import Key, Promise
 from dragon.workflows.batch.scheduler import Scheduler
 
-__all__ = ["Client", "OtherClient", "OwnClient"]
-
 # The types of messages of other clients.
 _HELLO, _SUBMIT, _WATCH, _CANCEL, _RELEASE, _DESTROY = range(NO_WORKER + 10, NO_WORKER + 16)
 # The types of messages to them.

@@ -15,8 +15,6 @@ from dragon.runtime.lacking import one_warning
 from dragon.runtime.protocol.groups import SignalGroup
 from dragon.workflows.batch.worker import GROUP, Plan, Setting, work
 
-__all__ = ["LOST", "NO_WORKER", "Crew"]
-
 LOST, NO_WORKER = 2, 3
 """The types of the messages that a worker has died while it had a task, and that no worker is left."""
 

@@ -17,8 +17,6 @@ from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.options import Options
 from dragon.workflows.batch.task import Task
 
-__all__ = ["MakeTask"]
-
 _TASK = {"type", "import_args", "run_args", "name", "timeout", "reads", "writes", "stdout", "stderr"}
 _PROCESS = {"target", "args", "kwargs", "cwd", "env", "policy"}
 _KEYS = {

@@ -8,8 +8,6 @@ from dragon.workflows.batch.access import Access
 from dragon.workflows.batch.call import Call, Kind
 from dragon.workflows.batch.promise import Key, Promise
 
-__all__ = ["Entry", "Need", "State", "worded_key"]
-
 
 class State(enum.IntEnum):
     """The state of a task. A cancelled task goes from any state to ENDED."""

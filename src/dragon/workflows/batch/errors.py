@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from dragon.infrastructure.errors import DragonError
 
-__all__ = [
-    "BatchError",
-    "ReadAfterWriteDependencyError",
-    "SubmitAfterCloseError",
-    "TaskCancelledError",
-    "TaskNotReadyError",
-]
-
 
 class BatchError(DragonError):
     """The base class of the errors of a batch."""

@@ -9,8 +9,6 @@ from dragon.workflows.batch.entry import Entry, Need
 from dragon.workflows.batch.errors import BatchError, ReadAfterWriteDependencyError, TaskCancelledError
 from dragon.workflows.batch.outcome import Failure, Outcome, worded
 
-__all__ = ["cancellation", "given_up", "inherited", "overdue", "unwritten"]
-
 
 def unwritten(error: str) -> Failure:
     """Return the outcome of a task that reads data that a failed task should have written."""

@@ -20,8 +20,6 @@ import psutil
 from dragon import _core
 from dragon.infrastructure import cpython
 
-__all__ = ["Leaving", "Leftovers"]
-
 _KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL
 _POLL_S = 0.005  # seconds
 _MIN_POLL_S = 50e-6  # seconds in which no process can be started, so that no check is needed

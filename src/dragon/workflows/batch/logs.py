@@ -13,8 +13,6 @@ from dragon.runtime.nodes import own_node
 from dragon.runtime.streams import DEVNULL, PIPE, STDOUT
 from dragon.workflows.batch.call import Output, Streams
 
-__all__ = ["Logs", "checked_stream", "output_of"]
-
 _numbers = itertools.count(1)
 _MANIFEST = "manifest.jsonl"
 

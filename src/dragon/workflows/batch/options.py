@@ -16,8 +16,6 @@ from dragon.workflows.batch.leftovers import Leaving
 from dragon.workflows.batch.logs import checked_stream
 from dragon.workflows.batch.task import Task
 
-__all__ = ["Options"]
-
 
 def _checked(name: str, accesses: Iterable[Access] | None) -> list[Access]:
     found = list(accesses) if isinstance(accesses, Iterable) else accesses or []

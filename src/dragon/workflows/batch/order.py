@@ -10,8 +10,6 @@ from collections.abc import Hashable, Iterator
 from dragon.workflows.batch.access import Access
 from dragon.workflows.batch.entry import Entry
 
-__all__ = ["Accesses"]
-
 
 class _Part:
     """The users of one part of an object: its last writer, the error if that failed, and the readers since."""

@@ -17,20 +17,6 @@ from dragon.runtime.announcing import attachments
 from dragon.runtime.serialization import dumps, loads
 from dragon.workflows.batch.errors import BatchError
 
-__all__ = [
-    "Failure",
-    "Input",
-    "Outcome",
-    "Sent",
-    "Value",
-    "contained",
-    "pack",
-    "received",
-    "replaced",
-    "unpack",
-    "worded",
-]
-
 Sent = tuple[bytes | None, list[Any], Any]
 """A value in a message: its bytes, the buffers beside them, and whether it refers to shared objects; without bytes, the
 value itself."""

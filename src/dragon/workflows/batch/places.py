@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dragon.workflows.batch.call import Kind
 from dragon.workflows.batch.entry import Entry, State
 
-__all__ = ["Places"]
-
 _AHEAD = 32  # tasks in flight per worker, so that no worker waits for its next task
 _LARGE_AHEAD = 2  # the same if their arguments take much memory
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dragon.runtime.arguments import checked_seconds
 from dragon.workflows.batch.outcome import Outcome
 
-__all__ = ["Key", "Promise"]
-
 Key = tuple[int, int]
 """The name of a task in its batch: the number of the client that submitted it, and its number within that client."""
 

@@ -31,8 +31,6 @@ from dragon.workflows.batch.places import Places
 from dragon.workflows.batch.promise import Key, Promise
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
-__all__ = ["Scheduler"]
-
 _AT_A_TIME = 256  # messages that are processed before other threads get the lock
 _KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL for what was cancelled
 

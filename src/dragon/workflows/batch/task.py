@@ -11,8 +11,6 @@ from dragon.workflows.batch.logs import read_files
 from dragon.workflows.batch.outcome import Failure
 from dragon.workflows.batch.promise import Promise
 
-__all__ = ["Function", "Job", "Task", "task_of"]
-
 
 class Home(Protocol):
     """The batch of a task, which is kept alive by its tasks."""

@@ -27,21 +27,6 @@ from dragon.workflows.batch.call import Kind, Streams, substituted
 from dragon.workflows.batch.leftovers import Leftovers
 from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
 
-__all__ = [
-    "ENDED",
-    "GROUP",
-    "PROCESS",
-    "REFUSES",
-    "RUNS",
-    "Plan",
-    "Setting",
-    "cancelled",
-    "claimed",
-    "queued",
-    "work",
-    "worker_of",
-]
-
 # The types of a worker's messages.
 RUNS, ENDED, REFUSES = 0, 1, 5
 PROCESS, GROUP = 0, 1
