@@ -71,7 +71,7 @@ def test_the_script_has_no_syntax_errors(scripts: Path, command: str, shell: str
         ("dragon train.py inp", {"input.dat"}),
         ("dragon run tra", {"train.py"}),
         ("dragon --hostfile inp", {"input.dat"}),
-        ("dragon report rec", {"recorded"}),
+        ("dragon trace rec", {"recorded"}),
         ("torchloader res", {"resume", "resize"}),
         ("torchloader run --device ", {"cuda", "cpu"}),
         ("torchloader submit inp", {"input.dat"}),

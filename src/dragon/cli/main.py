@@ -29,7 +29,7 @@ from dragon.signals import name_of
 __all__ = ["main"]
 
 _LEVELS = ("NONE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-COMMANDS = ("ps", "kill", "doctor", "ddict", "top", "dashboard", "report", "trace", "grafana", "completion")
+COMMANDS = ("ps", "kill", "doctor", "ddict", "top", "dashboard", "trace", "completion")
 _ASKED_FOR = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 _EPILOG = """\
 examples:
@@ -49,9 +49,8 @@ other commands (a program of that name is run as ./NAME; each has --help):
   dragon plan [--json] PROG ...     run it, and print which process ran where
   dragon top [RUN]                  show a run in this terminal: nodes, GPUs, processes, queues, pools
   dragon dashboard [RUN]            serve a page that shows a run: what waits, what failed, charts, a timeline
-  dragon report DIR                 make a page of a run that was recorded with --telemetry DIR
+  dragon dashboard DIR              make that page of a run that was recorded with --telemetry DIR
   dragon trace DIR                  make a trace of it for Perfetto
-  dragon grafana                    print a Grafana dashboard of the metrics that a run serves to Prometheus
   dragon k8s manifest ...           print a Kubernetes job that runs a program
   dragon completion SHELL           print a script with which bash, zsh or tcsh complete this command
 

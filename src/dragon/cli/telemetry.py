@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--telemetry",
         metavar="DIR",
         help="write measurements to files in this directory, at level 4 unless another is given; "
-        "`dragon report DIR` makes a page of them",
+        "`dragon dashboard DIR` makes a page of them",
     )
     group.add_argument(
         "--otlp",

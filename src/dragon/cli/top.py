@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
         print("dragon top: needs Textual: pip install 'dragon-runtime[telemetry]'", file=sys.stderr)
         return 1
     if not os.isatty(1):
-        print("dragon top: needs a terminal; `dragon ps` and `dragon report` write to files", file=sys.stderr)
+        print("dragon top: needs a terminal; `dragon ps` and `dragon dashboard DIR` write to files", file=sys.stderr)
         return 1
     from dragon.top.app import Top, TopOfRecording
 

@@ -117,8 +117,8 @@ class AnalysisClient:
 
     def db_dump(self, directory: str | Path = ".") -> Path:
         """Write all values that the nodes have in memory to a new folder within `directory` on this node, and return
-        its path. It can be read like a recording: with AnalysisClient(path), `dragon report`, or any program that reads
-        Parquet.
+        its path. It can be read like a recording: with AnalysisClient(path), `dragon dashboard PATH`, or any program
+        that reads Parquet.
 
         Raises RuntimeError if telemetry is not enabled, NoRecordingError if pyarrow is missing, OSError if the files
         cannot be written, and ValueError for the client of a recording, which consists of files already.

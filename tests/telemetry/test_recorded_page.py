@@ -1,4 +1,4 @@
-"""The report: the page of a recording."""
+"""The page of a recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dragon.agent.telemetry.recorder import Parcel
 from dragon.infrastructure.metrics import Kind, Lifetime
 from dragon.infrastructure.spans import Span
 from dragon.telemetry import NoRecordingError
-from dragon.telemetry.report import report
+from dragon.telemetry.recorded_page import recorded_page
 
 PROGRAM = """
 import sys, time
@@ -55,11 +55,11 @@ def data_of(page: str) -> dict[str, Any]:
     return json.loads(found[1])  # type: ignore[no-any-return]
 
 
-def test_the_report_of_a_run_is_a_page_in_its_folder(site: Site, directory: Path) -> None:
-    done = site.dragon("report", directory)
+def test_the_page_of_a_run_is_a_page_in_its_folder(site: Site, directory: Path) -> None:
+    done = site.dragon("dashboard", directory)
     assert (done.returncode, done.stderr) == (0, "")
     path = Path(done.stdout.strip())
-    assert path.name == "report.html"
+    assert path.name == "dashboard.html"
     assert path.parent.parent == directory
     data = data_of(path.read_text())
     assert data["run"]["hosts"] == ["node-0", "node-1"]
@@ -80,15 +80,15 @@ def small(site: Site) -> Path:
 
 
 def test_an_option_chooses_the_file_of_the_page(site: Site, small: Path) -> None:
-    done = site.dragon("report", small, "-o", site.folder / "page.html")
+    done = site.dragon("dashboard", small, "-o", site.folder / "page.html")
     assert done.stdout == f"{site.folder / 'page.html'}\n"
     page = (site.folder / "page.html").read_text()
-    assert site.dragon("report", small, "-o", "-").stdout == f"{page}\n"
-    assert not (small / "run" / "report.html").exists()
+    assert site.dragon("dashboard", small, "-o", "-").stdout == f"{page}\n"
+    assert not (small / "run" / "dashboard.html").exists()
 
 
 def test_the_page_uses_no_other_files(site: Site, small: Path) -> None:
-    page = site.dragon("report", small, "-o", "-").stdout
+    page = site.dragon("dashboard", small, "-o", "-").stdout
     assert "default-src 'none'" in page
     assert re.findall(r"<(?:script|img|link|iframe)[^>]*(?:src|href)=|@import|url\(", page) == []
 
@@ -96,7 +96,7 @@ def test_the_page_uses_no_other_files(site: Site, small: Path) -> None:
 def test_the_page_shows_charts_processes_and_the_timeline(site: Site, directory: Path, browser: Any) -> None:
     asked: list[str] = []
     browser.on("request", lambda request: asked.append(request.url))
-    path = Path(site.dragon("report", directory).stdout.strip()).resolve()
+    path = Path(site.dragon("dashboard", directory).stdout.strip()).resolve()
     browser.goto(path.as_uri())
     browser.wait_for_selector("#processes tbody tr")
     assert asked == [path.as_uri()]
@@ -119,30 +119,29 @@ def test_the_page_shows_charts_processes_and_the_timeline(site: Site, directory:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["absent"], "there is no folder absent"),
         (["empty"], "there is no telemetry of a run in empty; `dragon --telemetry empty PROGRAM` records one"),
         (["recordings", "--node", "x"], "the run had no node 'x'; there were here"),
         (["recordings", "-o", "absent/page.html"], "No such file or directory"),
     ],
 )
-def test_a_report_that_is_not_possible_is_an_error(site: Site, small: Path, words: list[str], told: str) -> None:
+def test_a_page_that_is_not_possible_is_an_error(site: Site, small: Path, words: list[str], told: str) -> None:
     (site.folder / "empty").mkdir()
-    done = site.dragon("report", *words)
+    done = site.dragon("dashboard", *words)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("dragon report: ")
+    assert done.stderr.startswith("dragon dashboard: ")
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_the_help_has_examples(site: Site) -> None:
-    text = site.dragon("report", "--help").stdout
+    text = site.dragon("dashboard", "--help").stdout
     assert "examples:" in text
-    assert "dragon report runs" in text
+    assert "dragon dashboard runs" in text
 
 
-def test_a_report_of_a_run_without_values_is_refused(tmp_path: Path) -> None:
+def test_a_page_of_a_run_without_values_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoRecordingError, match="no measurements of the run"):
-        report(written(tmp_path / "run"))
+        recorded_page(written(tmp_path / "run"))
 
 
 def test_the_error_for_a_run_with_only_damaged_files_names_the_cause(tmp_path: Path) -> None:
@@ -152,27 +151,27 @@ def test_the_error_for_a_run_with_only_damaged_files_names_the_cause(tmp_path: P
     with pytest.raises(
         NoRecordingError, match=f"1 damaged files are left out, such as {file.name}, and .* nothing else"
     ):
-        report(recording)
+        recorded_page(recording)
 
 
-def test_a_report_with_too_many_processes_has_the_failed_ones(tmp_path: Path) -> None:
+def test_a_page_with_too_many_processes_has_the_failed_ones(tmp_path: Path) -> None:
     fine = [lifetime(puid, NOON + puid + 10, 0) for puid in range(1, 21_000)]
     failed = [lifetime(puid, NOON + puid, 1) for puid in range(50_000, 50_100)]
-    data = data_of(report(written(tmp_path / "run", Parcel(NOON, [], [*fine, *failed]))))
+    data = data_of(recorded_page(written(tmp_path / "run", Parcel(NOON, [], [*fine, *failed]))))
     assert sum(one["code"] == 1 for one in data["lifetimes"]) == 100
     assert len(data["lifetimes"]) == 20_000
     assert "20,000 of 21,099 processes are here, those that failed and the longest" in data["run"]["notes"]
 
 
-def test_a_report_with_too_many_nodes_has_charts_of_some(tmp_path: Path) -> None:
+def test_a_page_with_too_many_nodes_has_charts_of_some(tmp_path: Path) -> None:
     for node in range(40):
         sample = (NOON, "cpu_percent", (("host", f"node-{node}"),), Kind.GAUGE, 1.0)
         process = Lifetime(node, f"node-{node}", node, 1, "worker", 0, 0, NOON)
         recording = written(tmp_path / "run", Parcel(NOON, [sample], [process]), node=node, host=f"node-{node}")
-    data = data_of(report(recording))
+    data = data_of(recorded_page(recording))
     assert len(data["records"]) == 32
     assert "32 of 40 nodes have charts" in data["run"]["notes"]
-    chosen = data_of(report(recording, ["node-39"]))
+    chosen = data_of(recorded_page(recording, ["node-39"]))
     assert {tags["host"] for _, tags, _, _ in chosen["records"]} == {"node-39"}
 
 
@@ -180,10 +179,10 @@ def of_task(end: float, length: float, failed: bool = False, what: str = "task")
     return Span(end - length, end, 101, 7, what, "square", failed=failed)
 
 
-def test_the_report_has_the_tasks_of_pools_and_batches(tmp_path: Path) -> None:
+def test_the_page_has_the_tasks_of_pools_and_batches(tmp_path: Path) -> None:
     spans = [of_task(NOON + 2, 0.5), of_task(NOON + 3, 0.5, failed=True), of_task(NOON + 4, 1.0, what="get")]
     recording = written(tmp_path, Parcel(NOON + 1, [row(NOON, 1)], [lifetime(1)], spans))
-    data = data_of(report(recording))
+    data = data_of(recorded_page(recording))
     assert data["run"]["level"] == 5
     (node,) = data["tasks"]
     assert (node["node"], node["count"]) == (0, 2)
@@ -191,13 +190,13 @@ def test_the_report_has_the_tasks_of_pools_and_batches(tmp_path: Path) -> None:
     assert told == [(2.0, "square", False), (3.0, "square", True)]
 
 
-def test_a_report_with_too_many_tasks_has_the_failed_and_the_longest_ones(
+def test_a_page_with_too_many_tasks_has_the_failed_and_the_longest_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragon.telemetry.report._MOST_TASKS", 2)
+    monkeypatch.setattr("dragon.telemetry.recorded_page._MOST_TASKS", 2)
     spans = [of_task(NOON + 2, 0.5), of_task(NOON + 3, 0.1, failed=True), of_task(NOON + 4, 0.2)]
     recording = written(tmp_path, Parcel(NOON + 1, [row(NOON, 1)], [lifetime(1)], spans))
-    data = data_of(report(recording))
+    data = data_of(recorded_page(recording))
     assert sorted(end - NOON for _, _, end, _, _ in data["tasks"][0]["tasks"]) == [2.0, 3.0]
     assert "2 of 3 tasks are here, those that failed and the longest" in data["run"]["notes"]
 
@@ -206,7 +205,9 @@ def test_the_page_shows_tasks_in_the_timeline(site: Site, tmp_path: Path, browse
     spans = [of_task(NOON + 2, 0.5), of_task(NOON + 3, 0.5, failed=True)]
     page = tmp_path / "page.html"
     lives = [lifetime(1, NOON + 5, 0)]
-    page.write_text(report(written(tmp_path / "run", Parcel(NOON + 1, [row(NOON, 1), row(NOON + 6, 1)], lives, spans))))
+    page.write_text(
+        recorded_page(written(tmp_path / "run", Parcel(NOON + 1, [row(NOON, 1), row(NOON + 6, 1)], lives, spans)))
+    )
     browser.goto(page.as_uri())
     browser.locator("#timeline[data-tasks='2']").wait_for()
     assert browser.locator("#tasks").inner_text() == "2 tasks."
@@ -214,7 +215,7 @@ def test_the_page_shows_tasks_in_the_timeline(site: Site, tmp_path: Path, browse
 
 def test_the_chart_of_a_long_time_has_few_values(tmp_path: Path) -> None:
     rows = [row(NOON + second, second) for second in range(3600)]
-    data = data_of(report(written(tmp_path / "run", Parcel(NOON + 3600, rows, [lifetime(1)]))))
+    data = data_of(recorded_page(written(tmp_path / "run", Parcel(NOON + 3600, rows, [lifetime(1)]))))
     ((_, _, times, values),) = data["records"]
     assert len(times) == len(values) == 300
     assert times[0] == NOON
@@ -222,20 +223,20 @@ def test_the_chart_of_a_long_time_has_few_values(tmp_path: Path) -> None:
 
 def test_values_that_are_not_finite_are_gaps(tmp_path: Path) -> None:
     rows = [row(NOON + second, value) for second, value in enumerate((1.0, float("nan"), float("inf"), 2.0))]
-    data = data_of(report(written(tmp_path / "run", Parcel(NOON + 3, rows, [lifetime(1)]))))
+    data = data_of(recorded_page(written(tmp_path / "run", Parcel(NOON + 3, rows, [lifetime(1)]))))
     assert data["records"][0][3] == [1.0, None, None, 2.0]
 
 
 def test_a_note_says_that_a_run_did_not_end_normally(tmp_path: Path) -> None:
     parcel = Parcel(NOON + 3, [row(NOON + 1)], [lifetime(1)])
     for ended in (True, False):
-        notes = data_of(report(written(tmp_path / str(ended), parcel, ended=ended)))["run"]["notes"]
+        notes = data_of(recorded_page(written(tmp_path / str(ended), parcel, ended=ended)))["run"]["notes"]
         assert ("it was killed, or has not ended" in notes) is not ended
 
 
 def test_texts_of_a_program_are_escaped(tmp_path: Path) -> None:
     nasty = "</script><!--<script>"
-    page = report(
+    page = recorded_page(
         written(tmp_path / "run", Parcel(NOON + 3, [row(NOON + 1, 1, nasty, **{nasty: nasty})], [lifetime(1)]))
     )
     assert nasty not in page

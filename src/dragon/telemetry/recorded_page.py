@@ -1,4 +1,4 @@
-"""Makes a page of a recording: what `dragon dashboard` shows of a run, from its start to its end, in one file."""
+"""The page of a recording: what `dragon dashboard` shows of a run, from its start to its end, in one file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from dragon.infrastructure.spans import NodeTasks, Span, failed_or_longest, task
 from dragon.telemetry.recording import NoRecordingError, Recording
 from dragon.web.page import SIGNALS, html
 
-__all__ = ["report"]
-
 _MOST_NODES = 32
 _MOST_OWN_METRICS = 64
 _MOST_PROCESSES = 20_000
@@ -29,9 +27,8 @@ _OF_PROCESSES: dict[str, Aggregate] = {"process_cpu_percent": "avg", "process_me
 _NOT_DRAWN = {"cpu_core_percent", "db_size"}
 
 
-def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) -> str:
-    """Return a self-contained HTML page. It has charts of these hosts, or else of the first 32, from the start of the
-    run or from `since` on (seconds since 1970), and the processes that were alive then.
+def recorded_page(recording: Recording, hosts: Sequence[str] = ()) -> str:
+    """Return a self-contained HTML page. It has charts of these hosts, or else of the first 32.
 
     Raises NoRecordingError if nothing was recorded, or the run had no such host.
     """
@@ -42,11 +39,10 @@ def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) 
             raise NoRecordingError(f"{_damage(damaged)}, and {recording.folder} has nothing else")
         raise NoRecordingError(f"no measurements of the run have been written to {recording.folder}")
     run, end = recording.run(processes), recording.end
-    start, every = max(run.started, min(since, end)), run.hosts
+    start, every = run.started, run.hosts
     if unknown := sorted(set(hosts) - set(every)):
         raise NoRecordingError(f"the run had no node {unknown[0]!r}; there were {', '.join(every)}")
     shown = list(hosts) or every[:_MOST_NODES]
-    processes = [one for one in processes if one.ended is None or one.ended >= start]
     own = sorted(names - METRICS.keys())
     measured = sorted((names & METRICS.keys()) - _NOT_DRAWN)
     drawn = [*(name for name in measured if not name.startswith("process_")), *own[:_MOST_OWN_METRICS]]
@@ -55,7 +51,7 @@ def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) 
     notes = [*_state_of(recording), *_left_out(shown, every, "nodes have charts")]
     notes += _left_out(own[:_MOST_OWN_METRICS], own, "metrics of the program's own have charts")
     notes += _left_out(listed, processes, "processes are here, those that failed and the longest")
-    nodes = _tasks(recording, processes, start)
+    nodes = _tasks(recording, processes)
     tasks, count = sum(len(node.tasks) for node in nodes), sum(node.count for node in nodes)
     notes += _left_out(range(tasks), range(count), "tasks are here, those that failed and the longest")
     if sum((one.ended or end) - one.started for one in processes) <= _MOST_PROCESS_SECONDS:
@@ -64,7 +60,6 @@ def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) 
         notes.append("CPU and memory of its processes are in the recording only")
     told = {
         **msgspec.to_builtins(run),
-        "started": start,
         "now": end,
         "names": drawn,
         "metrics": METRICS,
@@ -98,14 +93,14 @@ def _of_processes(recording: Recording, hosts: Collection[str], start: float, en
     ]
 
 
-def _tasks(recording: Recording, processes: Sequence[Lifetime], since: float) -> list[NodeTasks]:
-    """Return the tasks of pools and batches that ended since a time, of each node a part if they are very many."""
+def _tasks(recording: Recording, processes: Sequence[Lifetime]) -> list[NodeTasks]:
+    """Return the tasks of pools and batches, of each node a part if they are very many."""
     node_of = {one.host: one.node for one in processes}
     most = _MOST_TASKS // max(len(node_of), 1)
     found: dict[str, list[Span]] = {host: [] for host in node_of}
     counts: Counter[str] = Counter()
     for host, span in recording.spans("task"):
-        if host in found and span.end >= since:
+        if host in found:
             counts[host] += 1
             found[host].append(span)
             if len(found[host]) > 2 * _MOST_TASKS:  # the others need not be kept
