@@ -22,35 +22,11 @@ __all__ = [
 ]
 
 
-class WaitMode(enum.IntEnum):
-    """Options of dragonhpc that have no effect: waiting adapts by itself.
+WaitMode = enum.IntEnum("WaitMode", "IDLE_WAIT SPIN_WAIT ADAPTIVE_WAIT", start=0)
+"""Options of dragonhpc that have no effect: waiting adapts by itself."""
 
-    Attributes:
-        IDLE_WAIT: has no effect.
-        SPIN_WAIT: has no effect.
-        ADAPTIVE_WAIT: has no effect.
-    """
-
-    IDLE_WAIT = 0
-    SPIN_WAIT = 1
-    ADAPTIVE_WAIT = 2
-
-
-class ReturnWhen(enum.IntEnum):
-    """Options of dragonhpc that have no effect: when send() returns, the message is in a channel of this node.
-
-    Attributes:
-        WHEN_IMMEDIATE: has no effect.
-        WHEN_BUFFERED: has no effect.
-        WHEN_DEPOSITED: has no effect.
-        WHEN_RECEIVED: has no effect.
-    """
-
-    WHEN_IMMEDIATE = 0
-    WHEN_BUFFERED = 1
-    WHEN_DEPOSITED = 2
-    WHEN_RECEIVED = 3
-
+ReturnWhen = enum.IntEnum("ReturnWhen", "WHEN_IMMEDIATE WHEN_BUFFERED WHEN_DEPOSITED WHEN_RECEIVED", start=0)
+"""Options of dragonhpc that have no effect: when send() returns, the message is in a channel of this node."""
 
 IDLE_WAIT, SPIN_WAIT, ADAPTIVE_WAIT = WaitMode
 WHEN_IMMEDIATE, WHEN_BUFFERED, WHEN_DEPOSITED, WHEN_RECEIVED = ReturnWhen

@@ -64,38 +64,11 @@ class DragonPoolAllocationNotAvailable(DragonPoolError):
     code = Code.DYNHEAP_REQUESTED_SIZE_NOT_AVAILABLE
 
 
-class PoolType(enum.Enum):
-    """The kind of a pool's memory; always SHM.
+PoolType = enum.Enum("PoolType", "SHM HUGEPAGE GPU FILE PRIVATE", start=0)
+"""The kind of a pool's memory; always SHM."""
 
-    Attributes:
-        SHM: shared memory.
-        HUGEPAGE: not used.
-        GPU: not used.
-        FILE: not used.
-        PRIVATE: not used.
-    """
-
-    SHM = 0
-    HUGEPAGE = 1
-    GPU = 2
-    FILE = 3
-    PRIVATE = 4
-
-
-class AllocType(enum.Enum):
-    """The purpose of a block; has no effect.
-
-    Attributes:
-        DATA: has no effect.
-        CHANNEL: has no effect.
-        CHANNEL_BUFFER: has no effect.
-        BOOTSTRAP: has no effect.
-    """
-
-    DATA = 0
-    CHANNEL = 1
-    CHANNEL_BUFFER = 2
-    BOOTSTRAP = 3
+AllocType = enum.Enum("AllocType", "DATA CHANNEL CHANNEL_BUFFER BOOTSTRAP", start=0)
+"""The purpose of a block; has no effect."""
 
 
 class _Told(msgspec.Struct, array_like=True):

@@ -30,20 +30,8 @@ _FORMAT = "%(asctime)s %(levelname)-8s %(name)s %(process)d: %(message)s"
 class DragonLoggingServices(enum.StrEnum):
     """The names that dragonhpc gives the parts of a program that log."""
 
-    LA_FE = "LA_FE"
-    LA_BE = "LA_BE"
-    GS = "GS"
-    TA = "TA"
-    ON = "ON"
-    OOB = "OOB"
-    LS = "LS"
-    DD = "DD"
-    TEST = "TEST"
-    PERF = "PERF"
-    PG = "PG"
-    TELEM = "TELEM"
-    BATCH = "BATCH"
-    AI_AGENT = "AI_AGENT"
+    LA_FE, LA_BE, GS, TA, ON, OOB, LS = "LA_FE", "LA_BE", "GS", "TA", "ON", "OOB", "LS"
+    DD, TEST, PERF, PG, TELEM, BATCH, AI_AGENT = "DD", "TEST", "PERF", "PG", "TELEM", "BATCH", "AI_AGENT"
 
 
 def setup_logging(

@@ -33,17 +33,9 @@ class ChannelDescriptor(msgspec.Struct):
     """
 
     class State(enum.IntEnum):
-        """The state of a channel.
+        """The state of a channel; PENDING is not used."""
 
-        Attributes:
-            PENDING: not used.
-            ACTIVE: it exists.
-            DEAD: it was destroyed.
-        """
-
-        PENDING = 1
-        ACTIVE = 2
-        DEAD = 3
+        PENDING, ACTIVE, DEAD = 1, 2, 3
 
     m_uid: int
     c_uid: int

@@ -43,17 +43,9 @@ class GroupDescriptor(msgspec.Struct):
     """
 
     class State(enum.IntEnum):
-        """The state of a group.
+        """The state of a group; PENDING is not used."""
 
-        Attributes:
-            PENDING: not used.
-            ACTIVE: it exists.
-            DEAD: it was destroyed.
-        """
-
-        PENDING = 0
-        ACTIVE = 1
-        DEAD = 2
+        PENDING, ACTIVE, DEAD = 0, 1, 2
 
     state: State
     g_uid: int

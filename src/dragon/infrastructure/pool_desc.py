@@ -9,28 +9,12 @@ import msgspec
 
 
 class PoolOptions(msgspec.Struct):
-    """Options of dragonhpc that have no effect: a pool is on the node where it is made.
-
-    Attributes:
-        placement: has no effect.
-        target_node: has no effect.
-        sattr: has no effect.
-    """
+    """Options of dragonhpc that have no effect: a pool is on the node where it is made."""
 
     class Placement(enum.IntEnum):
-        """The node of a pool; has no effect.
+        """The node of a pool; has no effect."""
 
-        Attributes:
-            DEFAULT: has no effect.
-            LOCAL: has no effect.
-            SPECIFIC: has no effect.
-            ANYWHERE: has no effect.
-        """
-
-        DEFAULT = 0
-        LOCAL = 1
-        SPECIFIC = 2
-        ANYWHERE = 3
+        DEFAULT, LOCAL, SPECIFIC, ANYWHERE = range(4)
 
     placement: Placement = Placement.DEFAULT
     target_node: int = 0
@@ -49,17 +33,9 @@ class PoolDescriptor(msgspec.Struct):
     """
 
     class State(enum.IntEnum):
-        """The state of a pool.
+        """The state of a pool; PENDING is not used."""
 
-        Attributes:
-            PENDING: not used.
-            ACTIVE: it exists.
-            DEAD: it was destroyed.
-        """
-
-        PENDING = 1
-        ACTIVE = 2
-        DEAD = 3
+        PENDING, ACTIVE, DEAD = 1, 2, 3
 
     m_uid: int
     name: str

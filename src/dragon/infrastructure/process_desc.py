@@ -11,13 +11,7 @@ from dragon.infrastructure.policy import Policy
 
 
 class ProcessOptions(msgspec.Struct):
-    """Options of dragonhpc that have no effect: every process can use the runtime.
-
-    Attributes:
-        make_inf_channels: has no effect.
-        mode: has no effect.
-        argdata: has no effect.
-    """
+    """Options of dragonhpc that have no effect: every process can use the runtime."""
 
     make_inf_channels: bool = False
     mode: Any = None
@@ -43,17 +37,9 @@ class ProcessDescriptor(msgspec.Struct):
     """
 
     class State(enum.IntEnum):
-        """The state of a process.
+        """The state of a process; PENDING is not used."""
 
-        Attributes:
-            PENDING: not used.
-            ACTIVE: it runs.
-            DEAD: it has ended.
-        """
-
-        PENDING = 1
-        ACTIVE = 2
-        DEAD = 3
+        PENDING, ACTIVE, DEAD = 1, 2, 3
 
     p_uid: int
     pid: int
