@@ -10,7 +10,7 @@ import pytest
 
 from conftest import Site
 from dragon.globalservices import group, process
-from dragon.globalservices.creation import ProcessCreate
+from dragon.globalservices.process import ProcessCreate
 from dragon.globalservices.group import GroupError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.group_desc import GroupDescriptor

@@ -15,7 +15,7 @@ import pytest
 import dragon
 from conftest import SetNodes, described
 from dragon.cli.plan import print_plan
-from dragon.globalservices import creation
+from dragon.globalservices import process as services
 from dragon.globalservices import process as process_service
 from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
@@ -60,7 +60,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Unstarted]]:
         result.append(Unstarted(request, descriptors))
         return result[-1]
 
-    for module in (process, popen, creation):
+    for module in (process, popen, services):
         monkeypatch.setattr(module, "start", start)
     yield result
     for one in result:

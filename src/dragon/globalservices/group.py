@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from dragon.globalservices import process
-from dragon.globalservices.creation import ProcessCreate, start_process
+from dragon.globalservices.process import ProcessCreate, start_process
 from dragon.infrastructure.errors import DragonError, NodeLostError
 from dragon.infrastructure.group_desc import GroupDescriptor, GroupMember
 from dragon.infrastructure.policy import Policy, PolicyError

@@ -1,16 +1,24 @@
 """Processes of the run by name or puid."""
 
 from __future__ import annotations
-
+import base64
+import os
+import pickle
+import msgspec
+from dragon.infrastructure.connection import Connection
+from dragon.infrastructure.facts import PMIBackend
+from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.variables import ARGUMENT_DATA
+from dragon.native.queue import Queue
+from dragon.runtime import placement, plan
+from dragon.runtime.connection import connect_pipes
+from dragon.runtime.run import this_run
+from dragon.runtime.spawning import environment_changes, new_request, start
+from dragon.runtime.streams import StreamArgument, output_of
 import signal
 import time
 from collections.abc import Iterable, Sequence
-
-import msgspec
-
-from dragon.globalservices.creation import ProcessCreate, start_process
 from dragon.infrastructure.errors import NotSupportedError, ProcessError
-from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.parameters import this_process
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
@@ -21,29 +29,71 @@ from dragon.runtime.processes import join, kill, look_up
 from dragon.runtime.protocol.processes import Known, ListProcesses
 from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream
 
-__all__ = [
-    "DEVNULL",
-    "PIPE",
-    "STDOUT",
-    "ProcessCreate",
-    "ProcessError",
-    "create",
-    "create_with_argdata",
-    "get_create_message",
-    "get_create_message_with_argdata",
-    "get_list",
-    "get_multi_join_failure_puids",
-    "get_multi_join_success_puids",
-    "join",
-    "kill",
-    "multi_join",
-    "query",
-    "runtime_reboot",
-    "signal",
-    "start_capturing_child_mp_output",
-    "stop_capturing_child_mp_output",
-    "this_process",
-]
+__all__ = ['DEVNULL', 'PIPE', 'ProcessCreate', 'ProcessError', 'STDOUT', 'create', 'create_with_argdata', 'get_create_message', 'get_create_message_with_argdata', 'get_list', 'get_multi_join_failure_puids', 'get_multi_join_success_puids', 'join', 'kill', 'multi_join', 'query', 'runtime_reboot', 'signal', 'start_capturing_child_mp_output', 'start_process', 'stop_capturing_child_mp_output', 'this_process']
+
+
+class ProcessCreate(msgspec.Struct, frozen=True):
+    """The description of an executable to start and its placement. get_create_message() makes it.
+
+    Attributes:
+        exe: the executable.
+        run_dir: its working directory; empty for the creator's.
+        args: its arguments.
+        env: variables to set on top of the creator's environment.
+        user_name: its name; empty for a default one.
+        streams: stdin, stdout and stderr.
+        policy: its placement; None for the default.
+        argdata: the bytes for a Python program; None for none.
+        umask: its umask; -1 for the creator's.
+        pmi: how ranks of an MPI job find each other; None if it is not a rank.
+    """
+
+    exe: str
+    run_dir: str
+    args: list[str]
+    env: dict[str, str]
+    user_name: str
+    streams: tuple[StreamArgument, StreamArgument, StreamArgument]
+    policy: Policy | None
+    argdata: bytes | None
+    umask: int
+    pmi: PMIBackend | None = None
+
+    def serialize(self) -> str:
+        """Return the message as text, which the functions of groups take as well."""
+        return base64.b64encode(pickle.dumps(self)).decode()
+
+
+def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int, dict[int, Connection]]:
+    """Start the process there. Returns its puid, and our ends of those of its streams that are a PIPE.
+
+    Raises AttributeError if there is no such executable, OSError if it cannot be started.
+    """
+    folder = os.path.abspath(message.run_dir or ".")
+    executable = placement.search_executable(message.exe, folder)
+    request, _record = new_request(
+        message.user_name,
+        message.umask,
+        executable=executable,
+        arguments=message.args,
+        folder=folder,
+        cpus=placed.mask,
+        node=placed.node.index,
+        streams=[output_of(stream) for stream in message.streams],
+    )
+    environment = {**placed.environment, **message.env}
+    if message.argdata is not None:
+        # The process is attached to the queue before it runs, so this handle of it may be dropped.
+        queue = Queue()
+        queue.put(message.argdata)
+        request.attached.append(queue._name())
+        environment[ARGUMENT_DATA] = ",".join(map(str, queue._name()))
+    request.environment = environment_changes(this_run(), environment)
+    connections = connect_pipes(request.streams)
+    start(request)
+    plan.note(placed, request.name, plan.name_of(executable), request.puid)
+    return request.puid, connections
+
 
 SUCCESS, TIMEOUT, PENDING = 0, 2, 4
 
