@@ -36,7 +36,7 @@ def page() -> str:
     helps["dragon plan"] = _help_of_plan()
     helps |= {name: _help(module) for name, module in _OF_ITS_OWN.items()}
     helps["torchloader"] = _help("torchloader.cli.main")
-    helps |= {f"torchloader {name}": _help(f"torchloader.cli.{name}") for name in torchloader.COMMANDS}
+    helps |= {f"torchloader {name}": torchloader.parser_of(name).format_help() for name in torchloader.COMMANDS}
     text = ["# Reference: Commands", "The options of every command, as `--help` prints them."]
     text += [f"## {name}\n\n```text\n{shown}```" for name, shown in helps.items()]
     return "\n\n".join(text) + "\n"

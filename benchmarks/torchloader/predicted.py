@@ -27,14 +27,12 @@ from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
 from torchloader.report.history import Life, history
 from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Spec
+from torchloader.scheduling.application import Spec, State
 from torchloader.scheduling.log import read
 from torchloader.scheduling.scheduler import Scheduler
-from torchloader.scheduling.states import State
 from torchloader.service.settings import LOG
-from torchloader.simulation.comparison import Interval
 from torchloader.simulation.result import Result
-from torchloader.simulation.simulator import simulate
+from torchloader.simulation.simulator import Interval, simulate
 from torchloader.simulation.workload import Job
 
 _BATCH = 8

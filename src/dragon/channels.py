@@ -661,8 +661,7 @@ class _ChannelFile(_Openable):
         self._blocking, self._timeout = True, None
 
     def set_adapter_timeout(self, blocking: bool = True, timeout: float | None = None) -> None:
-        """Set how long sending or receiving the message may wait, in seconds; None: no limit. Not `blocking`: do not
-        wait."""
+        """Set how long sending or receiving the message may wait, in seconds; None: no limit."""
         self._blocking, self._timeout = blocking, checked_seconds("timeout", timeout)
 
     def open(self) -> None:

@@ -55,8 +55,7 @@ class _Drawing(Streaming):
         self.seed, self._epoch = seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch whose random numbers the next iter() draws. Has no effect without a `seed`. Raises ValueError
-        if it is negative."""
+        """Set the epoch whose random numbers the next iter() draws. Has no effect without a `seed`."""
         check_number(0, epoch=epoch)
         self._epoch = epoch
 

@@ -21,7 +21,7 @@ from dragon.agent.shards.holding import Holding, Tag, Whose
 from dragon.agent.shards.replication import REPLICATION, Replication
 from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
-from dragon.launcher.decisions import Decisions
+from dragon.launcher.frontend import Decisions
 from dragon.runtime.protocol.front_end import Proposal
 from dragon.runtime.protocol.shards import CreateShard, ShardChannel
 from dragon.shards.entries import Settings

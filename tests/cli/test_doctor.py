@@ -15,7 +15,8 @@ from hanging import Program, running
 
 import dragon
 from conftest import Site
-from dragon.cli import diagnosis, stacks
+from dragon.cli import diagnosis
+from dragon.cli import diagnosis as stacks
 from dragon.cli.processes import report_of
 from dragon.runs import Node
 from dragon.runtime.folder import Owner, RunInfo

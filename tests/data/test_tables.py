@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from conftest import Site
-from dragon.data.pickles import PickleRefusedError
-from dragon.data.plain_files import read_folder, write_folder
+from dragon.data.plain_files import PickleRefusedError, read_folder, write_folder
 
 KEYS: list[Any] = [
     "a",

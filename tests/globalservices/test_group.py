@@ -10,8 +10,8 @@ import pytest
 
 from conftest import Site
 from dragon.globalservices import group, process
-from dragon.globalservices.process import ProcessCreate
 from dragon.globalservices.group import GroupError
+from dragon.globalservices.process import ProcessCreate
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.group_desc import GroupDescriptor
 from dragon.infrastructure.policy import Policy

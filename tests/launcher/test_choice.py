@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from dragon.launcher.base import Launcher, LaunchError
-from dragon.launcher.choice import Wanted, choose
+from dragon.launcher.choice import Ssh, Wanted, choose
 from dragon.launcher.environment import carried
 from dragon.launcher.pbs import Pals, Pbs
 from dragon.launcher.slurm import Slurm
-from dragon.launcher.ssh import Ssh
 
 SLURM = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "nid[001-003]"}
 

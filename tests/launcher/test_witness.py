@@ -12,7 +12,7 @@ def test_a_signal_to_the_group_is_detected_on_a_busy_machine(site: Site) -> None
 
         import psutil
 
-        from dragon.launcher.witness import Witness
+        from dragon.launcher.local import Witness
 
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         witness = Witness([signal.SIGINT])

@@ -1,6 +1,6 @@
 /* The holders of one shard of a replicated dictionary, and the front end that decides who they are.
 
-   What is modelled: src/dragon/agent/shards/replication.py and src/dragon/launcher/decisions.py. Nodes 0 and 1 keep the shard
+   What is modelled: src/dragon/agent/shards/replication.py and src/dragon/launcher/frontend.py. Nodes 0 and 1 keep the shard
    at first, node 2 is free. The holders stand in a row, in the order of their numbers. Messages between two nodes come
    in their order and as late as they like. The front end may declare a node lost at any time; that node may never hear
    of it, and goes on as before. Each write has a number of its own, which is its identity: clients may ask any node

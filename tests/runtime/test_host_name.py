@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import dragon
-from dragon.runtime import host_name
+from dragon.agent import node as host_name
 from dragon.runtime.log import runtime_log
 
 PROGRAM = """
 import ctypes, encodings.idna, os, socket, subprocess, sys
 sys.path.append(sys.argv[2])
 from pathlib import Path
-from dragon.runtime.host_name import own_host_name, write_hosts
+from dragon.agent.node import own_host_name, write_hosts
 write_hosts(Path(sys.argv[3]), ["rehearsed7", "rehearsed8"])
 if sys.argv[1] != "0":
     os.setgid(int(sys.argv[1])), os.setuid(int(sys.argv[1]))

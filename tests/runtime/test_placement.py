@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import SetNodes, Site, described
+from dragon.infrastructure.node_desc import choose
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.runtime import placement
-from dragon.runtime.distribution import choose
 from dragon.runtime.lacking import one_warning
 from dragon.runtime.placement import Placed, place
 

@@ -15,8 +15,8 @@ import pytest
 import dragon
 from conftest import SetNodes, described
 from dragon.cli.plan import print_plan
-from dragon.globalservices import process as services
 from dragon.globalservices import process as process_service
+from dragon.globalservices import process as services
 from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.mpbridge import popen

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from dragon.agent.processes.registry import Known
-from dragon.agent.telemetry import process_source
-from dragon.agent.telemetry.history import History
-from dragon.agent.telemetry.process_source import ProcessSource
+from dragon.agent.telemetry import sampler as process_source
+from dragon.agent.telemetry.sampler import ProcessSource
 from dragon.agent.telemetry.seen import Seen
-from dragon.agent.telemetry.service import families
+from dragon.agent.telemetry.service import History, families
 from dragon.infrastructure.metrics import PROCESS_STATES, Kind, Sample, tags_of
 
 Start = Callable[..., list[Known]]

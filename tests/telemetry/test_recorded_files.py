@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 
-from dragon.agent.telemetry.history import History
 from dragon.agent.telemetry.recorder import Parcel, Row, Writer
+from dragon.agent.telemetry.service import History
 from dragon.infrastructure import recordings
-from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Kind, Lifetime, tags_of
+from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Kind, Lifetime, Record, tags_of
 from dragon.infrastructure.recordings import RunDescription, node_prefix
-from dragon.infrastructure.series import Record
 from dragon.telemetry import Recording
 
 NOON = 1_800_014_400.0  # seconds since 1970; the begin of an hour

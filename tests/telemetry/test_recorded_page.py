@@ -16,10 +16,10 @@ pytest.importorskip("pyarrow")
 from test_recorded_files import NOON, lifetime, row, written
 
 from dragon.agent.telemetry.recorder import Parcel
+from dragon.cli.dashboard import recorded_page
 from dragon.infrastructure.metrics import Kind, Lifetime
 from dragon.infrastructure.spans import Span
 from dragon.telemetry import NoRecordingError
-from dragon.telemetry.recorded_page import recorded_page
 
 PROGRAM = """
 import sys, time
@@ -193,7 +193,7 @@ def test_the_page_has_the_tasks_of_pools_and_batches(tmp_path: Path) -> None:
 def test_a_page_with_too_many_tasks_has_the_failed_and_the_longest_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragon.telemetry.recorded_page._MOST_TASKS", 2)
+    monkeypatch.setattr("dragon.cli.dashboard._MOST_TASKS", 2)
     spans = [of_task(NOON + 2, 0.5), of_task(NOON + 3, 0.1, failed=True), of_task(NOON + 4, 0.2)]
     recording = written(tmp_path, Parcel(NOON + 1, [row(NOON, 1)], [lifetime(1)], spans))
     data = data_of(recorded_page(recording))

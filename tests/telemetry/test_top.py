@@ -17,8 +17,8 @@ import pytest
 from conftest import Site
 from dragon.cli import watching
 from dragon.infrastructure.metrics import Lifetime, RunState
+from dragon.top.app import TABLES, sparkline
 from dragon.top.snapshot import Series, Snapshot, take
-from dragon.top.tables import TABLES, sparkline
 from peers import dragon
 
 PROGRAM = """

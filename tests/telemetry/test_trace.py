@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from conftest import Site
+from dragon.cli.trace import trace_events
 from dragon.infrastructure.metrics import Lifetime
 from dragon.infrastructure.spans import Span
-from dragon.telemetry.trace import trace_events
 
 PROGRAM = """
 import multiprocessing as mp

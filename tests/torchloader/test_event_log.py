@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.application import Spec
+from torchloader.scheduling.application import TRANSITIONS, Spec, State
 from torchloader.scheduling.log import EventLog, FullError, LogError, encoded, read, replay
 from torchloader.scheduling.records import Records
-from torchloader.scheduling.states import TRANSITIONS, State
 
 SPEC = Spec("a", "resnet", {"node0": (0, 1)}, 64, 100, settings={"output_folder": "out"})
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from torchloader.inputs.job import Devices, Job
-from torchloader.inputs.reading import read
-from torchloader.service.gpus import kind_named, model
+from torchloader.inputs.workload import read
 from torchloader.service.messages import Joined
-from torchloader.service.placing import LackingError, devices_of, nodes_of, spec_of
+from torchloader.service.placing import LackingError, devices_of, kind_named, model, nodes_of, spec_of
 from torchloader.service.settings import Settings
 
 GPUS = {"a": "Tesla V100-SXM2-16GB", "b": "Tesla K80", "c": "Tesla V100-PCIE-32GB"}

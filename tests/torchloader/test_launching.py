@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from torchloader.inputs.job import Devices, Job
 from torchloader.scheduling.application import Application
-from torchloader.service.launching import launches
 from torchloader.service.messages import Joined
-from torchloader.service.placing import spec_of
+from torchloader.service.placing import launches, spec_of
 from torchloader.service.settings import Settings
 
 NODES = {name: Joined(name, "", f"10.0.0.{number}", 4, (0, 1), 0, {}) for number, name in enumerate(["a", "b"])}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from torchloader.report import live
+from torchloader.cli import status as live
 from torchloader.service.contact import NoMasterError
 
 COMMANDS = pytest.mark.parametrize("words", ["simulate --jobs 2 --seeds 1 --minutes 1", "--help"])

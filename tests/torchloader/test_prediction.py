@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from torchloader.prediction.belief import Belief, Guess
-from torchloader.prediction.curve import Curve
+from torchloader.prediction.curve import Belief, Curve, Guess
 from torchloader.prediction.features import COLUMNS, Counts, Features
 from torchloader.prediction.measured import Interval, Measured
 from torchloader.prediction.prior import Prior, Row, fit, nonnegative

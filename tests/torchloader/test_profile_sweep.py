@@ -7,8 +7,8 @@ import xml.etree.ElementTree
 
 import pytest
 
+from torchloader.cli.profile import Point, chosen, drawn, picture, told
 from torchloader.prediction.curve import Curve, sufficient
-from torchloader.report.sweep import Point, chosen, drawn, picture, told
 
 CURVE = Curve(769.1, 0.01015)
 POINTS = [

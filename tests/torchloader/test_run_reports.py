@@ -9,14 +9,12 @@ import pytest
 
 from full_disk import at_most
 from torchloader.cli.report import main
+from torchloader.cli.status import lines
 from torchloader.prediction.curve import Curve
 from torchloader.report.history import history
-from torchloader.report.live import lines
-from torchloader.scheduling.application import Spec
+from torchloader.scheduling.application import Spec, State
 from torchloader.scheduling.log import EventLog
-from torchloader.scheduling.states import State
-from torchloader.service.attempt import Pace
-from torchloader.service.pace import PaceFile
+from torchloader.service.attempt import Pace, PaceFile
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torchloader.allocation.catalogue import POLICIES, policy
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Requeue, Resize, Resume
-from torchloader.scheduling.application import Application, Spec
+from torchloader.scheduling.application import Application, Spec, State
 from torchloader.scheduling.scheduler import Scheduler
-from torchloader.scheduling.states import State
 
 HUNGRY = Curve(1000, 0.016)  # sixteen workers are enough
 MODEST = Curve(100, 0.02)  # two are

@@ -9,8 +9,8 @@ import pytest
 
 from torchloader.cli.main import main
 from torchloader.scheduling.log import read
-from torchloader.simulation.comparison import compare, table
 from torchloader.simulation.result import JobResult, Result
+from torchloader.simulation.simulator import compare, table
 
 SMALL = ["--jobs", "8", "--seeds", "2", "--nodes", "1", "--minutes", "1"]
 WORKLOAD = """\

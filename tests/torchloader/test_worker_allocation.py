@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torchloader_oracle import one_node, problem, several_nodes, worth
 
 from torchloader.allocation.catalogue import POLICIES, Fill, Trim, WithinBudget, policy
-from torchloader.allocation.objectives import BUSY, COMPLETION, TOTAL
-from torchloader.allocation.problem import Allocation, Demand, used
+from torchloader.allocation.problem import BUSY, COMPLETION, TOTAL, Allocation, Demand, used
 from torchloader.prediction.curve import Curve
 
 PROPORTIONAL = policy("proportional")

@@ -10,8 +10,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from torchloader.allocation.objectives import PROPORTIONAL, Objective
-from torchloader.allocation.problem import Allocation, Demand
+from torchloader.allocation.problem import PROPORTIONAL, Allocation, Demand, Objective
 from torchloader.prediction.curve import Curve
 
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchloader.scheduling.actions import Action, Cause, Node, Pause, Requeue
-from torchloader.scheduling.application import Application, Placement
+from torchloader.scheduling.application import Application, Placement, State
 from torchloader.scheduling.placement import Devices, devices_by_kind, kind_of
 from torchloader.scheduling.scheduler import Running, Scheduler
-from torchloader.scheduling.states import State
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
 from torchloader.simulation.workload import Job

@@ -9,8 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchloader.allocation.greedy import Table
-from torchloader.allocation.plain import PerDevice
+from torchloader.allocation.greedy import PerDevice, Table
 from torchloader.allocation.problem import Allocation, Demand
 from torchloader.prediction.curve import SAME
 

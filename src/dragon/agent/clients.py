@@ -79,10 +79,8 @@ class Asked:
 
 class Client:
     """A connection of a process. A frame is a length and a Request, and is answered by a Reply before the next one is
-    read.
-
-    After AskSeveral a frame has a request with a number; it is answered by that number and a Reply, in any order.
-    """
+    read. After AskSeveral a frame has a request with a number; it is answered by that number and a Reply, in any
+    order."""
 
     def __init__(self, connection: socket.socket, pid: int, clients: Clients) -> None:
         self.connection = connection

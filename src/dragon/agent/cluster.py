@@ -6,17 +6,22 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from dragon.agent.clients import Handle
 from dragon.agent.head import Head
 from dragon.agent.meeting import Met
-from dragon.agent.output.to_front_end import Output
+from dragon.agent.objects.peers import Peers
+from dragon.agent.output.sinks import Output
 from dragon.agent.services import Services
+from dragon.agent.wire.responses import value_of
+from dragon.agent.wire.table import Table
 from dragon.infrastructure import variables
-from dragon.infrastructure.messages import Name, encode
+from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.facts import node_of_puid
+from dragon.infrastructure.messages import Name, encode, joined
 from dragon.infrastructure.signals import NOTICES
 from dragon.runtime import handle as handles
 from dragon.runtime.handle import Words
@@ -51,8 +56,79 @@ from dragon.runtime.protocol.front_end import (
     StartHead,
     Writing,
 )
-from dragon.runtime.protocol.request import Caller, Handler, Request
+from dragon.runtime.protocol.processes import FindProcess, Known
+from dragon.runtime.protocol.request import Caller, Handler, OfProcess, Request, Where
 from dragon.runtime.remote import KINDS
+
+_Answer = TypeVar("_Answer")
+
+
+class Router:
+    """Routes requests to the place that they name. `table` executes them on this node, `peers` are the others."""
+
+    def __init__(self, table: Table, peers: Peers) -> None:
+        self._table = table
+        self._peers = peers
+
+    def do(self, request: Request[object], caller: Caller) -> object:
+        """Execute or forward a request. Returns the answer or a future of it; encoded if other nodes are involved."""
+        match request.place():
+            case Where.ALL:
+                return asyncio.ensure_future(self._of_all(request, caller))
+            case Where.NAMED:
+                return asyncio.ensure_future(self._of_named(request, caller))
+            case int() as node if node != self._peers.index and 0 <= node < len(self._peers.members):
+                return self._peers.pass_on(node, request)
+        return self._table.do(request, caller)
+
+    async def _of_all(self, request: Request[object], caller: Caller) -> msgspec.Raw:
+        """Return the answers of all nodes, as one list; a node that is lost meanwhile is left out. The answers are
+        joined in encoded form, since decoding those of hundreds of nodes would take too long."""
+        here = self._table.do(request, caller)
+        asked = [self._peers.call(node, request) for node in self._peers.others()]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found = [encode(await here if isinstance(here, asyncio.Future) else here)]
+        for answer in answers:
+            if not isinstance(answer, BaseException):
+                found.append(value_of(answer))
+            elif not isinstance(answer, NodeLostError):
+                raise answer
+        return joined(found)
+
+    async def _of_named(self, request: Request[object], caller: Caller) -> object:
+        """Return the answer of the node that has the named thing. Raises LookupError."""
+        match request:
+            case FindProcess(str() as name):
+                return await self._process_named(name, caller)
+            case OfProcess(str() as name):
+                puid = (await self._process_named(name, caller)).puid
+                return await self._on(node_of_puid(puid), msgspec.structs.replace(request, identifier=puid), caller)
+        own, *others = await self._on_each(request, caller)
+        for answer in (own, *others):
+            if not isinstance(answer, BaseException):
+                return answer
+        raise cast(BaseException, own)
+
+    async def _process_named(self, name: str, caller: Caller) -> Known:
+        """Return the record of the process that last had this name, preferring live ones. Raises LookupError."""
+        answers = await self._on_each(FindProcess(name), caller)
+        found = [answer for answer in answers if not isinstance(answer, BaseException)]
+        if not found:
+            raise LookupError(f"the run has no process {name!r}")
+        return max(found, key=lambda known: (known.code is None, known.started))
+
+    async def _on_each(self, request: Request[_Answer], caller: Caller) -> list[_Answer | BaseException]:
+        """Return each node's answer, or error, beginning with this node."""
+        nodes = [self._peers.index, *self._peers.others()]
+        return await asyncio.gather(*(self._on(node, request, caller) for node in nodes), return_exceptions=True)
+
+    async def _on(self, node: int, request: Request[_Answer], caller: Caller) -> _Answer:
+        """Return the answer of one node."""
+        if node != self._peers.index:
+            return await self._peers.ask(node, request)
+        answer = self._table.do(request, caller)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
 
 log = runtime_log("cluster")
 
@@ -61,10 +137,8 @@ _POLL_S = 0.02
 
 
 class Cluster:
-    """This node's part in the run. It serves the other nodes and the front end from its construction on.
-
-    `handle` answers the front end's questions.
-    """
+    """This node's part in the run. It serves the other nodes and the front end from its construction on. `handle`
+    answers the front end's questions."""
 
     def __init__(self, met: Met, services: Services, handle: Handle) -> None:
         self.peers = met.peers

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from dragon.agent.processes.starting import Copies
 from dragon.agent.services import Services
-from dragon.infrastructure.executables import code_of_shells
 from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.system import code_of_shells
 from dragon.runtime import plan
 from dragon.runtime.handle import Words
 from dragon.runtime.protocol.front_end import HeadExited, Message, StartHead, WantsInput

@@ -27,10 +27,7 @@ _LOOPBACK = "127.0.0.1"
 def join_and_serve(
     token: Token, run: run_module.Run, zygote: int, events: socket.socket, requests: socket.socket
 ) -> NoReturn:
-    """Join the run of the token and serve it until it ends.
-
-    Raises JoinError if it cannot join; OSError or ValueError if this machine cannot be described, or has no address.
-    """
+    """Join the run of the token and serve it until it ends."""
     listener, addresses = _listen(token)
     node = describe_this_node(token.claims, addresses)
 
@@ -46,8 +43,7 @@ def join_and_serve(
 
 
 def _listen(token: Token) -> tuple[socket.socket, list[str]]:
-    """Open a listening socket for the other agents. Returns it, and its addresses. Raises OSError or ValueError if
-    there are none."""
+    """Open a listening socket for the other agents. Returns it, and its addresses."""
     # If the front end's address is the loopback, all nodes are on this machine.
     local = all(address.startswith(_LOOPBACK) for address in token.addresses)
     addresses = [_LOOPBACK] if local else usable_addresses(token.claims.get("network_prefix", ""))

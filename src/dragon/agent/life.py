@@ -18,8 +18,8 @@ from dragon.agent.processes.starting import Spawner
 from dragon.agent.server import Agent
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError, RunEndedError
-from dragon.infrastructure.limits import allow_many_files
 from dragon.infrastructure.signals import ENDING
+from dragon.infrastructure.system import allow_many_files
 from dragon.runtime.agent_client import forbid_asking
 from dragon.runtime.folder import Owner, is_alive, remove_ended, remove_folder
 from dragon.runtime.log import runtime_log
@@ -38,11 +38,9 @@ Join = Callable[[Run, Spawner], "Awaitable[Met]"]
 
 
 class Beginning(NamedTuple):
-    """What an agent begins with: its run, the zygote and the connection to it, and the socket for processes.
-
-    `owner` is the process whose end is the run's end. A run of several nodes has `join` instead, which connects the
-    agent to the others.
-    """
+    """What an agent begins with: its run, the zygote and the connection to it, and the socket for processes. `owner` is
+    the process whose end is the run's end. A run of several nodes has `join` instead, which connects the agent to the
+    others."""
 
     run: Run
     zygote: int

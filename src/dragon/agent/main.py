@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dragon import _core
-from dragon.agent.processes.orphans import become_reaper
+from dragon.agent.processes.parents import become_reaper
 from dragon.infrastructure.signals import set_for_programs
-from dragon.infrastructure.system_errors import what_to_raise
+from dragon.infrastructure.system import what_to_raise
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner
@@ -61,8 +61,7 @@ def accepting_the_gil() -> Iterator[None]:
 def fork_zygote(
     run: run_module.Run, requests: socket.socket, unwanted: list[socket.socket]
 ) -> tuple[int, socket.socket]:
-    """Fork the zygote, which gets `requests` and none of the `unwanted`. Returns its process id and the agent's end of
-    their connection."""
+    """Fork the zygote, which gets `requests` and none of the `unwanted`."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     zygote = os.fork()
     if zygote == 0:

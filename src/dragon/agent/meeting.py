@@ -32,8 +32,7 @@ class Hearer(Protocol):
     """Handles the requests and notices of other nodes."""
 
     def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel:
-        """Execute a request of a node and call `respond` with the answer. Returns a function that cancels it,
-        or None."""
+        """Execute a request of a node and call `respond` with the answer."""
 
     def on_notice(self, node: int, notice: Notice) -> None:
         """Handle a node's notice, which has no answer."""
@@ -78,11 +77,9 @@ class Early:
 
 @dataclass(frozen=True)
 class Met:
-    """The other nodes of the run, and the connections to them and to the front end.
-
-    `early` has the messages of other nodes so far, `messages` those of the front end. `front_end_gone` is set once the
-    front end has closed its connection.
-    """
+    """The other nodes of the run, and the connections to them and to the front end. `early` has the messages of other
+    nodes so far, `messages` those of the front end. `front_end_gone` is set once the front end has closed its
+    connection."""
 
     membership: Membership
     control: Control
@@ -108,11 +105,7 @@ class Met:
 async def meet(
     membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None, *, plain: bool
 ) -> Met:
-    """Connect to the other nodes, given the membership from the front end, and get the list of members. If `plain`,
-    large payloads are not encrypted.
-
-    Raises RunEndedError if the run has ended meanwhile.
-    """
+    """Connect to the other nodes, given the membership from the front end, and get the list of members."""
     index, early, messages = membership.index, Early(), list[Message]()
     keys = (membership.authority, membership.certificate, membership.key)
     near = {parent_of(index): membership.parent} if membership.parent is not None else {}

@@ -30,11 +30,8 @@ _NOT_STARTED = 127  # the exit code that is reported to a job for a member that 
 
 
 class Services:
-    """The services of one node, which are connected only here.
-
-    `zygote` is its process id; `peers` are the other nodes, None if the run has only one. The run ends once `over` is
-    done.
-    """
+    """The services of one node, which are connected only here. `zygote` is its process id; `peers` are the other nodes,
+    None if the run has only one. The run ends once `over` is done."""
 
     def __init__(
         self, run: Run, zygote: int, spawner: Spawner, peers: Peers | None, over: asyncio.Future[None]

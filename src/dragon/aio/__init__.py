@@ -6,11 +6,8 @@ number of its tasks may use it. Use asyncio.timeout() for timeouts; a task that 
 no lock.
 """
 
-from dragon.aio.dictionary import Dict
-from dragon.aio.locks import Barrier, Condition, Event, Lock, Semaphore
-from dragon.aio.queues import Queue, recv, send
-from dragon.aio.results import result, results
-from dragon.aio.running import join
+from dragon.aio.objects import Barrier, Condition, Dict, Event, Lock, Queue, Semaphore, recv, send
+from dragon.aio.results import join, result, results
 
 __all__ = [
     "Barrier",

@@ -19,8 +19,6 @@ from dragon.runtime.protocol.objects import OpenDesk
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import this_run
 
-__all__ = ["is_here", "readable", "turn_of", "wait"]
-
 _MOST_BELLS = 128  # channels of a process that are awaited through their own descriptors, which is faster
 _BRIEFLY_S = 5e-5  # seconds for which the whole loop blocks, for a message that is likely to arrive at once
 _MOST_PASSED = 64  # waits, at most, that do without this while messages do not arrive at once
@@ -184,11 +182,9 @@ def _may_ring(name: tuple[int, int]) -> bool:
 
 
 def _comes_at_once(channel: Channel) -> bool:
-    """Return whether an object arrives within microseconds, blocking the loop for that long.
-
-    If two processes answer each other at once, a turn of the event loop would take longer. While nothing arrives, this
-    is tried less and less often.
-    """
+    """Return whether an object arrives within microseconds, blocking the loop for that long. If two processes answer
+    each other at once, a turn of the event loop would take longer. While nothing arrives, this is tried less and less
+    often."""
     if _mine.passed > 0:
         _mine.passed -= 1
         return False

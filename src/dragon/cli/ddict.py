@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragon import runs
-from dragon.cli import dictionaries, listing
+from dragon.cli import dictionaries
+from dragon.cli import processes as listing
 from dragon.cli.dictionaries import Live, NoSuchDictionaryError, Persisted
 from dragon.commands import Parser, worded
 from dragon.data import arrow, plain_files
-from dragon.data.progress import progress
+from dragon.data.plain_files import progress
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.shards.snapshot import read_header, records_in
 

@@ -19,7 +19,7 @@ from dragon import _core
 from dragon.cli.processes import PATIENCE
 from dragon.data.ddict import DDict, DDictManagerStats
 from dragon.data.ddict.creation import from_text
-from dragon.data.pickles import loader
+from dragon.data.plain_files import loader
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DestroyedError, DragonError, RunEndedError
 from dragon.runs import Run
@@ -86,10 +86,7 @@ class Persisted(msgspec.Struct):
 
 def in_run(run: Run, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function in a new process that joins the run, and return its result, since a process can belong to only
-    one run.
-
-    Raises DragonError if the run does not answer, or the function raises an error.
-    """
+    one run."""
     try:
         ask_agent(run.nodes[0].folder, ListDictionaries(run.nodes[0].info.node), PATIENCE)
     except TimeoutError:
@@ -228,10 +225,8 @@ def put_all(ddict: DDict, pairs: Iterable[tuple[Any, Any]]) -> int:
 
 
 def persisted_in(folder: Path) -> list[Persisted]:
-    """Return the checkpoints in a folder, sorted by name and number: the latest complete files of each, or the latest.
-
-    Raises OSError if there is no such folder.
-    """
+    """Return the checkpoints in a folder, sorted by name and number: the latest complete files of each, or the
+    latest."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
     found: dict[tuple[str, int], Persisted] = {}
@@ -243,11 +238,7 @@ def persisted_in(folder: Path) -> list[Persisted]:
 
 
 def pairs_in(one: Persisted, allow_pickle: bool) -> tuple[int, Iterator[tuple[Any, Any]]]:
-    """Return the number of keys of a checkpoint, and an iterator over its keys and values.
-
-    Raises DDictPersistCheckpointError if a file is damaged, NoSuchDictionaryError if one is missing; and while
-    iterating PickleRefusedError at the first value that must be unpickled, unless that is allowed.
-    """
+    """Return the number of keys of a checkpoint, and an iterator over its keys and values."""
     managers = {read_header(path).managers for path in one.files.values()}
     missing = sorted(set(range(max(managers))) - one.files.keys())
     if missing:

@@ -13,12 +13,11 @@ import msgspec
 
 import dragon
 from dragon import runs
-from dragon.cli import listing
+from dragon.cli import processes as listing
 from dragon.cli.diagnosis import Finding, Ward, examine
 from dragon.cli.processes import count, report_of, rows
 from dragon.infrastructure.node_desc import NodeDescriptor
-from dragon.runtime.inspection import Frame, Report, Thread
-from dragon.runtime.waits import Names, Wait, describe_parked
+from dragon.runtime.inspection import Frame, Names, Report, Thread, Wait, describe_parked
 
 _EPILOG = """\
 examples:

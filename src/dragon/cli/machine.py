@@ -147,8 +147,7 @@ def _pattern(text: str) -> str:
 
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
-    """Return the request for nodes from the command line and the environment. Raises OSError or ValueError for unusable
-    files and lists."""
+    """Return the request for nodes from the command line and the environment."""
     return Wanted(
         wlm=arguments.wlm,
         nodes=arguments.nodes,

@@ -18,8 +18,7 @@ from dragon.commands import Parser, end_with, worded
 from dragon.control_groups import MemoryKills
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.executables import code_of_shells, why_not_executed
-from dragon.infrastructure.system_errors import what_to_raise
+from dragon.infrastructure.system import code_of_shells, what_to_raise, why_not_executed
 from dragon.launcher import local
 from dragon.launcher.choice import choose
 from dragon.launcher.environment import is_text

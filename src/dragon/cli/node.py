@@ -64,10 +64,8 @@ def _text(place: str) -> str:
 
 
 def _close_copies_of_streams() -> None:
-    """Close duplicates of the standard streams.
-
-    The event loop of a launcher leaves them open in this process, and every program of the node would inherit them.
-    """
+    """Close duplicates of the standard streams. The event loop of a launcher leaves them open in this process, and
+    every program of the node would inherit them."""
     streams = [os.fstat(number) for number in range(3) if is_open(number)]
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and is_open(fd) and any(os.path.samestat(os.fstat(fd), stream) for stream in streams):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -11,12 +13,39 @@ import msgspec
 import psutil
 
 import dragon
+from dragon.commands import Parser
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runs import Node, Run
 from dragon.runtime.folder import Owner, is_alive
 from dragon.runtime.inspection import Report, ask_agent
 from dragon.runtime.protocol.run import ReportYourself
+
+
+def parser(name: str, description: str, epilog: str, what: str) -> argparse.ArgumentParser:
+    """Return the parser of a command that shows all runs, or one; `what` is the help of that argument."""
+    made = Parser(
+        prog=f"dragon {name}",
+        description=description,
+        epilog=epilog,
+    )
+    made.add_argument("run", nargs="?", metavar="RUN", help=what)
+    made.add_argument("--json", action="store_true", help="print JSON")
+    return made
+
+
+def moment(seconds: float) -> str:
+    """Format a time, given in seconds since 1970: the time of day, with the date unless it is today."""
+    then = time.localtime(seconds)
+    today = then[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
+
+
+def table(rows: list[list[str]]) -> str:
+    """Format rows of cells as columns; the last column is not padded."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return "\n".join("  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows)
+
 
 PATIENCE = 2.0
 """Seconds within which a working agent answers."""

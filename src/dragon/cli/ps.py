@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dragon import runs
-from dragon.cli import listing
+from dragon.cli import processes as listing
 from dragon.cli.processes import Row, count, report_of, rows
 from dragon.runtime.lacking import listed as listed_numbers
 

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from dragon.infrastructure import configuration, variables
-from dragon.infrastructure.system_errors import what_to_raise
+from dragon.infrastructure.system import what_to_raise
 
 if TYPE_CHECKING:
     from dragon.launcher.base import Launcher

@@ -47,10 +47,7 @@ def choose(word: str | None) -> Watched:
 
 
 class Watched:
-    """A live run of this user with a node on this machine. It is measured within the `with` block.
-
-    Raises DragonError on entry if it does not answer.
-    """
+    """A live run of this user with a node on this machine. It is measured within the `with` block."""
 
     def __init__(self, run: runs.Run) -> None:
         self.name = run.name
@@ -109,8 +106,7 @@ class Recorded:
         self.now = min(max(self.now + seconds, self._recording.start), self._last)
 
     async def ask_soon(self, request: Request[_Answer]) -> _Answer:
-        """Return what the run's agent would have replied at that time. Raises ValueError for a request that a recording
-        cannot answer."""
+        """Return what the run's agent would have replied at that time."""
         return cast(_Answer, await asyncio.to_thread(self._answer, request))
 
     def _answer(self, request: Request[object]) -> object:

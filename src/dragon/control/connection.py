@@ -30,10 +30,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Control(asyncio.Protocol):
-    """One end of a control connection. All calls must be made in the event loop in which it was made.
-
-    `on_message` is called with each message; messages that arrive before it is set are kept for it. `on_lost` is called
-    with the reason when the connection ends without close() on this side, even if it is set afterwards.
+    """One end of a control connection. All calls must be made in the event loop in which it was made. `on_message` is
+    called with each message; messages that arrive before it is set are kept for it. `on_lost` is called with the reason
+    when the connection ends without close() on this side, even if it is set afterwards.
 
     Attributes:
         peer: what the other side is called in messages.
@@ -105,12 +104,7 @@ class Control(asyncio.Protocol):
         self._write(body)
 
     def replace(self, other: Control, count: int) -> None:
-        """Go on over the connection of `other`. Raises ConnectionError if that has broken too.
-
-        Args:
-            other: what was used to make the connection, which is not used any more.
-            count: how many messages of this side the peer has received.
-        """
+        """Go on over the connection of `other`."""
         if other.transport is None or other.is_over:
             raise ConnectionError(other._lost or f"the connection to {self.peer} was closed")
         broken, self.transport, other.transport = self.transport, other.transport, None
@@ -129,8 +123,7 @@ class Control(asyncio.Protocol):
             self._handle(other._waiting.popleft(), 0)
 
     async def receive(self) -> Message:
-        """Return the next message, if `on_message` is not set. Raises ConnectionError when the connection is lost,
-        ConnectionResetError if it was reset."""
+        """Return the next message, if `on_message` is not set."""
         while not self._waiting:
             if self.is_over:
                 kind = ConnectionResetError if self._was_reset else ConnectionError
@@ -175,8 +168,7 @@ class Control(asyncio.Protocol):
             self.on_broken()
 
     def data_received(self, data: bytes) -> None:
-        """Decode complete frames and deliver their messages. Aborts the connection at a malformed or too large
-        frame."""
+        """Decode complete frames and deliver their messages."""
         self._unread += data
         while len(self._unread) >= 4 and not self.is_over:
             size = int.from_bytes(self._unread[:4], "little")
@@ -240,10 +232,7 @@ class Control(asyncio.Protocol):
 
 
 def watch_silence(connection: socket.socket) -> None:
-    """Let the kernel probe an idle TCP connection every second, and end it after four seconds without an answer.
-
-    It then fails with ETIMEDOUT, whether or not there is something to send.
-    """
+    """Let the kernel probe an idle TCP connection every second, and end it after four seconds without an answer."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)

@@ -36,11 +36,7 @@ def proof(secret: bytes, challenge: bytes, nonce: bytes) -> bytes:
 async def join(
     token: Token, node: NodeDescriptor, addresses: list[str], port: int, timeout: float
 ) -> tuple[Membership, Control]:
-    """Join the run of a token as `node`, whose agent listens at `addresses` and `port` for the others.
-
-    Returns once all nodes of the run have joined. Raises JoinError after `timeout` seconds, or if the front end does
-    not answer, has not the token's certificate, or refuses.
-    """
+    """Join the run of a token as `node`, whose agent listens at `addresses` and `port` for the others."""
     control: Control | None = None
     joined = False
     try:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragon.data.pickles import loader
+from dragon.data.plain_files import loader
 from dragon.files import whole_file
 from dragon.runtime.serialization import dumps
 
@@ -64,8 +64,7 @@ def write_table(path: Path, pairs: Callable[[], Iterable[tuple[Any, Any]]]) -> i
 
 
 def _write(pa: Any, path: Path, suffix: str, pairs: Iterable[tuple[Any, Any]], kinds: list[str]) -> int:
-    """Write a table with columns of these kinds. A kind that is "" is determined from the first rows and stored in
-    `kinds`."""
+    """Write a table with columns of these kinds."""
     count = 0
     batches = _batches(pairs)
     first = next(batches, [])

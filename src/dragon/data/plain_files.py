@@ -8,16 +8,50 @@ keys are then the paths of its files, and the values bytes objects, or arrays if
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
-from collections.abc import Iterable, Iterator
+import pickle
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
-from dragon.data.pickles import loader
+from dragon.infrastructure.errors import DragonError
 from dragon.runtime.serialization import dumps
 from dragon.shards.records import decode_key, encode_key
+
+
+class PickleRefusedError(DragonError):
+    """A file holds a pickle, and the reader did not allow pickles."""
+
+
+def loader(allowed: bool, where: object) -> Callable[..., Any]:
+    """Return pickle.loads if pickles are allowed, else a function that raises PickleRefusedError. `where` names the
+    file."""
+
+    def refuse(data: Any, **options: Any) -> Any:
+        raise PickleRefusedError(
+            f"{where} has pickled objects, and loading those can run any program: allow it (--allow-pickle) "
+            "if you trust the author of the file"
+        )
+
+    return pickle.loads if allowed else refuse
+
+
+T = TypeVar("T")
+
+
+def progress(things: Iterable[T], unit: str, total: int | None = None) -> Iterator[T]:
+    """Iterate over `things`; on a terminal with a progress bar if that takes longer than a second and tqdm is
+    installed."""
+    if importlib.util.find_spec("tqdm") is None:
+        return iter(things)
+    from tqdm import tqdm
+
+    shown: Iterable[T] = tqdm(things, total=total, unit=f" {unit}", delay=1, disable=None)
+    return iter(shown)
+
 
 _INDEX = "keys.jsonl"
 _MAX_NAME_CHARS = 120  # characters of a name; a file system takes 255 bytes

@@ -157,8 +157,7 @@ class Store(ZarrStore):  # type: ignore[misc]
         return 0 if self._loading is None else self._loading.bytes_so_far()
 
     def _not_loaded_yet(self) -> Source | None:
-        """Return the folder whose files may not all be in the dictionary, or None. Must be called before the dictionary
-        is read."""
+        """Return the folder whose files may not all be in the dictionary, or None."""
         if self._source is not None and self._source.is_over():
             self._source = None
         return self._source

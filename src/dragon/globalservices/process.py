@@ -1,35 +1,58 @@
 """Processes of the run by name or puid."""
 
 from __future__ import annotations
+
 import base64
 import os
 import pickle
-import msgspec
-from dragon.infrastructure.connection import Connection
-from dragon.infrastructure.facts import PMIBackend
-from dragon.infrastructure.policy import Policy
-from dragon.infrastructure.variables import ARGUMENT_DATA
-from dragon.native.queue import Queue
-from dragon.runtime import placement, plan
-from dragon.runtime.connection import connect_pipes
-from dragon.runtime.run import this_run
-from dragon.runtime.spawning import environment_changes, new_request, start
-from dragon.runtime.streams import StreamArgument, output_of
 import signal
 import time
 from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dragon.infrastructure.connection import Connection
 from dragon.infrastructure.errors import NotSupportedError, ProcessError
+from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.parameters import this_process
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
-from dragon.runtime import placement
+from dragon.infrastructure.variables import ARGUMENT_DATA
+from dragon.native.queue import Queue
+from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_arguments, checked_environment, words_of
+from dragon.runtime.connection import connect_pipes
 from dragon.runtime.processes import join, kill, look_up
 from dragon.runtime.protocol.processes import Known, ListProcesses
-from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream
+from dragon.runtime.run import this_run
+from dragon.runtime.spawning import environment_changes, new_request, start
+from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream, output_of
 
-__all__ = ['DEVNULL', 'PIPE', 'ProcessCreate', 'ProcessError', 'STDOUT', 'create', 'create_with_argdata', 'get_create_message', 'get_create_message_with_argdata', 'get_list', 'get_multi_join_failure_puids', 'get_multi_join_success_puids', 'join', 'kill', 'multi_join', 'query', 'runtime_reboot', 'signal', 'start_capturing_child_mp_output', 'start_process', 'stop_capturing_child_mp_output', 'this_process']
+__all__ = [
+    "DEVNULL",
+    "PIPE",
+    "STDOUT",
+    "ProcessCreate",
+    "ProcessError",
+    "create",
+    "create_with_argdata",
+    "get_create_message",
+    "get_create_message_with_argdata",
+    "get_list",
+    "get_multi_join_failure_puids",
+    "get_multi_join_success_puids",
+    "join",
+    "kill",
+    "multi_join",
+    "query",
+    "runtime_reboot",
+    "signal",
+    "start_capturing_child_mp_output",
+    "start_process",
+    "stop_capturing_child_mp_output",
+    "this_process",
+]
 
 
 class ProcessCreate(msgspec.Struct, frozen=True):

@@ -179,11 +179,9 @@ def offered_descriptors() -> frozenset[int]:
 
 
 def place_temporary_folder(make: Callable[[], str | None]) -> None:
-    """Let `make` make the folder in which multiprocessing has this process's sockets and temporary files.
-
-    The process removes the folder at its end. If it does not exist, as it was the creator's on another node or was
-    removed, another one is made. If `make` returns None, multiprocessing makes the folder.
-    """
+    """Let `make` make the folder in which multiprocessing has this process's sockets and temporary files. The process
+    removes the folder at its end. If it does not exist, as it was the creator's on another node or was removed, another
+    one is made. If `make` returns None, multiprocessing makes the folder."""
     usual = getattr(mp_util.get_temp_dir, "__wrapped__", mp_util.get_temp_dir)
 
     @functools.wraps(usual)

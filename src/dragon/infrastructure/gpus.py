@@ -23,9 +23,8 @@ _SLURM_VARIABLES = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 class Gpus(msgspec.Struct, frozen=True):
     """Devices by number; a tile of an Intel device is a fraction, 0.1 being the second tile of the first device.
-
-    `variable` selects the devices of a process, and `names` are the devices' names in it if these are not the numbers.
-    """
+    `variable` selects the devices of a process, and `names` are the devices' names in it if these are not the
+    numbers."""
 
     vendor: str = ""
     numbers: list[int | float] = []
@@ -93,8 +92,7 @@ def _tiles(parts: list[str], count: int) -> list[int | float]:
 
 
 def _by_name(parts: list[str], devices: list[str]) -> tuple[list[int | float], list[str]]:
-    """Return the devices in a mask of unique names, which may be shortened. A name that is not found is numbered by
-    position."""
+    """Return the devices in a mask of unique names, which may be shortened."""
     names = []
     for part in parts:
         if not part.upper().startswith(("GPU-", "MIG-")):

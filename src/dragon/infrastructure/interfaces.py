@@ -37,11 +37,7 @@ def interfaces() -> list[dict[str, Any]]:
 
 
 def usable_addresses(prefix: str = "") -> list[str]:
-    """Return the IP addresses at which other machines may reach this one, the likeliest first.
-
-    `prefix` is a regular expression that the beginning of the interface's name must match. Raises ValueError if there
-    is no such interface, or if it is not a regular expression.
-    """
+    """Return the IP addresses at which other machines may reach this one, the likeliest first."""
     try:
         wanted = re.compile(prefix)
     except re.error as error:

@@ -26,10 +26,7 @@ def submodule(package: str, name: str) -> ModuleType:
 
 def name_of_package(package: str, module: str, name: str) -> Any:
     """Return a public name of a package, for the `__getattr__` of one of its modules that programs import it from as
-    well.
-
-    Raises AttributeError if the package has no such name.
-    """
+    well."""
     whole = importlib.import_module(package)
     if name not in getattr(whole, "__all__", ()):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -12,12 +12,10 @@ from dragon.infrastructure.node_desc import NodeDescriptor
 
 class Token(msgspec.Struct, kw_only=True):
     """The secret data that the front end gives to each agent: never on a command line, never in a readable file.
-
     `addresses` are "host:port" of the front end, `fingerprint` the SHA-256 of its certificate (hexadecimal), `secret`
     that of the run. `index` is the node's index if the launcher knows it; `claims` describe a simulated node.
     `listening` says whether the front end listened when the token was made: then a refused connection means that it has
-    ended.
-    """
+    ended."""
 
     addresses: list[str]
     fingerprint: str
@@ -54,11 +52,9 @@ def parent_of(index: int) -> int:
 
 
 class Membership(msgspec.Struct, kw_only=True):
-    """A run as its front end describes it to one node, `index` of `members`.
-
-    Only the first node gets the members; any other requests them from its `parent`, an earlier node. `certificate` and
-    `key` are this node's, signed by `authority` (all PEM); `settings` are the run's options.
-    """
+    """A run as its front end describes it to one node, `index` of `members`. Only the first node gets the members; any
+    other requests them from its `parent`, an earlier node. `certificate` and `key` are this node's, signed by
+    `authority` (all PEM); `settings` are the run's options."""
 
     index: int
     members: list[Member] = []

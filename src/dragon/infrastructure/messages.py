@@ -42,10 +42,8 @@ class Output(msgspec.Struct, array_like=True):
 
 class Spawn(msgspec.Struct, omit_defaults=True):
     """Start a process. The descriptors of stdin, stdout and stderr are sent along, then any that the process inherits.
-
     For a Python function, `payload` (or the object `payload_in`) has the pickle for its bootstrap; for an executable,
-    `executable` and `arguments` are set.
-    """
+    `executable` and `arguments` are set."""
 
     puid: int
     record: Name
@@ -124,8 +122,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode(message: Any) -> bytes:
-    """Return a message as bytes. Raises ValueError for text that is not UTF-8; see system_text for text of the
-    system."""
+    """Return a message as bytes."""
     try:
         return _encode(message)
     except UnicodeEncodeError as error:

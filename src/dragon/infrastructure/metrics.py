@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Generic, Literal, TypeVar
 
 import msgspec
@@ -49,9 +51,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
 class Lifetime(msgspec.Struct, frozen=True):
     """A process of the run, from its start to its end. Times are in seconds since 1970; `code` is its exit code.
-
-    `terminated` says whether it ended by a signal that the program or the run sent, as a pool does at its end.
-    """
+    `terminated` says whether it ended by a signal that the program or the run sent, as a pool does at its end."""
 
     node: int
     host: str
@@ -103,10 +103,8 @@ class Family(msgspec.Struct, Generic[T], array_like=True):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """A metric of the runtime. Prometheus gets it as `exported`, in base units: the value times `scale`.
-
-    `counts_for` are the seconds for which a value counts as the newest one, if it is not measured each time.
-    """
+    """A metric of the runtime. Prometheus gets it as `exported`, in base units: the value times `scale`. `counts_for`
+    are the seconds for which a value counts as the newest one, if it is not measured each time."""
 
     name: str
     level: int
@@ -227,3 +225,43 @@ METRICS = {
         Metric("db_size", 4, "dragon_node_telemetry_bytes", "Memory of the node's history of metrics"),
     )
 }
+
+
+# Name, tags, times and values of one series, in order of time.
+Record = tuple[str, dict[str, str], list[float], list[float]]
+
+_REDUCE: dict[Aggregate, Callable[[Sequence[float]], float]] = {
+    "last": lambda values: values[-1],
+    "avg": lambda values: sum(values) / len(values),
+    "min": min,
+    "max": max,
+    "sum": sum,  # fsum refuses infinities, but a loss that diverged must be visible
+    "count": lambda values: float(len(values)),
+    "dev": lambda values: math.dist(values, [sum(values) / len(values)] * len(values)) / math.sqrt(len(values)),
+}
+
+
+def has(tags: Mapping[str, str], wanted: Mapping[str, Collection[str]]) -> bool:
+    """Return whether each wanted tag has one of its values; "*" means any value."""
+    return all(name in tags and ("*" in values or tags[name] in values) for name, values in wanted.items())
+
+
+_SHORTEST = 1e-6  # seconds
+
+
+def reduced(
+    times: list[float], values: list[float], interval: float, aggregate: Aggregate
+) -> tuple[list[float], list[float]]:
+    """Aggregate the values within each interval of `interval` seconds to one, at the start of the interval. With 0, or
+    less than a microsecond, which times since 1970 cannot resolve, the values are returned unchanged."""
+    if not interval >= _SHORTEST:
+        return times, values
+    reduce = _REDUCE[aggregate]
+    found: tuple[list[float], list[float]] = ([], [])
+    begin = 0
+    for slot, members in groupby([math.floor(time / interval) for time in times]):
+        end = begin + sum(1 for _ in members)
+        found[0].append(slot * interval)
+        found[1].append(reduce(values[begin:end]))
+        begin = end
+    return found

@@ -35,11 +35,7 @@ def make_private(folder: Path) -> bool:
 
 @contextmanager
 def checked_folder(folder: Path) -> Iterator[None]:
-    """Check a private folder before and after its files are opened by name in the block.
-
-    Raises PermissionError if the folder is not private, or was replaced by the end of the block; OSError if it is a
-    link or not a folder.
-    """
+    """Check a private folder before and after its files are opened by name in the block."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _check(descriptor, folder)

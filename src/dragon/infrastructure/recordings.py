@@ -32,10 +32,8 @@ _HOURLY = re.compile(r"(?P<node>.+-\d+)-\d{8}T\d{2}Z(\.\d+)?")
 
 
 class RunDescription(msgspec.Struct):
-    """A run. `nodes` are the host names of its nodes by index; times are in seconds since 1970.
-
-    `ended` is None if the run did not end regularly, or is still running.
-    """
+    """A run. `nodes` are the host names of its nodes by index; times are in seconds since 1970. `ended` is None if the
+    run did not end regularly, or is still running."""
 
     name: str
     command: str

@@ -24,8 +24,7 @@ def set_for_programs(handler: signal.Handlers) -> None:
 
 
 def hold_signals() -> set[int]:
-    """Block the signals that end a program. Returns the argument for release_signals(), after which they are
-    delivered."""
+    """Block the signals that end a program."""
     return set(signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON))
 
 

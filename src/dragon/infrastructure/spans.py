@@ -9,12 +9,9 @@ import msgspec
 
 
 class Span(msgspec.Struct, frozen=True):
-    """An operation or a wait of a thread of a process. Times are in seconds since 1970.
-
-    `what` is get, put, read, join, acquire, wait or task; or, of the agent, send and receive: those of the same message
-    have the same `link`, which is 0 otherwise. `failed` says whether a task raised an exception; in a
-    recording of an earlier version it is None.
-    """
+    """An operation or a wait of a thread of a process. Times are in seconds since 1970. `what` is get, put, read, join,
+    acquire, wait or task; or, of the agent, send and receive: those of the same message have the same `link`, which is
+    0 otherwise. `failed` says whether a task raised an exception; in a recording of an earlier version it is None."""
 
     start: float
     end: float
@@ -28,8 +25,7 @@ class Span(msgspec.Struct, frozen=True):
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
     """A task of a pool or a batch that a process has run, or runs: its end is None then. Times are in seconds since
-    1970.
-    """
+    1970."""
 
     pid: int
     start: float
@@ -39,11 +35,9 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NodeTasks(msgspec.Struct, frozen=True):
-    """Tasks that a node's processes ran in an interval, or run now.
-
-    `count` is how many the node knows, of which `tasks` may be a part. Tasks that ended before `known_since` are not
-    kept any more; it is 0 while all are. `lost` tasks or waits were not recorded at all, because there were too many.
-    """
+    """Tasks that a node's processes ran in an interval, or run now. `count` is how many the node knows, of which
+    `tasks` may be a part. Tasks that ended before `known_since` are not kept any more; it is 0 while all are. `lost`
+    tasks or waits were not recorded at all, because there were too many."""
 
     node: int
     tasks: list[Task]

@@ -82,10 +82,7 @@ def strict() -> bool:
 
 
 def grace() -> float:
-    """Return the seconds that processes have to end by themselves at the end of a run. Raises ValueError.
-
-    Slurm and Kubernetes kill a job 30 s after their own SIGTERM.
-    """
+    """Return the seconds that processes have to end by themselves at the end of a run."""
     text = os.environ.get(GRACE)
     if not text:
         return 25.0 if {"SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"} & os.environ.keys() else 3.0
@@ -99,10 +96,7 @@ def grace() -> float:
 
 
 def telemetry_level() -> int:
-    """Return the telemetry level. Raises ValueError.
-
-    If the level is not set: 4 if there are files or a dashboard, else 2 for Prometheus or OpenTelemetry, else 0.
-    """
+    """Return the telemetry level."""
     everything = dashboard() or telemetry_directory() is not None
     unsaid = "4" if everything else "2" if os.environ.get(TELEMETRY_PORT) or otlp() else "0"
     text = os.environ.get(TELEMETRY_LEVEL) or unsaid

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.limits import give_back_limit
 from dragon.infrastructure.membership import Token
+from dragon.infrastructure.system import give_back_limit
 from dragon.launcher.identity import Identity
 from dragon.signals import how_ended
 
@@ -34,10 +34,7 @@ class LaunchError(DragonError):
 
 
 def agent_command(*options: str, join: str = "-") -> list[str]:
-    """Return the command that runs an agent, on any node that has this installation at the same path.
-
-    `join` is where its token is: "-" for standard input, "environment", or a file.
-    """
+    """Return the command that runs an agent, on any node that has this installation at the same path."""
     return [sys.executable, "-m", "dragon", "node", "--join", join, *options]
 
 
@@ -70,10 +67,7 @@ class Launcher(ABC):
 
     async def failed(self) -> str:
         """Wait until a command that starts agents has failed. Returns a description of it, and of others that fail soon
-        after, with their output.
-
-        Called again, it waits for further failures.
-        """
+        after, with their output. Called again, it waits for further failures."""
         left = [starter for starter in self.starters if starter not in self.failures]
         if not left:
             await asyncio.Event().wait()

@@ -31,10 +31,8 @@ _NAMES = frozenset(
 
 
 def carried(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that processes on other nodes inherit from the user's environment.
-
-    Variables that are not UTF-8 are left out, since messages are text.
-    """
+    """Return the variables that processes on other nodes inherit from the user's environment. Variables that are not
+    UTF-8 are left out, since messages are text."""
     return {
         name: value
         for name, value in environment.items()

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import signal
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 import msgspec
 
 from dragon import _core
 from dragon.control.connection import Control
 from dragon.infrastructure import variables
+from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.interfaces import usable_addresses
-from dragon.infrastructure.limits import allow_many_files, check_files
+from dragon.infrastructure.messages import encode
 from dragon.infrastructure.signals import NOTICES, PASSED_ON
+from dragon.infrastructure.system import allow_many_files, check_files
 from dragon.launcher.base import Launcher, LaunchError
-from dragon.launcher.decisions import Decisions
-from dragon.launcher.questions import Questions
 from dragon.launcher.rendezvous import Rendezvous
-from dragon.launcher.standard_input import StandardInput
-from dragon.launcher.terminal import Terminal
+from dragon.launcher.terminal import StandardInput, Terminal
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
 from dragon.runtime.protocol.front_end import (
@@ -42,6 +42,7 @@ from dragon.runtime.protocol.front_end import (
     Message,
     NodeLost,
     Proposal,
+    Question,
     Shown,
     SignalHead,
     StartHead,
@@ -50,8 +51,73 @@ from dragon.runtime.protocol.front_end import (
     Writing,
     Wrote,
 )
+from dragon.runtime.protocol.request import Request, decode_answer
 from dragon.signals import heeded
 from dragon.web import serving
+
+_Answer = TypeVar("_Answer")
+
+_ANSWER_TIMEOUT_S = 10.0
+
+
+class Questions:
+    """Requests to one agent, which asks all the others. `agent` returns the connection to a live one, or None."""
+
+    def __init__(self, agent: Callable[[], Control | None]) -> None:
+        self._agent = agent
+        self._numbers = itertools.count()
+        self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
+
+    async def ask(self, request: Request[_Answer]) -> _Answer:
+        """Return the agents' reply."""
+        control, number = self._agent(), next(self._numbers)
+        if control is None:
+            raise RunEndedError("the run is at its end")
+        self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            control.send(Question(number, msgspec.Raw(encode(request))))
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                return decode_answer(request, await self._asked[number])
+        except TimeoutError:
+            raise DragonError(f"the run has not answered within {_ANSWER_TIMEOUT_S:g} s") from None
+        finally:
+            del self._asked[number]
+
+    def answered(self, answer: Answered) -> None:
+        """Handle an agent's reply."""
+        future = self._asked.get(answer.number)
+        if future is None or future.done():
+            return  # the request has timed out
+        if answer.error:
+            future.set_exception(DragonError(answer.error))
+        else:
+            future.set_result(answer.value)
+
+
+class Decisions:
+    """Makes and numbers the decisions; `last` is the number of the last one."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self._last_loss = 0
+        self._shards: dict[tuple[str, int], int] = {}
+
+    def lose(self) -> int:
+        """Decide that a node is lost. Returns the number of the decision."""
+        self.last = self._last_loss = self.last + 1
+        return self.last
+
+    def decide(self, proposal: Proposal, alive: Collection[int]) -> int | None:
+        """Decide on a proposal."""
+        shard = proposal.number, proposal.manager
+        if proposal.epoch < self._shards.get(shard, 0) or proposal.seen < self._last_loss:
+            return None
+        if not set(proposal.holders) <= set(alive):
+            return None
+        self.last += 1
+        self._shards[shard] = self.last
+        return self.last
+
 
 _FEWEST_FILES = 40  # open files of a front end, in addition to one for each node
 log = runtime_log("frontend")
@@ -101,8 +167,7 @@ class Options(msgspec.Struct, kw_only=True):
 
 
 def listening_hosts(launcher: Launcher, prefix: str) -> list[str]:
-    """Return the addresses at which the nodes of a launcher can reach this machine. Raises LaunchError if there are
-    none."""
+    """Return the addresses at which the nodes of a launcher can reach this machine."""
     if launcher.local:
         return ["127.0.0.1"]
     try:
@@ -144,10 +209,7 @@ class FrontEnd:
         self.all_gone = asyncio.Event()
 
     async def run(self) -> int:
-        """Run to the end. Returns the exit code of the head process, negative for a signal.
-
-        Raises LaunchError if the nodes cannot be used. In any case all agents are ended.
-        """
+        """Run to the end. Returns the exit code of the head process, negative for a signal."""
         tell_loop_errors(self.loop)
         check_files(_FEWEST_FILES + len(self.launcher.nodes), f"a run of {len(self.launcher.nodes)} nodes")
         allow_many_files()

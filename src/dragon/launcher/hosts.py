@@ -61,10 +61,7 @@ def unique(hosts: Iterable[str]) -> list[str]:
 
 
 def read_host_file(path: str) -> list[str]:
-    """Read a file with one host per line; `#` begins a comment, and words after the first (`slots=4`) are ignored.
-
-    Raises OSError for a file that cannot be read, ValueError for one without hosts.
-    """
+    """Read a file with one host per line; `#` begins a comment, and words after the first (`slots=4`) are ignored."""
     try:
         text = Path(path).read_text("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -77,10 +74,7 @@ def read_host_file(path: str) -> list[str]:
 
 
 def read_network_config(path: str) -> list[str]:
-    """Return the hosts of a file that `dragon-network-config` wrote, YAML or JSON, the primary first.
-
-    Raises OSError for a file that cannot be read, ValueError for one that does not describe nodes.
-    """
+    """Return the hosts of a file that `dragon-network-config` wrote, YAML or JSON, the primary first."""
     data = Path(path).read_bytes()
     try:
         content: Any = msgspec.json.decode(data) if path.endswith(".json") else msgspec.yaml.decode(data)

@@ -70,10 +70,8 @@ def _literal(word: str) -> str:
 def manifest(
     name: str, image: str, nodes: int, command: Sequence[str], port: int, resources: Resources, namespace: str = ""
 ) -> list[dict[str, Any]]:
-    """Return a Secret, a headless Service and a Job that run `command`, the arguments of `dragon`, over `nodes` pods.
-
-    Each call creates a new secret; use the result for one run only, and do not keep it.
-    """
+    """Return a Secret, a headless Service and a Job that run `command`, the arguments of `dragon`, over `nodes`
+    pods."""
     identity = Identity.create()
     token = identity.token([f"{name}-0.{name}:{port}"])
     token.claims = {"join_timeout": JOIN_TIMEOUT}

@@ -67,11 +67,9 @@ class Pals(_Job):
 
 
 class Pbs(_Job):
-    """The first `count` nodes of the job, or all: one `pbsdsh` for each.
-
-    pbsdsh forwards neither standard input nor environment, so each token is in a file of the home folder that only this
-    user can read, until the agent has read and removed it.
-    """
+    """The first `count` nodes of the job, or all: one `pbsdsh` for each. pbsdsh forwards neither standard input nor
+    environment, so each token is in a file of the home folder that only this user can read, until the agent has read
+    and removed it."""
 
     name = "pbs"
 

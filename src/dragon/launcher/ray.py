@@ -37,10 +37,7 @@ class _Actor:
 
 
 class Ray(Launcher):
-    """`count` nodes of the cluster at `address` (as for `ray.init`), or all of them.
-
-    Raises LaunchError if Ray is not installed, cannot be reached, or has too few nodes.
-    """
+    """`count` nodes of the cluster at `address` (as for `ray.init`), or all of them."""
 
     name = "ray"
 

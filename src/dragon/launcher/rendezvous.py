@@ -71,10 +71,7 @@ class Rendezvous:
         self._callers: Callers | None = None
 
     def listen(self, hosts: list[str], port: int = 0) -> Token:
-        """Listen, and return the token for the agents. `hosts` are the addresses at which they connect.
-
-        Raises LaunchError if the port is in use. close() stops listening.
-        """
+        """Listen, and return the token for the agents. `hosts` are the addresses at which they connect."""
         alone = set(hosts) == {"127.0.0.1"}
         family = socket.AF_INET if alone or not socket.has_dualstack_ipv6() else socket.AF_INET6
         try:
@@ -93,8 +90,7 @@ class Rendezvous:
         return token
 
     async def gather(self, timeout: float) -> None:
-        """Wait until all nodes that can join have joined. Raises LaunchError, which names the missing ones; after 10 s
-        they are logged."""
+        """Wait until all nodes that can join have joined."""
         told = self._loop.call_later(_PROGRESS_AFTER_S, self._tell_of_missing, timeout)
         try:
             async with asyncio.timeout(timeout):
@@ -269,8 +265,7 @@ class Rendezvous:
         self._look()
 
     def _look(self) -> None:
-        """Complete the rendezvous if all nodes have joined except those that will not. (If a node is lost, its command
-        may have failed too.)"""
+        """Complete the rendezvous if all nodes have joined except those that will not."""
         if self.controls.count(None) <= min(self.spare, max(self._lost, self._not_started)):
             self._complete.set()
 

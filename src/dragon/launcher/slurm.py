@@ -18,10 +18,7 @@ _COMMAND_TIMEOUT_S = 10.0
 
 
 class Slurm(Launcher):
-    """The first `count` nodes of the allocation that this process is in, or all of them.
-
-    Raises LaunchError if there is no allocation, or it is too small.
-    """
+    """The first `count` nodes of the allocation that this process is in, or all of them."""
 
     name = "slurm"
 

@@ -35,11 +35,7 @@ async def survey(launcher: Launcher, prefix: str, port: int, timeout: float) -> 
 
 
 def as_configuration(members: list[Member], hosts: list[str], primary: str = "") -> dict[str, dict[str, Any]]:
-    """Return the nodes in the form of a network configuration file.
-
-    `hosts` are their names in the launcher, by which they can be reached again; a node's own name may differ. Raises
-    ValueError if `primary` is none of them.
-    """
+    """Return the nodes in the form of a network configuration file."""
     names = [host or member.node.host_name for host, member in zip(hosts, members, strict=True)]
     own = [member.node.host_name for member in members]
     if primary and primary not in {*names, *own}:

@@ -13,8 +13,6 @@ from dragon.infrastructure.messages import SerializedName
 from dragon.runtime.connection import Connection, Pipe
 from dragon.runtime.handle import Channel
 
-__all__ = ["new_manager"]
-
 
 class _Listener:
     """The listener of a manager's server. Its address is the name of a channel into which callers put ends of pipes."""

@@ -11,8 +11,6 @@ from dragon.mpbridge.process import PoolWorker
 from dragon.native import pool, results
 from dragon.native.workers import WorkerProcess, work
 
-__all__ = ["DragonPool", "Pool"]
-
 # Programs recognize results and pools by the standard library's classes; all their methods are replaced.
 mp_pool: Any = multiprocessing.pool
 

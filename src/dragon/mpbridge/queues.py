@@ -11,8 +11,6 @@ from dragon.runtime.connection import PIPE_MEBIBYTES, Connection
 from dragon.runtime.handle import Channel, node_for_objects
 from dragon.runtime.run import identity
 
-__all__ = ["DragonJoinableQueue", "DragonQueue", "DragonSimpleQueue", "JoinableQueue", "Queue", "SimpleQueue"]
-
 # Programs, and logging.config, recognize queues by the standard library's classes; all their methods are replaced.
 mp_queues: Any = multiprocessing.queues
 

@@ -15,9 +15,6 @@ from dragon.runtime.array_types import is_nameless, parts_of
 from dragon.runtime.ctypes_memory import in_words, kind_of, with_views, words_for
 from dragon.runtime.handle import Words
 
-__all__ = ["Array", "DragonArray", "DragonRawArray", "DragonRawValue", "DragonValue", "RawArray", "RawValue", "Value"]
-
-
 # One reducer is registered for all objects of a type, including the standard library's; the module that made the last
 # object of the type has registered it.
 _standard_reduce: Any = mp_sharedctypes.reduce_ctype  # type: ignore[attr-defined]

@@ -15,8 +15,6 @@ from concurrent.futures import process
 from multiprocessing import connection
 from typing import Any
 
-__all__ = ["watch_executor"]
-
 _executor: Any = process.ProcessPoolExecutor
 _manager: Any = process._ExecutorManagerThread
 _standard_start = _executor._start_executor_manager_thread

@@ -13,8 +13,6 @@ from typing import Any
 from dragon.mpbridge.synchronize import Lock
 from dragon.runtime.connection import Pipe
 
-__all__ = ["use_our_pipes"]
-
 
 def _change_pipe(queue: Any) -> None:
     """Replace the pipe of a queue whose locks are of the run by one of the run, if it has one of file descriptors."""

@@ -14,8 +14,6 @@ from dragon.runtime.child import end_as_interrupted, run_exit_handlers, write_tr
 from dragon.runtime.protocol.groups import IsGroupEnding
 from dragon.runtime.run import identity
 
-__all__ = ["run"]
-
 _INTERRUPTED = -signal.SIGINT
 _MOST = 1 << 63  # one more than the largest value of C's long
 

@@ -22,8 +22,6 @@ from dragon.native.outcomes import outcome_of
 from dragon.native.workers import START_FAILED
 from dragon.runtime.handle import Channel
 
-__all__ = ["Collector", "Job", "Owner"]
-
 _POLL_S = 0.5  # seconds between two checks of a thread that waits
 _NO_TASK = 2**64 - 4  # the ticket of a message that only wakes a thread that waits for a message
 _UNATTENDED_S = 0.1  # seconds without any thread that collects, after which the attendant does

@@ -21,8 +21,6 @@ from dragon.native.workers import pass_on_end
 from dragon.runtime.handle import Channel
 from dragon.runtime.serialization import explained_call
 
-__all__ = ["Feeding", "Task"]
-
 Task = tuple[tuple[int, int], Any, tuple[Any, ...], dict[str, Any]]
 """((number of the job, part of the job), function, positional arguments, keyword arguments)."""
 
@@ -148,8 +146,7 @@ class Feeding:
         return len(self._tickets) < _MOST_TASKS and self._tasks._bytes() < self._most_bytes
 
     def _put_now(self, task: Task) -> bool:
-        """Put a task. Returns False if there is no room now. A task that cannot be sent gets the error as its
-        result."""
+        """Put a task. Returns False if there is no room now."""
         tickets = self._tickets
         under_way = len(tickets)
         # The memory is checked only with some tasks, because the check costs time and a few tasks take little.

@@ -17,9 +17,9 @@ from dragon.infrastructure.policy import Policy
 from dragon.native import machine
 from dragon.native.collecting import Collector
 from dragon.native.feeding import Feeding, Task
+from dragon.native.outcomes import channel_of_results
 from dragon.native.process import Process
 from dragon.native.results import ApplyResult, Elements, IMapIterator, IMapUnorderedIterator, MapResult, chunks
-from dragon.native.returning import channel_of_results
 from dragon.native.workers import NativeWorker, WorkerLostError, WorkerProcess, Workers, work
 from dragon.runtime import placement
 from dragon.runtime.arguments import checked_seconds

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.messages import UNNAMED, Output, Spawn
 from dragon.infrastructure.policy import Policy
-from dragon.infrastructure.system_text import sendable
+from dragon.infrastructure.system import sendable
 from dragon.runtime import placement
 from dragon.runtime.arguments import checked_arguments, checked_environment, words_of
 from dragon.runtime.handle import Words
@@ -19,8 +19,6 @@ from dragon.runtime.run import this_run
 from dragon.runtime.serialization import dumps_call
 from dragon.runtime.spawning import current_folder, environment_changes, new_request, prepare_call
 from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream, output_of
-
-__all__ = ["ProcessTemplate"]
 
 STREAMS = ("stdin", "stdout", "stderr")
 

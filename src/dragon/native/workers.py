@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import DragonError, NodeLostError
-from dragon.infrastructure.system_errors import may_pass
-from dragon.native.outcomes import Outcome, failed, returned
-from dragon.native.returning import put_result
+from dragon.infrastructure.system import may_pass
+from dragon.native.outcomes import Outcome, failed, put_result, returned
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import this_run
@@ -27,19 +26,6 @@ from dragon.signals import how_ended
 
 if TYPE_CHECKING:
     from dragon.native.process import Process
-
-__all__ = [
-    "FINISHED",
-    "START_FAILED",
-    "NativeWorker",
-    "WorkerLostError",
-    "WorkerProcess",
-    "Workers",
-    "pass_on_end",
-    "quiet",
-    "quietly",
-    "work",
-]
 
 START_FAILED = 0  # in place of a ticket: the initializer raised
 FINISHED = 2**64 - 1  # in `doing`: this worker has seen the end mark of the tasks

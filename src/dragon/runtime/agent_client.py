@@ -16,7 +16,7 @@ from dragon import _core
 from dragon.infrastructure.ddict_errors import DDICT_ERRORS
 from dragon.infrastructure.errors import DestroyedError, NodeLostError, NotSupportedError, RunEndedError
 from dragon.infrastructure.private import connect_within
-from dragon.infrastructure.system_errors import is_of_handler
+from dragon.infrastructure.system import is_of_handler
 from dragon.runtime import inspection
 from dragon.runtime.protocol.request import Request, decode_reply, encode_request
 from dragon.runtime.run import Run, this_run
@@ -62,12 +62,7 @@ def ask(
     descriptors: Sequence[int] = (),
     deadline: float | None = None,
 ) -> _Answer:
-    """Send a request to this node's agent and return the reply.
-
-    Raises what the agent raised, RunEndedError if no agent answers, Unwanted at the deadline, in seconds of
-    time.monotonic(), and ValueError in the agent itself. If an exception interrupts it, such as KeyboardInterrupt, the
-    request is cancelled.
-    """
+    """Send a request to this node's agent and return the reply."""
     run = this_run()
     if _in_agent:
         raise ValueError(f"node {run.node} was given an object of another node where one of its own is needed")
@@ -100,8 +95,7 @@ def _exactly(size: int, connection: socket.socket, deadline: float | None) -> by
 
 
 def tell(request: Request[None], descriptors: Sequence[int]) -> None:
-    """Send a request without waiting for the reply, which an agent that is still starting sends late. Raises
-    RunEndedError."""
+    """Send a request without waiting for the reply, which an agent that is still starting sends late."""
     run = this_run()
     try:
         connection = _Connection(run.folder)
@@ -151,18 +145,14 @@ def _seconds(count: float) -> bytes:
 
 
 def close_with(owner: object, connection: socket.socket) -> None:
-    """Close a socket once nothing refers to its owner any more.
-
-    If the garbage collector finds both at once, a `__del__` of the owner may be called after the socket's own, which
-    warns that the socket was not closed. The owner needs a `__del__` as well: at the end of the interpreter finalizers
-    are not called.
-    """
+    """Close a socket once nothing refers to its owner any more. If the garbage collector finds both at once, a
+    `__del__` of the owner may be called after the socket's own, which warns that the socket was not closed. The owner
+    needs a `__del__` as well: at the end of the interpreter finalizers are not called."""
     weakref.finalize(owner, connection.close).atexit = False
 
 
 def _taken(folder: Path) -> _Connection:
-    """Take this thread's connection, or make one. While a request waits for its reply there is none to take: a signal
-    handler that asks in the meantime needs a connection of its own. Raises RunEndedError if no agent answers."""
+    """Take this thread's connection, or make one."""
     known: _Connection | None = getattr(_local, "connection", None)
     _local.connection = None
     if known is not None and known.key == (os.getpid(), folder) and known.socket.fileno() >= 0:

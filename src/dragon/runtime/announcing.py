@@ -81,10 +81,7 @@ def attachments() -> Iterator[list[tuple[int, int, int]]]:
 
 @contextmanager
 def mentions() -> Iterator[list[Mention]]:
-    """Collect the arguments with which mention() is called each time the object pickled in the block is sent.
-
-    The objects exist as long as the arguments are kept.
-    """
+    """Collect the arguments with which mention() is called each time the object pickled in the block is sent."""
     kept: list[Mention] = []
     with _announced_to(lambda name, send: kept.append((name, send))):
         yield kept

@@ -30,9 +30,7 @@ _local = threading.local()
 
 
 async def ask(request: Request[_Answer]) -> _Answer:
-    """Send a request to this node's agent and return the reply. Raises what the agent raised, RunEndedError without an
-    agent. If the caller is cancelled, the request is cancelled.
-    """
+    """Send a request to this node's agent and return the reply."""
     return cast(_Answer, await _line().ask(request))
 
 

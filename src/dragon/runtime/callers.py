@@ -30,11 +30,9 @@ class _Caller:
 
 
 class Callers:
-    """Accepts connections, and calls `greet(connection, address)` for each that sends something.
-
-    `greet` owns the connection and returns when the caller is authenticated or refused; it is cancelled if the limit is
-    reached. `tell` logs who was refused, and why.
-    """
+    """Accepts connections, and calls `greet(connection, address)` for each that sends something. `greet` owns the
+    connection and returns when the caller is authenticated or refused; it is cancelled if the limit is reached. `tell`
+    logs who was refused, and why."""
 
     def __init__(
         self,

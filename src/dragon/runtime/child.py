@@ -14,7 +14,7 @@ from typing import Any
 from dragon import _core
 from dragon.infrastructure import cpython
 from dragon.infrastructure.messages import Name
-from dragon.infrastructure.system_text import restored
+from dragon.infrastructure.system import restored
 from dragon.runtime.by_value import imported_main
 from dragon.runtime.copies import write_back
 from dragon.runtime.handle import Words
@@ -30,10 +30,7 @@ _entries: dict[str, Entry] = {}
 
 
 def find_entry(name: str) -> Entry:
-    """Return an entry function of the runtime by its name, "module:function". Raises ValueError for other modules.
-
-    The zygote looks entries up for all its children: a child that does so copies thirty more pages.
-    """
+    """Return an entry function of the runtime by its name, "module:function"."""
     entry = _entries.get(name)
     if entry is None:
         module, _, function = name.partition(":")
@@ -106,10 +103,7 @@ def run_forked(
 
 
 def run_entry(entry: str, payload: bytes | tuple[Name, int], variables: list[str], descriptors: list[int]) -> int:
-    """Call an entry of the runtime with its payload, which may be in the arena. Returns the exit code.
-
-    `descriptors` are open already; each of `variables` is set to the number of one of them, in order.
-    """
+    """Call an entry of the runtime with its payload, which may be in the arena. Returns the exit code."""
     _open_streams()
     for variable, descriptor in zip(variables, descriptors, strict=False):
         os.environ[variable] = str(descriptor)
@@ -158,10 +152,8 @@ def write_traceback(error: BaseException) -> None:
 
 def run_exit_handlers(code: int) -> bool:
     """Join threads, call the exit handlers of multiprocessing and the user, and flush streams. Returns False if one
-    raised.
-
-    A rank of MPI that fails, as `code` says, does not wait for the others in MPI_Finalize: its end ends the job.
-    """
+    raised. A rank of MPI that fails, as `code` says, does not wait for the others in MPI_Finalize: its end ends the
+    job."""
     try:
         cpython.end_threads()
         cpython.end_multiprocessing()

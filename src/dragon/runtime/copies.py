@@ -33,10 +33,8 @@ _changed: deque[tuple[bytearray, bytearray, _Words, int]] = deque()
 
 
 class Copy:
-    """A copy of shared words of another node: `size` bytes, which are written in whole elements of `grain` bytes.
-
-    It is empty until it is read.
-    """
+    """A copy of shared words of another node: `size` bytes, which are written in whole elements of `grain` bytes. It is
+    empty until it is read."""
 
     _dropped: ClassVar = _changed  # still available when the interpreter has cleared the module
 
@@ -56,8 +54,7 @@ class Copy:
             _viewed.add(self)
 
     def read(self, start: int, size: int) -> None:
-        """Read bytes again, after views' changes of them were written back. Raises NodeLostError and
-        DestroyedError."""
+        """Read bytes again, after views' changes of them were written back."""
         self.write_back(start, size)
         data = self._words._read(start, size)
         if self._synced is None:

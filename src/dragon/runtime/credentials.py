@@ -102,10 +102,7 @@ def node_name(index: int) -> str:
 
 
 def peer_index(connection: Any) -> int:
-    """Return the index of the node at the other end of a verified connection (an ssl object with getpeercert).
-
-    Raises ValueError if the certificate is not one of a node.
-    """
+    """Return the index of the node at the other end of a verified connection (an ssl object with getpeercert)."""
     subject = dict(pair[0] for pair in (connection.getpeercert() or {}).get("subject", ()))
     name = subject.get("commonName", "")
     number = name.removeprefix(_PREFIX)
@@ -115,10 +112,7 @@ def peer_index(connection: Any) -> int:
 
 
 def server_context(authority: bytes, certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """Return the context of a listener between nodes, to which the caller must show a certificate of this run.
-
-    All arguments are PEM.
-    """
+    """Return the context of a listener between nodes, to which the caller must show a certificate of this run."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, certificate, key)
     context.num_tickets = 0  # every connection shows its certificates
     context.load_verify_locations(cadata=authority.decode("ascii"))
@@ -127,10 +121,7 @@ def server_context(authority: bytes, certificate: bytes, key: bytes) -> ssl.SSLC
 
 
 def client_context(authority: bytes, certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """Return the context of a caller between nodes, to which the listener must show a certificate of this run.
-
-    All arguments are PEM.
-    """
+    """Return the context of a caller between nodes, to which the listener must show a certificate of this run."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, certificate, key)
     context.load_verify_locations(cadata=authority.decode("ascii"))
     return context

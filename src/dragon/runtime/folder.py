@@ -51,11 +51,9 @@ class _Agent(msgspec.Struct):
 
 
 class RunInfo(msgspec.Struct):
-    """The description of a run, with which a process of this node can join it.
-
-    Without a front end the owner is the user's program itself. All nodes of a run have the same `name`, which is empty
-    for a run of one node, and the same start time `started`, in seconds since 1970.
-    """
+    """The description of a run, with which a process of this node can join it. Without a front end the owner is the
+    user's program itself. All nodes of a run have the same `name`, which is empty for a run of one node, and the same
+    start time `started`, in seconds since 1970."""
 
     owner: Owner
     agent: Owner
@@ -79,8 +77,7 @@ class RunInfo(msgspec.Struct):
 
     @classmethod
     def read(cls, folder: Path) -> RunInfo:
-        """Return the description in a folder. Raises RunEndedError if there is no run, UnreadableRunError if it cannot
-        be read."""
+        """Return the description in a folder."""
         try:
             return msgspec.json.decode(read_private(folder / _INFO), type=cls)
         except OSError as error:
@@ -93,10 +90,7 @@ class RunInfo(msgspec.Struct):
 
 
 def process_start_time(pid: int) -> int | None:
-    """Return the clock ticks after boot at which a process started; None if it has ended or is a zombie.
-
-    Raises OSError if that cannot be determined, for example without a free descriptor.
-    """
+    """Return the clock ticks after boot at which a process started; None if it has ended or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -133,8 +127,7 @@ def this_machine() -> str:
 
 
 def base_folder() -> Path:
-    """Return the folder of all runs of this user, made if needed. Raises RunEndedError if another user owns it, or no
-    folder can be made."""
+    """Return the folder of all runs of this user, made if needed."""
     base = _place()
     base.mkdir(mode=0o700, exist_ok=True)
     return _checked(base)
@@ -184,10 +177,7 @@ def make_folder() -> Path:
 
 def hold(folder: Path) -> int:
     """Lock a folder against programs that remove old temporary files (systemd-tmpfiles), until the descriptor is
-    closed.
-
-    Returns the descriptor.
-    """
+    closed."""
     import fcntl  # only agents need it
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -197,10 +187,7 @@ def hold(folder: Path) -> int:
 
 def make_data_folder(folder: Path, size: int) -> Path:
     """Make a new private folder for `size` bytes of a run's data: in memory if there is room, else with temporary
-    files.
-
-    Raises MemoryError if neither place has room.
-    """
+    files."""
     for place in _data_places(folder):
         if os.access(place.parent, os.W_OK) and shutil.disk_usage(place.parent).free > size and make_private(place):
             return Path(tempfile.mkdtemp(dir=place))
@@ -211,10 +198,7 @@ def make_data_folder(folder: Path, size: int) -> Path:
 
 
 def make_temporary_folder(folder: Path) -> str | None:
-    """Make a new private folder for a process's sockets and temporary files, which are removed with the run.
-
-    Returns None if no path is short enough for sockets, or the run has ended.
-    """
+    """Make a new private folder for a process's sockets and temporary files, which are removed with the run."""
     if not folder.exists():
         return None
     for place in (folder, *_data_places(folder)):
@@ -228,8 +212,7 @@ def make_temporary_folder(folder: Path) -> str | None:
 
 
 def _data_places(folder: Path) -> list[Path]:
-    """Return the folders in which a run's data may be. Their names contain that of the run's folder, which identifies
-    the run, and which other users can read in /proc/net/unix."""
+    """Return the folders in which a run's data may be."""
     try:
         name = f"dragon-{os.getuid()}.{folder.name}.{(folder / _DATA).read_text()}"
     except OSError:
@@ -284,10 +267,8 @@ def _is_own(folder: Path) -> bool:
 
 def sweep() -> list[Path]:
     """Remove the folders of runs that have no process left, and data without a run. Returns the folders of the runs.
-
     Other users' folders are never touched. A folder whose state cannot be determined, for example because it is being
-    removed or was made by another version, is left alone.
-    """
+    removed or was made by another version, is left alone."""
     removed = [folder for folder in find_runs() if _is_left_behind(folder)]
     for folder in removed:
         remove_folder(folder)

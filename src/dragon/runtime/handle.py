@@ -36,10 +36,7 @@ def read_serialized(data: str | bytes, kind: Any, what: str) -> Any:
 
 
 def node_of_memory(m_uid: object) -> int:
-    """Return the index of the node whose memory `m_uid` means, None being that of node_for_objects().
-
-    Raises ValueError if the run has no such node.
-    """
+    """Return the index of the node whose memory `m_uid` means, None being that of node_for_objects()."""
     if m_uid is None:
         return node_for_objects()
     for node in run_nodes():
@@ -64,10 +61,8 @@ def node_for_objects(policy: Policy | None = None) -> int:
 
 
 class Handle:
-    """The common part of all handles. A subclass lists it before its `_core` class among the bases.
-
-    An object exists while a process is attached to it, or a message carries a handle of it.
-    """
+    """The common part of all handles. A subclass lists it before its `_core` class among the bases. An object exists
+    while a process is attached to it, or a message carries a handle of it."""
 
     _core_class: ClassVar[Any]
     _local_class: ClassVar[type[Any] | None] = None  # the class of handles on the object's own node
@@ -77,8 +72,7 @@ class Handle:
         self._core_class.__init__(self, *args, **kwargs)
 
     def _make_on(self, node: int, *arguments: Any, **options: Any) -> None:
-        """Make a new object on that node and become a handle of it, as __init__() does on this node. Raises
-        NodeLostError."""
+        """Make a new object on that node and become a handle of it, as __init__() does on this node."""
         place = place_in_program()
         if node == this_run().node:
             self._core_class.__init__(self, *arguments, **options)

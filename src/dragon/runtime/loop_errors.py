@@ -18,11 +18,8 @@ _RETRY_S = 0.05  # seconds of such a pause
 
 def tell_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
     """Log the errors of the loop, each kind once a minute, and pause the loop at an error that repeats quickly, for
-    example of a callback that is called again at once.
-
-    One error is logged at DEBUG level only: uvloop replies on a TLS connection that its peer has just reset. The user
-    of the connection gets its end anyway.
-    """
+    example of a callback that is called again at once. One error is logged at DEBUG level only: uvloop replies on a TLS
+    connection that its peer has just reset. The user of the connection gets its end anyway."""
     errors = _Errors()
     loop.set_exception_handler(errors.tell)
 

@@ -69,10 +69,7 @@ def recognise(executable: str) -> Library | None:
 
 
 def choose_backend(pmi: PMIBackend, executables: Iterable[str | None]) -> tuple[PMIBackend, Library | None]:
-    """Return how the ranks of these programs (None: Python functions) find each other, and their MPI library.
-
-    Raises ValueError for programs of different libraries.
-    """
+    """Return how the ranks of these programs (None: Python functions) find each other, and their MPI library."""
     libraries = {executable: recognise(executable or sys.executable) for executable in dict.fromkeys(executables)}
     known = {library.family: library for library in libraries.values() if library is not None}
     if len(known) > 1:

@@ -72,10 +72,7 @@ class SnapshotGoneError(LookupError):
 
 
 class Parts:
-    """The parts of a NodeMemory in another process.
-
-    Raises SnapshotGoneError if the process that made them has ended, or released its NodeMemory.
-    """
+    """The parts of a NodeMemory in another process."""
 
     def __init__(self, place: Place) -> None:
         process, descriptor, inode = place

@@ -21,8 +21,7 @@ _POLL_S = 0.005
 
 
 class OwnFolder:
-    """A private folder for one file, which the caller makes. Raises RunEndedError or OSError if no folder can
-    be made."""
+    """A private folder for one file, which the caller makes."""
 
     def __init__(self, file: str) -> None:
         self._folder = run_folder.make_folder()
@@ -47,8 +46,7 @@ class OwnFolder:
 
     @contextmanager
     def alone(self, timeout: float) -> Iterator[bool]:
-        """Wait at most `timeout` seconds until no other program is in such a block. Yields whether that is so in this
-        block."""
+        """Wait at most `timeout` seconds until no other program is in such a block."""
         base = os.open(self._folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             until = time.monotonic() + timeout

@@ -36,11 +36,7 @@ class _ToRead(io.BytesIO):
 
 
 def pickler_of(given: Any) -> Any:
-    """Return an object with `dumps` and `loads`: the given one, or an adapter if it has `dump` and `load`. None stays
-    None.
-
-    Raises TypeError for an object that has neither pair.
-    """
+    """Return an object with `dumps` and `loads`: the given one, or an adapter if it has `dump` and `load`."""
     if given is None or (hasattr(given, "dumps") and hasattr(given, "loads")):
         return given
     if hasattr(given, "dump") and hasattr(given, "load"):
@@ -49,8 +45,5 @@ def pickler_of(given: Any) -> Any:
 
 
 def strip_pickled_bytes(byte_str: bytes) -> bytes:
-    """Return a pickle without the marks at its start and end that are the same for every object (PEP 3154).
-
-    For comparing pickled keys by their bytes; the result cannot be unpickled.
-    """
+    """Return a pickle without the marks at its start and end that are the same for every object (PEP 3154)."""
     return byte_str.removeprefix(b"\x80\x05\x95").removesuffix(b".").removesuffix(b"\x94")

@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.node_desc import NodeDescriptor
+from dragon.infrastructure.node_desc import NodeDescriptor, choose
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.variables import POLICY
 from dragon.runtime.agent_client import ask
-from dragon.runtime.distribution import choose
 from dragon.runtime.lacking import note_missing
 from dragon.runtime.nodes import find_node, own_node, run_nodes, same_host
 from dragon.runtime.protocol.run import LostNode, LostNodes
@@ -110,12 +109,7 @@ def _names_a_node(policy: Policy) -> bool:
 
 
 def place(policy: Policy | None, group_policy: Policy | None = None, *, member: Member | None = None) -> Placed:
-    """Return the place of a process. Raises PolicyError if no node of the run can meet the policy, NodeLostError if
-    the node that it names is lost.
-
-    Without a named node, processes outside of groups are distributed from the caller's node on, and members of a group
-    by their position, from the run's first node on.
-    """
+    """Return the place of a process."""
     member = member or _context.member
     thread_policy = Policy.thread_policy() if member is None else member.thread_policy
     inherited = thread_policy if thread_policy != _NOTHING else None
@@ -144,8 +138,7 @@ def place(policy: Policy | None, group_policy: Policy | None = None, *, member: 
 
 
 def named_node(policy: Policy | None) -> NodeDescriptor | None:
-    """Return the node that a policy names, or else that of the thread; None if no node is named. Raises PolicyError
-    if the run has no such node, NodeLostError if it is lost."""
+    """Return the node that a policy names, or else that of the thread; None if no node is named."""
     chosen = Policy.merge(Policy.thread_policy(), policy)
     return _choose_node(chosen, None) if _names_a_node(chosen) else None
 

@@ -17,10 +17,8 @@ from dragon.runtime.placement import Placed
 
 class PlanRecord(msgspec.Struct, kw_only=True):
     """One placement. `cpus` are numbered as by the node, empty for all; `gpus` are the variables that select GPUs.
-
     `rank` and `group` are those of a member of a group or pool, `puid` is 0 if none is assigned yet; `policy` is the
-    level that chose the node: "template", "group", "thread" or "global".
-    """
+    level that chose the node: "template", "group", "thread" or "global"."""
 
     name: str
     target: str

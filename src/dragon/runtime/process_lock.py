@@ -9,11 +9,8 @@ from dragon.runtime.fork_hooks import in_child
 
 
 class ProcessLock:
-    """A reentrant lock between this process's threads.
-
-    A forked child has a new one, which is free: the thread that held the parent's does not exist in the child to
-    release it.
-    """
+    """A reentrant lock between this process's threads. A forked child has a new one, which is free: the thread that
+    held the parent's does not exist in the child to release it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

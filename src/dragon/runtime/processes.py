@@ -20,8 +20,7 @@ from dragon.runtime.spawning import EXITED, RUNNING, STATUS, code_of
 
 
 def look_up(identifier: int | str) -> ProcessDescriptor:
-    """Return the process of that puid or name, also if it has ended, without its children. Raises ProcessError if none
-    has it."""
+    """Return the process of that puid or name, also if it has ended, without its children."""
     try:
         known = ask(FindProcess(identifier))
     except LookupError as error:
@@ -44,8 +43,7 @@ def _host_id(index: int) -> int:
 
 
 def _unregistered(identifier: int | str, error: str) -> ProcessDescriptor:
-    """Return a head process or guest, which belongs to the run but was not started by it. Raises ProcessError for
-    others."""
+    """Return a head process or guest, which belongs to the run but was not started by it."""
     me, node = identity(), own_node()
     if identifier in (me.puid, me.name):
         return ProcessDescriptor(me.puid, os.getpid(), me.name, p_p_uid=0, node=node.index, h_uid=node.h_uid)
@@ -64,10 +62,7 @@ def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = F
 
 
 def join(identifier: int | str, timeout: float | None = None) -> int | None:
-    """Wait for a process to end. Returns its exit code, or None after `timeout` seconds.
-
-    Raises ProcessError for the calling process, and if there is no such process.
-    """
+    """Wait for a process to end. Returns its exit code, or None after `timeout` seconds."""
     known = look_up(identifier)
     if known.p_uid == identity().puid:
         raise ProcessError("a process cannot wait for its own end")

@@ -66,8 +66,7 @@ class _Remote:
         self._remote_closed = False
 
     def _call(self, method: str, *given: int, payload: bytes = b"") -> Any:
-        """Call a method of the object and return its result. Raises what it raises, NodeLostError if its node
-        is lost."""
+        """Call a method of the object and return its result."""
         write_back()
         if _released:
             _release_dropped()
@@ -75,9 +74,7 @@ class _Remote:
         return _core.operate(what, self._remote_name, given, payload or None, kind=KINDS[self._kind])[1]
 
     def _wait(self, method: str, *given: int, timeout: float | None, **more: Any) -> tuple[bool, Any]:
-        """Call a method of the object that waits. Returns whether it succeeded within `timeout` seconds, and its
-        result. Raises ValueError, or EOFError for get(), if another thread closes the handle, and TimeoutError if it is
-        unknown whether a message was put."""
+        """Call a method of the object that waits."""
         if self._remote_closed:
             raise ValueError("this handle is closed")
         write_back()
@@ -142,11 +139,7 @@ _scratch = threading.local()
 
 @contextmanager
 def _own_channel() -> Iterator[_core.Channel]:
-    """Lend an empty channel, with which objects are converted to messages and back, to this thread.
-
-    It is not lent twice at a time, as pickling and the garbage collector may run code that needs one, and not again if
-    an exception ends the block, as a message may be left in it.
-    """
+    """Lend an empty channel, with which objects are converted to messages and back, to this thread."""
     if getattr(_scratch, "pid", 0) != os.getpid():
         _scratch.free, _scratch.pid = [], os.getpid()
     free: list[_core.Channel] = _scratch.free
@@ -211,10 +204,8 @@ class RemoteChannel(_Remote):
             return False  # the put finds out why
 
     def _outbox(self) -> _core.Channel | None:
-        """Return the local channel whose messages are forwarded without a reply; None if there is none.
-
-        A bounded channel has none, because a put may have to wait; nor is there one if the connection has just broken.
-        """
+        """Return the local channel whose messages are forwarded without a reply; None if there is none. A bounded
+        channel has none, because a put may have to wait; nor is there one if the connection has just broken."""
         if self._out is None and self._bounded is not True:
             if self._bounded is None:
                 self._bounded = self._capacity() > 0
@@ -252,10 +243,7 @@ class RemoteChannel(_Remote):
             raise queue.Full
 
     def _accepts_again(self, outbox: _core.Channel) -> bool:
-        """Return whether an outbox that has refused a message accepts it by now; drop one that was destroyed.
-
-        Raises the error for which it refuses messages, or by which earlier ones were lost, if any.
-        """
+        """Return whether an outbox that has refused a message accepts it by now; drop one that was destroyed."""
         try:
             outbox._size()
             exists = True

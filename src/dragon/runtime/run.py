@@ -21,10 +21,9 @@ from dragon import _core
 from dragon.infrastructure import cpython, variables
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
-from dragon.infrastructure.limits import check_files
 from dragon.infrastructure.private import connect_within
 from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, release_signals
-from dragon.infrastructure.system_text import restored
+from dragon.infrastructure.system import check_files, restored
 from dragon.runtime import folder as run_folder
 from dragon.runtime.interpreter import options_for_agents
 from dragon.runtime.process_lock import ProcessLock
@@ -40,10 +39,8 @@ WRITING = "writing"  # a file in the run's folder while an agent that ends still
 
 
 class Identity(msgspec.Struct):
-    """This process within its run.
-
-    `puid` and `name` are its own, `parent` is the puid of its creator, `group` the number of its group; 0 for none.
-    """
+    """This process within its run. `puid` and `name` are its own, `parent` is the puid of its creator, `group` the
+    number of its group; 0 for none."""
 
     puid: int = 0
     name: str = ""
@@ -81,8 +78,7 @@ class Run:
         return str(self.folder / "agent")
 
     def zygote_socket(self) -> socket.socket:
-        """Return this process's socket for start requests, one datagram each. May be called by several threads
-        at once."""
+        """Return this process's socket for start requests, one datagram each."""
         own = os.getpid()
         known = self._zygotes.get(own)
         if known is None:
@@ -135,8 +131,7 @@ def identity() -> Identity:
 
 
 def this_run() -> Run:
-    """Return the run of this process, which is joined or started if needed. Raises RunEndedError if that is not
-    possible."""
+    """Return the run of this process, which is joined or started if needed."""
     run = _run
     if run is not None:
         return run
@@ -148,10 +143,8 @@ def this_run() -> Run:
 
 
 def start_run(label: str = "", command: str = "") -> Run:
-    """Start a run on this machine that ends when this process does.
-
-    The arena is made here, so that its objects can be used at once; the agent starts in the background.
-    """
+    """Start a run on this machine that ends when this process does. The arena is made here, so that its objects can be
+    used at once; the agent starts in the background."""
     if not sys.platform.startswith("linux"):
         raise RunEndedError(f"the runtime needs Linux; this is {sys.platform}")
     check_files(_FEWEST_FILES, "a run")
@@ -243,10 +236,7 @@ def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> in
 
 
 def _for_agents() -> list[int]:
-    """Return the signal masks of an agent, which ignores signals to the program from its start on.
-
-    For their form see _core.current_signals().
-    """
+    """Return the signal masks of an agent, which ignores signals to the program from its start on."""
     ignored = [*PROGRAMS_OWN, *(n for n in (signal.SIGHUP,) if signal.getsignal(n) is signal.SIG_IGN)]
     return [sum(1 << number - 1 for number in ignored), 0, 0]
 
@@ -266,10 +256,7 @@ def is_open(fd: int) -> bool:
 
 
 def join_run(folder: Path) -> Run:
-    """Make this process a member of a run of this machine.
-
-    Raises RunEndedError if its agent has ended, NotSupportedError if this process has no permission to access it.
-    """
+    """Make this process a member of a run of this machine."""
     info = run_folder.RunInfo.read(folder)
     if not run_folder.is_alive(info.agent):
         raise RunEndedError(f"the run in {folder} has ended: its agent (pid {info.agent.pid}) is gone")
@@ -388,10 +375,7 @@ def serve(run: Run) -> None:
 
 
 def belong(run: Run, node: int, label: str, environment: dict[str, str]) -> None:
-    """Set the node of this process, an agent or its zygote, in a run of several nodes.
-
-    `environment` is added to the environment of the processes that it starts.
-    """
+    """Set the node of this process, an agent or its zygote, in a run of several nodes."""
     os.environ.update(environment)
     run.node, run.label = node, label
     run.base_environment = dict(os.environ)

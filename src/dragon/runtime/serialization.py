@@ -6,6 +6,7 @@ functions of a notebook or of a main program that other processes cannot import)
 
 from __future__ import annotations
 
+import ast
 import copyreg
 import functools
 import io
@@ -16,7 +17,7 @@ import threading
 import types
 import weakref
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing import process as mp_process
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
@@ -28,9 +29,133 @@ from dragon.infrastructure import cpython
 from dragon.runtime.announcing import announce, announcing, collected
 from dragon.runtime.array_types import is_nameless, reduce_type
 from dragon.runtime.by_value import Origin, shared_reduction
-from dragon.runtime.main_source import MainSource
-from dragon.runtime.tensors import reduce_of_torch
 from dragon.runtime.unsendable import explained
+
+
+def reduce_of_torch(obj: Any, lasting: bool, reducers: Mapping[type, Any]) -> Any:
+    """Return the reduction of a tensor or storage of torch; NotImplemented for another object, and if torch's own is to
+    be used. `reducers` has torch's reducers by type."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return NotImplemented
+    if isinstance(obj, torch.Tensor):
+        return _reduce_tensor(obj, lasting)
+    if isinstance(obj, torch.TypedStorage):
+        memory = obj._untyped_storage  # the methods of TypedStorage issue a warning
+        return NotImplemented if not lasting and _is_shared(memory) else obj.__reduce_ex__(5)
+    if isinstance(obj, torch.UntypedStorage) and not lasting and type(obj) in reducers:
+        return _receive, (os.getpid(), *reducers[type(obj)](obj))
+    return NotImplemented
+
+
+def _is_shared(memory: Any) -> bool:
+    return memory.device.type != "cpu" or bool(memory.is_shared())
+
+
+def _receive(sender: int, rebuild: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Return the shared memory that process `sender` offers."""
+    try:
+        return rebuild(*args)
+    except (OSError, EOFError) as error:
+        error.add_note(
+            f"A tensor in shared memory could not be received from process {sender}: it must be on this node and must "
+            "not end before the tensor has been received. Send a copy instead: tensor.clone()."
+        )
+        raise
+
+
+def _reduce_tensor(tensor: Any, lasting: bool) -> Any:
+    import torch
+
+    if tensor.requires_grad and not tensor.is_leaf:
+        return NotImplemented  # torch raises an error with the reason
+    has_storage = tensor.layout == torch.strided
+    if has_storage and not lasting and _is_shared(tensor):
+        return NotImplemented
+    if type(tensor) is not torch.Tensor or not has_storage or tensor.device.type != "cpu" or tensor.is_quantized:
+        return tensor.__reduce_ex__(5)
+    whole: Any = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    data = pickle.PickleBuffer(whole.reshape(-1).view(torch.uint8).numpy()) if whole.numel() else b""
+    return _rebuild_tensor, (data, str(whole.dtype), tuple(whole.shape), tensor.requires_grad)
+
+
+def _rebuild_tensor(data: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
+    import torch
+
+    kind = getattr(torch, dtype.removeprefix("torch."))
+    if len(memoryview(data)) == 0:
+        return torch.empty(shape, dtype=kind, requires_grad=requires_grad)
+    if memoryview(data).readonly:
+        data = bytearray(data)
+    flat = torch.frombuffer(data, dtype=kind)
+    return flat.reshape(shape).requires_grad_(requires_grad)
+
+
+_NAME = "__name__"
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+class MainSource:
+    """The source of a main program.
+
+    Attributes:
+        is_guarded: whether the module decides by its `__name__` what it does, as in `if __name__ == "__main__":`, so
+            that another process may import it. One that only passes its name on, for example to logging.getLogger(), or
+            compares it in a function, does not.
+        bound_here: the names that have their current values only in the program itself: those bound under such an `if`,
+            and by `global` in functions.
+    """
+
+    def __init__(self, source: bytes) -> None:
+        self.is_guarded = False
+        self.bound_here: frozenset[str] = frozenset()
+        if _NAME.encode() not in source:
+            return
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError):  # the file was changed since the start, or is not Python source
+            return
+        guards = [statement for statement in tree.body if isinstance(statement, ast.If) and _mentions(statement.test)]
+        self.is_guarded = _decides(tree)
+        if self.is_guarded:
+            self.bound_here = frozenset(_bound(guards)).union(_globals(tree))
+
+
+def _mentions(expression: ast.AST) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == _NAME for node in ast.walk(expression))
+
+
+def _decides(node: ast.AST) -> bool:
+    """Return whether a part of the module, outside of its functions and classes, decides something by its name."""
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)) and _mentions(node.test):
+        return True
+    if (isinstance(node, ast.Match) and _mentions(node.subject)) or (isinstance(node, ast.BoolOp) and _mentions(node)):
+        return True
+    return not isinstance(node, _SCOPES) and any(map(_decides, ast.iter_child_nodes(node)))
+
+
+def _bound(statements: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the names that statements bind in their own scope."""
+    for node in statements:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            yield node.name
+        if not isinstance(node, _SCOPES):
+            yield from _bound(ast.iter_child_nodes(node))
+
+
+def _globals(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that functions bind in the module."""
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            theirs = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
+            yield from theirs.intersection(_bound(function.body)) if theirs else ()
+
 
 # The registered reducers at the last check, and the table made of them.
 _table: tuple[dict[type, Any], dict[type, Any], dict[type, Any]] = ({}, {}, {})
@@ -83,10 +208,7 @@ class _LastingPickler(_Pickler):
 
 @functools.cache
 def _value_pickler(lasting: bool) -> Callable[..., Any]:
-    """Return a pickler by value for functions and classes that other processes cannot import.
-
-    Made at its first use: importing cloudpickle takes a while.
-    """
+    """Return a pickler by value for functions and classes that other processes cannot import."""
     import cloudpickle  # type: ignore[import-untyped]
 
     class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -110,8 +232,7 @@ def _value_pickler(lasting: bool) -> Callable[..., Any]:
 
 
 def _reduce_text_file(file: io.TextIOWrapper) -> Any:
-    """Reduce a standard stream to the reader's own. Raises TypeError for other files, of which cloudpickle would send a
-    copy."""
+    """Reduce a standard stream to the reader's own."""
     for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"):
         if file is getattr(sys, name):
             return getattr, (sys, name)
@@ -128,12 +249,7 @@ _CORE_METACLASS = type(_core.Channel)
 
 
 def dumps(obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None, *, lasting: bool = False) -> bytes:
-    """Return the object as bytes; large buffers are passed to `buffers` if that is given.
-
-    Raises the exception of the object's pickling, with the part that cannot be sent.
-
-    `lasting` bytes may be read by any process at any time: tensors in shared memory or on a GPU are copied too.
-    """
+    """Return the object as bytes; large buffers are passed to `buffers` if that is given."""
     try:
         return _dump(_LastingPickler if lasting else _Pickler, obj, buffers)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -299,10 +415,7 @@ def _is_found_there(obj: Any) -> bool:
 
 
 def extend_multiprocessing() -> None:
-    """Make multiprocessing's own pickler send functions and classes of the main program by value where needed.
-
-    Queues of multiprocessing use it, for example for the calls of a ProcessPoolExecutor.
-    """
+    """Make multiprocessing's own pickler send functions and classes of the main program by value where needed."""
     ForkingPickler.reducer_override = _reduce_unfound  # type: ignore[assignment]
 
 
@@ -318,8 +431,7 @@ def dumps_call(
     kwargs: dict[str, Any],
     buffers: Callable[[pickle.PickleBuffer], Any] | None = None,
 ) -> bytes:
-    """Return a call to be made in another process as bytes; see dumps(). An error names the part that cannot be
-    sent."""
+    """Return a call to be made in another process as bytes; see dumps()."""
     try:
         return dumps((target, args, kwargs), buffers)
     except Exception as error:

@@ -36,10 +36,7 @@ def has_pals() -> bool:
 
 
 def find_launcher(what: str) -> str:
-    """Return the command that starts ranks in the allocation of this process.
-
-    `what` names the MPI library in the message. Raises NotSupportedError if there is no launcher or no allocation.
-    """
+    """Return the command that starts ranks in the allocation of this process."""
     srun = shutil.which("srun") or ""
     mpiexec = (shutil.which("mpiexec") or "") if has_pals() else ""
     if srun and "SLURM_JOB_ID" in os.environ:
@@ -56,10 +53,7 @@ def find_launcher(what: str) -> str:
 
 
 def launch_command(launcher: str, hosts: Sequence[str], host_file: Path, task: Sequence[str]) -> list[str]:
-    """Return the command that starts a task on each of these hosts, so that task i is on host i.
-
-    `host_file` is a file that it may write.
-    """
+    """Return the command that starts a task on each of these hosts, so that task i is on host i."""
     if os.path.basename(launcher) == "mpiexec":
         return _mpiexec(launcher, _in_node_file(hosts), task)
     names = [_in_slurm(host) for host in hosts]

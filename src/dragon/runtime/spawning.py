@@ -14,11 +14,16 @@ from typing import IO, Any
 from dragon import _core
 from dragon.infrastructure import messages
 from dragon.infrastructure.errors import RunEndedError
-from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import UNNAMED, Spawn, default_name
-from dragon.infrastructure.system_errors import is_of_handler, what_to_raise
-from dragon.infrastructure.system_text import readable, restored, sendable
+from dragon.infrastructure.system import (
+    is_of_handler,
+    readable,
+    restored,
+    sendable,
+    what_to_raise,
+    why_not_executed,
+)
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import Unwanted, ask
 from dragon.runtime.announcing import attachments
@@ -85,8 +90,7 @@ class Started:
         return self._pidfd
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the process to end. Returns its exit code, negative for a signal, or None after `timeout`
-        seconds."""
+        """Wait for the process to end."""
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             noted = self.record.wait(STATUS, RUNNING, timeout)
@@ -147,11 +151,8 @@ def started(puid: int, record: Words, name: str) -> Started:
 
 
 def code_of(puid: int, record: Words, deadline: float | None) -> int | None:
-    """Return the exit code of a process that has ended, negative for a signal.
-
-    What a process of another node has put into queues is there then. Returns None if that takes until `deadline`, in
-    seconds of time.monotonic().
-    """
+    """Return the exit code of a process that has ended, negative for a signal. What a process of another node has put
+    into queues is there then. Returns None if that takes until `deadline`, in seconds of time.monotonic()."""
     if node_of_puid(puid) != this_run().node:
         try:
             return ask(AwaitEnd(puid), deadline=deadline)
@@ -184,11 +185,8 @@ def _sendable(variables: dict[str, str]) -> dict[str, str | None]:
 
 
 def current_folder(local: bool = True) -> str:
-    """Return a path of this process's working folder that other processes can use.
-
-    A folder that was removed is still available to processes of this node if `local`; otherwise raises
-    FileNotFoundError.
-    """
+    """Return a path of this process's working folder that other processes can use. A folder that was removed is still
+    available to processes of this node if `local`; otherwise raises FileNotFoundError."""
     try:
         return os.getcwd()
     except FileNotFoundError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from dragon.infrastructure.messages import Output
-from dragon.infrastructure.system_text import sendable
+from dragon.infrastructure.system import sendable
 
 PIPE, STDOUT, DEVNULL = -1, -2, -3
 StreamArgument = int | str | None

@@ -11,7 +11,7 @@ from multiprocessing import util as mp_util
 
 from dragon.infrastructure import cpython
 from dragon.infrastructure.messages import Surroundings, decode_surroundings, encode
-from dragon.infrastructure.system_text import restored, sendable
+from dragon.infrastructure.system import restored, sendable
 from dragon.runtime.interpreter import is_read_at_start, options, take_over_warnings
 
 

@@ -29,10 +29,7 @@ _ADVICE: tuple[tuple[Any, str], ...] = (
 def explained(
     obj: Any, error: Exception, dump: Callable[[Any], object], parts: dict[str, Any] | None = None
 ) -> Exception:
-    """Return the error with the part of `obj` that cannot be sent, for other errors the error itself.
-
-    `dump` tries to serialize a part; `parts` are the object's parts by the names that the user knows.
-    """
+    """Return the error with the part of `obj` that cannot be sent, for other errors the error itself."""
     kind = next((kind for kind in UNSENDABLE if isinstance(error, kind)), None)
     if kind is None:
         return error

@@ -6,9 +6,8 @@ from types import ModuleType
 
 from dragon.infrastructure.lazy_modules import submodule
 from dragon.telemetry.analysis import AnalysisClient
-from dragon.telemetry.collector_detector import CollectorDetectorGroup, SlowGPUDetector
 from dragon.telemetry.collectors import CollectorGroup
-from dragon.telemetry.detector import Detector
+from dragon.telemetry.detector import CollectorDetectorGroup, Detector, SlowGPUDetector
 from dragon.telemetry.recording import NoRecordingError, Recording
 from dragon.telemetry.telemetry import Counter, Telemetry, Timer
 

@@ -17,8 +17,6 @@ from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.protocol.telemetry import Lifetimes, MetricNames, Query, TelemetryLevel
 from dragon.telemetry.recording import NoRecordingError, Recording
 
-__all__ = ["AnalysisClient"]
-
 _WINDOW_S = 300.0
 _POLL_S = 0.05
 _MIN_INTERVAL_S = 0.001
@@ -127,7 +125,7 @@ class AnalysisClient:
             raise ValueError(f"this client reads a recording, which is in files already: {self._recording.folder}")
         if importlib.util.find_spec("pyarrow") is None:
             raise NoRecordingError("db_dump() needs pyarrow: pip install 'dragon-runtime[telemetry]'")
-        from dragon.telemetry.dump import dump
+        from dragon.telemetry.recorded_file import dump
 
         self.connect()
         return dump(Path(directory))

@@ -14,8 +14,6 @@ from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.gpu_desc import AccVendor
 from dragon.infrastructure.gpus import Gpus, find_gpus
 
-__all__ = ["Collector", "get_amd_metrics", "get_intel_metrics", "get_nvidia_metrics", "identify_gpu"]
-
 _FROM_LEVEL = 3
 
 Metrics = list[dict[str, str | float]]

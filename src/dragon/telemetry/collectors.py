@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dragon.native.event import Event
     from dragon.native.process_group import ProcessGroup
 
-__all__ = ["CollectorGroup", "checked_rate"]
-
 _BLOCK = bytes(2**20)
 _BLOCKS = 16
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.metrics import Aggregate, Lifetime, RunState
+from dragon.infrastructure.metrics import Aggregate, Lifetime, Record, RunState, has, reduced
 from dragon.infrastructure.recordings import (
     DESCRIPTION,
     PARQUET,
@@ -21,14 +21,11 @@ from dragon.infrastructure.recordings import (
     host_prefix,
     schema_of,
 )
-from dragon.infrastructure.series import Record, has, reduced
 from dragon.infrastructure.spans import Span
 from dragon.runtime.protocol.telemetry import Query
 
 if TYPE_CHECKING:
     from dragon.telemetry.recorded_file import RecordedFile
-
-__all__ = ["NoRecordingError", "Recording"]
 
 _COLUMNS = ["time", "metric", "tags", "value", "series"]
 _AT_A_TIME = 10_000

@@ -20,8 +20,6 @@ from dragon.runtime.agent_client import ask
 from dragon.runtime.protocol.telemetry import AddValue, StartMeasuring, StopMeasuring, TelemetryLevel
 from dragon.runtime.run import identity, in_run
 
-__all__ = ["Counter", "Telemetry", "Timer"]
-
 
 class Telemetry:
     """Adds a program's metrics to those of the run. At level 0 it does nothing.

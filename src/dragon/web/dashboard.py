@@ -3,21 +3,53 @@
 from __future__ import annotations
 
 import hmac
+import html as html_text
 import math
 import secrets
+import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 import msgspec
 
 from dragon.infrastructure.metrics import METRICS
-from dragon.infrastructure.waits import NodeWaits
-from dragon.runtime.protocol.run import Waits
+from dragon.runtime.protocol.run import NodeWaits, Waits
 from dragon.runtime.protocol.telemetry import Lifetimes, MetricNames, OutputOf, Query, StateOfRun, TasksBetween
+from dragon.signals import name_of
 from dragon.web.ask import Ask
 from dragon.web.http import Handler, Request, Response
-from dragon.web.page import SIGNALS, html
+
+SIGNALS = {number: name_of(number) for number in range(1, signal.NSIG)}
+"""The names of the signals, by number."""
+
+_ALONE = """<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+"""
+
+
+def html(title: str = "dragon", data: object = None) -> str:
+    """Return the page."""
+    static = files("dragon.web") / "static"
+
+    def text(name: str) -> str:
+        return (static / name).read_text()
+
+    # In a script element, "<" may begin its end tag, or hide it.
+    embedded = msgspec.json.encode(data).decode().replace("<", "\\u003c") if data is not None else ""
+    return Template(text("page.html")).substitute(
+        title=html_text.escape(title),
+        style=text("uPlot/uPlot.min.css") + text("page.css"),
+        charts=text("uPlot/uPlot.iife.min.js"),
+        script="".join(
+            text(f"{name}.js") for name in ("data", "charts", "processes", "overview", "tasks", "timeline", "page")
+        ),
+        data=embedded,
+        policy=_ALONE if data is not None else "",
+    )
+
 
 # The page may load nothing from other servers, and send nothing to them.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
@@ -26,10 +58,7 @@ _MOST_TASKS = 5000  # at once; more could not be told apart in a picture
 
 
 class Dashboard:
-    """The page, and the data that it requests, for which it needs the token in its link.
-
-    Raises what `ask` raises, and ValueError for a malformed request.
-    """
+    """The page, and the data that it requests, for which it needs the token in its link."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask

@@ -88,10 +88,7 @@ class Server:
 
 
 async def serve(port: int, routes: Mapping[str, Handler]) -> Server:
-    """Start a server at a port of 127.0.0.1 (0: any free one). Raises OSError.
-
-    A handler's ValueError means that the request is invalid, its DragonError that the run cannot answer now.
-    """
+    """Start a server at a port of 127.0.0.1 (0: any free one)."""
     return Server(socket.create_server(("127.0.0.1", port), backlog=_BACKLOG), routes)
 
 
@@ -128,11 +125,7 @@ async def _handled(handler: Handler, request: Request) -> Response:
 
 
 def _is_here(host: str) -> bool:
-    """Return whether a browser that requests this host can only mean this server.
-
-    Any other name may belong to a web page whose owner lets it resolve to this machine, to read what only this machine
-    may read.
-    """
+    """Return whether a browser that requests this host can only mean this server."""
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     if name.lower() in ("", "localhost"):
         return True

@@ -27,11 +27,8 @@ _UNITS = {"ratio": "1", "bytes": "By", "watts": "W", "celsius": "Cel", "hertz": 
 
 
 class Export:
-    """Sends the newest values of all nodes to a collector, every ten seconds until it is closed.
-
-    If the collector cannot be reached, that is logged once, and nothing else is affected. Raises ImportError if the
-    library is missing.
-    """
+    """Sends the newest values of all nodes to a collector, every ten seconds until it is closed. If the collector
+    cannot be reached, that is logged once, and nothing else is affected."""
 
     def __init__(self, ask: Ask, collector: str) -> None:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter

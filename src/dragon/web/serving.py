@@ -34,10 +34,7 @@ class Views:
                 log.warning("metrics are not sent: %s; pip install 'dragon-runtime[otlp]'", error)
 
     async def open(self) -> None:
-        """Serve what is requested, and print the addresses to stderr.
-
-        A port that cannot be used is logged, and the run continues.
-        """
+        """Serve what is requested, and print the addresses to stderr."""
         routes: dict[str, Handler] = {}
         lines = []
         if os.environ.get(variables.TELEMETRY_PORT):

@@ -221,8 +221,7 @@ def _as_in_pools(error: BaseException, broken: str) -> BaseException:
 
 
 def _end(scheduler: Scheduler, ended: queue.SimpleQueue[Entry | None], thread: threading.Thread) -> None:
-    """End an executor. When the program exits, wait for its calls first, as the executors of the standard
-    library do."""
+    """End an executor."""
     exiting = cpython.is_exiting()
     try:
         if exiting:

@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
-from torchloader.allocation.greedy import Table
-from torchloader.allocation.objectives import BUSY, COMPLETION, PROPORTIONAL, TOTAL
-from torchloader.allocation.plain import Even, Fifo, PerDevice, Static
+from torchloader.allocation.greedy import Even, Fifo, PerDevice, Static, Table
 from torchloader.allocation.policies import Best, MaxMin
-from torchloader.allocation.problem import Allocation, Demand, Policy, by_arrival, used
+from torchloader.allocation.problem import (
+    BUSY,
+    COMPLETION,
+    PROPORTIONAL,
+    TOTAL,
+    Allocation,
+    Demand,
+    Policy,
+    by_arrival,
+    used,
+)
 
 
 def _wanted(demand: Demand) -> float:
@@ -23,12 +31,10 @@ def _wanted(demand: Demand) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Gives each job what it needs plus one; over budget, those with the most slack give back a worker in turn.
-
-    Slack is the number of workers, over all devices, that a job has beyond its need, rounded up; among equals the
-    largest demand gives first. No job falls below one worker per device, so the allocation can stay over budget; and as
-    nodes are not distinguished, a single node can be over-subscribed at any time.
-    """
+    """Gives each job what it needs plus one; over budget, those with the most slack give back a worker in turn. Slack
+    is the number of workers, over all devices, that a job has beyond its need, rounded up; among equals the largest
+    demand gives first. No job falls below one worker per device, so the allocation can stay over budget; and as nodes
+    are not distinguished, a single node can be over-subscribed at any time."""
 
     name: str = "waa-trim"
 
@@ -54,12 +60,10 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Deals scarce cores to the fastest jobs first, and abundant ones in proportion to what jobs need.
-
-    A job needs two workers more than it uses. Where cores are scarce, each job in turn, the fastest device first, gets
-    one worker per device until it has what it needs or there are no cores; the last one may take more than there are.
-    Where cores are abundant all are given out, useful or not, and the remainder of rounding is dealt in turn.
-    """
+    """Deals scarce cores to the fastest jobs first, and abundant ones in proportion to what jobs need. A job needs two
+    workers more than it uses. Where cores are scarce, each job in turn, the fastest device first, gets one worker per
+    device until it has what it needs or there are no cores; the last one may take more than there are. Where cores are
+    abundant all are given out, useful or not, and the remainder of rounding is dealt in turn."""
 
     name: str = "waa-fill"
 
@@ -88,11 +92,9 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class WithinBudget:
-    """A policy whose allocations are corrected to fit the nodes.
-
-    Each job gets its minimum in the order of arrival while cores suffice, else none; none gets more than its maximum.
-    On an over-subscribed node the job with the most workers per device gives one back, repeatedly, until all fit; among
-    equals the latest.
+    """A policy whose allocations are corrected to fit the nodes. Each job gets its minimum in the order of arrival
+    while cores suffice, else none; none gets more than its maximum. On an over-subscribed node the job with the most
+    workers per device gives one back, repeatedly, until all fit; among equals the latest.
 
     Args:
         policy: the policy to correct.
@@ -149,8 +151,7 @@ _GROUP = "torchloader.policies"
 
 
 def added(what: str, group: str, name: str, own: Iterable[str]) -> Any:
-    """Return what an installed package adds by an entry point of that name, an object. Raises ValueError, which names
-    the existing ones of its kind, `what`, if there is none."""
+    """Return what an installed package adds by an entry point of that name, an object."""
     for point in entry_points(group=group, name=name):
         return point.load()
     names = ", ".join(dict.fromkeys([*own, *entry_points(group=group).names]))
@@ -163,6 +164,5 @@ def policies() -> list[str]:
 
 
 def policy(name: str) -> Policy:
-    """Return the policy of that name, of this package or of an installed one (`torchloader.policies`). Raises
-    ValueError, with the existing names, for an unknown one."""
+    """Return the policy of that name, of this package or of an installed one (`torchloader.policies`)."""
     return POLICIES[name] if name in POLICIES else WithinBudget(added("policy", _GROUP, name, POLICIES))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from torchloader.allocation.problem import Allocation, Demand, by_arrival
 
@@ -16,10 +17,8 @@ Rank = Callable[[Demand, int], float]
 
 
 class Table:
-    """The workers of each job, and the free cores of every node.
-
-    Each job begins with its minimum, in the order of arrival; a job for whose minimum cores are missing gets none, and
-    later ones are still served.
+    """The workers of each job, and the free cores of every node. Each job begins with its minimum, in the order of
+    arrival; a job for whose minimum cores are missing gets none, and later ones are still served.
 
     Args:
         demands: the jobs.
@@ -40,8 +39,7 @@ class Table:
             self.add(job, demand.minimum)
 
     def add(self, job: int, count: int = 1) -> bool:
-        """Give a job `count` more workers per device (fewer if negative). Returns False, without a change, if cores are
-        missing."""
+        """Give a job `count` more workers per device (fewer if negative)."""
         free, steps = self.free, self.steps[job]
         for node, devices in steps:
             if node < 0 or free[node] < devices * count:
@@ -63,15 +61,7 @@ class Table:
 
 
 def deal(table: Table, rank: Rank, jobs: Iterable[int]) -> list[int]:
-    """Give steps to `jobs` while there are cores, always to the job of the highest rank. Returns the jobs that got
-    them, in order.
-
-    Args:
-        table: the jobs and cores; it is changed.
-        rank: returns how much the next worker per device is worth to a job that has so many; 0 for nothing. A step that
-            does not fit ends the dealing only for its job. Among equals the earliest is served.
-        jobs: indexes of jobs in the table.
-    """
+    """Give steps to `jobs` while there are cores, always to the job of the highest rank."""
     demands, workers, dealt = table.demands, table.workers, []
     heap = [(-rank(demands[job], workers[job]), job) for job in jobs if not table.full(job)]
     heapq.heapify(heap)
@@ -89,3 +79,58 @@ def deal(table: Table, rank: Rank, jobs: Iterable[int]) -> list[int]:
         else:
             heapq.heapreplace(heap, (-rank(demand, workers[job]), job))
     return dealt
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """Gives each job the same number of cores, as nearly as steps and nodes allow, until all are used."""
+
+    name: str = "even"
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        table = Table(demands, cores)
+        deal(table, lambda demand, workers: 1 / (workers * demand.size), range(len(table.demands)))
+        return table.allocation()
+
+
+@dataclass(frozen=True, slots=True)
+class PerDevice:
+    """Gives each device the same number of cores."""
+
+    name: str = "gpu-proportional"
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        table = Table(demands, cores)
+        deal(table, lambda _, workers: 1 / workers, range(len(table.demands)))
+        return table.allocation()
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """Gives each job what it requested, whether or not the nodes have it."""
+
+    name: str = "static"
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        return {demand.name: demand.requested for demand in demands}
+
+
+@dataclass(frozen=True, slots=True)
+class Fifo:
+    """Gives each job what it requested, in the order of arrival; the first that does not fit waits, and so do all after
+    it. A job that requests more than an empty node has gets what that node has."""
+
+    name: str = "fifo"
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        free = dict(cores)
+        allocation = dict.fromkeys((demand.name for demand in demands), 0)
+        for demand in by_arrival(demands):
+            room = min(cores.get(node, 0) // devices for node, devices in demand.devices.items())
+            workers = max(demand.minimum, min(demand.requested, demand.maximum or demand.requested, room))
+            if any(free.get(node, 0) < devices * workers for node, devices in demand.devices.items()):
+                break
+            for node, devices in demand.devices.items():
+                free[node] -= devices * workers
+            allocation[demand.name] = workers
+        return allocation

@@ -7,21 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchloader.allocation.greedy import Rank, Table, deal
-from torchloader.allocation.objectives import Objective
-from torchloader.allocation.problem import Allocation, Demand
+from torchloader.allocation.problem import Allocation, Demand, Objective
 
 _WORK = 12_000  # jobs looked at: far more than tens of jobs need, and some hundredths of a second for a thousand
 _NEAR = 24  # jobs that cores taken back are dealt to: those to which a core is worth most
 
 
 def improve(table: Table, objective: Objective, rank: Rank) -> None:
-    """Exchange steps while that increases the sum of the objective, within a bounded amount of work.
-
-    Args:
-        table: the jobs and cores after dealing; it is changed.
-        objective: what to increase.
-        rank: the rank by which steps are dealt.
-    """
+    """Exchange steps while that increases the sum of the objective, within a bounded amount of work."""
     groups = _mixed(table)
     total = sum(map(len, groups))
     for group in groups:
@@ -130,8 +123,7 @@ class _Group:
         return {} if any(count > 0 for count in lacking.values()) else givers
 
     def _exchange(self, givers: dict[int, int], taker: int | None) -> bool:
-        """Take steps from the givers and deal the cores again. Returns False, and restores the table, if nothing is
-        gained."""
+        """Take steps from the givers and deal the cores again."""
         table, workers = self._table, self._table.workers
         beside = {job for giver in givers for node, _ in table.steps[giver] for job in self._at[node]}
         self._work -= len(beside)
@@ -168,10 +160,8 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Maximizes the sum of an objective over all jobs.
-
-    Exact if every job has one device; otherwise dealt by value per core and improved by exchanges. No job gets a worker
-    that would not make it faster.
+    """Maximizes the sum of an objective over all jobs. Exact if every job has one device; otherwise dealt by value per
+    core and improved by exchanges. No job gets a worker that would not make it faster.
 
     Args:
         name: the name of the policy for users.
@@ -197,10 +187,8 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class MaxMin:
-    """Gives each next step to the job that is busy for the smallest part of its time, in proportion to weight.
-
-    A job of twice the weight counts as equally served when it is twice as busy.
-    """
+    """Gives each next step to the job that is busy for the smallest part of its time, in proportion to weight. A job of
+    twice the weight counts as equally served when it is twice as busy."""
 
     name: str = "max-min"
 

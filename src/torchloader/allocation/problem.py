@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,9 +26,6 @@ class Demand:
         requested: workers per device that its submitter requested.
         arrival: when it arrived, in seconds; earlier jobs take precedence where a policy has to choose.
         remaining: samples that it still has to train on, over all its devices; None if unknown.
-
-    Raises ValueError, with the job's name, if it has no device, a weight that is not positive, or a minimum below 1 or
-    above the maximum.
     """
 
     name: str
@@ -82,3 +79,57 @@ def used(demands: Sequence[Demand], allocation: Mapping[str, int]) -> dict[str, 
 def by_arrival(demands: Sequence[Demand]) -> list[Demand]:
     """Return the jobs in the order in which they are served: by arrival, then by name."""
     return sorted(demands, key=lambda demand: (demand.arrival, demand.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A sum over jobs that a policy maximizes.
+
+    Args:
+        value: returns the value of a job that trains at some samples per second and device.
+        gain: returns the gain of the next worker per device, given the present number; never negative, and never more
+            than that of the worker before.
+    """
+
+    value: Callable[[Demand, float], float]
+    gain: Callable[[Demand, int], float]
+
+
+def _log(demand: Demand, rate: float) -> float:
+    return demand.weight * math.log(rate / demand.curve.ceiling) if rate > 0 else -math.inf
+
+
+def _log_gain(demand: Demand, workers: int) -> float:
+    # Written out, because sharing ten thousand cores asks for it ten thousand times.
+    curve = demand.curve
+    now = workers / (curve.service + curve.shared * workers)
+    if now >= curve.ceiling:
+        return 0.0
+    more = workers + 1
+    then = more / (curve.service + curve.shared * more)
+    return demand.weight * math.log((then if then < curve.ceiling else curve.ceiling) / now)
+
+
+def _linear(worth: Callable[[Demand], float]) -> Objective:
+    def gain(demand: Demand, workers: int) -> float:
+        return worth(demand) * (demand.curve.throughput(workers + 1) - demand.curve.throughput(workers))
+
+    return Objective(lambda demand, rate: worth(demand) * rate, gain)
+
+
+def _urgency(demand: Demand) -> float:
+    """Return the value of a sample per second and device to a job: greater for jobs with little left, which soon
+    release their cores."""
+    speed = demand.curve.ceiling
+    left = 1.0 if demand.remaining is None else max(demand.remaining, 1.0) / (demand.size * speed)
+    return demand.weight / (speed * left)
+
+
+PROPORTIONAL = Objective(_log, _log_gain)
+"""Sum of weight * log(busy fraction): slowing one job by a tenth must speed up another by more than a tenth."""
+TOTAL = _linear(lambda demand: demand.weight * demand.size)
+"""Samples per second over all jobs, times their weights."""
+BUSY = _linear(lambda demand: demand.weight * demand.size / demand.curve.ceiling)
+"""Sum of weight * busy devices: the throughput of each job relative to its maximum."""
+COMPLETION = _linear(_urgency)
+"""Sum of speeds weighted by 1 / remaining time, for a short mean time to completion."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Sequence
 
 from dragon.completion import parser as parser_of
@@ -22,4 +21,4 @@ def main(words: Sequence[str]) -> int:
 
 
 def _commands() -> dict[str, argparse.ArgumentParser]:
-    return {name: importlib.import_module(f"torchloader.cli.{name}").parser() for name in command.COMMANDS}
+    return {name: command.parser_of(name) for name in command.COMMANDS}

@@ -12,20 +12,10 @@ import dragon
 from dragon.commands import Parser, end_with, worded
 
 COMMANDS = (
-    "run",
-    "submit",
-    "status",
-    "pause",
-    "resume",
-    "resize",
-    "cancel",
-    "stop",
-    "profile",
-    "fit",
-    "simulate",
-    "report",
-    "completion",
+    *("run", "submit", "status", "pause", "resume", "resize", "cancel", "stop"),
+    *("profile", "fit", "simulate", "report", "completion"),
 )
+_OF_MASTERS = {"submit", "pause", "resume", "resize", "cancel", "stop"}
 _EPILOG = """\
 a workload:
   torchloader run WORKLOAD.csv       run it on the nodes of this allocation, or on this machine
@@ -76,10 +66,22 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
+def parser_of(command: str) -> argparse.ArgumentParser:
+    """Return the parser of a subcommand."""
+    if command in _OF_MASTERS:
+        found = importlib.import_module("torchloader.cli.masters").parser(command)
+    else:
+        found = importlib.import_module(f"torchloader.cli.{command}").parser()
+    assert isinstance(found, argparse.ArgumentParser)
+    return found
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
+        if words[0] in _OF_MASTERS:
+            return int(importlib.import_module("torchloader.cli.masters").main(words[0], words[1:]))
         return int(importlib.import_module(f"torchloader.cli.{words[0]}").main(words[1:]))
     arguments = parser().parse_args(words)
     if arguments.command is None:

@@ -1,16 +1,98 @@
-"""Finds the running master that a command is for, and sends it requests."""
+"""The commands for a running master: pause, resume, resize, cancel, stop, submit; and how each finds its master."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from dragon.commands import Parser
+from dragon.commands import Parser, worded
 from dragon.infrastructure.errors import DragonError
 from dragon.runs import choose, find
+from torchloader.inputs.job import InputError
+from torchloader.inputs.workload import read
 from torchloader.service.contact import NoMasterError, contacts, request
-from torchloader.service.messages import Command
+from torchloader.service.messages import (
+    CancelApplication,
+    Command,
+    PauseApplication,
+    ResizeApplication,
+    ResumeApplication,
+    StopWhenDone,
+    SubmitJob,
+)
+
+# Descriptions, and what is below the options in the help.
+_COMMANDS = {
+    "pause": ("Save a checkpoint of an application and stop it, until it is resumed.", None),
+    "resume": ("Continue an application that was paused.", None),
+    "cancel": ("End an application.", None),
+    "resize": (
+        "Change the number of loading workers of a running application, without stopping it.",
+        "The scheduler may change it again at its next decision, but not in a run with --mode 1.",
+    ),
+    "stop": ("Have a workload that was started with --hold end after its last job.", None),
+    "submit": (
+        "Submit the jobs of a file at once to the running workload; arrival times are ignored.",
+        "If the name of a job exists, a number is appended, such as resnet10-1-2, and the output says so. A workload "
+        "ends with its last job, unless it was started with --hold.",
+    ),
+}
+
+
+def parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a command."""
+    description, epilog = _COMMANDS[name]
+    result = Parser(prog=f"torchloader {name}", description=description, epilog=epilog)
+    if name == "submit":
+        result.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
+    elif name != "stop":
+        result.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
+    if name == "resize":
+        result.add_argument("workers", type=int, metavar="N", help="loading workers per device")
+    add_run(result)
+    return result
+
+
+def main(name: str, words: Sequence[str]) -> int:
+    """Run a command. Returns the exit code: 1 if it was rejected, 2 if a file cannot be read."""
+    arguments = parser(name).parse_args(list(words))
+    match name:
+        case "submit":
+            return _submit(arguments.jobs, arguments.run)
+        case "pause":
+            command: Command = PauseApplication(arguments.application)
+        case "resume":
+            command = ResumeApplication(arguments.application)
+        case "cancel":
+            command = CancelApplication(arguments.application)
+        case "resize":
+            command = ResizeApplication(arguments.application, arguments.workers)
+        case _:
+            command = StopWhenDone()
+    try:
+        return _printed(send(arguments.run, command))
+    except (NoMasterError, DragonError) as error:
+        return _printed({"error": str(error)})
+
+
+def _submit(jobs: str, run: str | None) -> int:
+    try:
+        workload = read(jobs)
+    except (InputError, OSError) as error:
+        print(f"torchloader: {worded(error)}", file=sys.stderr)
+        return 2
+    for mistake in workload.errors:
+        print(f"torchloader: {mistake.told}", file=sys.stderr)
+    code = 1 if workload.errors else 0
+    try:
+        for job in workload.jobs:
+            code = max(code, _printed(send(run, SubmitJob(job))))
+    except (NoMasterError, DragonError) as error:
+        # That holds for all the others too.
+        return _printed({"error": str(error)})
+    return code
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -35,26 +117,10 @@ def send(word: str | None, command: Command) -> dict[str, Any]:
     return request(folder, contact, command)
 
 
-def execute(word: str | None, command: Command) -> int:
-    """Send a command and print the master's reply. Returns the exit code."""
-    try:
-        return printed(send(word, command))
-    except (NoMasterError, DragonError) as error:
-        return printed({"error": str(error)})
-
-
-def printed(reply: dict[str, Any]) -> int:
+def _printed(reply: dict[str, Any]) -> int:
     """Print a reply of the master. Returns the exit code."""
     if "error" in reply:
         print(f"torchloader: {reply['error']}", file=sys.stderr)
         return 1
     print(reply["message"])
     return 0
-
-
-def of_application(name: str, description: str) -> argparse.ArgumentParser:
-    """Return the parser of a command whose only argument is an application."""
-    result = Parser(prog=f"torchloader {name}", description=description)
-    result.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
-    add_run(result)
-    return result

@@ -22,9 +22,8 @@ from dragon.files import write_bytes
 from torchloader.allocation.catalogue import policies
 from torchloader.cli.numbers import at_least, positive
 from torchloader.inputs.cluster import Cluster, read_cluster
-from torchloader.inputs.job import Job
-from torchloader.inputs.mistakes import InputError
-from torchloader.inputs.reading import read
+from torchloader.inputs.job import InputError, Job
+from torchloader.inputs.workload import read
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.prior import Prior
 from torchloader.scheduling.log import EventLog
@@ -108,8 +107,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command. Returns the exit code: 1 if a job failed, 2 if nothing could be run, 128 + the signal's number
-    if a signal ended it."""
+    """Run the command."""
     mine, options = _split(list(words))
     arguments = parser().parse_args(mine)
     try:

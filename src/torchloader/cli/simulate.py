@@ -13,15 +13,14 @@ from dragon.commands import Parser, worded
 from torchloader.allocation.catalogue import policies, policy
 from torchloader.allocation.policies import Best, MaxMin
 from torchloader.cli.numbers import at_least, not_negative, positive, rising
-from torchloader.inputs.mistakes import InputError
-from torchloader.inputs.reading import read
+from torchloader.inputs.job import InputError
+from torchloader.inputs.workload import read
 from torchloader.scheduling.actions import Mode, Node
 from torchloader.scheduling.orders import Tiresias, order, orders
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.service.settings import LOG
-from torchloader.simulation.comparison import compare, table
 from torchloader.simulation.result import Result
-from torchloader.simulation.simulator import simulate
+from torchloader.simulation.simulator import compare, simulate, table
 from torchloader.simulation.workload import Job, jobs_of_log, jobs_of_workload, mistaken, nodes_for, synthetic
 
 DEFAULT = ("proportional", "even", "waa-fill", "gpu-proportional")

@@ -5,15 +5,124 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from dragon.commands import Parser
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.masters import add_run, send
-from torchloader.report.live import follow, lines, watch
+from torchloader.report.history import history
+from torchloader.scheduling.application import ENDED
+from torchloader.scheduling.log import LogError
 from torchloader.service.contact import NoMasterError
 from torchloader.service.messages import GetStatus
+
+COLUMNS = ("application", "state", "iteration", "samples/s", "waiting", "workers", "devices", "on", "why")
+
+
+def lines(status: dict[str, Any]) -> str:
+    """Format the master's reply to "status" as a table."""
+    nodes = [f"{each['node']}: {each['used']} of {each['cores']} cores load{_lent(each)}" for each in status["nodes"]]
+    table = [COLUMNS, *rows(status)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS) - 1)]
+    text = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in table]
+    return "\n".join([f"{status['time']:.0f} s, policy {status['policy']}; {'; '.join(nodes)}", *text])
+
+
+def rows(status: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return one row for each application."""
+    return [
+        (
+            each["name"],
+            each["state"],
+            f"{each['iteration']}/{each['iterations'] or '?'}",
+            f"{each['samples_per_second']:.1f}" if each["samples_per_second"] else "",
+            f"{each['waiting']:.0%}" if each["samples_per_second"] else "",
+            _workers(each),
+            str(each["devices"]),
+            ", ".join(each["nodes"]),
+            " ".join(each["reason"].split())[:80],
+        )
+        for each in status["applications"]
+    ]
+
+
+def _lent(node: dict[str, Any]) -> str:
+    return f", {node['lent']} for other programs" if node["lent"] else ""
+
+
+def _workers(application: dict[str, Any]) -> str:
+    if not application["workers"]:
+        return ""
+    away = f", {application['away']} away" if application["away"] else ""
+    return f"{application['workers']}x{application['devices']}{away}"
+
+
+_REFRESH_INTERVAL_S = 1.0
+
+
+def watch(ask: Callable[[], dict[str, Any]]) -> int:
+    """Show what `ask` returns until the master has ended. Returns an exit code."""
+    try:
+        from rich.live import Live
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("--watch needs rich: pip install 'dragon-runtime[telemetry]'") from None
+    first = ask()
+    with Live(_drawn(first), refresh_per_second=4) as live:
+        for status in _again(ask, first):
+            live.update(_drawn(status))
+    return 0
+
+
+def follow(ask: Callable[[], dict[str, Any]]) -> int:
+    """Print what `ask` returns as lines of JSON until the master has ended. Returns an exit code."""
+    first = ask()
+    print(json.dumps(first), flush=True)
+    for status in _again(ask, first):
+        print(json.dumps(status), flush=True)
+    return 0
+
+
+def _again(ask: Callable[[], dict[str, Any]], status: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    while True:
+        time.sleep(_REFRESH_INTERVAL_S)
+        try:
+            status = ask()
+        except NoMasterError:
+            yield _at_end(status)
+            return
+        yield status
+
+
+def _at_end(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the last status, updated with the final states of the applications from the event log."""
+    try:
+        run = history(Path(status["folder"]))
+    except (OSError, LogError) as error:
+        print(f"torchloader: the run has ended; how its applications ended is not known: {error}", file=sys.stderr)
+        return status
+    applications = []
+    for each in status["applications"]:
+        life = run.lives[each["name"]]
+        last = life.spans[-1]
+        found = {**each, "state": last.state, "iteration": max(each["iteration"], int(life.iterations))}
+        if last.state in ENDED:
+            found |= {"reason": last.reason, "workers": 0, "samples_per_second": 0.0, "nodes": []}
+        applications.append(found)
+    return {**status, "time": max(status["time"], run.end), "applications": applications}
+
+
+def _drawn(status: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    title = lines(status).splitlines()[0]
+    table = Table(*COLUMNS, title=title, title_justify="left", expand=True)
+    for row in rows(status):
+        table.add_row(*row)
+    return table
 
 
 def parser() -> argparse.ArgumentParser:

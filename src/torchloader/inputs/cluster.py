@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
-from torchloader.inputs.mistakes import InputError, Mistake
+from torchloader.inputs.job import InputError, Mistake
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from torchloader.inputs.job import EXPECTED, LATEST, NAME, Devices, Job, is_dataset
-from torchloader.inputs.mistakes import Mistake, Workload
-from torchloader.prediction.architectures import DEPTHS, known
+from torchloader.inputs.job import EXPECTED, LATEST, NAME, Devices, Job, Mistake, Workload, is_dataset
+from torchloader.prediction.features import DEPTHS, known
 
 _HEAVIEST = 10**9  # infinite is nothing that weights can be compared with
 Positive = Annotated[int, Meta(ge=1)]
@@ -25,11 +24,9 @@ Kind = Annotated[str, Meta(min_length=1)]
 
 
 class JobEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One job of a job file. The fields and defaults are those of Job.
-
-    `devices` is a number, a list with the device indices of each node, or such lists by node name. A `script` is
-    relative to the folder of the job file. `epochs` and `iterations` (of each epoch) are the length of the training.
-    """
+    """One job of a job file. The fields and defaults are those of Job. `devices` is a number, a list with the device
+    indices of each node, or such lists by node name. A `script` is relative to the folder of the job file. `epochs` and
+    `iterations` (of each epoch) are the length of the training."""
 
     name: Annotated[str, Meta(pattern=f"^{NAME.pattern}$")]
     batch: Positive
@@ -161,11 +158,7 @@ class _Reading:
 
 
 def read_jobs(path: str | Path) -> Workload:
-    """Read the jobs of a TOML or YAML file: a list under `jobs`.
-
-    All mistakes in the file are in `errors`, each with the path of its field, such as jobs[2].batch; the valid jobs are
-    in `jobs` nevertheless. Raises OSError if the file cannot be read.
-    """
+    """Read the jobs of a TOML or YAML file: a list under `jobs`."""
     path = Path(path)
     try:
         document = _parse(path)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchloader.inputs.job import LATEST, Devices, Job
-from torchloader.inputs.mistakes import Mistake, Workload
-from torchloader.prediction.architectures import DEPTHS, known
+from torchloader.inputs.job import LATEST, Devices, InputError, Job, Mistake, Workload
+from torchloader.inputs.jobs import read_jobs
+from torchloader.prediction.features import DEPTHS, known
 
 _BRACKETS = {"[": "]", "{": "}", "(": ")"}
 _GROUP = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"',]+))\s*,?""")
@@ -217,12 +217,9 @@ class _Row:
 
 
 def read_workload(path: str | Path) -> Workload:
-    """Read the jobs of a workload file.
-
-    Columns may be in any order, and additional ones are ignored. A job is named after its network and row, such as
-    resnet10-1. All mistakes in the file are in `errors`; the valid rows are in `jobs` nevertheless. Raises OSError if
-    the file cannot be read.
-    """
+    """Read the jobs of a workload file. Columns may be in any order, and additional ones are ignored. A job is named
+    after its network and row, such as resnet10-1. All mistakes in the file are in `errors`; the valid rows are in
+    `jobs` nevertheless."""
     file = str(path)
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
@@ -278,3 +275,22 @@ def _row(file: str, number: int, header: Sequence[str], line: str) -> _Row | Mis
     if len(cells) != len(header):
         return Mistake(file, number, "", f"{len(cells)} cells", f"{len(header)}, one for each column")
     return _Row(file, number, dict(zip(header, cells, strict=True)))
+
+
+_READERS = {".csv": read_workload, ".toml": read_jobs, ".yaml": read_jobs, ".yml": read_jobs}
+
+
+def read(path: str | Path) -> Workload:
+    """Read the jobs of a CSV, TOML or YAML file, by its suffix."""
+    suffix = Path(path).suffix.lower()
+    if not Path(path).exists():
+        raise _no_workload(path, "no such file")
+    if Path(path).is_dir():
+        raise _no_workload(path, "a folder")
+    if suffix not in _READERS:
+        raise _no_workload(path, f"the ending {suffix!r}" if suffix else "no ending")
+    return _READERS[suffix](path)
+
+
+def _no_workload(path: str | Path, found: str) -> InputError:
+    return InputError([Mistake(str(path), None, "", found, f"a file that ends in {', '.join(_READERS)}")])

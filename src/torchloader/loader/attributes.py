@@ -76,10 +76,7 @@ class Attributes(Base):
 
     def _reflect(self) -> None:
         """Store the options in vars(), from which frameworks construct a similar loader, as they do with PyTorch's
-        DataLoader.
-
-        rank and world_size are left out, since the sampler already divides the samples among ranks.
-        """
+        DataLoader. rank and world_size are left out, since the sampler already divides the samples among ranks."""
         options = self._options()
         vars(self).update({name: options[name] for name in _REFLECTED.split()}, collate_fn=self.collate_fn)
         given: dict[str, Any] = {"seed": self._given_seed, "max_workers": self._max_workers, "streams": self.streams}

@@ -189,8 +189,7 @@ class Exchange:
 
     @property
     def _own(self) -> int:
-        """The offset of this loader's token in the file, in bytes. The token is written once its first batch was
-        compared."""
+        """The offset of this loader's token in the file, in bytes."""
         return _TRUSTED + int.from_bytes(self.membership.token, "little") % _SLOTS * _TOKEN
 
     def _trust(self) -> None:
@@ -206,8 +205,7 @@ class Exchange:
         return self._until(lambda: looked() or self._differs(), gives_up) if waits else looked()
 
     def _lock(self, slot: int, gives_up: Callable[[], bool]) -> bool:
-        """Lock a slot, waiting while another process holds it. False if that takes much longer than making a batch, as
-        the holder may be stopped."""
+        """Lock a slot, waiting while another process holds it."""
 
         def locked() -> bool:
             try:

@@ -235,10 +235,8 @@ class Maker:
 
 @cache
 def _collate_in_own_memory() -> None:
-    """Make default_collate stack tensors as it does outside a worker.
-
-    In a worker it would allocate PyTorch's shared memory, but the batch is sent through dragon's.
-    """
+    """Make default_collate stack tensors as it does outside a worker. In a worker it would allocate PyTorch's shared
+    memory, but the batch is sent through dragon's."""
     from torch import Tensor
     from torch.utils.data._utils import collate, worker
 
@@ -353,13 +351,10 @@ class _DiffersError(RuntimeError):
 
 class _Running:
     """One stream. The generators are seeded from seed, epoch and stream at its beginning, and before each batch also
-    with its number, so reading it again draws the same numbers.
-
-    A state is handed on together with a digest of the batch after it. Whoever continues the stream makes that batch
-    again, and compares it. If it differs, the stream is read again from its beginning: the states of some datasets
-    leave out what they hold in buffers. But if the state gives another batch each time, samples are never the same, and
-    the stream goes on from the state.
-    """
+    with its number, so reading it again draws the same numbers. A state is handed on together with a digest of the
+    batch after it. Whoever continues the stream makes that batch again, and compares it. If it differs, the stream is
+    read again from its beginning: the states of some datasets leave out what they hold in buffers. But if the state
+    gives another batch each time, samples are never the same, and the stream goes on from the state."""
 
     def __init__(self, maker: StreamMaker, epoch: int, start: Start) -> None:
         self._given_maker, self._copies, self._share = maker, start.copies, start.share
@@ -370,11 +365,9 @@ class _Running:
         self._latest: bytes | None = None  # the state after the last batch, until the next one is made
 
     def make(self, number: int) -> Outcome:
-        """Return a batch, or an outcome without one if the stream has ended.
-
-        An error of the dataset is returned instead of a batch, and the iterator is used again afterwards. An error
-        while the stream is begun or continued ends it.
-        """
+        """Return a batch, or an outcome without one if the stream has ended. An error of the dataset is returned
+        instead of a batch, and the iterator is used again afterwards. An error while the stream is begun or continued
+        ends it."""
         if self._progress.ended:
             return Outcome(None, None, 0, self._progress)
         source, self._source = self._source, None  # an interrupt leaves it in the middle of a batch
@@ -503,8 +496,7 @@ class _Running:
         return Outcome(batch if raised is None else None, raised, self._count(samples), self._progress)
 
     def _reach(self, source: Source, number: int, samples: Any) -> Exception | None:
-        """Note that a batch was read; `samples` are None if the dataset raised an error. Returns the error if the state
-        after it cannot be saved."""
+        """Note that a batch was read; `samples` are None if the dataset raised an error."""
         count, reached = 0 if samples is None else self._count(samples), self._progress
         if self._latest is not None:
             digest = "" if samples is None else self._digest(samples)

@@ -148,8 +148,7 @@ def received(content: Any) -> Maker:
 
 
 def _end(template: Template | None) -> None:
-    """End a template once it has no workers. Dropping it is not enough, as an error that the program keeps, or a
-    reference cycle, may refer to it."""
+    """End a template once it has no workers."""
     if template is not None:
         template.end()
 

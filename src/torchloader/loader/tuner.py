@@ -154,11 +154,9 @@ class Budget:
 
 
 def _cores(workers: int, share: float) -> float:
-    """Return the cores that `workers` need when each computes for a fraction `share` of its time.
-
-    The number that compute at the same time varies by sqrt(n q (1 - q)) if they do so independently. If it equaled the
-    cores only on average, some cores would often be idle; so a part of this deviation is subtracted.
-    """
+    """Return the cores that `workers` need when each computes for a fraction `share` of its time. The number that
+    compute at the same time varies by sqrt(n q (1 - q)) if they do so independently. If it equaled the cores only on
+    average, some cores would often be idle; so a part of this deviation is subtracted."""
     share = max(_LEAST_SHARE, share)
     return workers * share - _VARIATION * math.sqrt(workers * share * max(0.0, 1 - share))
 
@@ -344,10 +342,8 @@ class Search:
         self._drifts = 0, 0
 
     def _drop_contradicted(self, workers: int, service: float) -> None:
-        """Discard measurements where a batch took longer with fewer workers, or less time with more.
-
-        Workers that share something delay each other and never speed each other up, so the storage must have changed.
-        """
+        """Discard measurements where a batch took longer with fewer workers, or less time with more. Workers that share
+        something delay each other and never speed each other up, so the storage must have changed."""
         for number, (_, before, _) in list(self._looks.items()):
             fewest, most = (before, service) if number < workers else (service, before)
             if number != workers and fewest > _DRIFT * most:
@@ -396,10 +392,7 @@ class Search:
 
 
 def _staffed(busy: float) -> int:
-    """Return how many workers are needed for `busy` to be busy on average: the square-root staffing rule.
-
-    A slow batch then does not delay others, as another worker is free.
-    """
+    """Return how many workers are needed for `busy` to be busy on average: the square-root staffing rule."""
     return max(1, math.ceil(busy + _SPARE * math.sqrt(busy) - 1e-9))
 
 
@@ -467,11 +460,9 @@ class Tuner:
             self._decide(crew)
 
     def _is_there(self, crew: Crew) -> bool:
-        """Return whether measurements now reflect the present number of workers.
-
-        They do not before all workers are ready, nor for batches requested before that. Where workers leave at the end
-        of each epoch, waiting for them belongs to the epoch.
-        """
+        """Return whether measurements now reflect the present number of workers. They do not before all workers are
+        ready, nor for batches requested before that. Where workers leave at the end of each epoch, waiting for them
+        belongs to the epoch."""
         if crew.size != self._size:
             self._size, self._arrived = crew.size, False
         if not self._arrived and crew.ready == self._size:

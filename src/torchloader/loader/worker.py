@@ -174,8 +174,7 @@ def work(
 
 
 def _take_in(shipment: Shipment, makers: dict[int, Maker], slot: int, workers: int) -> int | None:
-    """Add the maker of a shipment, and remove those that are no longer needed. Returns the number of the snapshot if it
-    is gone, as no iteration needs it any more, or as the process that kept it on this node has ended."""
+    """Add the maker of a shipment, and remove those that are no longer needed."""
     for number in makers.keys() - shipment.needed:
         del makers[number]
     try:
@@ -235,12 +234,10 @@ def _deliver(results: Queue, made: Made) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Keep up to 512 MiB of freed memory in this process, for the next batch.
-
-    By default the GNU C Library returns large blocks to the system at once. A worker that makes one large batch after
-    another then gets new pages for each, which the kernel clears: that takes longer than to make the batch. Does
-    nothing with another C library, or if the environment says how the library is to allocate.
-    """
+    """Keep up to 512 MiB of freed memory in this process, for the next batch. By default the GNU C Library returns
+    large blocks to the system at once. A worker that makes one large batch after another then gets new pages for each,
+    which the kernel clears: that takes longer than to make the batch. Does nothing with another C library, or if the
+    environment says how the library is to allocate."""
     if any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -250,12 +247,10 @@ def _keep_freed_memory() -> None:
 
 
 def _use_one_thread() -> None:
-    """Make PyTorch and the linear algebra of NumPy compute in one thread: the workers share the cores.
-
-    PyTorch's loader does so for PyTorch alone, and NumPy's library, mostly OpenBLAS, has a thread for each core in each
-    worker. Only threadpoolctl can change that once it is loaded. Without that package, or if one of the variables for
-    it is set, it stays as it is.
-    """
+    """Make PyTorch and the linear algebra of NumPy compute in one thread: the workers share the cores. PyTorch's loader
+    does so for PyTorch alone, and NumPy's library, mostly OpenBLAS, has a thread for each core in each worker. Only
+    threadpoolctl can change that once it is loaded. Without that package, or if one of the variables for it is set, it
+    stays as it is."""
     if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
         sys.modules["torch"].set_num_threads(1)
     is_set = any(os.environ.get(name) for name in _VARIABLES)

@@ -3,15 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """An estimate of a number: mean and variance."""
+
+    mean: float
+    variance: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.mean) and self.mean >= 0):
+            raise ValueError(f"mean must not be negative, not {self.mean}")
+        if not (math.isfinite(self.variance) and self.variance > 0):
+            raise ValueError(f"variance must be positive, not {self.variance}")
+
+    @classmethod
+    def of(cls, values: Sequence[float], least: float = 0.0) -> Belief:
+        """Return the prediction for a further value of a sample."""
+        if len(values) < 2:
+            raise ValueError(f"a belief comes from at least two values, not {len(values)}")
+        mean = math.fsum(values) / len(values)
+        variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+        return cls(mean, max(variance * (1 + 1 / len(values)), least**2, 1e-300))
+
+    def blend(self, other: Belief) -> Belief:
+        """Combine two estimates, each weighted by its precision."""
+        share = other.variance / (self.variance + other.variance)
+        return Belief(self.mean * share + other.mean * (1 - share), self.variance * share)
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The estimates for a job before it has run, in seconds per sample of one device.
+
+    Args:
+        compute: time of the device, if it never waits.
+        service: time of one loading worker.
+        shared: time of what all loading workers share, such as a disk.
+    """
+
+    compute: Belief
+    service: Belief
+    shared: Belief
+
 
 SAME = 0.03  # of a rate: less is not worth a worker, and no more than noise
 
 
 def sufficient(rates: Mapping[int, float]) -> int:
-    """Return the smallest number of workers whose rate is within `SAME` of the best. Raises ValueError without
-    rates."""
+    """Return the smallest number of workers whose rate is within `SAME` of the best."""
     best = max(rates.values())
     return min(workers for workers, rate in rates.items() if rate >= (1 - SAME) * best)
 
@@ -24,8 +67,6 @@ class Curve:
         ceiling: samples per second that the device computes when it never waits for data (G).
         service: seconds of one worker's time per sample (a).
         shared: seconds per sample of what all workers of the device share, such as a disk (d).
-
-    Raises ValueError unless all are finite, ceiling and service positive, and shared not negative.
     """
 
     ceiling: float

@@ -5,15 +5,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+# GoogLeNet has one form, which workloads call depth 1.
+DEPTHS: dict[str, tuple[int, ...]] = {
+    "resnet": (10, 18, 34, 50, 101, 152),
+    "vgg": (11, 13, 16, 19),
+    "googlenet": (1,),
+}
+
+
+def known(arch: str, depth: int) -> bool:
+    """Return whether the network exists with this depth."""
+    return depth in DEPTHS.get(arch, ())
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A model's parameters, and the operations of one sample's forward pass by their kind.
-
-    A multiplication and an addition are two operations. `pointwise` convolutions have a kernel of one element,
-    `depthwise` ones a filter per channel, `ordinary` ones are the others; `other` are matrix products outside of
-    convolutions, and attention.
-    """
+    """A model's parameters, and the operations of one sample's forward pass by their kind. A multiplication and an
+    addition are two operations. `pointwise` convolutions have a kernel of one element, `depthwise` ones a filter per
+    channel, `ordinary` ones are the others; `other` are matrix products outside of convolutions, and attention."""
 
     parameters: int
     ordinary: int = 0
@@ -46,8 +55,6 @@ class Features:
         devices: the number of devices that train it together.
         batch: samples of one device in an iteration.
         counts: the operation counts of the model.
-
-    Raises ValueError unless devices, batch and parameters are positive.
     """
 
     devices: int

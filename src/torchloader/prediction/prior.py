@@ -12,21 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from dragon.files import write_bytes
-from torchloader.prediction.belief import Belief, Guess
+from torchloader.prediction.curve import Belief, Guess
 from torchloader.prediction.features import COLUMNS, Features
 
 
 def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[float]:
-    """Return the non-negative coefficients that minimize the sum of squares of `rows @ coefficients - targets`.
-
-    The solution is an ordinary one on a subset of the columns. There are few columns, so all subsets are tried.
-
-    Args:
-        rows: equally long, of at most 12 numbers.
-        targets: one for each row.
-
-    Raises ValueError without rows, for different lengths of rows and targets, or for more than 12 columns.
-    """
+    """Return the non-negative coefficients that minimize the sum of squares of `rows @ coefficients - targets`. The
+    solution is an ordinary one on a subset of the columns. There are few columns, so all subsets are tried."""
     if not rows or len(rows) != len(targets):
         raise ValueError(f"there must be as many targets as rows, and some: {len(rows)} rows, {len(targets)} targets")
     width = len(rows[0])
@@ -119,10 +111,7 @@ class Prior:
         return math.fsum(c * x for c, x in zip(self.coefficients, features.row(), strict=True))
 
     def guess(self, features: Features) -> Guess:
-        """Return the estimates for a job before it has run.
-
-        Raises ValueError if the model predicts no time for these features.
-        """
+        """Return the estimates for a job before it has run."""
         seconds = self.seconds(features) / features.batch
         if seconds <= 0:
             raise ValueError(f"the prior has no measurements that resemble {features}; measure the job instead")
@@ -154,11 +143,7 @@ class Prior:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Prior:
-        """Read a saved prior.
-
-        Raises ValueError, with the file and the reason, for a file that is not a prior or of another version; OSError
-        if it cannot be read.
-        """
+        """Read a saved prior."""
         try:
             content: dict[str, Any] = json.loads(Path(path).read_text())
             if content["format"] != _FORMAT or content["version"] != _VERSION:
@@ -186,15 +171,7 @@ def _coefficients(rows: Sequence[Row]) -> list[float]:
 
 
 def fit(rows: Sequence[Row], made_with: Mapping[str, str] | None = None, folds: int = 5) -> Prior:
-    """Fit a prior, and test it on groups that are left out of the fit.
-
-    Args:
-        rows: measurements, of at least two groups.
-        made_with: versions to note in the artifact, by name.
-        folds: the number of parts into which the groups are divided for the test.
-
-    Raises ValueError for fewer than two groups, or a measurement that is not positive.
-    """
+    """Fit a prior, and test it on groups that are left out of the fit."""
     groups = sorted({row.group for row in rows})
     if len(groups) < 2:
         raise ValueError(f"a prior is tested on groups left out of the fit: there must be two at least, not {groups}")

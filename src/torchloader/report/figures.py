@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchloader.report.history import History
-from torchloader.scheduling.states import State
+from torchloader.scheduling.application import State
 
 _COLOURS = {
     State.QUEUED: "#d9d9d9",

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchloader.scheduling.application import HOLDING
+from torchloader.scheduling.application import ENDED, HOLDING, State
 from torchloader.scheduling.log import read
 from torchloader.scheduling.records import Event
-from torchloader.scheduling.states import ENDED, State
-from torchloader.service.pace import PACE
+from torchloader.service.attempt import PACE
 from torchloader.service.settings import Settings
 
 

@@ -46,11 +46,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a queued application on these devices, with `workers` for each device.
-
-    `away` gives, for the workers of the devices on each node, how many of them run on which other nodes, and `kind` the
-    kind of the devices.
-    """
+    """Start a queued application on these devices, with `workers` for each device. `away` gives, for the workers of the
+    devices on each node, how many of them run on which other nodes, and `kind` the kind of the devices."""
 
     name: str
     placement: dict[str, tuple[int, ...]]

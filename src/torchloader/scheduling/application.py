@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.spreading import Away, Need
-from torchloader.scheduling.states import State
+
+
+class State(enum.StrEnum):
+    """The state of an application."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    RESIZING = "resizing"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    RESUMING = "resuming"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED = frozenset({State.FINISHED, State.FAILED, State.CANCELLED})
+
+_ALIVE = {State.FINISHED, State.FAILED, State.CANCELLED}
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.QUEUED: frozenset({State.STARTING, State.FAILED, State.CANCELLED}),
+    State.STARTING: frozenset({State.RUNNING, State.PAUSING, State.QUEUED, *_ALIVE}),
+    State.RUNNING: frozenset({State.RESIZING, State.PAUSING, State.QUEUED, *_ALIVE}),
+    State.RESIZING: frozenset({State.RUNNING, State.PAUSING, State.QUEUED, *_ALIVE}),
+    State.PAUSING: frozenset({State.PAUSED, State.QUEUED, *_ALIVE}),
+    State.PAUSED: frozenset({State.RESUMING, State.FAILED, State.CANCELLED}),
+    State.RESUMING: frozenset({State.RUNNING, State.PAUSING, State.QUEUED, *_ALIVE}),
+    State.FINISHED: frozenset(),
+    State.FAILED: frozenset(),
+    State.CANCELLED: frozenset(),
+}
+
 
 # The indexes of devices, by the node's name.
 Placement = Mapping[str, tuple[int, ...]]
@@ -35,8 +69,6 @@ class Spec:
         speeds: how fast one device of each kind computes, relative to its curve, which is that of a device of speed 1.
             It runs only on the kinds that are named here, and on devices of unknown kind (""), whose speed is 1. If
             none is named, it runs on all kinds, which are equally fast for it.
-
-    Raises ValueError, with the application's name, for invalid values.
     """
 
     name: str
@@ -75,8 +107,7 @@ class Spec:
         return not self.speeds or not kind or kind in self.speeds
 
     def speed(self, kind: str) -> float:
-        """Return how fast a device of that kind computes, relative to its curve. Raises KeyError for a kind that it
-        cannot run on."""
+        """Return how fast a device of that kind computes, relative to its curve."""
         return self.speeds[kind] if self.speeds and kind else 1.0
 
     @property

@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from dragon.files import write_bytes
+from torchloader.scheduling.application import State
 from torchloader.scheduling.records import Event, Records
-from torchloader.scheduling.states import State
 
 _log = logging.getLogger("torchloader")
 
@@ -103,8 +103,6 @@ class EventLog:
     Args:
         path: the file. It is created if it does not exist; an existing one is replayed, and an incomplete last line
             removed.
-
-    Raises LogError for an invalid line, BlockingIOError if another master has the log open.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -10,9 +10,8 @@ from typing import Protocol
 
 from torchloader.allocation.catalogue import added
 from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Application
+from torchloader.scheduling.application import Application, State
 from torchloader.scheduling.placement import Turn, devices_by_kind, turns
-from torchloader.scheduling.states import State
 
 _CLOSE = 1e-6  # seconds, or device seconds: tolerance at which a bound counts as reached
 
@@ -29,10 +28,7 @@ class Order(Protocol):
         """Whether running applications yield their devices to waiting ones that precede them."""
 
     def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
-        """Return the turns of the running and waiting applications, the first to be served first.
-
-        One that runs loses its devices only to turns before its own for devices of that kind.
-        """
+        """Return the turns of the running and waiting applications, the first to be served first."""
 
     def yields(self, now: float, application: Application) -> bool:
         """Return whether a running application may have to yield its devices now. Only called if the order preempts."""
@@ -41,8 +37,7 @@ class Order(Protocol):
         """Return those that waited so long that they are to be promoted."""
 
     def next_time(self, now: float, applications: Sequence[Application], kinds: int = 1) -> float | None:
-        """Return when, after `now`, the order changes without an event; None for never. There are devices of so many
-        `kinds`."""
+        """Return when, after `now`, the order changes without an event; None for never."""
 
 
 def _came(application: Application) -> tuple[float, str]:
@@ -76,11 +71,9 @@ class Arrival:
 @dataclass(frozen=True, slots=True)
 class ShortestFirst:
     """Shortest remaining time first (SRTF), by the time that an application would take if it never waited for data.
-
     Unlike the other orders it uses the length of jobs: it is a bound for them, and not fair to long jobs. The time is
     that on the fastest kind of devices in the cluster, on whichever it runs. An application of unknown throughput comes
-    first, so that it is measured.
-    """
+    first, so that it is measured."""
 
     name: str = "srtf"
     preempts: bool = True
@@ -112,22 +105,17 @@ class ShortestFirst:
 
 @dataclass(frozen=True, slots=True)
 class Tiresias:
-    """Discretized two-dimensional least attained service, which needs no prior knowledge.
-
-    An application begins in the first queue and moves to the next when its attained service (its devices times the
-    seconds for which it held them) reaches a threshold. Earlier queues are served first; within a queue those that
-    started first, and those that never started last, so that a new application does not preempt another of its queue.
-    An application that has waited `promote` times as long as it ran returns to the first queue, and its service counts
-    from 0 again.
-
-    Tiresias: A GPU Cluster Manager for Distributed Deep Learning, NSDI 2019, section 3 (2D-LAS, discretized priorities,
-    PROMOTEKNOB). Its placement by the skew of models is not implemented.
+    """Discretized two-dimensional least attained service, which needs no prior knowledge. An application begins in the
+    first queue and moves to the next when its attained service (its devices times the seconds for which it held them)
+    reaches a threshold. Earlier queues are served first; within a queue those that started first, and those that never
+    started last, so that a new application does not preempt another of its queue. An application that has waited
+    `promote` times as long as it ran returns to the first queue, and its service counts from 0 again. Tiresias: A GPU
+    Cluster Manager for Distributed Deep Learning, NSDI 2019, section 3 (2D-LAS, discretized priorities, PROMOTEKNOB).
+    Its placement by the skew of models is not implemented.
 
     Args:
         thresholds: increasing device seconds at which an application moves to the next queue.
         promote: the paper's PROMOTEKNOB; infinite for never.
-
-    Raises ValueError for thresholds that do not increase from above 0, and for a factor that is not positive.
     """
 
     thresholds: tuple[float, ...] = (3600.0,)
@@ -197,7 +185,6 @@ def orders() -> list[str]:
 
 
 def order(name: str) -> Order:
-    """Return the order of that name, of this package or of an installed one (`torchloader.orders`). Raises ValueError,
-    with the existing names, for an unknown one."""
+    """Return the order of that name, of this package or of an installed one (`torchloader.orders`)."""
     found: Order = ORDERS[name] if name in ORDERS else added("order", _GROUP, name, ORDERS)
     return found

@@ -117,14 +117,7 @@ class Devices:
         return {name: devices[: max(0, self.cores[name] // workers)] for name, devices in self._free.items()}
 
     def find(self, application: Application, kinds: Kinds | None = None) -> dict[str, tuple[int, ...]] | None:
-        """Return devices on which the application can run with its minimum of workers; None if there are none now.
-
-        They are all of one kind, except those that the application names and is equally fast on.
-
-        Args:
-            application: the application.
-            kinds: the kinds of devices that it may get, the preferred ones first; None for all on which it can run.
-        """
+        """Return devices on which the application can run with its minimum of workers; None if there are none now."""
         spec = application.spec
         groups = any_kind(spec, self._of_kind) if kinds is None else kinds
         if not isinstance(spec.devices, int):

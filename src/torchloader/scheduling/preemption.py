@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Application
+from torchloader.scheduling.application import Application, State
 from torchloader.scheduling.placement import Devices, Kinds, Turn
-from torchloader.scheduling.states import State
 
 
 def yielding(
@@ -18,21 +17,10 @@ def yielding(
     least: Callable[[Application], int],
     patience: float,
 ) -> list[str]:
-    """Return the names of running applications that have to yield: as few, and as low in the order, as suffice.
-
-    An application never yields to a later one, nor if free devices suffice, nor if the freed ones would not. Those that
+    """Return the names of running applications that have to yield: as few, and as low in the order, as suffice. An
+    application never yields to a later one, nor if free devices suffice, nor if the freed ones would not. Those that
     are starting keep their devices; the devices of those that are pausing count as free. An application that runs on
-    one kind and has an earlier turn for another yields too if it finds devices of that one.
-
-    Args:
-        now: seconds, on the clock of the records.
-        ranked: the turns of those that hold devices or wait, the first to be served first.
-        nodes: the cluster.
-        able: names of running applications that may have to yield.
-        least: returns the cores per device that a running application must keep if it keeps its devices.
-        patience: seconds after which a waiting application that finds no devices keeps those of these kinds from the
-            applications after it.
-    """
+    one kind and has an earlier turn for another yields too if it finds devices of that one."""
     work = _Work(ranked, nodes, able, least)
     for place, turn in enumerate(ranked):
         each = turn.application

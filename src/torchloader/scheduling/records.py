@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.application import Application, Spec
-from torchloader.scheduling.states import TRANSITIONS, State
+from torchloader.scheduling.application import TRANSITIONS, Application, Spec, State
 
 _MOVES = ("workers", "away")  # fields that change when the workers of an application change
 
@@ -59,11 +58,7 @@ class _Details(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 def applied(record: Application | None, event: Event) -> Application:
-    """Return the record of an application after an event. Equal records and events give equal results.
-
-    Raises ValueError for an event that cannot follow: another state before, a forbidden transition, an application that
-    exists already or not yet, a detail that is unknown or of a wrong type.
-    """
+    """Return the record of an application after an event. Equal records and events give equal results."""
     name = event.application
     try:
         details = msgspec.convert(dict(event.details), _Details)
@@ -151,10 +146,7 @@ class Records(Mapping[str, Application]):
         return self._happen(spec.name, None, State.QUEUED, now, reason, {"spec": spec, "curve": curve})
 
     def change(self, name: str, after: State, now: float, reason: str, **details: object) -> Event:
-        """Change the state of an application, or with the same state only its details; see `Event`.
-
-        Raises KeyError for an unknown application, ValueError for a forbidden transition.
-        """
+        """Change the state of an application, or with the same state only its details; see `Event`."""
         return self._happen(name, self._applications[name].state, after, now, reason, details)
 
     def _happen(

@@ -7,19 +7,16 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torchloader.allocation.greedy import Table, deal
-from torchloader.allocation.objectives import PROPORTIONAL, Objective
-from torchloader.allocation.plain import Fifo
+from torchloader.allocation.greedy import Fifo, Table, deal
 from torchloader.allocation.policies import Best, MaxMin
-from torchloader.allocation.problem import Allocation, Demand, Policy, used
+from torchloader.allocation.problem import PROPORTIONAL, Allocation, Demand, Objective, Policy, used
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resize, Resume
-from torchloader.scheduling.application import Application, Placement, cores_of
+from torchloader.scheduling.application import Application, Placement, State, cores_of
 from torchloader.scheduling.orders import ARRIVAL, Order
 from torchloader.scheduling.placement import Devices, Turn, kind_of, shared
 from torchloader.scheduling.preemption import yielding
 from torchloader.scheduling.spreading import Away, spread
-from torchloader.scheduling.states import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +72,9 @@ _MANY = 10**6  # workers, for a job for which no number is enough
 def with_headroom(
     demands: Sequence[Demand], allocation: Allocation, cores: Mapping[str, int], able: Collection[str], part: float
 ) -> Allocation:
-    """Return the allocation with more workers for some jobs, from unused cores; no job gets fewer.
-
-    A curve is never known exactly, and a worker too many costs nothing, while one too few leaves a device waiting. Jobs
-    that are nearest to waiting come first.
-
-    Args:
-        demands: the jobs.
-        allocation: workers per device, within the cores of each node.
-        cores: cores for loading, by node.
-        able: the names of jobs that may get more.
-        part: the largest number of additional workers, as a fraction of what is estimated to be enough.
-    """
+    """Return the allocation with more workers for some jobs, from unused cores; no job gets fewer. A curve is never
+    known exactly, and a worker too many costs nothing, while one too few leaves a device waiting. Jobs that are nearest
+    to waiting come first."""
     table = Table(demands, cores)
     changes = [allocation[demand.name] - table.workers[job] for job, demand in enumerate(table.demands)]
     for job in sorted(range(len(changes)), key=changes.__getitem__):  # what frees cores first
@@ -104,12 +92,7 @@ def with_headroom(
 
 
 def remaining(nodes: Mapping[str, Node], least: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the cores for loading of each node, without those lent to other programs.
-
-    Args:
-        nodes: the nodes.
-        least: for each application, the cores that it must have on each node, whatever is lent.
-    """
+    """Return the cores for loading of each node, without those lent to other programs."""
     needed = dict.fromkeys(nodes, 0)
     for each in least:
         for node, cores in each.items():
@@ -134,16 +117,12 @@ _REALLOCATES = {
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """Decides which applications start, and with how many workers each continues.
-
-    Running applications keep their devices, and at least their minimum of workers. Waiting ones start, in the order of
-    arrival, when their devices and a minimum of workers per device are available; one that has to wait does not block
-    those after it. Workers of running applications are changed if the gain until the next expected event exceeds the
-    cost.
-
-    With another order than that of arrival, running applications may yield their devices: they are paused, and nothing
-    else is done until they have stopped. The applications that they yield to start when the scheduler is called after
-    that.
+    """Decides which applications start, and with how many workers each continues. Running applications keep their
+    devices, and at least their minimum of workers. Waiting ones start, in the order of arrival, when their devices and
+    a minimum of workers per device are available; one that has to wait does not block those after it. Workers of
+    running applications are changed if the gain until the next expected event exceeds the cost. With another order than
+    that of arrival, running applications may yield their devices: they are paused, and nothing else is done until they
+    have stopped. The applications that they yield to start when the scheduler is called after that.
 
     Args:
         policy: how cores are shared.
@@ -180,14 +159,7 @@ class Scheduler:
     def decide(
         self, now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node], cause: Cause
     ) -> list[Action]:
-        """Return the actions to take, in this order: those that free cores precede those that take them.
-
-        Args:
-            now: seconds, on the clock of the records.
-            applications: all applications; those that have ended are ignored.
-            nodes: the present nodes, with their cores and devices.
-            cause: what happened.
-        """
+        """Return the actions to take, in this order: those that free cores precede those that take them."""
         lost, holding, waiting = self.sorted_out(now, applications, nodes)
         actions: list[Action] = [Requeue(name, cause.value) for name in lost]
         starved = {each.spec.name for each in self.order.starved(now, waiting)}

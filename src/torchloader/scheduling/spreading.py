@@ -31,16 +31,9 @@ class Need:
 
 
 def spread(needs: Sequence[Need], cores: Mapping[str, int]) -> dict[str, dict[str, dict[str, int]]]:
-    """Return `Away` for each application. Equal arguments give equal results.
-
-    Workers run on the node of their devices while it has cores, those of earlier needs first. The others stay on their
-    present nodes if possible, then take the nodes with the most free cores. If no node has any, they run on their
-    devices' node.
-
-    Args:
-        needs: in the order in which they are served.
-        cores: cores for loading, by node.
-    """
+    """Return `Away` for each application. Equal arguments give equal results. Workers run on the node of their devices
+    while it has cores, those of earlier needs first. The others stay on their present nodes if possible, then take the
+    nodes with the most free cores. If no node has any, they run on their devices' node."""
     free = dict(cores)
     rest: dict[int, int] = {}
     away: dict[str, dict[str, dict[str, int]]] = {need.name: {} for need in needs}

@@ -15,9 +15,8 @@ from dragon.commands import worded
 from dragon.infrastructure.errors import DestroyedError
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
-from torchloader.scheduling.application import Application
+from torchloader.scheduling.application import ENDED, Application, State
 from torchloader.scheduling.spreading import spread
-from torchloader.scheduling.states import ENDED, State
 from torchloader.service.master import Master
 from torchloader.service.messages import (
     CancelApplication,
@@ -38,11 +37,7 @@ from torchloader.training.protocol import Cancel, Pause
 
 
 def unlike(job: Job, there: Mapping[str, Job], ended: Collection[str]) -> Job:
-    """Return the job under a unique name, with a number appended if its own is taken.
-
-    If another job that has not ended has its address for ranks to meet, the port is removed; one is chosen when it
-    starts.
-    """
+    """Return the job under a unique name, with a number appended if its own is taken."""
     candidates = itertools.chain([job.name], map(f"{job.name}-{{}}".format, itertools.count(2)))
     name = next(each for each in candidates if each not in there)
     places = {(each.master, each.port) for other, each in there.items() if other not in ended}

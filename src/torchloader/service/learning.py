@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from torchloader.prediction.belief import Belief, Guess
-from torchloader.prediction.curve import Curve
+from torchloader.prediction.curve import Belief, Curve, Guess
 from torchloader.prediction.measured import Interval, Measured
 from torchloader.training.protocol import Progress
 
@@ -37,10 +36,7 @@ class Learning:
 
     def news(self, sharers: int) -> Curve | None:
         """Return the curve of a device that is not shared, if it is known and differs from the last one returned, else
-        None.
-
-        `sharers` jobs use each device now.
-        """
+        None."""
         if self._measured is None or self._intervals < _SURE or not self._measured.known:
             return None
         curve = self._measured.curve()
@@ -52,10 +48,8 @@ class Learning:
 
 
 def _guess(report: Progress) -> Guess | None:
-    """Return a vague prior from one report, with hardly any contention among workers.
-
-    Without it a line through similar numbers of workers would be arbitrary elsewhere.
-    """
+    """Return a vague prior from one report, with hardly any contention among workers. Without it a line through similar
+    numbers of workers would be arbitrary elsewhere."""
     if report.service is None or report.computing <= 0:
         return None
     compute, service = report.computing / report.samples, report.service

@@ -15,14 +15,12 @@ from torchloader.allocation.catalogue import policy
 from torchloader.inputs.job import Job
 from torchloader.scheduling import actions
 from torchloader.scheduling.actions import Action, Cause, Mode, Node
-from torchloader.scheduling.application import Application
+from torchloader.scheduling.application import ENDED, Application, State
 from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.orders import order
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.spreading import Away, names
-from torchloader.scheduling.states import ENDED, State
-from torchloader.service.attempt import Attempt
-from torchloader.service.launching import launches
+from torchloader.service.attempt import Attempt, PaceFile
 from torchloader.service.learning import Learning
 from torchloader.service.lending import Lender
 from torchloader.service.messages import (
@@ -39,13 +37,13 @@ from torchloader.service.messages import (
     Submitted,
     Tell,
 )
-from torchloader.service.pace import PaceFile
 from torchloader.service.placing import (
     LackingError,
     absent,
     devices_of,
     highest_of,
     job_of,
+    launches,
     nodes_of,
     sharers,
     shortened,
@@ -82,11 +80,8 @@ Reply = Callable[["Master", Request], None]
 
 class Master:
     """The master of a cluster. It handles one message at a time, in one thread, and waits at most a second for the
-    next.
-
-    `reply` handles commands. A restarted master replays the log, asks all nodes what runs there and what has ended, and
-    continues.
-    """
+    next. `reply` handles commands. A restarted master replays the log, asks all nodes what runs there and what has
+    ended, and continues."""
 
     def __init__(self, inbox: Queue, managers: Mapping[str, Queue], settings: Settings, reply: Reply) -> None:
         self._inbox = inbox
@@ -204,8 +199,7 @@ class Master:
                 self.order(node.node, Kill(name, "its master goes on without it"))
 
     def _adopt(self, record: Application) -> None:
-        """Continue an application after a restart. Its last order is repeated, as it or the reply may have been
-        lost."""
+        """Continue an application after a restart."""
         name = record.spec.name
         attempt = self._follow(record)
         if record.state not in (State.STARTING, State.RESUMING):
@@ -425,8 +419,7 @@ class Master:
         self._look_at_curves()
 
     def _note_silence(self, name: str, attempt: Attempt) -> None:
-        """End an application whose ranks report nothing any more. A user's program without a session never reports, and
-        is not ended."""
+        """End an application whose ranks report nothing any more."""
         record, reason = self.records[name], f"no rank has said anything for {self.settings.silence:.0f} s"
         if job_of(record.spec).script and not attempt.has_spoken:
             self.change(name, record.state, f"{reason}: its program has no session, or does not come to it")

@@ -181,11 +181,9 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class AllSubmitted:
-    """The workload has exactly these jobs: the master ends when all applications have ended.
-
-    A master that lacks some of them ignores the message and waits for the next submitter: an earlier master took those
-    jobs without logging them.
-    """
+    """The workload has exactly these jobs: the master ends when all applications have ended. A master that lacks some
+    of them ignores the message and waits for the next submitter: an earlier master took those jobs without logging
+    them."""
 
     names: frozenset[str]
 
@@ -246,11 +244,8 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A command, and the serialized queue for its reply, which is JSON.
-
-    The queue is not sent as an object: it may be destroyed when the command's process ends, and deserializing the
-    message would fail.
-    """
+    """A command, and the serialized queue for its reply, which is JSON. The queue is not sent as an object: it may be
+    destroyed when the command's process ends, and deserializing the message would fail."""
 
     command: Command
     reply_to: bytes

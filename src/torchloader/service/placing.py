@@ -1,9 +1,14 @@
-"""Matches the requirements of a job with the nodes."""
+"""Matches the requirements of a job with the nodes and their GPUs, and describes its start."""
 
 from __future__ import annotations
 
+import os
+import re
+import secrets
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
@@ -12,9 +17,34 @@ from torchloader.inputs.job import Job
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application, Spec
 from torchloader.scheduling.placement import devices_by_kind
-from torchloader.service.gpus import kind_named
-from torchloader.service.messages import Joined
+from torchloader.scheduling.spreading import names
+from torchloader.service.messages import Joined, Launch, Rank
 from torchloader.service.settings import Settings
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+def model(driver: Path = _DRIVER) -> str:
+    """Return the name of this node's GPUs as NVIDIA's driver gives it, such as "Tesla V100-SXM2-16GB"; "" if there is
+    no such driver, or if the GPUs have different names."""
+    names: set[str] = set()
+    try:
+        for file in driver.glob("*/information"):
+            names |= {name.strip() for name in re.findall(r"^Model:(.*)$", file.read_text(), re.MULTILINE)}
+    except OSError:
+        return ""
+    return names.pop() if len(names) == 1 else ""
+
+
+def kind_named(gpu: str, kinds: Collection[str]) -> str:
+    """Return which of `kinds`, which jobs name, a GPU is of: the first that is a word of its name, without regard to
+    case, as v100 is of "Tesla V100-SXM2-16GB". If no job names a kind, all GPUs count as of one kind, which is "". A
+    GPU that is of none of the kinds is of its own, which is its whole name."""
+    for kind in kinds:
+        if re.search(rf"(?<![a-z0-9]){re.escape(kind.lower())}(?![a-z0-9])", gpu.lower()):
+            return kind
+    return gpu if kinds else ""
+
 
 _ENDLESS = 10**6  # iterations, if the data determines the end
 
@@ -31,11 +61,8 @@ def nodes_of(
     kinds: Collection[str] = (),
 ) -> dict[str, Node]:
     """Return the nodes as the scheduler sees them, with the cores that are `lent` to other programs, and which of the
-    `kinds` of GPUs that jobs name they have.
-
-    On CPUs a device is a process: as many as there are cores, or up to the `highest` index that a job names. All are of
-    one kind.
-    """
+    `kinds` of GPUs that jobs name they have. On CPUs a device is a process: as many as there are cores, or up to the
+    `highest` index that a job names. All are of one kind."""
     found = {}
     for name, node in sorted(joined.items()):
         slots = max(node.cores, settings.cores, highest + 1) if settings.device == "cpu" else 0
@@ -154,3 +181,54 @@ def sharers(record: Application, records: Iterable[Application]) -> int:
 def absent(names: Iterable[str]) -> frozenset[str]:
     """Return those of the nodes that the run has lost."""
     return frozenset(names) - {policy.host_name for policy in System().hostname_policies()}
+
+
+def command_of(job: Job, settings: Settings) -> tuple[str, ...]:
+    """Return the job's own script and arguments, or the arguments of torchloader.training.train for its network."""
+    if job.script:
+        return (sys.executable, job.script, *job.arguments)
+    told = {
+        "arch": job.arch,
+        "depth": job.depth,
+        "batch": job.batch,
+        "start-iter": job.start_iter,
+        "start-epoch": job.start_epoch,
+        "end-iter": job.end_iter,
+        "end-epoch": job.end_epoch,
+        "device": settings.device,
+        "dataset": job.dataset,
+    }
+    options = [text for name, value in told.items() if value != "" for text in (f"--{name}", str(value))]
+    return (*options, *settings.options)
+
+
+_PORTS = range(20000, 32768)  # for ranks to meet if a job names none; below the kernel's ephemeral ports
+
+
+def launches(record: Application, joined: Mapping[str, Joined], settings: Settings) -> dict[str, Launch]:
+    """Return the order for each node of the placement."""
+    job, placement = job_of(record.spec), record.placement
+    port = job.port or secrets.choice(_PORTS)
+    alone = len(placement) == 1 or settings.rehearse
+    address = "127.0.0.1" if alone else joined[next(iter(placement))].address
+    orders: dict[str, Launch] = {}
+    taken = 0
+    for node, devices in placement.items():
+        cpu = settings.device == "cpu"
+        ranks = tuple(Rank(taken + place, None if cpu else device) for place, device in enumerate(devices))
+        taken += len(devices)
+        orders[node] = Launch(
+            record.spec.name,
+            record.starts,
+            command_of(job, settings),
+            not job.script,
+            ranks,
+            sum(map(len, placement.values())),
+            address,
+            port,
+            record.workers,
+            os.path.abspath(job.output_folder),
+            dict(job.environment),
+            names(record.away, node) if settings.anywhere else None,
+        )
+    return orders

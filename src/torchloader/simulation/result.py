@@ -123,14 +123,9 @@ class Result:
 
     def unfairness(self, devices: int) -> list[float]:
         """Return the finish-time fairness of each job (Themis, NSDI '20); above 1 it was served worse than by equal
-        shares.
-
-        This is its completion, divided by the time that it would take in an equal share of the cluster, when the
-        cluster is divided by the average number of jobs present. The time is that on its fastest kind of devices.
-
-        Args:
-            devices: the number of devices of the cluster.
-        """
+        shares. This is its completion, divided by the time that it would take in an equal share of the cluster, when
+        the cluster is divided by the average number of jobs present. The time is that on its fastest kind of
+        devices."""
         present = _Present(self.jobs)
         return [
             job.completion / (job.shortest * max(1.0, present.mean(job.arrival, job.finished) * job.devices / devices))

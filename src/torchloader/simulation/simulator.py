@@ -3,18 +3,132 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Promote, Requeue, Resize, Resume
-from torchloader.scheduling.application import Application
+from torchloader.scheduling.application import Application, State
 from torchloader.scheduling.placement import devices_by_kind, shared
 from torchloader.scheduling.records import Event, Records
 from torchloader.scheduling.scheduler import Scheduler
-from torchloader.scheduling.states import State
 from torchloader.simulation.result import JobResult, Moment, Result
 from torchloader.simulation.workload import Job
+
+# Of Student's distribution, for 95 % on both sides, by degrees of freedom.
+_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean with the half width of its 95 % confidence interval; None for a single value."""
+
+    mean: float
+    half: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Interval:
+        """Return the interval from equally weighted values."""
+        mean = math.fsum(values) / len(values)
+        if len(values) == 1:
+            return cls(mean, None)
+        degrees = len(values) - 1
+        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / degrees)
+        quantile = _T[degrees - 1] if degrees <= len(_T) else 2.09
+        return cls(mean, quantile * deviation / math.sqrt(len(values)))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A policy's results over all workloads.
+
+    Args:
+        policy: its name.
+        completion, makespan: mean seconds, as in `Result`.
+        busy: the fraction of the time for which devices were held in which they computed.
+        lost: hours for which devices were held and did not compute.
+        unfair: the largest finish-time fairness of a workload's jobs, as in `Result.unfairness`.
+        resizes: changes of workers per job.
+        shorter, sooner: by which fraction completion and makespan are below those of the reference policy, workload by
+            workload.
+        worst: the smallest of `shorter` over the workloads.
+    """
+
+    policy: str
+    completion: Interval
+    makespan: Interval
+    busy: Interval
+    lost: Interval
+    unfair: Interval
+    resizes: float
+    shorter: Interval
+    sooner: Interval
+    worst: float
+
+
+def compare(results: Sequence[Sequence[Result]], against: int, devices: int) -> list[Row]:
+    """Return a row for each policy."""
+    rows = []
+    for own in results:
+        pairs = list(zip(own, results[against], strict=True))
+        shorter = [1 - ours.mean_completion / theirs.mean_completion for ours, theirs in pairs]
+        rows.append(
+            Row(
+                own[0].policy,
+                Interval.of([each.mean_completion for each in own]),
+                Interval.of([each.makespan for each in own]),
+                Interval.of([each.busy for each in own]),
+                Interval.of([each.lost_device_hours for each in own]),
+                Interval.of([max(each.unfairness(devices)) for each in own]),
+                sum(job.resizes for each in own for job in each.jobs) / sum(len(each.jobs) for each in own),
+                Interval.of(shorter),
+                Interval.of([1 - ours.makespan / theirs.makespan for ours, theirs in pairs]),
+                min(shorter),
+            )
+        )
+    return rows
+
+
+def table(rows: Sequence[Row], against: str) -> str:
+    """Format the rows as text."""
+    header = ["policy", "completion, s", "makespan, s", "busy, %", "GPU h lost", "unfair", "changes a job"]
+    header += ["completion", "worst", "makespan"]
+    lines = [header]
+    for row in rows:
+        same = row.policy == against
+        lines.append(
+            [
+                row.policy,
+                _number(row.completion),
+                _number(row.makespan),
+                _number(row.busy, 100),
+                _number(row.lost),
+                f"{row.unfair.mean:.1f}",
+                f"{row.resizes:.1f}",
+                "-" if same else _percent(row.shorter),
+                "-" if same else _signed(-row.worst),
+                "-" if same else _percent(row.sooner),
+            ]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines
+    )
+
+
+def _number(interval: Interval, times: float = 1.0) -> str:
+    mean = round(interval.mean * times) + 0  # + 0, so that there is no -0
+    return f"{mean:,}" + ("" if interval.half is None else f" ± {interval.half * times:,.0f}")
+
+
+def _signed(part: float) -> str:
+    return f"{round(100 * part, 1) + 0.0:+.1f} %"  # + 0.0, so that there is no -0.0
+
+
+def _percent(interval: Interval) -> str:
+    return _signed(-interval.mean) + ("" if interval.half is None else f" ± {100 * interval.half:.1f}")
+
 
 _CLOSE = 1e-6  # iterations: a job that is so near the end of a stage is in the next one
 
@@ -29,23 +143,8 @@ def simulate(
     learn: float = 0.0,
     progress: Callable[[int], object] = lambda ended: None,
 ) -> Result:
-    """Simulate jobs to their ends.
-
-    Between events a job trains at the rate that its curve gives for its workers and the kind of its devices. A job that
-    is started, or whose workers are changed, stands still for a while.
-
-    Args:
-        jobs: the jobs, with their arrival times.
-        nodes: the cluster.
-        scheduler: makes the decisions.
-        stop: seconds for which a change of workers stops a job: 0 for an elastic loader, tens for a restart.
-        start: seconds that a start takes.
-        learn: seconds that a job trains before its curve is measured; until then the requested workers are taken to be
-            just enough.
-        progress: called with the number of ended jobs whenever one ends.
-
-    Raises ValueError, with the job's name, for a job that can never start on these nodes, or two jobs of one name.
-    """
+    """Simulate jobs to their ends. Between events a job trains at the rate that its curve gives for its workers and the
+    kind of its devices. A job that is started, or whose workers are changed, stands still for a while."""
     return _Simulation(jobs, nodes, scheduler, (stop, start, learn), progress).run()
 
 

@@ -13,9 +13,8 @@ from torchloader.inputs.job import Devices
 from torchloader.inputs.job import Job as Written
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Application, Spec
+from torchloader.scheduling.application import Application, Spec, State
 from torchloader.scheduling.log import replay
-from torchloader.scheduling.states import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +41,7 @@ class Job:
         return self.spec.iterations
 
     def rate(self, record: Application, curve: Curve, done: float) -> tuple[float, float]:
-        """Return its iterations per second, and the part of the time in which its devices compute.
-
-        Args:
-            record: its devices and workers.
-            curve: its curve on these devices, some of which may be shared.
-            done: its iterations so far.
-        """
+        """Return its iterations per second, and the part of the time in which its devices compute."""
         rate = curve.throughput(record.workers)
         return rate * record.size / record.spec.batch, rate / curve.ceiling
 
@@ -90,16 +83,7 @@ _SPREAD = 0.8  # of the logarithm of a job's length
 
 
 def job_of(name: str, kind: Kind, devices: int, seconds: float, arrival: float, chance: random.Random) -> Job:
-    """Return a job of a kind, with rates that vary slightly from job to job.
-
-    Args:
-        name: the name of the job.
-        kind: what it trains.
-        devices: the number of its devices.
-        seconds: the time that it takes if it never waits.
-        arrival: when it arrives, in seconds.
-        chance: the source of random numbers.
-    """
+    """Return a job of a kind, with rates that vary slightly from job to job."""
     ceiling = kind.ceiling * chance.uniform(0.8, 1.25)
     curve = Curve(ceiling, kind.service * chance.uniform(0.8, 1.25), chance.uniform(0, 0.1) / ceiling)
     batch = kind.batch * devices
@@ -111,18 +95,7 @@ def job_of(name: str, kind: Kind, devices: int, seconds: float, arrival: float, 
 def synthetic(
     jobs: int, seed: int, devices: int, load: float = 1.0, minutes: float = 10.0, largest: int = 4
 ) -> list[Job]:
-    """Return jobs that arrive independently of each other (a Poisson process). Equal arguments give equal jobs.
-
-    Args:
-        jobs: the number of jobs.
-        seed: the seed of all random choices.
-        devices: the number of devices of the cluster.
-        load: work that arrives per second, relative to the capacity of all devices if they never wait for data.
-        minutes: the median time of a job that never waits; a tenth of the jobs takes nearly three times that.
-        largest: the largest number of devices of a job.
-
-    Raises ValueError for numbers that are not positive.
-    """
+    """Return jobs that arrive independently of each other (a Poisson process). Equal arguments give equal jobs."""
     if min(jobs, devices, load, minutes, largest) <= 0:
         raise ValueError("jobs, devices, load, minutes and largest must be positive")
     chance = random.Random(seed)
@@ -140,14 +113,7 @@ def synthetic(
 
 
 def mistaken(jobs: Sequence[Job], error: float, seed: int) -> list[Job]:
-    """Return the jobs with wrong curves for the scheduler, which stay wrong as long as they run.
-
-    Args:
-        jobs: the jobs.
-        error: standard deviation of the logarithm of the estimates of a job's ceiling and of its loading; 0.1 is about
-            10 %.
-        seed: the seed of the errors.
-    """
+    """Return the jobs with wrong curves for the scheduler, which stay wrong as long as they run."""
     chance = random.Random(seed)
     return [
         replace(
@@ -182,14 +148,7 @@ _SERVICE = 0.008
 
 def nodes_for(jobs: Sequence[Job], count: int, cores: int, devices: int) -> dict[str, Node]:
     """Return nodes that have all hosts and device indexes that jobs name, and at least `count` nodes with `devices`
-    devices.
-
-    Args:
-        jobs: the jobs of the simulation.
-        count: the least number of nodes.
-        cores: cores of each node for loading.
-        devices: the least number of devices of each node.
-    """
+    devices."""
     named = [job.spec.devices for job in jobs if not isinstance(job.spec.devices, int)]
     names = {name for placement in named for name in placement}
     fresh = (name for name in map("node{}".format, itertools.count()) if name not in names)
@@ -201,11 +160,7 @@ def nodes_for(jobs: Sequence[Job], count: int, cores: int, devices: int) -> dict
 
 
 def jobs_of_workload(jobs: Sequence[Written]) -> list[Job]:
-    """Return the jobs of a workload file, each with a typical speed of its network. Nodes without a name are node0,
-    node1 ...
-
-    Raises ValueError, with the job's name, if its network is unknown, or only its data determines its end.
-    """
+    """Return the jobs of a workload file, each with a typical speed of its network."""
     found = []
     for job in jobs:
         arch = f"{job.arch}-{job.depth}" if job.arch else job.script
@@ -237,10 +192,7 @@ def _devices(devices: Devices) -> dict[str, tuple[int, ...]] | int:
 
 
 def jobs_of_log(path: str | os.PathLike[str]) -> list[Job]:
-    """Return the jobs of a live run, each with the curve that was measured last. Those that never ran are left out.
-
-    Raises LogError for an invalid log, OSError if it cannot be read, and ValueError if no curve was measured.
-    """
+    """Return the jobs of a live run, each with the curve that was measured last. Those that never ran are left out."""
     jobs = []
     for each in replay(path).values():
         if each.curve is not None:

@@ -59,10 +59,7 @@ class Checkpoints:
         return sorted((Saved(int(name[1]), name[2]) for name in found if name), reverse=True)
 
     def save(self, iteration: int, state: dict[str, Any]) -> Saved:
-        """Write the state after `iteration` iterations, and remove all but this checkpoint and the one before it.
-
-        Raises CheckpointError if it cannot be written; earlier checkpoints are then kept.
-        """
+        """Write the state after `iteration` iterations, and remove all but this checkpoint and the one before it."""
         unfinished = self.folder / f"{_UNFINISHED}{os.getpid()}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -86,10 +83,7 @@ class Checkpoints:
         return saved
 
     def load(self) -> tuple[Saved, dict[str, Any]] | None:
-        """Return the latest valid checkpoint; None if there is none. Invalid ones are named in the log.
-
-        Raises CheckpointError if there are checkpoints and none is valid.
-        """
+        """Return the latest valid checkpoint; None if there is none. Invalid ones are named in the log."""
         found = self.saved()
         for saved in found:
             try:
@@ -103,8 +97,7 @@ class Checkpoints:
         return None
 
     def read(self, saved: Saved) -> dict[str, Any]:
-        """Return the state of a checkpoint. Raises CheckpointError if it does not exist, or does not match its
-        digest."""
+        """Return the state of a checkpoint."""
         path = self.folder / saved.file
         try:
             with open(path, "rb", opener=regular) as file:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from torchloader.prediction.architectures import DEPTHS, known
+from torchloader.prediction.features import DEPTHS, known
 
 _SMALL = 64  # the side of images, in pixels, up to which the first layer does not reduce the image
 
@@ -40,10 +40,7 @@ _INCEPTION = (
 
 
 def build(arch: str, depth: int, classes: int = 1000, image_size: int = 224) -> nn.Module:
-    """Return a network of a workload's `arch` and `depth`, with fresh weights, for square images of three channels.
-
-    Raises ValueError if there is no such network, or the images have a side of less than 32 pixels.
-    """
+    """Return a network of a workload's `arch` and `depth`, with fresh weights, for square images of three channels."""
     if not known(arch, depth):
         depths = "; ".join(f"{name} {', '.join(map(str, some))}" for name, some in DEPTHS.items())
         raise ValueError(f"there is no {arch} of depth {depth}: there are {depths}")

@@ -23,10 +23,7 @@ from torchloader.training.models import build
 
 
 def count(model: nn.Module, sample: Sequence[int] = (3, 224, 224), dtype: torch.dtype | None = None) -> Counts:
-    """Count for one sample of that shape, without computing anything: on PyTorch's "meta" device.
-
-    The model is not changed. Raises what the model raises if it needs values, or does not accept such a sample.
-    """
+    """Count for one sample of that shape, without computing anything: on PyTorch's "meta" device."""
     shadow = copy.deepcopy(model).to("meta").eval()
     kinds: Counter[str] = Counter()
 
@@ -81,11 +78,7 @@ def _features(job: Job, image_size: int) -> Features:
 
 def fitted(logs: Iterable[tuple[Path, int]]) -> Prior:
     """Fit a prior to event logs of runs, each with the image size of its jobs, using each network whose curve was
-    measured.
-
-    Raises ValueError if fewer than two kinds of networks were measured, LogError for a damaged log, OSError for one
-    that cannot be read.
-    """
+    measured."""
     rows = [row for path, image_size in logs for row in _rows(path, image_size)]
     return fit(rows, {"torch": torch.__version__})
 

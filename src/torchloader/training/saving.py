@@ -86,8 +86,7 @@ class Keeper:
         self._own: Collection[str] = ()
 
     def keep(self, parts: dict[str, Stateful], own: Collection[str] = ()) -> None:
-        """Save these parts from now on, each under its name. For those named in `own` the state of each rank is saved;
-        for the others that of rank 0."""
+        """Save these parts from now on, each under its name."""
         self._parts.update({name: _bare(part) for name, part in parts.items()})
         self._own = own
 
@@ -108,11 +107,7 @@ class Keeper:
             raise failed or CheckpointError(f"rank 0 could not save the checkpoint of iteration {iteration}")
 
     def load(self) -> dict[str, Any] | None:
-        """Restore the latest valid state, the same on all ranks, and return it; None if there is none.
-
-        Raises CheckpointError if there are checkpoints and none is valid, or this rank cannot read it, ValueError for a
-        part that it lacks, and for one whose state is per rank if the number of ranks has changed.
-        """
+        """Restore the latest valid state, the same on all ranks, and return it; None if there is none."""
         state: dict[str, Any] | None = None
         saved: Saved | None = None
         failed: CheckpointError | None = None
@@ -138,8 +133,7 @@ class Keeper:
         return state
 
     def _own_states(self, ranks: list[Tensor], saved: Saved) -> dict[str, Any]:
-        """Return this rank's states of the parts that each rank saved. Between two epochs those of a loader are the
-        same on all ranks."""
+        """Return this rank's states of the parts that each rank saved."""
         now = 1 if self._group is None else self._group.size()
         if len(ranks) == now:
             return unpack(ranks[self._rank])

@@ -19,11 +19,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torchloader.loader import Counters, ElasticDataLoader
-from torchloader.training.agreement import Agreement, Wish
+from torchloader.training.agreement import Agreement, Wish, choose_device, make_process_group
 from torchloader.training.checkpoint import CheckpointError
-from torchloader.training.device import choose_device, make_process_group
 from torchloader.training.link import Link, Surroundings
-from torchloader.training.phases import Phases
 from torchloader.training.protocol import (
     Cancel,
     Cancelled,
@@ -38,7 +36,7 @@ from torchloader.training.protocol import (
     Started,
 )
 from torchloader.training.saving import Keeper, Stateful
-from torchloader.training.traces import Traces
+from torchloader.training.traces import Phases, Traces
 
 __all__ = ["Left", "Session", "resize", "this_node"]
 

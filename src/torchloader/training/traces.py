@@ -13,9 +13,16 @@ import json
 import logging
 import os
 import statistics
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
 
 from dragon.files import append_bytes, whole_file, write_bytes
 
@@ -29,12 +36,10 @@ _log = logging.getLogger(__name__)
 
 
 class Traces:
-    """The traces of one rank of an application, in a folder that is created if necessary.
-
-    Existing traces of an earlier part of the application are continued after `iteration`: rows of iterations after the
-    last checkpoint, which are done again, are removed. If they cannot be written, as on a full disk, this is logged
-    once, and training continues without them.
-    """
+    """The traces of one rank of an application, in a folder that is created if necessary. Existing traces of an earlier
+    part of the application are continued after `iteration`: rows of iterations after the last checkpoint, which are
+    done again, are removed. If they cannot be written, as on a full disk, this is logged once, and training continues
+    without them."""
 
     def __init__(self, folder: str | Path, application: str, rank: int = 0, iteration: int = 0) -> None:
         self._folder, self._application, self._rank = Path(folder), application, rank
@@ -134,8 +139,7 @@ class Traces:
         return io.FileIO(path, "a")
 
     def _cut(self, path: Path, columns: Sequence[str], iteration: int) -> None:
-        """Keep the rows up to an iteration. The last row may be incomplete, if the process was killed while it
-        wrote."""
+        """Keep the rows up to an iteration."""
         place = columns.index("iteration")
         with path.open(newline="") as old, whole_file(path) as unfinished, unfinished.open("w", newline="") as new:
             new.write(f"{','.join(columns)}\n")
@@ -153,3 +157,94 @@ def _spread(times: list[float]) -> dict[str, float] | None:
         return None
     last = statistics.quantiles(times, n=20, method="inclusive")[-1] if len(times) > 1 else times[0]
     return {"mean": statistics.fmean(times), "median": statistics.median(times), "percentile_95": last}
+
+
+class _Mark(Protocol):
+    """A point in the work of a device, like torch.cuda.Event."""
+
+    def record(self) -> None: ...
+    def query(self) -> bool: ...
+    def synchronize(self) -> None: ...
+    def elapsed_time(self, end_event: Any) -> float: ...
+
+
+class _Moment:
+    """A point in the work of a CPU, where calls are synchronous."""
+
+    def record(self) -> None:
+        self.seconds = time.perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        """Do nothing, as the CPU's work is complete."""
+
+    def elapsed_time(self, end_event: _Moment) -> float:
+        """Return the milliseconds until `end_event`."""
+        return 1000 * (end_event.seconds - self.seconds)
+
+
+@dataclass
+class Iteration:
+    """One iteration: the seconds it waited for data, its number, its marks by phase, its loss."""
+
+    waited: float
+    number: int = 0
+    marks: list[tuple[str, _Mark, _Mark]] = field(default_factory=list)
+    loss: Tensor | float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the device has completed it."""
+        return all(end.query() for _, _, end in self.marks)
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of each of PHASES; waits for the device."""
+        found = dict.fromkeys(PHASES, 0.0)
+        found["dataloading"] = self.waited
+        for phase, start, end in self.marks:
+            end.synchronize()
+            found[phase] += start.elapsed_time(end) / 1000
+        return list(found.values())
+
+
+class Phases:
+    """The iterations of a rank that are in progress or not yet recorded."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._gpu = device.type == "cuda"
+        self._current = Iteration(0.0)
+        self._over: deque[Iteration] = deque()
+
+    def begin(self, waited: float) -> None:
+        """Begin an iteration, for whose data the program waited `waited` seconds."""
+        self._current = Iteration(waited)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Measure the device's work in the block as that phase; several blocks of a phase are added."""
+        if phase not in PHASES[1:]:
+            raise ValueError(f"there is no phase {phase!r}: there are {', '.join(PHASES[1:])}")
+        start, end = self._mark(), self._mark()
+        start.record()
+        yield
+        end.record()
+        self._current.marks.append((phase, start, end))
+
+    def record(self, loss: Tensor | float) -> None:
+        """Set the loss of the present iteration."""
+        self._current.loss = loss.detach() if isinstance(loss, Tensor) else loss
+
+    def end(self, number: int) -> None:
+        """End the present iteration; the device may not have completed it."""
+        self._current.number = number
+        self._over.append(self._current)
+
+    def done(self, wait: bool = False) -> Iterator[Iteration]:
+        """Yield the iterations that the device has completed, each once and in order; with `wait` all of them."""
+        while self._over and (wait or self._over[0].over):
+            yield self._over.popleft()
+
+    def _mark(self) -> _Mark:
+        return torch.cuda.Event(enable_timing=True) if self._gpu else _Moment()  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from torchloader.inputs.job import EXPECTED, is_dataset
-from torchloader.prediction.architectures import DEPTHS
+from torchloader.prediction.features import DEPTHS
 from torchloader.training.models import build
 from torchloader.training.session import Session
 
@@ -27,10 +27,8 @@ _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class SyntheticImages(Dataset[tuple[Tensor, int]]):
-    """Float32 images with labels, with the shape of CIFAR's: a pattern for each class, with noise.
-
-    A sample depends only on its index; with `augment` half of them are flipped by the random state.
-    """
+    """Float32 images with labels, with the shape of CIFAR's: a pattern for each class, with noise. A sample depends
+    only on its index; with `augment` half of them are flipped by the random state."""
 
     def __init__(self, length: int, classes: int = 10, image_size: int = 32, augment: bool = False) -> None:
         self.length, self.classes, self.image_size, self.augment = length, classes, image_size, augment
@@ -53,10 +51,8 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
 
 
 class LatencyDataset(SyntheticImages):
-    """Synthetic images from a simulated storage with a delay of `latency` seconds per image.
-
-    Loading scales with the workers, not with the cores.
-    """
+    """Synthetic images from a simulated storage with a delay of `latency` seconds per image. Loading scales with the
+    workers, not with the cores."""
 
     def __init__(
         self, length: int, latency: float, classes: int = 10, image_size: int = 32, augment: bool = False
@@ -70,10 +66,7 @@ class LatencyDataset(SyntheticImages):
 
 
 class JpegFolder(Dataset[tuple[Tensor, int]]):
-    """JPEG files in one folder per class: decoded, cropped at random to a square, flipped at random, normalized.
-
-    Raises FileNotFoundError if there are none.
-    """
+    """JPEG files in one folder per class: decoded, cropped at random to a square, flipped at random, normalized."""
 
     def __init__(self, folder: str | Path, image_size: int = 224) -> None:
         self.image_size = image_size

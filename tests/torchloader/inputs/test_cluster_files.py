@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchloader.inputs.cluster import Cluster, MasterSettings, WorkerSettings, read_cluster
-from torchloader.inputs.mistakes import InputError
+from torchloader.inputs.job import InputError
 
 WHOLE = """\
 <?xml version="1.0"?>

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloader.inputs.job import Devices, Job
-from torchloader.inputs.mistakes import InputError, Workload
-from torchloader.inputs.reading import read
+from torchloader.inputs.job import Devices, InputError, Job, Workload
+from torchloader.inputs.workload import read
 
 TOML = """\
 [[jobs]]

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloader.inputs.job import Devices, Job
-from torchloader.inputs.mistakes import Workload
+from torchloader.inputs.job import Devices, Job, Workload
 from torchloader.inputs.workload import COLUMNS, read_workload
 
 SEED = """\

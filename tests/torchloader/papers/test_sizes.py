@@ -19,10 +19,9 @@ from torchloader_papers.traces import PROFILES, read_trace
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Resume
-from torchloader.scheduling.application import Application, Spec
+from torchloader.scheduling.application import Application, Spec, State
 from torchloader.scheduling.records import Records
 from torchloader.scheduling.scheduler import Scheduler
-from torchloader.scheduling.states import State
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
 from torchloader.simulation.workload import Job

@@ -14,9 +14,8 @@ from conftest import Site
 from torchloader.inputs.job import Devices, Job
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.prior import Prior
-from torchloader.scheduling.application import Spec
+from torchloader.scheduling.application import Spec, State
 from torchloader.scheduling.log import EventLog
-from torchloader.scheduling.states import State
 from torchloader.service.settings import Settings
 from torchloader.training.priors import _features, curves_for, fitted
 

@@ -14,9 +14,9 @@ from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.launch import Launch
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.node_desc import choose
 from dragon.infrastructure.policy import Policy
-from dragon.infrastructure.system_text import restored, sendable
-from dragon.runtime.distribution import choose
+from dragon.infrastructure.system import restored, sendable
 from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
 from dragon.runtime.protocol.jobs import Part, Program

@@ -27,7 +27,7 @@ from dragon.agent.wire.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend
 from dragon.infrastructure.messages import Name, Spawn
-from dragon.infrastructure.system_errors import may_pass, what_to_raise
+from dragon.infrastructure.system import may_pass, what_to_raise
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import MemberEvent
 from dragon.runtime.protocol.groups import (

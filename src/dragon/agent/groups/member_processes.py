@@ -12,8 +12,8 @@ from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.starting import Processes, Spawner
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Instance, Spawn
+from dragon.infrastructure.node_desc import choose
 from dragon.infrastructure.policy import Policy
-from dragon.runtime.distribution import choose
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.protocol.agents import MemberEvent, MembersEnded
 from dragon.runtime.protocol.jobs import Part

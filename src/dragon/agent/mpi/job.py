@@ -46,10 +46,8 @@ class Way(Protocol):
         """Report that the relay that the site's launcher started for a rank has ended before the rank."""
 
     def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
-        """Report that a rank makes the job fail: "rank N … ", followed by `what`.
-
-        The other ranks have a moment to end on their own, unless `at_once` is set.
-        """
+        """Report that a rank makes the job fail: "rank N … ", followed by `what`. The other ranks have a moment to end
+        on their own, unless `at_once` is set."""
 
     def begun(self) -> None:
         """Report that a rank has called MPI_Init, which returns when all have."""
@@ -116,8 +114,7 @@ class Job:
         )
 
     def gather(self, key: str, nodes: list[int], node: int, data: Any) -> asyncio.Future[dict[int, Any]]:
-        """Contribute a node's data under a key. Returns a future of the data of all `nodes`, which is done once all
-        have contributed."""
+        """Contribute a node's data under a key."""
         gathering = self.gatherings.setdefault(key, {})
         future: asyncio.Future[dict[int, Any]] = asyncio.get_running_loop().create_future()
         gathering[node] = data, future
@@ -130,10 +127,7 @@ class Job:
         return future
 
     def launch_end(self) -> asyncio.Future[str]:
-        """Return a future of how the site's launcher ends. Each caller gets its own, which it may cancel.
-
-        Raises LookupError if no launcher has started the job.
-        """
+        """Return a future of how the site's launcher ends. Each caller gets its own, which it may cancel."""
         if self.launched is None:
             raise LookupError("no launcher has started the job")
         return asyncio.shield(self.launched)

@@ -29,10 +29,7 @@ _TASK = [sys.executable, "-I", "-S", relay.__file__]
 
 class Launch:
     """Runs the launcher, which starts a relay for each rank once all nodes await theirs, and ends after the last of
-    them.
-
-    If it ends before the job, the job ends too. `ended` is a future of how it has ended.
-    """
+    them. If it ends before the job, the job ends too. `ended` is a future of how it has ended."""
 
     def __init__(self, job: Job, launcher: str, hosts: Mapping[int, str]) -> None:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -11,9 +11,9 @@ import os
 import socket
 from typing import Any
 
-from dragon.agent.mpi.foreign import is_foreign
 from dragon.agent.mpi.job import JobOverError, Joining, Way
 from dragon.agent.mpi.relay import SIZE, address, received, user_of
+from dragon.agent.mpi.segments import is_foreign
 from dragon.infrastructure.gpus import GPU_VARIABLES
 from dragon.runtime.protocol.jobs import LaunchEnd, Part
 

@@ -18,11 +18,9 @@ from dragon.runtime.protocol.jobs import LookUp, OfService, Part, Program, Publi
 
 
 def process_mapping(placement: Sequence[int], longest: int = 1024) -> str:
-    """Return the value of PMI_process_mapping for ranks on these nodes, in rank order; "" if it would be too long.
-
-    It is "(vector,(first node, nodes, ranks on each), …)" with nodes numbered in the order of their first ranks. If
-    there are more ranks, it is repeated from the beginning (MPICH, "PMI process mapping").
-    """
+    """Return the value of PMI_process_mapping for ranks on these nodes, in rank order; "" if it would be too long. It
+    is "(vector,(first node, nodes, ranks on each), …)" with nodes numbered in the order of their first ranks. If there
+    are more ranks, it is repeated from the beginning (MPICH, "PMI process mapping")."""
     order: dict[int, int] = {}
     for node in placement:
         order.setdefault(node, len(order))
@@ -101,9 +99,7 @@ class Pmi1:
             self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
     def close(self) -> bool:
-        """Close the sockets. Returns whether all ranks of this node have called MPI_Finalize: one that does not speak
-        to this server may have used shared memory all the same.
-        """
+        """Close the sockets."""
         for rank in self._ranks.values():
             rank.close()
         for task in self._tasks:

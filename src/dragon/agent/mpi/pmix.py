@@ -181,10 +181,7 @@ class Pmix:
         self._server.send("fenced", self.part.name, key, [given[node] for node in sorted(given)])
 
     def ended(self, rank: int, code: int) -> asyncio.Future[None]:
-        """Handle the end of a rank's process: after MPI_Finalize, before it, or without MPI_Init.
-
-        Returns a future that is done then: the server, which may be slow, first reports the rank's last message.
-        """
+        """Handle the end of a rank's process: after MPI_Finalize, before it, or without MPI_Init."""
         settled = self._server.settled()
         settled.add_done_callback(lambda _: self._ended(rank, code))
         return settled
@@ -196,9 +193,7 @@ class Pmix:
             self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
     def close(self) -> bool:
-        """Remove the job from the server. Returns whether all ranks of this node have called MPI_Finalize: one that
-        does not speak to this server may have used shared memory all the same.
-        """
+        """Remove the job from the server."""
         for task in self._tasks:
             task.cancel()
         self._server.close_job(self)

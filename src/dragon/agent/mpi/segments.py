@@ -7,6 +7,20 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+_FOREIGN = ("PMI_", "PMIX_", "PMI2_", "PALS_", "SLURM_", "OMPI_COMM_WORLD_", "HYDRA_", "HYDI_", "MPI_LOCAL", "PRTE_")
+_KEPT = ("PMIX_MCA_", "PRTE_MCA_")
+
+
+def is_foreign(name: str) -> bool:
+    """Return whether it is such a variable; those that tune a library are not."""
+    return name.startswith(_FOREIGN) and not name.startswith(_KEPT)
+
+
+def without_foreign_variables(environment: dict[str, str | None]) -> dict[str, str | None]:
+    """Return the changes to an environment that remove such variables (None means to remove)."""
+    return {name: None for name in os.environ.keys() | environment.keys() if is_foreign(name)}
+
+
 _MEMORY = Path("/dev/shm")
 _PREFIXES = (
     "mpich_shm_",
@@ -20,8 +34,7 @@ _PREFIXES = (
 
 
 def remove_segments(since: float) -> list[str]:
-    """Remove segments of MPI libraries that this user created after that time and no process uses. Returns
-    their names."""
+    """Remove segments of MPI libraries that this user created after that time and no process uses."""
     left = {}
     for entry in os.scandir(_MEMORY):
         try:

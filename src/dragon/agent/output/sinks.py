@@ -10,15 +10,49 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dragon.agent.output.to_front_end import Output
 from dragon.infrastructure.messages import Name
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import WriteFor
+from dragon.runtime.protocol.front_end import Message, Wrote
 from dragon.runtime.remote import node_of
 
-if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
+if TYPE_CHECKING:
     from dragon.agent.wire.links import Links
     from dragon.agent.wire.responses import Answer
+
+
+class Output:
+    """Sends output with `send`, with at most about `window` bytes that the front end has not shown yet. Writers with
+    more wait with `when_there_is_room`; so a slow terminal blocks the writers, and nothing is buffered here."""
+
+    def __init__(self, send: Callable[[Message], None], window: int) -> None:
+        self._send = send
+        self._window = window
+        self._ahead = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the front end must show some output before more may be sent."""
+        return self._ahead >= self._window
+
+    def write(self, number: int, data: bytes) -> None:
+        """Send what a process wrote to descriptor 1 or 2."""
+        self._ahead += len(data)
+        self._send(Wrote(number, data))
+
+    def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        """Call back once the front end has caught up."""
+        self._waiting.append(callback)
+
+    def written(self, count: int) -> None:
+        """Note that the front end has shown `count` more bytes."""
+        self._ahead -= count
+        if not self.is_full:
+            waiting, self._waiting = self._waiting, []
+            for callback in waiting:
+                callback()
+
 
 log = runtime_log("output")
 
@@ -52,11 +86,8 @@ class Sink:
 
 
 class ToDescriptor(Sink):
-    """Writes to the creator's stream as fast as that accepts data; only its writers wait for it.
-
-    The descriptor's open file is shared with the creator, so the agent must not change whether it blocks. `closed` is
-    called at its end.
-    """
+    """Writes to the creator's stream as fast as that accepts data; only its writers wait for it. The descriptor's open
+    file is shared with the creator, so the agent must not change whether it blocks. `closed` is called at its end."""
 
     def __init__(self, fd: int, closed: Callable[[ToDescriptor], None]) -> None:
         self.fd, self.closed = fd, closed

@@ -14,10 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragon import _core
-from dragon.agent.output.distant import DistantChannel
-from dragon.agent.output.sinks import Lines, Sink, Tails, ToCreator, ToDescriptor, ToFrontEnd
-from dragon.agent.output.to_front_end import Output
-from dragon.agent.output.to_reader import ToChannel, ToDistantChannel
+from dragon.agent.output.sinks import Lines, Output, Sink, Tails, ToCreator, ToDescriptor, ToFrontEnd
+from dragon.agent.output.to_reader import DistantChannel, ToChannel, ToDistantChannel
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
@@ -65,8 +63,7 @@ class Streams:
         group: int,
         descriptors: list[int],
     ) -> None:
-        """Add a stream of a process that is being started. `descriptors` has the agent's end, and the target to forward
-        to; it is empty if too many files are open."""
+        """Add a stream of a process that is being started."""
         kept = channel if channel is not None and channel[1] < 0 else None
         channel = None if kept else channel
         elsewhere = channel is not None and node_of(channel) != self._node
@@ -109,8 +106,7 @@ class Streams:
         return target
 
     def keep(self, descriptors: Sequence[int], node: int, processes: int) -> list[Name | None]:
-        """Keep a creator's stdin, stdout and stderr for `processes` on another node, which inherit them. Returns names
-        of those that are not pipes whose output this agent sends to the front end anyway."""
+        """Keep a creator's stdin, stdout and stderr for `processes` on another node, which inherit them."""
         names: list[Name | None] = [None]
         for fd in descriptors[1:3]:
             if os.fstat(fd).st_ino in self._to_front_end.values():

@@ -43,11 +43,9 @@ class Failed(_Event, tag="failed", frozen=True):
 
 
 class Exited(_Event, tag="exited", frozen=True):
-    """A process has ended; a negative code is a signal. With `leaves` the processes that it started continue.
-
-    `signals` has a bit for each signal that processes of its node have sent it through the runtime, from signal 1 on.
-    `time` is in nanoseconds since 1970.
-    """
+    """A process has ended; a negative code is a signal. With `leaves` the processes that it started continue. `signals`
+    has a bit for each signal that processes of its node have sent it through the runtime, from signal 1 on. `time` is
+    in nanoseconds since 1970."""
 
     code: int
     signals: int

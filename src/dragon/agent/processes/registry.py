@@ -16,7 +16,7 @@ from dragon.agent.processes.events import Exited, Failed, Started
 from dragon.agent.processes.parents import parent_of
 from dragon.agent.wire.responses import then
 from dragon.control_groups import MemoryKills
-from dragon.infrastructure.system_errors import what_to_raise
+from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.processes import AwaitEnd, EndStartedBy, FindProcess, KillProcess, Known, ListProcesses
 from dragon.runtime.protocol.request import Handler
@@ -139,8 +139,7 @@ class Registry:
         raise LookupError(f"the run has no process {identifier!r}")
 
     def kill(self, identifier: int | str, number: int = signals.SIGKILL) -> None:
-        """Send a signal to a process; if it is being started, afterwards. Does nothing if it has ended. Raises
-        LookupError."""
+        """Send a signal to a process; if it is being started, afterwards. Does nothing if it has ended."""
         if identifier not in self._asked:
             identifier = self.query(identifier).puid
         self.signal(int(identifier), number)

@@ -12,14 +12,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragon.agent.mpi.foreign import without_foreign_variables
 from dragon.agent.mpi.jobs import Jobs
+from dragon.agent.mpi.segments import without_foreign_variables
 from dragon.agent.objects.peers import Peers
 from dragon.agent.output.streams import Streams
 from dragon.agent.processes.events import Event, Failed, Started, Stream, Synchronised, decode_events
 from dragon.agent.processes.registry import Registry
-from dragon.infrastructure.limits import files_left
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Instance, Name, Output, Spawn, default_name, encode
+from dragon.infrastructure.system import files_left
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import StartFor
@@ -80,10 +80,7 @@ class Spawner:
         self._on_event = on_event
 
     def start(self, request: Spawn, copies: Sequence[Copies], keep: Any = None) -> None:
-        """Request the start of a process; `keep` is kept alive until the zygote has started it or failed to.
-
-        The loop never waits for the zygote, which may be waiting for the loop.
-        """
+        """Request the start of a process; `keep` is kept alive until the zygote has started it or failed to."""
         self._kept[request.puid] = keep
         self._waiting.append((encode(request), copies))
         self._send_waiting()
@@ -97,10 +94,8 @@ class Spawner:
     def catch_up(self, puid: object = None) -> asyncio.Future[None]:
         """Return a future that is done once all events of the zygote up to now are processed: a client that saw a
         process start or end must find that in the agent. If the process `puid` was requested, it is also started then.
-
         It is done earlier if the zygote has ended, is ending, or sends nothing for a second, as it may while it imports
-        the main program.
-        """
+        the main program."""
         caught_up = self._loop.create_future()
         timer = self._loop.call_later(_SILENCE_TIMEOUT_S, _release, caught_up)
         caught_up.add_done_callback(lambda _: timer.cancel())
@@ -262,8 +257,7 @@ class Processes:
         return [StartElsewhere.served_for(lambda r, caller: self.start(r.spawn, caller.descriptors))]
 
     def start(self, spawn: Spawn, descriptors: Sequence[int]) -> asyncio.Future[list[tuple[int, Name]]]:
-        """Start a process on another node; `descriptors` are its creator's streams. Returns a future of its puid and
-        the name of its record."""
+        """Start a process on another node; `descriptors` are its creator's streams."""
         instance = Instance(0, spawn.name, spawn.cpus)
         started = self.start_on(spawn.node, [spawn], [instance], descriptors, followed=True)
         self._elsewhere.setdefault(spawn.parent, set()).add(spawn.node)
@@ -278,8 +272,7 @@ class Processes:
         followed: bool = False,
         part: Part | None = None,
     ) -> asyncio.Future[list[tuple[int, Name]]]:
-        """Start processes on another node; see Peers.start(). What they inherit of their creator's streams, the
-        `descriptors`, is written where those lead."""
+        """Start processes on another node; see Peers.start()."""
         if self._peers is None:
             raise ValueError(f"this run has no node {node}")
         kept = self._streams.keep(descriptors, node, len(instances))
@@ -302,11 +295,7 @@ class Processes:
         self, templates: list[Spawn], instances: list[Instance], descriptors: list[int], part: Part | None = None
     ) -> list[Spawn]:
         """Start processes on this node. Returns the requests with their puids and records, which the zygote keeps
-        alive.
-
-        With `part`, which must be prepared, they are the ranks of an MPI job. Raises OSError if too many files are
-        open.
-        """
+        alive. With `part`, which must be prepared, they are the ranks of an MPI job."""
         self._see_that_files_are_left(
             [instance.streams or templates[instance.template].streams for instance in instances]
         )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dragon import _core
-from dragon.infrastructure.system_errors import what_to_raise
+from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.folder import process_start_time
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
@@ -119,8 +119,7 @@ class Trackers:
         self._running.pop(tracker.pid)[1].set_result(None)
 
     async def finish(self) -> None:
-        """Wait, at the end of the run, until trackers whose processes have ended have removed their files. Others
-        continue."""
+        """Wait, at the end of the run, until trackers whose processes have ended have removed their files."""
         for pipe in list(self._idle):
             self._look(pipe)
         ends = [ended for process, ended in self._running.values() if process_start_time(process) is None]

@@ -22,15 +22,12 @@ from typing import Any, NoReturn
 import msgspec
 
 from dragon import _core
-from dragon.agent.mpi.foreign import is_foreign
-from dragon.agent.mpi.segments import remove_segments
-from dragon.agent.processes.orphans import become_reaper
-from dragon.agent.processes.parents import children_of
+from dragon.agent.mpi.segments import is_foreign, remove_segments
+from dragon.agent.processes.parents import become_reaper, children_of
 from dragon.infrastructure import cpython, variables
-from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn, decode_surroundings
 from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
-from dragon.infrastructure.system_text import restored
+from dragon.infrastructure.system import restored, why_not_executed
 from dragon.runtime import child
 from dragon.runtime.child import find_entry
 from dragon.runtime.folder import remove_folder
@@ -87,10 +84,7 @@ def _threads() -> list[str]:
 
 
 def _threads_of_numexpr() -> int:
-    """Return how many threads numexpr has, which pandas and PyTables import. They have no name of their own.
-
-    numexpr starts new ones when it is first called in a child.
-    """
+    """Return how many threads numexpr has, which pandas and PyTables import. They have no name of their own."""
     numexpr: Any = sys.modules.get("numexpr")
     threads = int(numexpr.get_num_threads()) if hasattr(numexpr, "get_num_threads") else 1
     return threads if threads > 1 else 0
@@ -129,10 +123,7 @@ class Forker:
         self._reseed_numpy: Callable[[], Any] | None = None
 
     def start(self, request: Spawn) -> int:
-        """Start the process of a request. Returns its process id. Raises OSError.
-
-        If a plain fork was sufficient, the server forks for similar requests by itself.
-        """
+        """Start the process of a request. Returns its process id."""
         if not self._is_fit(request):
             return self._start_fresh(request)
         if request.main is not None and self._main is None:
@@ -279,7 +270,7 @@ class _ForkHooks:
 
 
 _LARGEST_MESSAGE = 256 * 1024
-_ENTRIES = ("dragon.mpbridge.bootstrap:run", "dragon.native.bootstrap:run")
+_ENTRIES = ("dragon.mpbridge.popen:run", "dragon.native.bootstrap:run")
 _PRELOADED = (
     "dragon.mpbridge.queues",
     "dragon.mpbridge.synchronize",

@@ -19,10 +19,8 @@ _ROOM = 16  # spare entries for processes that start after the call that returne
 
 
 class LevelZero:
-    """The library, through the bindings `module`: calls that raise exceptions, and structures that are filled.
-
-    If a call fails, it raises Untold with the name of the result.
-    """
+    """The library, through the bindings `module`: calls that raise exceptions, and structures that are filled. If a
+    call fails, it raises Untold with the name of the result."""
 
     def __init__(self, module: str) -> None:
         self._bindings: Any = _load(module)
@@ -85,12 +83,9 @@ class _OnSearchPath(ctypes.CDLL):
 
 
 def _load(module: str) -> ModuleType:
-    """Import the bindings, with the loader. Raises ImportError if one of them is missing.
-
-    The bindings load the loader when they are imported: up to version 0.1.3 from the folder that only Debian and Ubuntu
-    have (oneapi-src/level-zero#485). Without this function, they could not be imported on other systems, nor with the
-    loader of a cluster's environment module.
-    """
+    """Import the bindings, with the loader. The bindings load the loader when they are imported: up to version 0.1.3
+    from the folder that only Debian and Ubuntu have (oneapi-src/level-zero#485). Without this function, they could not
+    be imported on other systems, nor with the loader of a cluster's environment module."""
     usual = ctypes.CDLL
     ctypes.CDLL = _OnSearchPath  # type: ignore[misc, assignment]
     try:
@@ -181,12 +176,9 @@ class _Device:
 
 
 class IntelDriver:
-    """Level Zero Sysman, through the Python bindings `module`.
-
-    The library lists all cards, whatever the environment shows to programs, so the cards are numbered here. If only the
-    tiles of a card have parts of a kind, the card's value is their sum (power, memory) or their maximum (temperature,
-    clock, utilization).
-    """
+    """Level Zero Sysman, through the Python bindings `module`. The library lists all cards, whatever the environment
+    shows to programs, so the cards are numbered here. If only the tiles of a card have parts of a kind, the card's
+    value is their sum (power, memory) or their maximum (temperature, clock, utilization)."""
 
     remedy = "pip install 'dragon-runtime[gpu]', and install Intel's Level Zero loader"
     errors: tuple[type[Exception], ...] = (Untold,)

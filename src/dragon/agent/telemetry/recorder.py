@@ -21,7 +21,7 @@ import pyarrow.parquet
 
 import dragon
 from dragon.agent.services import Services
-from dragon.agent.telemetry.lifetimes import lifetimes
+from dragon.agent.telemetry.seen import lifetimes
 from dragon.infrastructure.metrics import Kind, Lifetime, Tags
 from dragon.infrastructure.recordings import (
     DESCRIPTION,
@@ -93,10 +93,8 @@ _ZSTD = pa.Codec.is_available("zstd")
 
 
 class StreamFile:
-    """A new Arrow IPC stream in a folder. `stem` is its name; each batch is in the file when `write` returns.
-
-    All methods raise OSError. A batch that was not written completely is removed again, and later ones can be written.
-    """
+    """A new Arrow IPC stream in a folder. `stem` is its name; each batch is in the file when `write` returns. All
+    methods raise OSError. A batch that was not written completely is removed again, and later ones can be written."""
 
     def __init__(self, folder: Path, stem: str, schema: Any) -> None:
         self._path = _free(folder, stem)
@@ -180,11 +178,8 @@ class Parcel(msgspec.Struct):
 
 
 class Writer:
-    """Writes parcels into the folder of a run, until the last one.
-
-    What cannot be written is dropped, which is logged once; the next parcel is tried again. `description` is that of
-    the run if this node is the one that writes it.
-    """
+    """Writes parcels into the folder of a run, until the last one. What cannot be written is dropped, which is logged
+    once; the next parcel is tried again. `description` is that of the run if this node is the one that writes it."""
 
     def __init__(self, folder: Path, prefix: str, description: RunDescription | None) -> None:
         self.parcels: SimpleQueue[Parcel] = SimpleQueue()
@@ -386,10 +381,7 @@ class Recorder:
         return news
 
     async def close(self) -> None:
-        """Write what is left, and turn the files into those of a run that has ended.
-
-        If the file system hangs, the files stay as they are.
-        """
+        """Write what is left, and turn the files into those of a run that has ended."""
         self._timer.cancel()
         now = time.time()
         self._known = {puid: ended for puid, ended in self._known.items() if ended is not None}

@@ -10,7 +10,8 @@ import msgspec
 from dragon import _core
 from dragon.agent.services import Services
 from dragon.infrastructure.facts import FIRST_PUID
-from dragon.runtime.folder import Owner, RunInfo
+from dragon.infrastructure.metrics import Lifetime
+from dragon.runtime.folder import Owner, RunInfo, started_at
 from dragon.runtime.protocol.processes import Known
 
 
@@ -76,3 +77,18 @@ def head_of(folder: Path) -> Owner | None:
     """Return the program that started its run itself. None: the run was started first, and then its program."""
     info = RunInfo.read(folder)
     return None if info.front_end is not None or info.owner == info.agent else info.owner
+
+
+def lifetimes(services: Services, since: float) -> list[Lifetime]:
+    """Return the processes that are alive, or have ended since `since` (seconds since 1970)."""
+    node, host = services.run.node, services.host_name
+    head = head_of(services.run.folder)
+    found = []
+    if head is not None:
+        found.append(Lifetime(node, host, FIRST_PUID, head.pid, "head", 0, 0, started_at(head)))
+    found += [
+        Lifetime(node, host, p.puid, p.pid, p.name, p.parent, p.group, p.started, p.ended, p.code, p.terminated)
+        for p in services.registry.all()
+        if p.ended is None or p.ended >= since
+    ]
+    return found

@@ -33,8 +33,7 @@ class RecentTasks:
 
     def between(self, start: float, end: float, most: int, running: Sequence[Task] = ()) -> NodeTasks:
         """Return at most that many of the tasks that ran between two times: those of `running`, then those that failed,
-        then the longest.
-        """
+        then the longest."""
         runs = [task for task in running if task.start <= end]
         ended = [span for span in self._tasks if span.end >= start and span.start <= end]
         told = [*runs[:most], *tasks_of(failed_or_longest(ended, max(most - len(runs), 0)))]
@@ -48,10 +47,7 @@ _FLOW_BITS, _MESSAGE_BITS = 20, 24  # of a message's link; the node is above the
 
 
 class Tracer:
-    """Gives `store` the new spans periodically until it is closed. `names` are the names of tasks, by number.
-
-    Raises MemoryError if there is not enough shared memory.
-    """
+    """Gives `store` the new spans periodically until it is closed. `names` are the names of tasks, by number."""
 
     def __init__(self, services: Services, names: list[str], store: Callable[[list[Span]], None]) -> None:
         self._services = services

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragon.data.ddict.creation import moment
 from dragon.data.ddict.scope import Scope
-from dragon.data.progress import progress
+from dragon.data.plain_files import progress
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
 from dragon.runtime.agent_client import ask
 from dragon.runtime.protocol.shards import HoldCheckpoint, PauseWriters, Persist, Persisted, RestoreShards, TidyFiles

@@ -17,10 +17,8 @@ class Members(BetweenAgents[list[Member]], tag="members", frozen=True):
 
 
 class StartFor(BetweenAgents[list[tuple[int, Name]]], tag="start", frozen=True):
-    """Start processes. Replies with their puids and the names of their records.
-
-    If they are `followed`, the requesting node attaches to the records. With `part` they are ranks of an MPI job.
-    """
+    """Start processes. Replies with their puids and the names of their records. If they are `followed`, the requesting
+    node attaches to the records. With `part` they are ranks of an MPI job."""
 
     templates: list[Spawn]
     instances: list[Instance]

@@ -45,8 +45,7 @@ def _decoder(kind: type[Request[object]]) -> msgspec.msgpack.Decoder[Request[obj
 
 
 def decode_request(body: bytes) -> Request[object]:
-    """Return the request of a process. Raises ValueError for an unknown or invalid one, msgspec.DecodeError for other
-    bytes."""
+    """Return the request of a process."""
     # The first byte is the length of the array, the second the length of the tag, which is always below 32.
     kind = _KIND_OF_TAG.get(body[1 : 2 + body[1] % 32]) if len(body) > 1 else None
     if kind is None:

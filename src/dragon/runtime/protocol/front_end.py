@@ -64,9 +64,7 @@ class Welcome(Message, tag="membership", frozen=True):
 
 class Received(Message, tag="received", frozen=True):
     """The sender has received `count` messages over this connection and those before it; this message is not counted.
-
-    The other side keeps those that come after them, in case the connection breaks.
-    """
+    The other side keeps those that come after them, in case the connection breaks."""
 
     count: int
 
@@ -203,10 +201,8 @@ class AskMembers(Message, tag="ask_members", frozen=True):
 
 
 class Proposal(Message, tag="propose", frozen=True):
-    """Propose other holders for a replicated shard.
-
-    `epoch` is the decision that gave it the holders `before`, `seen` the last loss that the node has received.
-    """
+    """Propose other holders for a replicated shard. `epoch` is the decision that gave it the holders `before`, `seen`
+    the last loss that the node has received."""
 
     number: str
     manager: int

@@ -15,11 +15,9 @@ Places = tuple[int, int, int, list[int], dict[str, str]]
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a group. `walltime` is in seconds; `creator` is the puid of the process that makes the group.
-
     `pmi` is how its members find each other as ranks of an MPI job, or "" if they do not; `mpi_library` is the name of
     the library that they use, `pmix_library` the path of libpmix, `launcher` the site's launcher if that starts the
-    ranks.
-    """
+    ranks."""
 
     name: str
     restart: bool
@@ -49,10 +47,8 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class CreateGroup(Request[MadeGroup], tag="groups.create", frozen=True):
-    """Make a group. `templates` are requests without a place, `places` are in the order of ranks.
-
-    The descriptors of the creator's standard streams are sent with the request.
-    """
+    """Make a group. `templates` are requests without a place, `places` are in the order of ranks. The descriptors of
+    the creator's standard streams are sent with the request."""
 
     settings: GroupSettings
     templates: list[Spawn]

@@ -23,9 +23,8 @@ class OpenDesk(OfAProcess[None], tag="objects.desk", frozen=True):
 
 
 class OpenOutbox(OfAProcess[Name], tag="remote.outbox", frozen=True):
-    """Return a channel of this node whose messages are forwarded to a channel of another node. Messages that
-    find no memory wait until there is some; `droppable` ones, which both sides can do without, are lost after ten
-    seconds."""
+    """Return a channel of this node whose messages are forwarded to a channel of another node. Messages that find no
+    memory wait until there is some; `droppable` ones, which both sides can do without, are lost after ten seconds."""
 
     name: Name
     droppable: bool = False
@@ -75,10 +74,8 @@ class MakeObject(OfAProcess[Name], tag="remote.make", frozen=True):
 
 
 class NamedObject(msgspec.Struct):
-    """An object with a number and a name.
-
-    `kind` is its class, `node` its node, `serialized` the argument of attach(), `alive` whether it exists.
-    """
+    """An object with a number and a name. `kind` is its class, `node` its node, `serialized` the argument of attach(),
+    `alive` whether it exists."""
 
     kind: str
     number: int

@@ -13,10 +13,7 @@ from dragon.runtime.protocol.request import BetweenAgents, OfAll, OfProcess, Req
 
 class Known(msgspec.Struct):
     """What an agent knows of a process: its ids, its record in shared memory while it is alive, its exit code
-    afterwards.
-
-    Times are in seconds since 1970. `terminated` says whether it ended by a signal that was requested.
-    """
+    afterwards. Times are in seconds since 1970. `terminated` says whether it ended by a signal that was requested."""
 
     puid: int
     pid: int
@@ -54,10 +51,8 @@ class AwaitEnd(OfProcess[int], tag="registry.end_of", frozen=True):
 
 
 class EndStartedBy(BetweenAgents[None], tag="registry.end_started_by", frozen=True):
-    """End the processes of the receiving node that a process of another node had started, after that has ended.
-
-    They are killed if `killed`; otherwise they are first asked to end.
-    """
+    """End the processes of the receiving node that a process of another node had started, after that has ended. They
+    are killed if `killed`; otherwise they are first asked to end."""
 
     creator: int
     killed: bool
@@ -70,10 +65,8 @@ class StartElsewhere(Request[list[tuple[int, Name]]], tag="processes.start", fro
 
 
 class KeepTracker(Request[None], tag="trackers.keep", frozen=True):
-    """Start Python's tracker of shared memory for a process once data arrives on its pipe.
-
-    The pipe is the first descriptor; the second one is the tracker's stderr.
-    """
+    """Start Python's tracker of shared memory for a process once data arrives on its pipe. The pipe is the first
+    descriptor; the second one is the tracker's stderr."""
 
     process: int
 

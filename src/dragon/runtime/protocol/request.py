@@ -33,10 +33,8 @@ class Where(enum.Enum):
 
 
 class Caller(NamedTuple):
-    """The sender of a request: its node, its process id, and the descriptors that were sent along.
-
-    The descriptors are closed after the request was accepted.
-    """
+    """The sender of a request: its node, its process id, and the descriptors that were sent along. The descriptors are
+    closed after the request was accepted."""
 
     node: int
     pid: int = 0
@@ -51,10 +49,8 @@ class Handler(NamedTuple):
 
 
 class Request(msgspec.Struct, Generic[Answer_co], frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request to an agent. The type argument is the type of its reply.
-
-    If it is `repeatable`, executing it twice is as good as once: another node is asked again if the connection breaks.
-    """
+    """A request to an agent. The type argument is the type of its reply. If it is `repeatable`, executing it twice is
+    as good as once: another node is asked again if the connection breaks."""
 
     repeatable: ClassVar[bool] = False
 
@@ -162,18 +158,13 @@ def encode_request(request: Request[object]) -> bytes:
 
 
 def encode_numbered(number: int, request: Request[object] | None) -> bytes:
-    """Return the frame of a request over a connection with several pending requests; the reply carries its number.
-
-    Without a request, the request of that number is cancelled; it gets a reply nevertheless.
-    """
+    """Return the frame of a request over a connection with several pending requests; the reply carries its number."""
     return frame(encode((number, request) if request is not None else (number,)))
 
 
 def decode_numbered(body: bytes) -> tuple[int, bytes]:
-    """Return the number and the encoded request of a frame; the latter is empty to cancel the request of that number.
-
-    Raises msgspec.MsgspecError for anything else.
-    """
+    """Return the number and the encoded request of a frame; the latter is empty to cancel the request of that
+    number."""
     found = _numbered.decode(body)
     return found.number, bytes(found.request)
 

@@ -4,9 +4,39 @@ from __future__ import annotations
 
 import msgspec
 
-from dragon.infrastructure.waits import NodeWaits
 from dragon.runtime.inspection import Report
 from dragon.runtime.protocol.request import OfAll, Request
+
+
+class Waiter(msgspec.Struct, frozen=True):
+    """A thread that waits. `puid` is 0 and the name empty if the run did not start the process."""
+
+    node: int
+    pid: int
+    puid: int
+    name: str
+    seconds: float
+
+
+class Waited(msgspec.Struct, frozen=True):
+    """An object of a node that threads wait for. `text` are the words that follow "waits"; `waiters` are those of the
+    `count` threads that have waited longest."""
+
+    node: int
+    text: str
+    count: int
+    waiters: list[Waiter]
+
+
+class NodeWaits(msgspec.Struct, frozen=True):
+    """All waits on a node. `processes` is the number of the node's processes that wait, however shortly, and `seconds`
+    the shortest time that any of their waiting threads has waited so far."""
+
+    node: int
+    host: str
+    processes: int
+    seconds: float
+    objects: list[Waited]
 
 
 class EndRun(Request[None], tag="end", frozen=True):

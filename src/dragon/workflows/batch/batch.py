@@ -28,8 +28,7 @@ from dragon.workflows.batch.descriptor import MakeTask
 from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.logs import Logs, checked_stream, output_of, read_files
 from dragon.workflows.batch.options import Options
-from dragon.workflows.batch.outcome import Failure
-from dragon.workflows.batch.promise import Promise
+from dragon.workflows.batch.outcome import Failure, Promise
 from dragon.workflows.batch.scheduler import Scheduler
 from dragon.workflows.batch.task import Task, task_of
 from dragon.workflows.batch.topology import BatchTopology

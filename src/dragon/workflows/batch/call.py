@@ -12,8 +12,7 @@ from dragon.native.process import ProcessTemplate
 from dragon.runtime.serialization import dumps_call
 from dragon.runtime.streams import PIPE
 from dragon.workflows.batch.access import Access
-from dragon.workflows.batch.outcome import Input, contained, replaced
-from dragon.workflows.batch.promise import Key, Promise
+from dragon.workflows.batch.outcome import Input, Key, Promise, contained, replaced
 
 NEVER = 1e9
 """Seconds from which a timeout means none."""

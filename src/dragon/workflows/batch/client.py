@@ -21,9 +21,8 @@ from dragon.workflows.batch.call import Call
 from dragon.workflows.batch.crew import NO_WORKER
 from dragon.workflows.batch.entry import Entry
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError
-from dragon.workflows.batch.failures import cancellation
-from dragon.workflows.batch.outcome import Failure, Outcome, pack, unpack
-from dragon.workflows.batch.promise import Key, Promise
+from dragon.workflows.batch.order import cancellation
+from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, pack, unpack
 from dragon.workflows.batch.scheduler import Scheduler
 
 # The types of messages of other clients.

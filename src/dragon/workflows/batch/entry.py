@@ -6,7 +6,7 @@ import enum
 
 from dragon.workflows.batch.access import Access
 from dragon.workflows.batch.call import Call, Kind
-from dragon.workflows.batch.promise import Key, Promise
+from dragon.workflows.batch.outcome import Key, Promise
 
 
 class State(enum.IntEnum):

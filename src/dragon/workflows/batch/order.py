@@ -1,14 +1,141 @@
-"""The order of tasks that follows from the data they read and write.
+"""What the scheduler of a batch decides of a task: whether it is ready, where it runs, and why it cannot.
 
-A reader waits for the last writer of the same data, a writer for the last writer and for all readers since.
+Of the same data, a reader waits for the last writer, a writer for the last writer and for all readers since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
 
+from dragon.runtime.serialization import dumps, loads
 from dragon.workflows.batch.access import Access
-from dragon.workflows.batch.entry import Entry
+from dragon.workflows.batch.call import Kind
+from dragon.workflows.batch.entry import Entry, Need, State
+from dragon.workflows.batch.errors import BatchError, ReadAfterWriteDependencyError, TaskCancelledError
+from dragon.workflows.batch.outcome import Failure, Outcome, worded
+
+
+def unwritten(error: str) -> Failure:
+    """Return the outcome of a task that reads data that a failed task should have written."""
+    return Failure.of(ReadAfterWriteDependencyError(f"the data that the task reads was not written by {error}"))
+
+
+class _Because:
+    """An exception and its pickled cause; unpickled as the exception with its cause."""
+
+    def __init__(self, error: Exception, cause: bytes) -> None:
+        self._parts = error, cause
+
+    def __reduce__(self) -> Any:
+        return _with_cause, self._parts
+
+
+def _with_cause(error: Exception, cause: bytes) -> Exception:
+    try:
+        error.__cause__ = loads(cause) if cause else None
+    except Exception as unreadable:
+        error.__cause__ = unreadable
+    return error
+
+
+def _unmet(before: Entry, outcome: Failure) -> Failure:
+    """Return the outcome of a task that needs the result of a failed one. The exception is a
+    ReadAfterWriteDependencyError whose cause is the exception of the task that failed first, however far away; a task
+    that needs a cancelled one is cancelled."""
+    if isinstance(outcome.error(), (ReadAfterWriteDependencyError, TaskCancelledError)):
+        return outcome.noted(f"raised by {before}, whose result is needed")
+    error = ReadAfterWriteDependencyError(f"the result of {before} is needed, which failed: {outcome.brief}")
+    return Failure(dumps(_Because(error, outcome.data)), worded(error))
+
+
+def inherited(before: Entry, outcome: Outcome, need: Need) -> Failure | None:
+    """Return how a task fails because of a task before it; None if it does not."""
+    if not isinstance(outcome, Failure) or need == Need.ORDER:
+        return None
+    if need == Need.DATA:
+        return unwritten(f"{before}: {outcome.brief}")
+    return _unmet(before, outcome)
+
+
+def cancellation(entry: Entry) -> Failure:
+    """Return the outcome of a cancelled task."""
+    return Failure.of(TaskCancelledError(f"{entry} was cancelled"))
+
+
+def overdue(entry: Entry) -> Failure:
+    """Return the outcome of a task that exceeded its timeout."""
+    return Failure.of(TimeoutError(f"{entry} did not end in {entry.timeout} s"))
+
+
+def given_up(entry: Entry, why: str) -> Failure:
+    """Return the outcome of a task that cannot be run any more."""
+    return Failure.of(BatchError(f"{entry} did not run to its end: {why}"))
+
+
+_AHEAD = 32  # tasks in flight per worker, so that no worker waits for its next task
+_LARGE_AHEAD = 2  # the same if their arguments take much memory
+
+
+class Places:
+    """Numbered slots for tasks that are sent, and the tasks that wait for one.
+
+    Jobs run at the same time as long as there are workers for all their ranks, and at most `most_jobs`; one is always
+    permitted. `much_memory` returns whether the tasks that were sent and not taken by a worker take much memory.
+    """
+
+    def __init__(self, workers: int, most_jobs: int | None, much_memory: Callable[[], bool] = lambda: False) -> None:
+        self._workers, self._most_jobs, self._much_memory = workers, most_jobs, much_memory
+        self._free = list(range(_AHEAD * workers))
+        self._tasks: deque[Entry] = deque()
+        self._jobs: deque[Entry] = deque()
+        self._running_jobs = self._running_ranks = 0
+
+    def __len__(self) -> int:
+        return _AHEAD * self._workers
+
+    def wait(self, entry: Entry) -> None:
+        """Add a task that waits for a slot."""
+        (self._jobs if entry.kind == Kind.JOB else self._tasks).append(entry)
+
+    def next(self) -> Entry | None:
+        """Return a task that gets a slot now; None if none waits, or none can get one. Ended tasks are skipped."""
+        while self._free and self._jobs:
+            job = self._jobs[0]
+            if job.state == State.READY and self._is_full_for(job):
+                break
+            self._jobs.popleft()
+            if job.state == State.READY:
+                self._running_jobs += 1
+                self._running_ranks += job.weight
+                return self._placed(job)
+        while self._free and self._tasks and not self._is_full():
+            entry = self._tasks.popleft()
+            if entry.state == State.READY:
+                return self._placed(entry)
+        return None
+
+    def _is_full(self) -> bool:
+        under_way = len(self) - len(self._free)
+        return under_way >= _LARGE_AHEAD * self._workers and self._much_memory()
+
+    def _is_full_for(self, job: Entry) -> bool:
+        if not self._running_jobs:
+            return False
+        return self._running_ranks + job.weight > self._workers or self._running_jobs == self._most_jobs
+
+    def _placed(self, entry: Entry) -> Entry:
+        entry.slot = self._free.pop()
+        return entry
+
+    def leave(self, entry: Entry) -> None:
+        """Free the slot of a task."""
+        self._free.append(entry.slot)
+        entry.slot = -1
+        if entry.kind == Kind.JOB:
+            self._running_jobs -= 1
+            self._running_ranks -= entry.weight
 
 
 class _Part:

@@ -7,6 +7,7 @@ Arrays are in separate buffers, in the memory in which they were received.
 from __future__ import annotations
 
 import pickle
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
@@ -14,6 +15,7 @@ from typing import Any
 
 from dragon.native.outcomes import of_users
 from dragon.runtime.announcing import attachments
+from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.serialization import dumps, loads
 from dragon.workflows.batch.errors import BatchError
 
@@ -179,3 +181,56 @@ def replaced(obj: Any, kind: type, replace: Callable[[Any], Any], depth: int = _
             return {key: replaced(item, kind, replace, depth - 1) for key, item in obj.items()}
         return own(replaced(item, kind, replace, depth - 1) for item in obj)
     return replace(obj) if isinstance(obj, kind) else obj
+
+
+Key = tuple[int, int]
+"""The name of a task in its batch: the number of the client that submitted it, and its number within that client."""
+
+
+class Promise:
+    """The future outcome of one task. It is set once, by one thread."""
+
+    __slots__ = ("__weakref__", "_listeners", "fetched", "key", "outcome")
+
+    _lock = threading.Lock()
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.outcome: Outcome | None = None
+        self.fetched = False  # whether get() has returned it in this process
+        self._listeners: tuple[Callable[[], object], ...] = ()
+
+    def fulfil(self, outcome: Outcome, wake: bool = True) -> None:
+        """Set the outcome; with `wake` call the listeners, in this thread."""
+        with Promise._lock:
+            self.outcome = outcome
+            listeners, self._listeners = self._listeners, ()
+        if wake:
+            for listener in listeners:
+                listener()
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Have a function called once, when the outcome is set, or at once if it is. It must not block or raise."""
+        with Promise._lock:
+            if self.outcome is None:
+                self._listeners += (listener,)
+                return
+        listener()
+
+    def unlisten(self, listener: Callable[[], object]) -> None:
+        """Have a function no longer called."""
+        with Promise._lock:
+            self._listeners = tuple(each for each in self._listeners if each != listener)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for the outcome. Returns whether there is one within `timeout` seconds."""
+        timeout = checked_seconds("timeout", timeout)
+        if self.outcome is not None:
+            return True
+        is_set = threading.Event()
+        self.listen(is_set.set)
+        try:
+            # A lock accepts no longer timeout.
+            return is_set.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+        finally:
+            self.unlisten(is_set.set)

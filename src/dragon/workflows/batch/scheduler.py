@@ -18,17 +18,14 @@ from typing import Any
 
 from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import DestroyedError
-from dragon.native.returning import MEMORY_PAUSE_S, MOST_WITHOUT_MEMORY_S, channel_of_results, most_mebibytes
+from dragon.native.outcomes import MEMORY_PAUSE_S, MOST_WITHOUT_MEMORY_S, channel_of_results, most_mebibytes
 from dragon.runtime.handle import Channel, Words
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, NO_WORKER, Crew
 from dragon.workflows.batch.entry import Entry, Need, State
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError
-from dragon.workflows.batch.failures import cancellation, given_up, inherited, overdue, unwritten
-from dragon.workflows.batch.order import Accesses
-from dragon.workflows.batch.outcome import Failure, Outcome, Value, received, worded
-from dragon.workflows.batch.places import Places
-from dragon.workflows.batch.promise import Key, Promise
+from dragon.workflows.batch.order import Accesses, Places, cancellation, given_up, inherited, overdue, unwritten
+from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, Value, received, worded
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
 _AT_A_TIME = 256  # messages that are processed before other threads get the lock

@@ -8,8 +8,7 @@ from dragon.workflows.batch.call import NEVER, Kind, Output
 from dragon.workflows.batch.client import Client
 from dragon.workflows.batch.errors import TaskNotReadyError
 from dragon.workflows.batch.logs import read_files
-from dragon.workflows.batch.outcome import Failure
-from dragon.workflows.batch.promise import Promise
+from dragon.workflows.batch.outcome import Failure, Promise
 
 
 class Home(Protocol):

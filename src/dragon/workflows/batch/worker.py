@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from dragon.infrastructure.policy import Policy
+from dragon.native.outcomes import put_result
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
-from dragon.native.returning import put_result
 from dragon.native.template import STREAMS
 from dragon.native.workers import FINISHED, pass_on_end, quiet
 from dragon.runtime.handle import Channel, Words
