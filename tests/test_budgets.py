@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
 BUDGETS = {
-    "lines of Python": 67_750,
-    "files of Python": 439,
+    "lines of Python": 67_350,
+    "files of Python": 438,
     "lines of C++": 12_500,  # the wire: what 3,300 lines of Python in the agents did
-    "lines of dragon.agent": 12_000,
+    "lines of dragon.agent": 11_620,
     "lines of torchloader.loader": 5_520,
-    "annotations Any": 1_130,  # keys of a dictionary, of any type
+    "annotations Any": 1_115,  # keys of a dictionary, of any type
     "modules of import dragon": 109,
     "modules of an agent": 336,
     "modules of a pool's worker": 273,

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragon.agent.telemetry.gpu_source import GpuSource
 from dragon.agent.telemetry.seen import Seen
 from dragon.runtime.log import runtime_log
 from dragon.telemetry import AnalysisClient, Telemetry
 
-__all__ = ["Values", "gpu_readings", "logged", "measuring", "newest", "wait_until"]
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["Values", "gpu_readings", "install_plug_in", "logged", "measuring", "newest", "wait_until"]
 
 Values = dict[str, float]
 
@@ -61,3 +67,17 @@ def wait_until(holds: Callable[[Values], bool], *metrics: str, **tags: object) -
             return
         assert time.monotonic() < end, values
         time.sleep(0.02)
+
+
+def install_plug_in(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let the entry points of plugins/gpus be found, as if it were installed."""
+    project = tomllib.loads((Path(__file__).parents[2] / "plugins" / "gpus" / "pyproject.toml").read_text())["project"]
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+        for group, points in project["entry-points"].items()
+    ]
+    (folder / "dragon_gpus.dist-info").mkdir()
+    (folder / "dragon_gpus.dist-info" / "entry_points.txt").write_text("".join(lines))
+    named = f"Name: {project['name']}\nVersion: {project['version']}\n"
+    (folder / "dragon_gpus.dist-info" / "METADATA").write_text(named)
+    monkeypatch.syspath_prepend(folder)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from measured import install_plug_in
 from test_gpus import OF_EACH, FakeDriver
 
 from dragon.infrastructure.gpu_desc import AccVendor
@@ -67,7 +69,16 @@ def test_a_gpu_that_reports_nothing_is_an_error_with_the_reason(monkeypatch: pyt
         collector.get_amd_metrics(0)
 
 
-def test_without_the_vendors_package_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_vendors_plug_in_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Gpus("amd", [0]))
+    with pytest.raises(ImportError, match="no plug-in measures GPUs of amd; pip install dragon-runtime-gpus"):
+        collector.get_amd_metrics(0)
+
+
+def test_without_the_vendors_package_the_error_names_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install_plug_in(monkeypatch, tmp_path)
     monkeypatch.setitem(sys.modules, "pyzes", None)
     use(monkeypatch, Gpus("intel", [0]))
     with pytest.raises(ImportError, match="Level Zero loader"):

@@ -10,9 +10,10 @@ import pytest
 from measured import gpu_readings, logged
 
 from dragon.agent.processes.registry import Known
-from dragon.agent.telemetry.gpu_source import AmdDriver, GpuSource, NvidiaDriver
+from dragon.agent.telemetry.gpu_source import GpuSource, NvidiaDriver
 from dragon.agent.telemetry.seen import Seen
 from dragon.infrastructure.gpus import Gpus
+from dragon_gpus.amd import AmdDriver
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from measured import gpu_readings, logged
+from measured import gpu_readings, install_plug_in, logged
 
 from dragon.agent.processes.registry import Known
 from dragon.agent.telemetry.gpu_source import GpuSource, gpu_source
-from dragon.agent.telemetry.intel import IntelDriver
 from dragon.agent.telemetry.seen import Seen
 from dragon.infrastructure import gpus
 from dragon.infrastructure.gpus import Gpus
+from dragon_gpus.intel import IntelDriver
 
 GIB = 2**30
 SECOND = 1_000_000
@@ -124,8 +124,13 @@ def test_values_that_a_card_does_not_report_are_left_out_or_derived(level_zero: 
 )
 @pytest.mark.usefixtures("level_zero")
 def test_gpus_have_the_numbers_that_programs_use(
-    monkeypatch: pytest.MonkeyPatch, hierarchy: str, mask: str | None, temperatures: dict[str, float]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    hierarchy: str,
+    mask: str | None,
+    temperatures: dict[str, float],
 ) -> None:
+    install_plug_in(monkeypatch, tmp_path)
     monkeypatch.setattr(gpus, "_nvidia", lambda: [])
     monkeypatch.setattr(gpus, "_amd", lambda: [])
     monkeypatch.setattr(gpus, "_intel", lambda: [""] * (3 if hierarchy == "COMPOSITE" else 5))
@@ -206,14 +211,14 @@ def test_missing_bindings_are_reported_once_with_the_command_that_installs_them(
     source = GpuSource(Gpus("intel", [0]), IntelDriver("no_such_bindings"))
     assert [source.read(Seen()) for _ in range(3)] == [[]] * 3
     assert len(told) == 1
-    assert "pip install 'dragon-runtime[gpu]'" in told[0]
+    assert "pip install 'dragon-runtime-gpus'" in told[0]
 
 
 # What the linker finds is settled as a process begins, so these have one of their own.
 PROGRAM = """
 from measured import gpu_readings
 from dragon.agent.telemetry.gpu_source import GpuSource
-from dragon.agent.telemetry.intel import IntelDriver
+from dragon_gpus.intel import IntelDriver
 from dragon.infrastructure.gpus import Gpus
 source = GpuSource(Gpus("intel", [0]), IntelDriver())
 gpu_readings(source)

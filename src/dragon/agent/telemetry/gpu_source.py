@@ -1,78 +1,17 @@
-"""GPUs, through the libraries of NVIDIA's, AMD's and Intel's drivers."""
+"""GPUs: NVIDIA's through NVML, others through plug-ins."""
 
 from __future__ import annotations
 
 import importlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from typing import Any
 
-from dragon.agent.telemetry.gpu_driver import Driver, Reading, Untold, at, measured, memory_readings
-from dragon.agent.telemetry.intel import IntelDriver
+from dragon.agent.telemetry.gpu_driver import Driver, Reading, measured, memory_readings
 from dragon.agent.telemetry.seen import Seen
 from dragon.infrastructure.gpus import Gpus, find_gpus
 from dragon.infrastructure.metrics import Sample, tags_of
 from dragon.runtime.log import runtime_log
-
-
-class AmdDriver:
-    """AMD SMI, through the Python module `module`."""
-
-    remedy = "install the amdsmi of your version of ROCm"
-
-    def __init__(self, module: str = "amdsmi") -> None:
-        self._module = module
-
-    def open(self) -> None:
-        """Load the library, and sort the devices as programs number them: by the number of the kernel's node."""
-        self._smi: Any = importlib.import_module(self._module)
-        smi = self._smi
-        smi.amdsmi_init()
-        self.errors: tuple[type[Exception], ...] = (smi.AmdSmiException, Untold)
-        kinds, now = smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric.CURRENT
-        clocks = smi.AmdSmiClkType
-        self.readings: dict[str, Reading] = {
-            "DeviceUtilization": lambda device: _first(smi.amdsmi_get_gpu_activity(device), "gfx_activity"),
-            **memory_readings(self._memory),
-            "DevicePowerUsage": lambda device: _first(
-                smi.amdsmi_get_power_info(device), "current_socket_power", "average_socket_power"
-            ),
-            "DeviceTemperature": lambda device: smi.amdsmi_get_temp_metric(device, kinds.HOTSPOT, now),
-            "DeviceClock": lambda device: _first(smi.amdsmi_get_clock_info(device, clocks.GFX), "clk"),
-            "DeviceMemoryClock": lambda device: _first(smi.amdsmi_get_clock_info(device, clocks.MEM), "clk"),
-            "DeviceECCErrors": lambda device: _first(smi.amdsmi_get_gpu_total_ecc_count(device), "uncorrectable_count"),
-        }
-        self._devices = sorted(
-            smi.amdsmi_get_processor_handles(), key=lambda device: smi.amdsmi_get_gpu_kfd_info(device)["node_id"]
-        )
-
-    def device(self, gpus: Gpus, place: int) -> Any:
-        """Return a device: by its unique name if the environment selects by names, else by its number."""
-        if not gpus.names:
-            return at(self._devices, int(gpus.numbers[place]))
-        wanted = gpus.names[place].upper().removeprefix("GPU-")
-        for device in self._devices:
-            serial = str(self._smi.amdsmi_get_gpu_asic_info(device)["asic_serial"])
-            if serial.upper().removeprefix("0X").startswith(wanted):
-                return device
-        raise Untold(f"the driver has no device {gpus.names[place]}")
-
-    def _memory(self, device: Any) -> tuple[float, float]:
-        smi, kind = self._smi, self._smi.AmdSmiMemoryType.VRAM
-        return smi.amdsmi_get_gpu_memory_usage(device, kind), smi.amdsmi_get_gpu_memory_total(device, kind)
-
-    def processes(self, device: Any) -> list[tuple[int, int]]:
-        """Return the id and the used GPU memory in bytes of each process that computes on the device."""
-        running = self._smi.amdsmi_get_gpu_process_list(device)
-        return [(process["pid"], process["memory_usage"]["vram_mem"]) for process in running]
-
-
-def _first(told: Mapping[str, Any], *names: str) -> float:
-    """Return the first of these values that is a number. Raises Untold if none is."""
-    for name in names:
-        if isinstance(told.get(name), int | float):
-            return float(told[name])
-    raise Untold("it has no value for that")
 
 
 class NvidiaDriver:
@@ -119,24 +58,46 @@ class NvidiaDriver:
 
 log = runtime_log("telemetry")
 
-_DRIVERS: dict[str, Callable[[], Driver]] = {
-    "nvidia": NvidiaDriver,
-    "amd": AmdDriver,
-    "intel": IntelDriver,
-}
+_PLUG_INS = "dragon.gpu_drivers"  # entry points: a Driver for each vendor's name
+
+
+class NoDriver:
+    """Stands for the driver of a vendor whose plug-in is not installed."""
+
+    remedy = "pip install dragon-runtime-gpus"
+    errors: tuple[type[Exception], ...] = ()
+
+    def __init__(self, vendor: str) -> None:
+        self._vendor = vendor
+        self.readings: dict[str, Reading] = {}
+
+    def open(self) -> None:
+        """Raise ImportError."""
+        raise ImportError(f"no plug-in measures GPUs of {self._vendor}")
+
+    def device(self, gpus: Gpus, place: int) -> Any:
+        """Raise LookupError; it is never opened."""
+        raise LookupError(self._vendor)
+
+    def processes(self, device: Any) -> list[tuple[int, int]]:
+        """Return none."""
+        return []
 
 
 def gpu_source(level: int) -> GpuSource | None:
-    """Return the source for the GPUs that this node may use, None if none can be measured."""
+    """Return the source for the GPUs that this node may use, None if it has none."""
     gpus = find_gpus()
-    if gpus.vendor not in _DRIVERS or not gpus.numbers:
-        return None
-    return GpuSource(gpus, driver_of(gpus.vendor), with_processes=level >= 4)
+    return GpuSource(gpus, driver_of(gpus.vendor), with_processes=level >= 4) if gpus.numbers else None
 
 
 def driver_of(vendor: str) -> Driver:
     """Return the driver of a vendor's GPUs, which is not open yet."""
-    return _DRIVERS[vendor]()
+    if vendor == "nvidia":
+        return NvidiaDriver()
+    for plug_in in entry_points(group=_PLUG_INS, name=vendor):
+        driver: Driver = plug_in.load()()
+        return driver
+    return NoDriver(vendor)
 
 
 class GpuSource:

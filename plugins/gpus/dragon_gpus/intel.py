@@ -180,7 +180,7 @@ class IntelDriver:
     shows to programs, so the cards are numbered here. If only the tiles of a card have parts of a kind, the card's
     value is their sum (power, memory) or their maximum (temperature, clock, utilization)."""
 
-    remedy = "pip install 'dragon-runtime[gpu]', and install Intel's Level Zero loader"
+    remedy = "pip install 'dragon-runtime-gpus', and install Intel's Level Zero loader"
     errors: tuple[type[Exception], ...] = (Untold,)
 
     def __init__(self, module: str = "pyzes") -> None:
