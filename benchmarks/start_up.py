@@ -24,8 +24,7 @@ from dragon import _core
 from dragon.agent.meeting import Met, meet
 from dragon.agent.wire.frames import Frame
 from dragon.agent.wire.links import Links
-from dragon.control.connection import Control
-from dragon.control.joining import join
+from dragon.control import Control, join
 from dragon.infrastructure import variables
 from dragon.infrastructure.membership import Token, parent_of
 from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node

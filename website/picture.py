@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 
 from dragon.cli import watching
-from dragon.top.app import Top
-from dragon.top.snapshot import Snapshot, take
+from dragon.top import Snapshot, Top, take
 
 PICTURE = Path(__file__).parents[1] / "docs" / "nodes.svg"
 _SIZE = 96, 15  # columns and lines

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from dragon.files import write_bytes
 from dragon.infrastructure.private import read_private
-from dragon.runtime.own_folder import OwnFolder
+from dragon.runtime.node_memory import OwnFolder
 
 __all__ = ["Claim"]
 

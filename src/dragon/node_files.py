@@ -6,8 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from dragon.runtime.node_memory import NodeMemory, Parts, Place, SnapshotGoneError
-from dragon.runtime.own_folder import OwnFolder
+from dragon.runtime.node_memory import NodeMemory, OwnFolder, Parts, Place, SnapshotGoneError
 
 __all__ = ["NodeFile", "NodeMemory", "Parts", "Place", "SnapshotGoneError"]
 

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from dragon.control.connection import Control
-from dragon.control.joining import join
+from dragon.control import Control, join
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.launcher.rendezvous import Rendezvous

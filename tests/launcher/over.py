@@ -13,8 +13,7 @@ import msgspec
 import uvloop
 
 from dragon.launcher import base
-from dragon.launcher.choice import Wanted, choose
-from dragon.launcher.environment import carried
+from dragon.launcher.choice import Wanted, carried, choose
 from dragon.launcher.frontend import FrontEnd, Head, Options
 
 STAND_IN = Path(__file__).with_name("stand_in.py")

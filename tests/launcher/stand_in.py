@@ -9,8 +9,7 @@ import sys
 from types import SimpleNamespace
 
 from dragon.cli import node
-from dragon.control.connection import Control
-from dragon.control.joining import JoinError, join
+from dragon.control import Control, JoinError, join
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
 from dragon.runtime.protocol.front_end import (

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragon.launcher.base import Launcher, LaunchError
-from dragon.launcher.choice import Ssh, Wanted, choose
-from dragon.launcher.environment import carried
+from dragon.launcher.choice import Ssh, Wanted, carried, choose
 from dragon.launcher.pbs import Pals, Pbs
 from dragon.launcher.slurm import Slurm
 

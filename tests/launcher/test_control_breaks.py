@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from meeting import Meeting, asynchronously
 
-from dragon.control.connection import Control
-from dragon.control.joining import NONCE_SIZE, JoinError, proof
+from dragon.control import NONCE_SIZE, Control, JoinError, proof
 from dragon.runtime.protocol.front_end import Challenge, Input, Message, Refused, Resume, Wrote
 from peers.connections import break_connections
 

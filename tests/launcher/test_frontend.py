@@ -114,7 +114,7 @@ def test_the_reason_of_a_failed_launch_is_reported_although_an_agent_hangs(site:
         site.write("""
             import asyncio, sys, threading, time
             import uvloop
-            from dragon.control import joining
+            from dragon import control as joining
             from dragon.infrastructure.membership import Member
             from dragon.infrastructure.node_desc import describe_this_node
             from dragon.launcher.base import Launcher, LaunchError, Starter

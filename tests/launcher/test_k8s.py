@@ -14,9 +14,8 @@ import yaml
 from conftest import Site
 from dragon.cli import k8s
 from dragon.infrastructure.membership import Token
-from dragon.launcher.base import LaunchError
+from dragon.launcher.base import Identity, LaunchError
 from dragon.launcher.choice import Wanted, choose
-from dragon.launcher.identity import Identity
 from peers.pods import expanded
 
 HERE = Path(__file__).parent

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from meeting import Meeting, asynchronously, node
 
 import dragon
-from dragon.control.connection import Control
-from dragon.control.joining import NONCE_SIZE, JoinError, join, proof
+from dragon.control import NONCE_SIZE, Control, JoinError, join, proof
 from dragon.infrastructure.membership import Member, Token
 from dragon.launcher import rendezvous
 from dragon.launcher.base import LaunchError

@@ -16,9 +16,9 @@ from peers.lan import Lan, permitted
 ENDS = """
 import asyncio, sys, time
 import uvloop
-from dragon.control.connection import Control
+from dragon.control import Control
 from dragon.runtime.protocol.front_end import Wrote
-from dragon.control.connection import Control
+from dragon.control import Control
 
 async def main():
     over = asyncio.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 
-from dragon.runtime.process_lock import ProcessLock
+from dragon.runtime.fork_hooks import ProcessLock
 
 LOCK = ProcessLock()
 

@@ -17,8 +17,7 @@ from test_recorded_files import NOON, lifetime, row, written
 
 from dragon.agent.telemetry.recorder import Parcel
 from dragon.cli.dashboard import recorded_page
-from dragon.infrastructure.metrics import Kind, Lifetime
-from dragon.infrastructure.spans import Span
+from dragon.infrastructure.metrics import Kind, Lifetime, Span
 from dragon.telemetry import NoRecordingError
 
 PROGRAM = """

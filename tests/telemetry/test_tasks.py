@@ -13,7 +13,7 @@ from served import get, serving
 
 from conftest import Site
 from dragon.agent.telemetry.tracer import RecentTasks
-from dragon.infrastructure.spans import Span, task_of, task_word
+from dragon.infrastructure.metrics import Span, task_of, task_word
 
 PROGRAM = """
 import functools, sys, time

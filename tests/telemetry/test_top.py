@@ -17,8 +17,7 @@ import pytest
 from conftest import Site
 from dragon.cli import watching
 from dragon.infrastructure.metrics import Lifetime, RunState
-from dragon.top.app import TABLES, sparkline
-from dragon.top.snapshot import Series, Snapshot, take
+from dragon.top import TABLES, Series, Snapshot, sparkline, take
 from peers import dragon
 
 PROGRAM = """
@@ -51,7 +50,7 @@ def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Pope
 def show(process: subprocess.Popen[str], act: Callable[[Any], Awaitable[None]]) -> None:
     """Run `dragon top` without a terminal, and perform actions in it."""
     pytest.importorskip("textual", reason="Textual is not installed")
-    from dragon.top.app import Top
+    from dragon.top import Top
 
     async def look_and_act() -> None:
         with watching.choose(str(process.pid)) as watched:
@@ -153,7 +152,7 @@ def _read_to_the_end(terminal: int) -> bytes:
 def test_a_recorded_run_can_be_shown_at_any_time(site: Site) -> None:
     pytest.importorskip("textual", reason="Textual is not installed")
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    from dragon.top.app import TopOfRecording
+    from dragon.top import TopOfRecording
 
     program = "import time; from dragon.native.process import Process; "
     program += "time.sleep(1.5); p = Process(time.sleep, (0.1,), ident='late'); p.start(); p.join(); time.sleep(0.1)"

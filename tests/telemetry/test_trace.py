@@ -11,8 +11,7 @@ import pytest
 
 from conftest import Site
 from dragon.cli.trace import trace_events
-from dragon.infrastructure.metrics import Lifetime
-from dragon.infrastructure.spans import Span
+from dragon.infrastructure.metrics import Lifetime, Span
 
 PROGRAM = """
 import multiprocessing as mp

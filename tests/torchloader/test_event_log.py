@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import TRANSITIONS, Spec, State
-from torchloader.scheduling.log import EventLog, FullError, LogError, encoded, read, replay
-from torchloader.scheduling.records import Records
+from torchloader.scheduling.log import EventLog, FullError, LogError, Records, encoded, read, replay
 
 SPEC = Spec("a", "resnet", {"node0": (0, 1)}, 64, 100, settings={"output_folder": "out"})
 

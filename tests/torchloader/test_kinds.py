@@ -13,10 +13,9 @@ from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application, Spec, State
-from torchloader.scheduling.log import encoded
+from torchloader.scheduling.log import Records, encoded
 from torchloader.scheduling.orders import ORDERS, order
 from torchloader.scheduling.placement import Devices, fastest_first
-from torchloader.scheduling.records import Records
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate

@@ -14,8 +14,8 @@ from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resume
 from torchloader.scheduling.application import Application, Spec, State
+from torchloader.scheduling.log import Records
 from torchloader.scheduling.orders import ORDERS, Order, Tiresias, order
-from torchloader.scheduling.records import Records
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.simulator import simulate
 from torchloader.simulation.workload import Job

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from torchloader.cli import status as live
-from torchloader.service.contact import NoMasterError
+from torchloader.service.messages import NoMasterError
 
 COMMANDS = pytest.mark.parametrize("words", ["simulate --jobs 2 --seeds 1 --minutes 1", "--help"])
 

@@ -13,8 +13,7 @@ from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Mode, Node
 from torchloader.scheduling.application import Spec, State
-from torchloader.scheduling.log import read, replay
-from torchloader.scheduling.records import Records
+from torchloader.scheduling.log import Records, read, replay
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.result import JobResult, Result
 from torchloader.simulation.simulator import simulate

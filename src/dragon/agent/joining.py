@@ -12,7 +12,7 @@ from dragon.agent.life import Beginning, serve_for_ever
 from dragon.agent.meeting import Met, meet
 from dragon.agent.processes.starting import Spawner
 from dragon.agent.wire.fabric import open_fabric
-from dragon.control.joining import join
+from dragon.control import join
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from dragon.agent.objects.peers import Peers
 from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.links import Links
-from dragon.control.connection import Control
+from dragon.control import Control
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.runtime.credentials import client_context, server_context

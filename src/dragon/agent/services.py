@@ -7,8 +7,8 @@ import signal
 import socket
 from typing import Any
 
+from dragon.agent.groups.group_jobs import GroupNotices
 from dragon.agent.groups.groups import Groups
-from dragon.agent.groups.member_processes import GroupNotices
 from dragon.agent.groups.named_groups import NamedGroups
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.desk import Desk
@@ -16,8 +16,7 @@ from dragon.agent.objects.named_objects import NamedObjects
 from dragon.agent.objects.peers import Peers
 from dragon.agent.objects.remote_objects import RemoteObjects
 from dragon.agent.output.streams import Streams
-from dragon.agent.processes.events import Event, Exited, Failed, Started, Stream
-from dragon.agent.processes.registry import Registry
+from dragon.agent.processes.registry import Event, Exited, Failed, Registry, Started, Stream
 from dragon.agent.processes.starting import Processes, Spawner
 from dragon.agent.processes.trackers import Trackers
 from dragon.agent.shards.shards import Shards

@@ -9,11 +9,10 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from dragon.aio.waiting import wait
+from dragon.aio.waiting import ask, wait
 from dragon.native.collecting import Collector
 from dragon.native.process_group import ProcessGroup
 from dragon.native.results import ApplyResult, Elements, IMapIterator
-from dragon.runtime.async_client import ask
 from dragon.runtime.protocol.processes import AwaitEnd
 
 

@@ -18,8 +18,17 @@ import msgspec
 from dragon.cli import watching
 from dragon.commands import Parser
 from dragon.files import whole_file
-from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, Record
-from dragon.infrastructure.spans import NodeTasks, Span, failed_or_longest, tasks_of
+from dragon.infrastructure.metrics import (
+    METRICS,
+    Aggregate,
+    Kind,
+    Lifetime,
+    NodeTasks,
+    Record,
+    Span,
+    failed_or_longest,
+    tasks_of,
+)
 from dragon.telemetry.recording import NoRecordingError, Recording
 from dragon.web.dashboard import SIGNALS, Dashboard, html
 from dragon.web.http import serve

@@ -20,8 +20,7 @@ from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.system import code_of_shells, what_to_raise, why_not_executed
 from dragon.launcher import local
-from dragon.launcher.choice import choose
-from dragon.launcher.environment import is_text
+from dragon.launcher.choice import choose, is_text
 from dragon.runtime.interpreter import options_before_module
 from dragon.signals import name_of
 

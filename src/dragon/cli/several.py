@@ -23,7 +23,7 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
 
     from dragon.launcher import frontend
     from dragon.launcher.base import LaunchError
-    from dragon.launcher.environment import carried
+    from dragon.launcher.choice import carried
     from dragon.runtime.folder import FrontEnd, this_machine, this_process
 
     environment = carried()

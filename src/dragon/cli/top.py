@@ -14,7 +14,7 @@ from dragon.cli import watching
 from dragon.commands import Parser
 
 if TYPE_CHECKING:
-    from dragon.top.snapshot import Snapshot
+    from dragon.top import Snapshot
 
 _EPILOG = """\
 examples:
@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> int:
     if not os.isatty(1):
         print("dragon top: needs a terminal; `dragon ps` and `dragon dashboard DIR` write to files", file=sys.stderr)
         return 1
-    from dragon.top.app import Top, TopOfRecording
+    from dragon.top import Top, TopOfRecording
 
     if arguments.run is not None and os.path.isdir(arguments.run):
         recorded = watching.Recorded(Path(arguments.run))
@@ -67,6 +67,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def _look_at(run: watching.Watched | watching.Recorded) -> Callable[[], Awaitable[Snapshot]]:
-    from dragon.top.snapshot import take
+    from dragon.top import take
 
     return lambda: take(run.ask_soon, run.now)

@@ -15,8 +15,7 @@ import msgspec
 
 from dragon.commands import Parser
 from dragon.files import whole_file
-from dragon.infrastructure.metrics import Lifetime
-from dragon.infrastructure.spans import Span
+from dragon.infrastructure.metrics import Lifetime, Span
 from dragon.telemetry.recording import Recording
 
 _LIFE, _FIRST_THREAD = 0, 1

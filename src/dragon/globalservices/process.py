@@ -21,13 +21,22 @@ from dragon.infrastructure.variables import ARGUMENT_DATA
 from dragon.native.queue import Queue
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
-from dragon.runtime.arguments import checked_arguments, checked_environment, words_of
+from dragon.runtime.arguments import (
+    DEVNULL,
+    PIPE,
+    STDOUT,
+    StreamArgument,
+    checked_arguments,
+    checked_environment,
+    checked_stream,
+    output_of,
+    words_of,
+)
 from dragon.runtime.connection import connect_pipes
 from dragon.runtime.processes import join, kill, look_up
 from dragon.runtime.protocol.processes import Known, ListProcesses
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import environment_changes, new_request, start
-from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream, output_of
 
 __all__ = [
     "DEVNULL",

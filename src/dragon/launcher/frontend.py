@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dragon import _core
-from dragon.control.connection import Control
+from dragon.control import Control
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.interfaces import usable_addresses

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from dragon.infrastructure.membership import Token
-from dragon.launcher.base import Launcher, LaunchError, Starter, agent_command
-from dragon.launcher.identity import Identity
+from dragon.launcher.base import Identity, Launcher, LaunchError, Starter, agent_command
 
 INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes
 _IDENTITY, _JOIN = "DRAGON_FRONT_END", "DRAGON_JOIN"

@@ -18,11 +18,9 @@ from typing import Any
 import msgspec
 
 import dragon
-from dragon.control.connection import LARGEST_FRAME, Control
-from dragon.control.joining import NONCE_SIZE, proof
+from dragon.control import LARGEST_FRAME, NONCE_SIZE, Control, proof
 from dragon.infrastructure.membership import Member, Membership, Token, parent_of
-from dragon.launcher.base import LaunchError
-from dragon.launcher.identity import Identity
+from dragon.launcher.base import Identity, LaunchError
 from dragon.runtime.callers import Callers
 from dragon.runtime.credentials import Authority, greeting_context, node_name
 from dragon.runtime.log import Once, runtime_log

@@ -19,7 +19,7 @@ from dragon.infrastructure.variables import ARGUMENT_DATA
 from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement, plan, processes
 from dragon.runtime.agent_client import ask
-from dragon.runtime.arguments import checked_arguments, checked_signal
+from dragon.runtime.arguments import DEVNULL, PIPE, STDOUT, StreamArgument, checked_arguments, checked_signal
 from dragon.runtime.connection import Connection, connect_pipes, own_end
 from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
@@ -28,7 +28,6 @@ from dragon.runtime.protocol.groups import EndInput, MemberStream
 from dragon.runtime.protocol.processes import ListProcesses
 from dragon.runtime.run import identity
 from dragon.runtime.spawning import Started, start
-from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument
 
 __all__ = ["MSG_DEVNULL", "MSG_PIPE", "MSG_STDOUT", "Popen", "Process", "ProcessTemplate", "current"]
 

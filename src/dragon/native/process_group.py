@@ -22,7 +22,6 @@ from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds, checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.lacking import one_warning
-from dragon.runtime.mpi_library import choose_backend
 from dragon.runtime.protocol.groups import (
     CloseGroup,
     CreateGroup,
@@ -37,7 +36,7 @@ from dragon.runtime.protocol.groups import (
 )
 from dragon.runtime.protocol.request import Request
 from dragon.runtime.run import identity
-from dragon.runtime.site_launcher import find_launcher
+from dragon.runtime.site_launcher import choose_backend, find_launcher
 from dragon.runtime.spawning import standard_streams
 
 __all__ = [

@@ -12,13 +12,22 @@ from dragon.infrastructure.messages import UNNAMED, Output, Spawn
 from dragon.infrastructure.policy import Policy
 from dragon.infrastructure.system import sendable
 from dragon.runtime import placement
-from dragon.runtime.arguments import checked_arguments, checked_environment, words_of
+from dragon.runtime.arguments import (
+    DEVNULL,
+    PIPE,
+    STDOUT,
+    StreamArgument,
+    checked_arguments,
+    checked_environment,
+    checked_stream,
+    output_of,
+    words_of,
+)
 from dragon.runtime.handle import Words
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import this_run
 from dragon.runtime.serialization import dumps_call
 from dragon.runtime.spawning import current_folder, environment_changes, new_request, prepare_call
-from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream, output_of
 
 STREAMS = ("stdin", "stdout", "stderr")
 

@@ -25,8 +25,8 @@ from dragon.infrastructure.private import connect_within
 from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, release_signals
 from dragon.infrastructure.system import check_files, restored
 from dragon.runtime import folder as run_folder
+from dragon.runtime.fork_hooks import ProcessLock
 from dragon.runtime.interpreter import options_for_agents
-from dragon.runtime.process_lock import ProcessLock
 from dragon.runtime.protocol.request import encode_request
 from dragon.runtime.protocol.run import EndRun
 

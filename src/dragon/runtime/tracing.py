@@ -9,7 +9,7 @@ from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defin
 from typing import Any
 
 from dragon import _core
-from dragon.infrastructure.spans import task_word
+from dragon.infrastructure.metrics import task_word
 from dragon.runtime.agent_client import ask
 from dragon.runtime.protocol.telemetry import NameTask
 

@@ -20,8 +20,7 @@ from typing import Any
 import lmdb
 
 from dragon.infrastructure.private import checked_folder
-from dragon.runtime.fork_hooks import in_child
-from dragon.runtime.process_lock import ProcessLock
+from dragon.runtime.fork_hooks import ProcessLock, in_child
 
 __all__ = ["Environment", "Opened"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.metrics import Aggregate, Lifetime, Record, RunState, has, reduced
+from dragon.infrastructure.metrics import Aggregate, Lifetime, Record, RunState, Span, has, reduced
 from dragon.infrastructure.recordings import (
     DESCRIPTION,
     PARQUET,
@@ -21,7 +21,6 @@ from dragon.infrastructure.recordings import (
     host_prefix,
     schema_of,
 )
-from dragon.infrastructure.spans import Span
 from dragon.runtime.protocol.telemetry import Query
 
 if TYPE_CHECKING:

@@ -12,15 +12,17 @@ from dragon.infrastructure.errors import DragonError
 from dragon.runs import choose, find
 from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
-from torchloader.service.contact import NoMasterError, contacts, request
 from torchloader.service.messages import (
     CancelApplication,
     Command,
+    NoMasterError,
     PauseApplication,
     ResizeApplication,
     ResumeApplication,
     StopWhenDone,
     SubmitJob,
+    contacts,
+    request,
 )
 
 # Descriptions, and what is below the options in the help.

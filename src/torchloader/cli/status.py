@@ -17,8 +17,7 @@ from torchloader.cli.masters import add_run, send
 from torchloader.report.history import history
 from torchloader.scheduling.application import ENDED
 from torchloader.scheduling.log import LogError
-from torchloader.service.contact import NoMasterError
-from torchloader.service.messages import GetStatus
+from torchloader.service.messages import GetStatus, NoMasterError
 
 COLUMNS = ("application", "state", "iteration", "samples/s", "waiting", "workers", "devices", "on", "why")
 

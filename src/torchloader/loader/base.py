@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from torchloader.loader import surroundings
+from torchloader.loader import options as surroundings
 from torchloader.loader.order import SampleOrder
 from torchloader.loader.streams import StreamOrder
 

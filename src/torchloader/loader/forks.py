@@ -25,7 +25,7 @@ from dragon.forking import begin_child
 from dragon.native.event import Event
 from dragon.serialization import dumps, loads
 from dragon.signals import end_with_parent
-from torchloader.loader import surroundings
+from torchloader.loader import options as surroundings
 
 _LONGEST = 128 * 1024  # bytes of a message
 _END = b"end"

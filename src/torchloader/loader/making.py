@@ -15,7 +15,7 @@ from pickle import PickleBuffer
 from typing import Any, Self
 
 from dragon.serialization import OnNode, dumps, loads
-from torchloader.loader import surroundings
+from torchloader.loader import options as surroundings
 from torchloader.loader.assignments import Task
 from torchloader.loader.exchange import Membership
 from torchloader.loader.messages import Outcome

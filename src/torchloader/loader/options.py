@@ -6,11 +6,29 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from numbers import Integral
 from typing import Any
 
 from dragon.native.machine import System, current
+
+is_worker = False  # a loading worker sets it before it imports the modules of its dataset
+
+inherited: Any = None  # what a worker that was forked from its trainer has from it
+
+share: tuple[int, int] | None = None  # the number of the worker, or stream, and how many there are
+
+
+@contextmanager
+def sharing(given: tuple[int, int] | None) -> Iterator[None]:
+    """Within the block, set `share`."""
+    global share
+    share, before = given, share
+    try:
+        yield
+    finally:
+        share = before
 
 
 def check_number(least: int | None = None, **parameters: Any) -> None:

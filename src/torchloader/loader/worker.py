@@ -18,7 +18,7 @@ from dragon.native.event import Event
 from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import SnapshotGoneError
-from torchloader.loader import surroundings
+from torchloader.loader import options as surroundings
 from torchloader.loader.assignments import Task
 from torchloader.loader.exchange import Exchange, Kept, key_of
 from torchloader.loader.making import Maker

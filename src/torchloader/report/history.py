@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchloader.scheduling.application import ENDED, HOLDING, State
-from torchloader.scheduling.log import read
-from torchloader.scheduling.records import Event
+from torchloader.scheduling.log import Event, read
 from torchloader.service.attempt import PACE
 from torchloader.service.settings import Settings
 

@@ -28,10 +28,21 @@ from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.scheduling.log import FullError, LogError
 from torchloader.service.commands import reply
-from torchloader.service.contact import CONTACT, Contact
 from torchloader.service.lending import Share
 from torchloader.service.master import Master
-from torchloader.service.messages import AllSubmitted, Claim, Ended, Introduce, Joined, Kill, Launch, Submitted, Tell
+from torchloader.service.messages import (
+    CONTACT,
+    AllSubmitted,
+    Claim,
+    Contact,
+    Ended,
+    Introduce,
+    Joined,
+    Kill,
+    Launch,
+    Submitted,
+    Tell,
+)
 from torchloader.service.part import Part, end_children
 from torchloader.service.placing import model
 from torchloader.service.settings import LOG, PRELOAD, Settings

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from dragon.files import write_bytes
-from torchloader.scheduling.log import write
-from torchloader.scheduling.records import Event
+from torchloader.scheduling.log import Event, write
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Promote, Requeue, Resize, Resume
 from torchloader.scheduling.application import Application, State
+from torchloader.scheduling.log import Event, Records
 from torchloader.scheduling.placement import devices_by_kind, shared
-from torchloader.scheduling.records import Event, Records
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.result import JobResult, Moment, Result
 from torchloader.simulation.workload import Job

@@ -20,7 +20,7 @@ from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Resume
 from torchloader.scheduling.application import Application, Spec, State
-from torchloader.scheduling.records import Records
+from torchloader.scheduling.log import Records
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate

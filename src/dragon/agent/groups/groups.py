@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from dragon.agent.groups.group import Group, Member
-from dragon.agent.groups.group_jobs import GroupJobs
-from dragon.agent.groups.member_processes import MemberProcesses, Requests
+from dragon.agent.groups.group_jobs import GroupJobs, MemberProcesses, Requests
 from dragon.agent.mpi.job import Job, follows_another
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.peers import Peers

@@ -16,8 +16,7 @@ from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.segments import without_foreign_variables
 from dragon.agent.objects.peers import Peers
 from dragon.agent.output.streams import Streams
-from dragon.agent.processes.events import Event, Failed, Started, Stream, Synchronised, decode_events
-from dragon.agent.processes.registry import Registry
+from dragon.agent.processes.registry import Event, Failed, Registry, Started, Stream, Synchronised, decode_events
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Instance, Name, Output, Spawn, default_name, encode
 from dragon.infrastructure.system import files_left
 from dragon.runtime.handle import Words

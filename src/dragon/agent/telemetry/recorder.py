@@ -22,7 +22,7 @@ import pyarrow.parquet
 import dragon
 from dragon.agent.services import Services
 from dragon.agent.telemetry.seen import lifetimes
-from dragon.infrastructure.metrics import Kind, Lifetime, Tags
+from dragon.infrastructure.metrics import Kind, Lifetime, Span, Tags
 from dragon.infrastructure.recordings import (
     DESCRIPTION,
     PARQUET,
@@ -37,7 +37,6 @@ from dragon.infrastructure.recordings import (
     stem_of,
     whole_batches,
 )
-from dragon.infrastructure.spans import Span
 from dragon.runtime.folder import RunInfo, run_name
 from dragon.runtime.log import runtime_log
 

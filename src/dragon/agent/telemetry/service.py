@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from dragon.agent.telemetry.recorder import Recorder
     from dragon.agent.telemetry.sampler import Sampler
     from dragon.agent.telemetry.tracer import Tracer
-    from dragon.infrastructure.metrics import Family, Line, Record, Told
-    from dragon.infrastructure.spans import NodeTasks, Span
+    from dragon.infrastructure.metrics import Family, Line, NodeTasks, Record, Span, Told
 
 
 _MOST_POINTS = 600

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from dragon import _core
 from dragon.agent.services import Services
-from dragon.infrastructure.spans import NodeTasks, Span, Task, failed_or_longest, task_of, tasks_of
+from dragon.infrastructure.metrics import NodeTasks, Span, Task, failed_or_longest, task_of, tasks_of
 from dragon.runtime.log import runtime_log
 
 _MOST = 16_384  # some 4 MB, and some 10 ms of CPU to choose among them

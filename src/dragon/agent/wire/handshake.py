@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from dragon.agent.wire.bulk import Greeting
-from dragon.control.connection import watch_silence
+from dragon.control import watch_silence
 from dragon.infrastructure.messages import decoder_of, encode
 from dragon.runtime.credentials import peer_index
 

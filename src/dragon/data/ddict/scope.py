@@ -10,8 +10,8 @@ from dragon.data.ddict.creation import Descriptor
 from dragon.data.ddict.profile import Observed, Observer
 from dragon.data.ddict.replicated import ReplicatedShard
 from dragon.data.ddict.shards import AnyShard, LocalShard, open_shard
+from dragon.runtime.fork_hooks import ProcessLock
 from dragon.runtime.handle import Event
-from dragon.runtime.process_lock import ProcessLock
 from dragon.shards.entries import Settings
 from dragon.shards.records import place_of
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dragon.infrastructure.metrics import Aggregate, Family, Kind, Lifetime, Line, Record, RunState, Told
-from dragon.infrastructure.spans import NodeTasks
+from dragon.infrastructure.metrics import Aggregate, Family, Kind, Lifetime, Line, NodeTasks, Record, RunState, Told
 from dragon.runtime.protocol.request import OfAll, OfProcess, Request
 
 

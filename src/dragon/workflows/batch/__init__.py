@@ -13,8 +13,9 @@ from __future__ import annotations
 from types import ModuleType
 
 from dragon.infrastructure.lazy_modules import submodule
-from dragon.workflows.batch.access import Access
 from dragon.workflows.batch.batch import Batch
+from dragon.workflows.batch.call import Access
+from dragon.workflows.batch.crew import BatchTopology
 from dragon.workflows.batch.descriptor import MakeTask
 from dragon.workflows.batch.errors import (
     BatchError,
@@ -24,7 +25,6 @@ from dragon.workflows.batch.errors import (
     TaskNotReadyError,
 )
 from dragon.workflows.batch.task import Function, Job, Task
-from dragon.workflows.batch.topology import BatchTopology
 
 __all__ = [
     "Access",

@@ -20,10 +20,9 @@ from dragon.native.process import ProcessTemplate
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.nodes import own_node, run_nodes
-from dragon.workflows.batch.access import Access, access
-from dragon.workflows.batch.call import NEVER, Call, Kind, Output, Work, describe
+from dragon.workflows.batch.call import NEVER, Access, Call, Kind, Output, Work, access, describe
 from dragon.workflows.batch.client import Client, OtherClient, OwnClient, wait_all
-from dragon.workflows.batch.crew import Crew
+from dragon.workflows.batch.crew import BatchTopology, Crew
 from dragon.workflows.batch.descriptor import MakeTask
 from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.logs import Logs, checked_stream, output_of, read_files
@@ -31,7 +30,6 @@ from dragon.workflows.batch.options import Options
 from dragon.workflows.batch.outcome import Failure, Promise
 from dragon.workflows.batch.scheduler import Scheduler
 from dragon.workflows.batch.task import Task, task_of
-from dragon.workflows.batch.topology import BatchTopology
 from dragon.workflows.batch.worker import Plan
 
 _batches: weakref.WeakValueDictionary[Any, Batch] = weakref.WeakValueDictionary()

@@ -12,7 +12,7 @@ import yaml
 
 from dragon.infrastructure.facts import PMIBackend
 from dragon.native.process import ProcessTemplate
-from dragon.workflows.batch.access import Access, access
+from dragon.workflows.batch.call import Access, access
 from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.options import Options
 from dragon.workflows.batch.task import Task

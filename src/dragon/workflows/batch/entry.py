@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from dragon.workflows.batch.access import Access
-from dragon.workflows.batch.call import Call, Kind
+from dragon.workflows.batch.call import Access, Call, Kind
 from dragon.workflows.batch.outcome import Key, Promise
 
 

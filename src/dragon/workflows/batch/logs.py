@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dragon.native.process import ProcessTemplate
+from dragon.runtime.arguments import DEVNULL, PIPE, STDOUT
 from dragon.runtime.nodes import own_node
-from dragon.runtime.streams import DEVNULL, PIPE, STDOUT
 from dragon.workflows.batch.call import Output, Streams
 
 _numbers = itertools.count(1)

@@ -10,8 +10,7 @@ from dragon.infrastructure.facts import PMIBackend
 from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import ProcessGroup
 from dragon.runtime.arguments import checked_seconds
-from dragon.workflows.batch.access import Access
-from dragon.workflows.batch.call import NEVER, Kind, Work, function_work, job_work, process_work
+from dragon.workflows.batch.call import NEVER, Access, Kind, Work, function_work, job_work, process_work
 from dragon.workflows.batch.leftovers import Leaving
 from dragon.workflows.batch.logs import checked_stream
 from dragon.workflows.batch.task import Task

@@ -10,8 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from dragon.runtime.serialization import dumps, loads
-from dragon.workflows.batch.access import Access
-from dragon.workflows.batch.call import Kind
+from dragon.workflows.batch.call import Access, Kind
 from dragon.workflows.batch.entry import Entry, Need, State
 from dragon.workflows.batch.errors import BatchError, ReadAfterWriteDependencyError, TaskCancelledError
 from dragon.workflows.batch.outcome import Failure, Outcome, worded

@@ -19,9 +19,9 @@ from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
 from dragon.native.template import STREAMS
 from dragon.native.workers import FINISHED, pass_on_end, quiet
+from dragon.runtime.arguments import DEVNULL, PIPE, STDOUT
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.serialization import loads
-from dragon.runtime.streams import DEVNULL, PIPE, STDOUT
 from dragon.runtime.tracing import begin_task, end_task
 from dragon.workflows.batch.call import Kind, Streams, substituted
 from dragon.workflows.batch.leftovers import Leftovers
