@@ -15,9 +15,9 @@ from hanging import Program, running
 
 import dragon
 from conftest import Site
-from dragon.cli import diagnosis
-from dragon.cli import diagnosis as stacks
-from dragon.cli.processes import report_of
+from dragon.cli import doctor as diagnosis
+from dragon.cli import doctor as stacks
+from dragon.cli.ps import report_of
 from dragon.runs import Node
 from dragon.runtime.folder import Owner, RunInfo
 from peers import await_that
@@ -159,7 +159,7 @@ def test_an_agent_of_another_version_is_reported_with_that(monkeypatch: pytest.M
     tmp_path.chmod(0o700)
     info.write(tmp_path)
     assert RunInfo.read(tmp_path).version == dragon.__version__
-    monkeypatch.setattr("dragon.cli.processes.ask_agent", ask)
+    monkeypatch.setattr("dragon.cli.ps.ask_agent", ask)
     info.version = "0.0.9"
     assert report_of(Node(tmp_path, info)).startswith(f"runs dragon 0.0.9, and this is {dragon.__version__}: use ")
 
@@ -227,7 +227,7 @@ DOCTOR_OF_ENDED = """
 import os, signal, sys, time
 from dragon import runs
 from dragon.cli import doctor
-from dragon.cli.processes import rows
+from dragon.cli.ps import rows
 
 (run,) = (run for run in runs.find() if sys.argv[1] in run.words)
 os.kill(int(sys.argv[1]), signal.SIGKILL)

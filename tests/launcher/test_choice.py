@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dragon.launcher.base import Launcher, LaunchError
-from dragon.launcher.choice import Ssh, Wanted, carried, choose
+from dragon.launcher.base import Launcher, LaunchError, Ssh
+from dragon.launcher.choice import Wanted, carried, choose
 from dragon.launcher.pbs import Pals, Pbs
 from dragon.launcher.slurm import Slurm
 

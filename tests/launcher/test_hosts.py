@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragon.launcher.hosts import expand, read_host_file, read_network_config
+from dragon.launcher.slurm import expand, read_host_file, read_network_config
 
 
 @pytest.mark.parametrize(

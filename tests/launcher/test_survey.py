@@ -10,9 +10,8 @@ import pytest
 from meeting import asynchronously
 
 from dragon.cli.network_config import as_configuration, survey
-from dragon.launcher.base import LaunchError
-from dragon.launcher.choice import Simulated
-from dragon.launcher.hosts import read_network_config
+from dragon.launcher.base import LaunchError, Simulated
+from dragon.launcher.slurm import read_network_config
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 

@@ -24,7 +24,7 @@ from dragon.mpbridge.context import DragonContext
 from dragon.native import pool, process
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import ProcessGroup
-from dragon.runtime.plan import PlanRecord, name_of, read_plan
+from dragon.runtime.placement import PlanRecord, name_of, read_plan
 from dragon.runtime.protocol.groups import CreateGroup
 from dragon.runtime.run import this_run
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloader.scheduling.spreading import Need, names, spread
+from torchloader.scheduling.application import Need, names, spread
 
 NODES = ("a", "b", "c")
 

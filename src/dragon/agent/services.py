@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import signal
 import socket
-from typing import Any
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from dragon import _core
 from dragon.agent.groups.group_jobs import GroupNotices
 from dragon.agent.groups.groups import Groups
-from dragon.agent.groups.named_groups import NamedGroups
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.desk import Desk
 from dragon.agent.objects.named_objects import NamedObjects
@@ -18,12 +23,190 @@ from dragon.agent.objects.remote_objects import RemoteObjects
 from dragon.agent.output.streams import Streams
 from dragon.agent.processes.registry import Event, Exited, Failed, Registry, Started, Stream
 from dragon.agent.processes.starting import Processes, Spawner
-from dragon.agent.processes.trackers import Trackers
 from dragon.agent.shards.shards import Shards
 from dragon.agent.wire.responses import then
 from dragon.agent.wire.table import Table
+from dragon.infrastructure.facts import PUID_NODE_SHIFT
+from dragon.infrastructure.system import what_to_raise
+from dragon.runtime.folder import process_start_time
+from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import MemberEvent
+from dragon.runtime.protocol.groups import (
+    AddMembers,
+    CreateNamedGroup,
+    FindNamedGroup,
+    FindNumberedGroup,
+    ForgetNamedGroup,
+    ListNamedGroups,
+    NamedGroup,
+    RemoveMembers,
+)
+from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
+from dragon.runtime.protocol.request import Handler
 from dragon.runtime.run import Run
+
+log = runtime_log("agent")
+
+_RESTART_DELAY_S = 1.0  # seconds between two attempts to start one
+_END_WITHIN_S = 5.0  # seconds to wait until a tracker has removed what no process uses any more
+
+
+class _Idle(NamedTuple):
+    """A tracker that is not started: its pipe, its stderr, and the process that it is for."""
+
+    reading: int
+    errors: int
+    process: int
+
+    @property
+    def is_told(self) -> bool:
+        events = select.poll()
+        events.register(self.reading, select.POLLIN)
+        return any(event & select.POLLIN for _, event in events.poll(0))
+
+
+class Trackers:
+    """The trackers of this node. A tracker is identified by the inode of its pipe."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._idle: dict[int, _Idle] = {}
+        self._running: dict[int, tuple[int, asyncio.Future[None]]] = {}  # by process id: the process it is for; its end
+
+    @property
+    def processes(self) -> set[int]:
+        """The process ids of the trackers that were started."""
+        return set(self._running)
+
+    def handlers(self) -> list[Handler]:
+        """Return the handlers of the requests that this object serves."""
+        return [
+            KeepTracker.served_for(lambda r, caller: self.keep(r.process, caller.descriptors)),
+            GiveTrackerBack.served_by(lambda r: self.give_back(r.pipe)),
+        ]
+
+    def keep(self, process: int, descriptors: Sequence[int]) -> None:
+        """Start a tracker for a process once its pipe, the first descriptor, has something to read."""
+        reading, errors = map(os.dup, descriptors)
+        pipe = os.fstat(reading).st_ino
+        self._idle[pipe] = _Idle(reading, errors, process)
+        self.loop.add_reader(reading, self._look, pipe)
+
+    def give_back(self, pipe: int) -> bool:
+        """Remove a tracker that has got no message. Returns False if it has, or is unknown."""
+        idle = self._idle.get(pipe)
+        if idle is None or idle.is_told:
+            return False
+        self._forget(pipe)
+        return True
+
+    def _forget(self, pipe: int) -> None:
+        idle = self._idle.pop(pipe)
+        self.loop.remove_reader(idle.reading)
+        os.close(idle.reading)
+        os.close(idle.errors)
+
+    def _look(self, pipe: int) -> None:
+        """Start a tracker that has got a message; remove it if all writers of its pipe have ended."""
+        idle = self._idle.get(pipe)
+        if idle is None:
+            return
+        if idle.is_told and not self._start(idle):
+            self.loop.remove_reader(idle.reading)
+            self.loop.call_later(_RESTART_DELAY_S, self._look, pipe)
+        else:
+            self._forget(pipe)
+
+    def _start(self, idle: _Idle) -> bool:
+        os.set_blocking(idle.reading, True)  # the event loop has made it non-blocking
+        program = f"from multiprocessing.resource_tracker import main; main({idle.reading})"
+        try:
+            # In its own session, so that signals of a terminal do not end it before it is ready.
+            tracker = subprocess.Popen(
+                [sys.executable, "-I", "-c", program],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=idle.errors,
+                pass_fds=[idle.reading],
+                start_new_session=True,
+            )
+        except OSError as error:
+            limit = what_to_raise(error.errno or 0)
+            log.warning("Python's tracker of shared memory does not start: %s%s", error, limit)
+            return False
+        self._running[tracker.pid] = (idle.process, self.loop.create_future())
+        gone = _core.open_process(tracker.pid)
+        self.loop.add_reader(gone, self._on_end, tracker, gone)
+        return True
+
+    def _on_end(self, tracker: subprocess.Popen[bytes], gone: int) -> None:
+        self.loop.remove_reader(gone)
+        os.close(gone)
+        tracker.wait()
+        self._running.pop(tracker.pid)[1].set_result(None)
+
+    async def finish(self) -> None:
+        """Wait, at the end of the run, until trackers whose processes have ended have removed their files."""
+        for pipe in list(self._idle):
+            self._look(pipe)
+        ends = [ended for process, ended in self._running.values() if process_start_time(process) is None]
+        if ends:
+            await asyncio.wait(ends, timeout=_END_WITHIN_S)
+
+
+class NamedGroups:
+    """The named groups that were created on this node; their members may be on others."""
+
+    def __init__(self, node: int) -> None:
+        self._node = node
+        self._last = 0
+        self._known: dict[int, NamedGroup] = {}
+
+    def handlers(self) -> list[Handler]:
+        """Return the handlers of the requests that this object serves."""
+        return [
+            CreateNamedGroup.served_by(lambda r: self.create(r.name, r.sets)),
+            FindNamedGroup.served_by(lambda r: self.named(r.name)),
+            FindNumberedGroup.served_by(lambda r: self.numbered(r.number)),
+            ListNamedGroups.served_by(lambda r: list(self._known)),
+            AddMembers.served_by(lambda r: self.add(r.number, r.sets)),
+            RemoveMembers.served_by(lambda r: self.remove(r.number, r.members)),
+            ForgetNamedGroup.served_by(lambda r: self.forget(r.number)),
+        ]
+
+    def create(self, name: str, sets: list[list[int]]) -> NamedGroup:
+        """Create a group. For an empty name a unique one is chosen."""
+        self._last += 1
+        number = (self._node << PUID_NODE_SHIFT) + self._last
+        self._known[number] = NamedGroup(number, name or f"dragon_group_{number}", sets)
+        return self._known[number]
+
+    def named(self, name: str) -> NamedGroup:
+        """Return the group of that name. Raises LookupError."""
+        for known in self._known.values():
+            if known.name == name:
+                return known
+        raise LookupError(f"the run has no group {name!r}")
+
+    def numbered(self, number: int) -> NamedGroup:
+        """Return the group of that number. Raises LookupError."""
+        if number not in self._known:
+            raise LookupError(f"the run has no group {number}")
+        return self._known[number]
+
+    def add(self, number: int, sets: list[list[int]]) -> None:
+        """Add members. Raises LookupError."""
+        self.numbered(number).sets.extend(sets)
+
+    def remove(self, number: int, members: list[int]) -> None:
+        """Remove members. Raises LookupError."""
+        known = self.numbered(number)
+        known.sets = [[puid for puid in members_of if puid not in members] for members_of in known.sets]
+
+    def forget(self, number: int) -> None:
+        """Remove a group; its members are not affected."""
+        self._known.pop(number, None)
+
 
 _NOT_STARTED = 127  # the exit code that is reported to a job for a member that could not be started
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from dragon import runs
 from dragon.cli import dictionaries
-from dragon.cli import processes as listing
 from dragon.cli.dictionaries import Live, NoSuchDictionaryError, Persisted
+from dragon.cli.ps import table
 from dragon.commands import Parser, worded
 from dragon.data import arrow, plain_files
 from dragon.data.plain_files import progress
@@ -101,7 +101,7 @@ def _ls(arguments: argparse.Namespace) -> int:
         else:
             rows = [["NAME", "CHECKPOINT", "MANAGERS", "BYTES"]]
             rows += [[one.name, str(one.checkpoint), str(len(one.files)), _size(one.size)] for one in persisted]
-            print(listing.table(rows))
+            print(table(rows))
         return 0
     found, troubles = _live(arguments.run)
     if arguments.json:
@@ -115,7 +115,7 @@ def _ls(arguments: argparse.Namespace) -> int:
             rows.append(
                 [one.run, one.name, str(len(one.managers)), nodes, str(one.keys), _size(one.used), _size(one.total)]
             )
-        print(listing.table(rows))
+        print(table(rows))
     for trouble in troubles:
         print(f"dragon ddict: {trouble}", file=sys.stderr)
     return 1 if troubles else 0
@@ -140,7 +140,7 @@ def _stat(arguments: argparse.Namespace) -> int:
         full = f"{manager.pool_utilization:.0f}%"
         used, total = _size(manager.total_used_bytes), _size(manager.total_bytes)
         rows.append([str(manager.manager_id), str(node), manager.hostname, str(manager.num_keys), used, total, full])
-    print(listing.table(rows))
+    print(table(rows))
     return 0
 
 
@@ -155,7 +155,7 @@ def _stat_persisted(one: Persisted, as_json: bool) -> int:
         return 0
     print(f"{one.name}, checkpoint {one.checkpoint}: {_size(one.size)}, all files are whole")
     lines = [[str(row[0]), str(row[1]), _size(Path(str(row[2])).stat().st_size), str(row[2])] for row in rows]
-    print(listing.table([["MANAGER", "KEYS", "BYTES", "FILE"], *lines]))
+    print(table([["MANAGER", "KEYS", "BYTES", "FILE"], *lines]))
     return 0
 
 

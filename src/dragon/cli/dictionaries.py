@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dragon import _core
-from dragon.cli.processes import PATIENCE
+from dragon.cli.ps import PATIENCE
 from dragon.data.ddict import DDict, DDictManagerStats
 from dragon.data.ddict.creation import from_text
 from dragon.data.plain_files import loader

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import psutil
 
 from dragon import runs
-from dragon.cli.processes import PATIENCE, below, process_of, users
+from dragon.cli.ps import PATIENCE, below, process_of, users
 from dragon.commands import Parser
 from dragon.infrastructure.errors import RunEndedError
 from dragon.runtime.folder import remove_folder

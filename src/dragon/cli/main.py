@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import dragon
-from dragon.cli import machine, telemetry
+from dragon.cli import machine
 from dragon.commands import Parser, end_with, worded
 from dragon.control_groups import MemoryKills
 from dragon.infrastructure import variables
@@ -101,7 +101,7 @@ def options() -> argparse.ArgumentParser:
     result.add_argument(
         "--strict", action="store_true", help="an affinity that this machine cannot meet is an error, not a warning"
     )
-    telemetry.add_options(result)
+    machine.add_telemetry(result)
     result.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
     return result
 
@@ -135,8 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.grace is not None:
         os.environ[variables.GRACE] = str(arguments.grace)
     try:
-        telemetry.apply(arguments)
-    except telemetry.MissingError as error:
+        machine.apply_telemetry(arguments)
+    except machine.MissingError as error:
         parser().error(str(error))
     rest = [word for word in arguments.arguments if word is not None]
     if arguments.module is not None:
@@ -197,10 +197,10 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
     try:
         launcher = choose(machine.wanted(arguments))
         if launcher is not None:
-            from dragon.cli import several
+            from dragon.launcher import frontend
 
             _check_for_other_nodes(command)
-            return several.run(launcher, command, arguments)
+            return frontend.run_program(launcher, command, arguments)
     except DragonError as error:
         print(f"dragon: {worded(error)}", file=sys.stderr)
         return 1

@@ -12,7 +12,7 @@ import msgspec
 
 from dragon.infrastructure import variables
 from dragon.runtime.lacking import listed
-from dragon.runtime.plan import PlanRecord, read_plan
+from dragon.runtime.placement import PlanRecord, read_plan
 
 _HELP = """\
 usage: dragon plan [--json] [option of dragon ...] PROG [ARG ...]

@@ -19,7 +19,8 @@ from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.infrastructure.variables import ARGUMENT_DATA
 from dragon.native.queue import Queue
-from dragon.runtime import placement, plan
+from dragon.runtime import placement
+from dragon.runtime import placement as plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import (
     DEVNULL,

@@ -214,3 +214,56 @@ class Starter:
                 self._write(data)
             else:
                 self._last.extend(data.splitlines(keepends=True))
+
+
+class Simulated(Launcher):
+    """`count` agents on this machine. If `cpus` or `gpus` are given, each claims that many."""
+
+    name = "simulated"
+    local = True
+
+    def __init__(self, count: int, cpus: int | None = None, gpus: int | None = None) -> None:
+        super().__init__()
+        self.nodes = [f"node-{index}" for index in range(count)]
+        self.shape = {key: number for key, number in (("cpus", cpus), ("gpus", gpus)) if number is not None}
+        self.command = agent_command()
+
+    async def start(self, token: Token) -> None:
+        """Start the agents of all simulated nodes on this machine."""
+        shared = {**token.claims, **self.shape, "host_names": self.nodes}
+        for index, name in enumerate(self.nodes):
+            own = msgspec.structs.replace(token, index=index, claims={**shared, "host_name": name})
+            self.starters.append(await Starter.run(f"the agent of {name}", self.command, own.encode()))
+
+
+# A host that asks for a password or has an unknown key fails with a message instead of waiting for input; one that does
+# not answer fails before the join timeout, not minutes later; a connection without traffic is detected as lost.
+_SSH_OPTIONS = (
+    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30"),
+    *("-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=2"),
+)
+# The variables with which the agent is found there. Everything else is sent to the agents later, encrypted.
+_SSH_VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+
+
+class Ssh(Launcher):
+    """One agent on each of `hosts`. `options` are passed to ssh before the host name."""
+
+    name = "ssh"
+
+    def __init__(self, hosts: Sequence[str], options: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.nodes = list(hosts)
+        self.options = [*_SSH_OPTIONS, *options]
+        self.command = agent_command()
+
+    async def start(self, token: Token) -> None:
+        """Start the agents of all hosts concurrently."""
+        await asyncio.gather(*(self._start(index, host, token) for index, host in enumerate(self.nodes)))
+
+    async def _start(self, index: int, host: str, token: Token) -> None:
+        variables = [f"{name}={os.environ[name]}" for name in _SSH_VARIABLES if name in os.environ]
+        remote = "exec " + shlex.join(["env", *variables, *self.command])
+        own = msgspec.structs.replace(token, index=index)
+        command = ["ssh", *self.options, "--", host, remote]
+        self.starters.append(await Starter.run(f"ssh to {host}", command, own.encode()))

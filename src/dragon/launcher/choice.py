@@ -6,18 +6,13 @@ simulated nodes; else the run is on this node only.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
-
-from dragon.infrastructure.membership import Token
-from dragon.launcher.base import Launcher, Starter, agent_command
 
 if TYPE_CHECKING:
     from dragon.launcher.base import Launcher
@@ -61,59 +56,6 @@ def carried(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 def is_text(word: str) -> bool:
     """Return whether a string can be sent: not if it contains undecodable bytes from the system."""
     return word.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in word)
-
-
-class Simulated(Launcher):
-    """`count` agents on this machine. If `cpus` or `gpus` are given, each claims that many."""
-
-    name = "simulated"
-    local = True
-
-    def __init__(self, count: int, cpus: int | None = None, gpus: int | None = None) -> None:
-        super().__init__()
-        self.nodes = [f"node-{index}" for index in range(count)]
-        self.shape = {key: number for key, number in (("cpus", cpus), ("gpus", gpus)) if number is not None}
-        self.command = agent_command()
-
-    async def start(self, token: Token) -> None:
-        """Start the agents of all simulated nodes on this machine."""
-        shared = {**token.claims, **self.shape, "host_names": self.nodes}
-        for index, name in enumerate(self.nodes):
-            own = msgspec.structs.replace(token, index=index, claims={**shared, "host_name": name})
-            self.starters.append(await Starter.run(f"the agent of {name}", self.command, own.encode()))
-
-
-# A host that asks for a password or has an unknown key fails with a message instead of waiting for input; one that does
-# not answer fails before the join timeout, not minutes later; a connection without traffic is detected as lost.
-_OPTIONS = (
-    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30"),
-    *("-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=2"),
-)
-# The variables with which the agent is found there. Everything else is sent to the agents later, encrypted.
-_VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-
-
-class Ssh(Launcher):
-    """One agent on each of `hosts`. `options` are passed to ssh before the host name."""
-
-    name = "ssh"
-
-    def __init__(self, hosts: Sequence[str], options: Sequence[str] = ()) -> None:
-        super().__init__()
-        self.nodes = list(hosts)
-        self.options = [*_OPTIONS, *options]
-        self.command = agent_command()
-
-    async def start(self, token: Token) -> None:
-        """Start the agents of all hosts concurrently."""
-        await asyncio.gather(*(self._start(index, host, token) for index, host in enumerate(self.nodes)))
-
-    async def _start(self, index: int, host: str, token: Token) -> None:
-        variables = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
-        remote = "exec " + shlex.join(["env", *variables, *self.command])
-        own = msgspec.structs.replace(token, index=index)
-        command = ["ssh", *self.options, "--", host, remote]
-        self.starters.append(await Starter.run(f"ssh to {host}", command, own.encode()))
 
 
 WLMS = ("slurm", "pbs", "pbs+pals", "ssh", "k8s", "ray", "local", "drun")
@@ -245,6 +187,8 @@ def _make(name: str, wanted: Wanted, environment: Mapping[str, str]) -> Launcher
             raise LaunchError("no hosts are given: use --hostlist, --hostfile or --network-config")
         if wanted.count > len(wanted.hosts):
             raise LaunchError(f"{wanted.count} nodes were requested, and {len(wanted.hosts)} hosts given")
+        from dragon.launcher.base import Ssh
+
         return Ssh(wanted.hosts[: wanted.count or None], wanted.ssh_options)
     if name == "k8s":
         from dragon.launcher.k8s import K8s
@@ -255,5 +199,7 @@ def _make(name: str, wanted: Wanted, environment: Mapping[str, str]) -> Launcher
 
         return Ray(wanted.count, wanted.address)
     if name == "local":
+        from dragon.launcher.base import Simulated
+
         return Simulated(wanted.count or 1, wanted.cpus, wanted.gpus)
     raise LaunchError(f"there is no launcher {name!r}; there are {', '.join(WLMS)}")

@@ -5,26 +5,33 @@ The messages are in `dragon.runtime.protocol.front_end`.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import errno
 import itertools
+import os
 import signal
+import sys
+import time
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import msgspec
+import uvloop
 
 from dragon import _core
 from dragon.control import Control
-from dragon.infrastructure import variables
+from dragon.infrastructure import configuration, variables
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.messages import encode
 from dragon.infrastructure.signals import NOTICES, PASSED_ON
-from dragon.infrastructure.system import allow_many_files, check_files
+from dragon.infrastructure.system import allow_many_files, check_files, what_to_raise
 from dragon.launcher.base import Launcher, LaunchError
+from dragon.launcher.choice import carried
 from dragon.launcher.rendezvous import Rendezvous
 from dragon.launcher.terminal import StandardInput, Terminal
+from dragon.runtime import folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
 from dragon.runtime.protocol.front_end import (
@@ -468,3 +475,53 @@ class FrontEnd:
         while not await self.loop.run_in_executor(None, self.terminal.finish, 1.0):
             if self._interrupted or self._hurried:
                 break  # the reader does not read, and the user does not want to wait
+
+
+def run_program(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -> int:
+    """Run the program to its end. Returns its exit code, negative for a signal. Raises LaunchError."""
+    environment = carried()
+    claims = {"transport": _transport(arguments.transport)}
+    if arguments.network_prefix:
+        claims["network_prefix"] = arguments.network_prefix
+    settings = {
+        "label": arguments.label,
+        "variables": {
+            variables.GRACE: str(variables.grace()),
+            **{name: os.environ[name] for name in (variables.LOG_LEVEL, variables.STRICT) if name in os.environ},
+        },
+        "environment": environment,
+        "folder": os.getcwd(),
+        "command": " ".join(command),
+        "run": os.urandom(3).hex(),
+        "started": time.time(),
+        "front_end": msgspec.to_builtins(folder.FrontEnd(folder.this_process(), folder.this_machine())),
+    }
+    options = Options(
+        prefix=arguments.network_prefix,
+        port=arguments.port,
+        join_timeout=arguments.join_timeout,
+        claims=claims,
+        settings=settings,
+        idle=arguments.idle,
+        resilient=arguments.resilient,
+        exhaust=arguments.exhaust_resources,
+    )
+    head = Head(executable=command[0], arguments=command[1:], environment=environment, folder=os.getcwd())
+
+    async def serve() -> int:
+        return await FrontEnd(launcher, head, options).run()
+
+    sys.stdout.flush()
+    try:
+        return uvloop.run(serve(), debug=False)
+    except RuntimeError as error:
+        if "new thread" not in str(error):
+            raise
+        raise LaunchError(f"the front end could not continue: {error}{what_to_raise(errno.EAGAIN)}") from error
+
+
+def _transport(asked: str | None) -> str:
+    """Return "tcp", "plain" or "ucx"; "" if the runtime is to choose."""
+    if asked is None:
+        return "tcp" if configuration.read().get("tcp_runtime") else ""
+    return asked if asked in ("plain", "ucx") else "tcp"

@@ -14,7 +14,7 @@ from dragon.infrastructure import variables
 from dragon.infrastructure.messages import Output
 from dragon.infrastructure.signals import NOTICES, PASSED_ON
 from dragon.infrastructure.system import sendable
-from dragon.runtime import plan
+from dragon.runtime import placement as plan
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner, is_alive, process_start_time
 from dragon.runtime.log import runtime_log

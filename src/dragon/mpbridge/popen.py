@@ -18,7 +18,8 @@ from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.native.workers import work
-from dragon.runtime import placement, plan, serialization
+from dragon.runtime import placement, serialization
+from dragon.runtime import placement as plan
 from dragon.runtime.agent_client import ask, tell
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log

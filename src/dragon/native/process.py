@@ -17,7 +17,8 @@ from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.infrastructure.variables import ARGUMENT_DATA
 from dragon.native.template import ProcessTemplate
-from dragon.runtime import placement, plan, processes
+from dragon.runtime import placement, processes
+from dragon.runtime import placement as plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import DEVNULL, PIPE, STDOUT, StreamArgument, checked_arguments, checked_signal
 from dragon.runtime.connection import Connection, connect_pipes, own_end

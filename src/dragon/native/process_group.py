@@ -17,7 +17,8 @@ from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
-from dragon.runtime import placement, plan
+from dragon.runtime import placement
+from dragon.runtime import placement as plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds, checked_signal
 from dragon.runtime.handle import Words

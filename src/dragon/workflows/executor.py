@@ -19,8 +19,8 @@ from dragon.native.workers import WorkerLostError
 from dragon.runtime.serialization import dumps_call
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import Crew
-from dragon.workflows.batch.entry import Entry
 from dragon.workflows.batch.errors import BatchError
+from dragon.workflows.batch.order import Entry
 from dragon.workflows.batch.outcome import Failure
 from dragon.workflows.batch.scheduler import Scheduler
 from dragon.workflows.batch.worker import Plan

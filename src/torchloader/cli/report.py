@@ -12,8 +12,7 @@ from typing import Any
 
 from dragon.commands import Parser, worded
 from dragon.files import write_bytes
-from torchloader.report.figures import MissingError, comparison, overview
-from torchloader.report.history import History, history
+from torchloader.report.history import History, MissingError, comparison, history, overview
 from torchloader.scheduling.log import LogError
 from torchloader.service.settings import SettingsError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from torchloader.scheduling.spreading import Away
+from torchloader.scheduling.application import Away
 
 
 class Mode(enum.IntEnum):

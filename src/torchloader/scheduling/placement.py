@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Application, Placement, Spec, cores_of
-from torchloader.scheduling.spreading import Away
+from torchloader.scheduling.application import Application, Away, Placement, Spec, cores_of
 
 # Groups of kinds, the preferred ones first; those of one group are equally good.
 Kinds = tuple[tuple[str, ...], ...]

@@ -12,11 +12,10 @@ from torchloader.allocation.policies import Best, MaxMin
 from torchloader.allocation.problem import PROPORTIONAL, Allocation, Demand, Objective, Policy, used
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resize, Resume
-from torchloader.scheduling.application import Application, Placement, State, cores_of
+from torchloader.scheduling.application import Application, Away, Placement, State, cores_of, spread
 from torchloader.scheduling.orders import ARRIVAL, Order
 from torchloader.scheduling.placement import Devices, Turn, kind_of, shared
 from torchloader.scheduling.preemption import yielding
-from torchloader.scheduling.spreading import Away, spread
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from dragon.commands import worded
 from dragon.infrastructure.errors import DestroyedError
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
-from torchloader.scheduling.application import ENDED, Application, State
-from torchloader.scheduling.spreading import spread
+from torchloader.scheduling.application import ENDED, Application, State, spread
 from torchloader.service.master import Master
 from torchloader.service.messages import (
     CancelApplication,

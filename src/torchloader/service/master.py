@@ -15,11 +15,10 @@ from torchloader.allocation.catalogue import policy
 from torchloader.inputs.job import Job
 from torchloader.scheduling import actions
 from torchloader.scheduling.actions import Action, Cause, Mode, Node
-from torchloader.scheduling.application import ENDED, Application, State
+from torchloader.scheduling.application import ENDED, Application, Away, State, names
 from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.orders import order
 from torchloader.scheduling.scheduler import Scheduler
-from torchloader.scheduling.spreading import Away, names
 from torchloader.service.attempt import Attempt, PaceFile
 from torchloader.service.learning import Learning
 from torchloader.service.lending import Lender

@@ -19,9 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torchloader.loader import Counters, ElasticDataLoader
-from torchloader.training.agreement import Agreement, Wish, choose_device, make_process_group
-from torchloader.training.checkpoint import CheckpointError
-from torchloader.training.link import Link, Surroundings
+from torchloader.training.link import Agreement, Link, Surroundings, Wish, choose_device, make_process_group
 from torchloader.training.protocol import (
     Cancel,
     Cancelled,
@@ -35,7 +33,7 @@ from torchloader.training.protocol import (
     Resized,
     Started,
 )
-from torchloader.training.saving import Keeper, Stateful
+from torchloader.training.saving import CheckpointError, Keeper, Stateful
 from torchloader.training.traces import Phases, Traces
 
 __all__ = ["Left", "Session", "resize", "this_node"]

@@ -15,8 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from full_disk import at_most  # noqa: E402
-from torchloader.training.checkpoint import CheckpointError, Checkpoints  # noqa: E402
-from torchloader.training.saving import pack, random_state, set_random_state, unpack  # noqa: E402
+from torchloader.training.saving import CheckpointError, Checkpoints, pack, random_state, set_random_state, unpack  # noqa: E402  # noqa: E402
 
 
 def state(iteration: int, size: int = 1000) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from conftest import Site
-from torchloader.training.agreement import choose_device
+from torchloader.training.link import choose_device
 
 RANKS = Path(__file__).parents[3] / "benchmarks" / "torchloader" / "gpu.py"
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

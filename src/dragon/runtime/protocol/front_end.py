@@ -8,6 +8,7 @@ does not fill the front end's memory.
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import msgspec
@@ -226,37 +227,9 @@ class Bye(Message, tag="bye", frozen=True):
 
 @functools.cache
 def _decoder() -> msgspec.msgpack.Decoder[Message]:
-    return decoder_of(
-        Answered
-        | AskMembers
-        | Bye
-        | Challenge
-        | Clear
-        | Cleared
-        | Decided
-        | End
-        | Ending
-        | HeadExited
-        | Input
-        | Join
-        | Joined
-        | Log
-        | NodeLost
-        | Proposal
-        | Question
-        | Received
-        | Refused
-        | Resume
-        | Resumed
-        | Shown
-        | SignalHead
-        | StartHead
-        | TellMembers
-        | WantsInput
-        | Welcome
-        | Writing
-        | Wrote
-    )
+    kinds: Any = functools.reduce(operator.or_, Message.__subclasses__())
+    found: msgspec.msgpack.Decoder[Message] = decoder_of(kinds)
+    return found
 
 
 def decode_message(body: bytes) -> Message:

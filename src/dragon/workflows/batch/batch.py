@@ -26,10 +26,9 @@ from dragon.workflows.batch.crew import BatchTopology, Crew
 from dragon.workflows.batch.descriptor import MakeTask
 from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.logs import Logs, checked_stream, output_of, read_files
-from dragon.workflows.batch.options import Options
 from dragon.workflows.batch.outcome import Failure, Promise
 from dragon.workflows.batch.scheduler import Scheduler
-from dragon.workflows.batch.task import Task, task_of
+from dragon.workflows.batch.task import Options, Task, task_of
 from dragon.workflows.batch.worker import Plan
 
 _batches: weakref.WeakValueDictionary[Any, Batch] = weakref.WeakValueDictionary()

@@ -19,9 +19,8 @@ from dragon.runtime.handle import Channel
 from dragon.runtime.run import identity
 from dragon.workflows.batch.call import Call
 from dragon.workflows.batch.crew import NO_WORKER
-from dragon.workflows.batch.entry import Entry
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError
-from dragon.workflows.batch.order import cancellation
+from dragon.workflows.batch.order import Entry, cancellation
 from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, pack, unpack
 from dragon.workflows.batch.scheduler import Scheduler
 

@@ -14,8 +14,7 @@ from dragon.infrastructure.facts import PMIBackend
 from dragon.native.process import ProcessTemplate
 from dragon.workflows.batch.call import Access, access
 from dragon.workflows.batch.errors import BatchError
-from dragon.workflows.batch.options import Options
-from dragon.workflows.batch.task import Task
+from dragon.workflows.batch.task import Options, Task
 
 _TASK = {"type", "import_args", "run_args", "name", "timeout", "reads", "writes", "stdout", "stderr"}
 _PROCESS = {"target", "args", "kwargs", "cwd", "env", "policy"}

@@ -22,9 +22,19 @@ from dragon.native.outcomes import MEMORY_PAUSE_S, MOST_WITHOUT_MEMORY_S, channe
 from dragon.runtime.handle import Channel, Words
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, NO_WORKER, Crew
-from dragon.workflows.batch.entry import Entry, Need, State
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError
-from dragon.workflows.batch.order import Accesses, Places, cancellation, given_up, inherited, overdue, unwritten
+from dragon.workflows.batch.order import (
+    Accesses,
+    Entry,
+    Need,
+    Places,
+    State,
+    cancellation,
+    given_up,
+    inherited,
+    overdue,
+    unwritten,
+)
 from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, Value, received, worded
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
