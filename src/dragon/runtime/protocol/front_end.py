@@ -227,9 +227,7 @@ class Bye(Message, tag="bye", frozen=True):
 
 @functools.cache
 def _decoder() -> msgspec.msgpack.Decoder[Message]:
-    kinds: Any = functools.reduce(operator.or_, Message.__subclasses__())
-    found: msgspec.msgpack.Decoder[Message] = decoder_of(kinds)
-    return found
+    return decoder_of(functools.reduce(operator.or_, Message.__subclasses__()))
 
 
 def decode_message(body: bytes) -> Message:
