@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from dragon.agent.clients import Handle
-from dragon.agent.meeting import Met
+from dragon.agent.connections import Connections
 from dragon.agent.objects.peers import Peers
 from dragon.agent.output.sinks import Output
 from dragon.agent.processes.starting import Copies
@@ -241,16 +241,16 @@ class Cluster:
     """This node's part in the run. It serves the other nodes and the front end from its construction on. `handle`
     answers the front end's questions."""
 
-    def __init__(self, met: Met, services: Services, handle: Handle) -> None:
-        self.peers = met.peers
-        self._control = met.control
-        self._front_end_gone = met.front_end_gone
+    def __init__(self, connections: Connections, services: Services, handle: Handle) -> None:
+        self.peers = connections.peers
+        self._control = connections.control
+        self._front_end_gone = connections.front_end_gone
         self._services = services
         self._handle = handle
         # Records of processes that another node has started here, until that node is attached to them.
         self._records: dict[Name, tuple[int, Words]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._output = Output(self._control.send, met.membership.settings.get("output_window", 2**20))
+        self._output = Output(self._control.send, connections.membership.settings.get("output_window", 2**20))
         self._head = Head(services, self._control.send)
         for number in NOTICES:  # Slurm sends them to the agents, not to the front end
             services.loop.add_signal_handler(number, self._head.notice, number)
@@ -261,8 +261,8 @@ class Cluster:
         self.peers.propose = self._control.send
         self.peers.links.on_event["Attached"] = lambda event: self._records.pop(event[4], None)
         self.peers.links.on_event["Left"] = lambda event: services.shards.client_left(event[1], event[2])
-        met.early.hand_over(self.peers.links, self)
-        for message in met.messages:
+        connections.early.hand_over(self.peers.links, self)
+        for message in connections.messages:
             self._on_message(message)
         self._control.on_message = self._on_message
         self._control.on_lost = self._on_front_end_gone

@@ -8,8 +8,8 @@ from typing import NoReturn
 import msgspec
 
 from dragon import _core
+from dragon.agent.connections import Connections, connect_nodes
 from dragon.agent.life import Beginning, serve_for_ever
-from dragon.agent.meeting import Met, meet
 from dragon.agent.processes.starting import Spawner
 from dragon.agent.wire.fabric import open_fabric
 from dragon.control import join
@@ -31,13 +31,13 @@ def join_and_serve(
     listener, addresses = _listen(token)
     node = describe_this_node(token.claims, addresses)
 
-    async def find_others(run: run_module.Run, spawner: Spawner) -> Met:
+    async def find_others(run: run_module.Run, spawner: Spawner) -> Connections:
         timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)
         transport, port = token.claims.get("transport", ""), listener.getsockname()[1]
         fabric = open_fabric(transport, node.host_name)
         membership, control = await join(token, node, addresses, port, timeout)
         _take_over(run, spawner, membership)
-        return await meet(membership, control, listener, fabric, plain=transport == "plain")
+        return await connect_nodes(membership, control, listener, fabric, plain=transport == "plain")
 
     serve_for_ever(Beginning(run, zygote, events, requests, join=find_others))
 

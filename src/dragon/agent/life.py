@@ -28,13 +28,13 @@ from dragon.runtime.run import Run
 from dragon.signals import heeded
 
 if TYPE_CHECKING:
-    from dragon.agent.meeting import Met
+    from dragon.agent.connections import Connections
 
 log = runtime_log("agent")
 
 _ZYGOTE_ENDS_WITHIN_S = 7.0  # seconds, besides the grace
 
-Join = Callable[[Run, Spawner], "Awaitable[Met]"]
+Join = Callable[[Run, Spawner], "Awaitable[Connections]"]
 
 
 class Beginning(NamedTuple):
@@ -104,15 +104,15 @@ async def _serve(beginning: Beginning) -> int:
         await _end_zygote(beginning.zygote)
         _end_orphans(beginning.zygote, set())
         return 0
-    code, met = 0, None
+    code, connections = 0, None
     try:
         if beginning.join is not None:
-            code, met = await _find_others(beginning.join(beginning.run, spawner), over)
-        if beginning.join is None or met is not None:
-            agent = Agent(beginning.run, beginning.zygote, beginning.requests, spawner, met, over)
+            code, connections = await _find_others(beginning.join(beginning.run, spawner), over)
+        if beginning.join is None or connections is not None:
+            agent = Agent(beginning.run, beginning.zygote, beginning.requests, spawner, connections, over)
             await over
     finally:
-        await _finish(beginning.zygote, spawner, met, agent)
+        await _finish(beginning.zygote, spawner, connections, agent)
     return code
 
 
@@ -129,7 +129,7 @@ def _watch(owner: Owner, end: Callable[[], None]) -> None:
         end()
 
 
-async def _find_others(join: Awaitable[Met], over: asyncio.Future[None]) -> tuple[int, Met | None]:
+async def _find_others(join: Awaitable[Connections], over: asyncio.Future[None]) -> tuple[int, Connections | None]:
     """Join a run of several nodes. Returns an exit code, and None instead of the others if this node cannot join."""
     joining = asyncio.ensure_future(join)
     either: list[asyncio.Future[Any]] = [joining, over]
@@ -150,7 +150,7 @@ async def _find_others(join: Awaitable[Met], over: asyncio.Future[None]) -> tupl
 # ---- the end
 
 
-async def _finish(zygote: int, spawner: Spawner, met: Met | None, agent: Agent | None) -> None:
+async def _finish(zygote: int, spawner: Spawner, connections: Connections | None, agent: Agent | None) -> None:
     if agent is not None and agent.telemetry.recording:
         await spawner.catch_up()  # so that processes that ended by themselves are recorded with their exit codes
     spawner.close()
@@ -158,8 +158,8 @@ async def _finish(zygote: int, spawner: Spawner, met: Met | None, agent: Agent |
     _end_orphans(zygote, agent.services.trackers.processes if agent is not None else set())
     if agent is not None:
         await agent.finish()
-    if met is not None:
-        await met.leave()
+    if connections is not None:
+        await connections.leave()
 
 
 async def _end_zygote(zygote: int) -> None:

@@ -35,7 +35,7 @@ from dragon.web import serving
 
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
-    from dragon.agent.meeting import Met
+    from dragon.agent.connections import Connections
 
 
 _LEAST_S = 1.0  # seconds; shorter waits are part of any program's work
@@ -147,7 +147,7 @@ _WRITE_NOTICE_S = 1.0
 
 class Agent:
     """The agent of a node. Everything in it runs in one event loop. From its construction on it serves the processes
-    that connect to `requests`, and in a run of several nodes the others, which are in `met`. `zygote` is the zygote's
+    that connect to `requests`, and in a run of several nodes the others, in `connections`. `zygote` is the zygote's
     process id; the run ends once `over` is done."""
 
     def __init__(
@@ -156,13 +156,13 @@ class Agent:
         zygote: int,
         requests: socket.socket,
         spawner: Spawner,
-        met: Met | None,
+        connections: Connections | None,
         over: asyncio.Future[None],
     ) -> None:
         self.run = run
         self.zygote = zygote
         self._loop = asyncio.get_running_loop()
-        self.services = Services(run, zygote, spawner, met.peers if met is not None else None, over)
+        self.services = Services(run, zygote, spawner, connections.peers if connections is not None else None, over)
         spawner.report_to(self.services.on_event)
         self._held = hold(run.folder)
         self._sweep()
@@ -171,7 +171,7 @@ class Agent:
         self.services.table.serve(
             [
                 EndRun.served_by(lambda r: self.end_run()),
-                LostNodes.served_by(lambda r: met.peers.lost_nodes() if met is not None else []),
+                LostNodes.served_by(lambda r: connections.peers.lost_nodes() if connections is not None else []),
                 ReportYourself.served_by(lambda r: report(self.services, zygote, self.clients.pending)),
                 Waits.served_by(lambda r: waiting(self.services, zygote, self.clients.pending)),
             ]
@@ -179,14 +179,14 @@ class Agent:
         table = self.services.table
         self._do: Callable[[Request[object], Caller], object] = table.do
         self.cluster: Cluster | None = None
-        if met is not None:
+        if connections is not None:
             from dragon.agent.cluster import Cluster, Router
 
-            self._do = Router(table, met.peers).do
+            self._do = Router(table, connections.peers).do
             self.cluster = Cluster(
-                met, self.services, self.handle
+                connections, self.services, self.handle
             )  # executes the requests that others have sent already
-        self._views = serving.Views(self.ask) if met is None and serving.are_wanted() else None
+        self._views = serving.Views(self.ask) if connections is None and serving.are_wanted() else None
         self._opening = self._loop.create_task(self._views.open()) if self._views is not None else None
         self.clients = Clients(requests, self.handle)
 

@@ -33,7 +33,7 @@ class Joining(NamedTuple):
     defaults: Mapping[str, str] = {}
 
 
-class Way(Protocol):
+class HomeNode(Protocol):
     """The connection from a node of a job to the node that follows the job."""
 
     def exchange(self, key: str, nodes: list[int], data: Any) -> Awaitable[dict[int, Any]]:

@@ -106,20 +106,20 @@ class Jobs:
 
     async def serve(self, part: Part) -> None:
         """Prepare this node for ranks of a job that are about to be started here."""
-        way, since = _Way(self, part), time.time()
+        home, since = _HomeNode(self, part), time.time()
         # Simulated nodes share the CPUs of their machine.
         ranks = part.size if own_node().real_cpus else len(self._ranks) + len(part.ranks)
         part.crowded = ranks > len(os.sched_getaffinity(0))
         if part.backend == PMIBackend.PMIX:
-            pmix = Pmix(part, way, self._pmix_server(part.library))
+            pmix = Pmix(part, home, self._pmix_server(part.library))
             await pmix.prepare()
             self._serving[part.name] = pmix
         elif part.backend == PMIBackend.LAUNCHER:
-            launched = Launched(part, way)
+            launched = Launched(part, home)
             await launched.prepare()
             self._serving[part.name] = launched
         else:
-            self._serving[part.name] = Pmi1(part, way)
+            self._serving[part.name] = Pmi1(part, home)
         self._served_since[part.name] = since
 
     def _pmix_server(self, library: str) -> PmixServer:
@@ -191,7 +191,7 @@ class Jobs:
             self._table.do(request, Caller(self._node))
 
 
-class _Way:
+class _HomeNode:
     """The connection from one node of a job to the node that follows it."""
 
     def __init__(self, jobs: Jobs, part: Part) -> None:

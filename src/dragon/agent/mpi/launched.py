@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from dragon import _core
 from dragon.agent.mpi import relay as relay_program
-from dragon.agent.mpi.job import Job, JobOverError, Joining, Way
+from dragon.agent.mpi.job import HomeNode, Job, JobOverError, Joining
 from dragon.agent.mpi.relay import SIZE, address, received, user_of
 from dragon.agent.mpi.segments import is_foreign
 from dragon.infrastructure.gpus import GPU_VARIABLES
@@ -60,9 +60,9 @@ class _Relay:
 class Launched:
     """One node's side of a job."""
 
-    def __init__(self, part: Part, way: Way) -> None:
+    def __init__(self, part: Part, home: HomeNode) -> None:
         self.part = part
-        self.way = way
+        self.home = home
         self._loop = asyncio.get_running_loop()
         self._given: dict[str, str] = {}  # to the launcher
         self._relays: dict[int, _Relay] = {}
@@ -71,7 +71,7 @@ class Launched:
     async def prepare(self) -> None:
         """Wait until all relays of the job have connected. Raises LaunchFailedError."""
         listeners = {rank: self._listen(rank) for rank in self.part.ranks}
-        launched: asyncio.Future[Any] = asyncio.ensure_future(self.way.ask(LaunchEnd(self.part.name)))
+        launched: asyncio.Future[Any] = asyncio.ensure_future(self.home.ask(LaunchEnd(self.part.name)))
         launched.add_done_callback(lambda future: future.cancelled() or future.exception())
         met: asyncio.Future[Any] = asyncio.ensure_future(self._meet(listeners))
         try:
@@ -103,9 +103,9 @@ class Launched:
 
     async def _meet(self, listeners: dict[int, socket.socket]) -> None:
         everyone = [LAUNCHER, *sorted(set(self.part.placement))]
-        self._given = (await self.way.exchange(GIVEN, everyone, None))[LAUNCHER]
+        self._given = (await self.home.exchange(GIVEN, everyone, None))[LAUNCHER]
         await asyncio.gather(*(self._greet(rank, listener) for rank, listener in listeners.items()))
-        await self.way.exchange(COME, everyone, None)
+        await self.home.exchange(COME, everyone, None)
 
     async def _greet(self, rank: int, listener: socket.socket) -> None:
         while True:
@@ -135,7 +135,7 @@ class Launched:
 
     def _relay_ended(self, rank: int, relay: _Relay) -> None:
         self._part_with(relay)
-        self.way.relay_lost(rank)
+        self.home.relay_lost(rank)
 
     def _part_with(self, relay: _Relay) -> None:
         if relay.is_open:
@@ -163,11 +163,11 @@ class Launched:
             try:
                 relay.connection.send(code.to_bytes(SIZE, "little", signed=True))
             except (BrokenPipeError, ConnectionResetError):
-                self.way.relay_lost(rank)
+                self.home.relay_lost(rank)
         self._part_with(relay)
         if code:
             self._failed = True
-            self.way.fail(rank, "", code)
+            self.home.fail(rank, "", code)
 
     def close(self) -> bool:
         """Close all relays. Returns whether no rank has failed."""

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dragon.agent.mpi.job import JobOverError, Joining, Way
+from dragon.agent.mpi.job import HomeNode, JobOverError, Joining
 from dragon.agent.wire.responses import RemoteError
 from dragon.runtime.protocol.jobs import LookUp, OfService, Part, Program, Publish, SpawnRanks, Unpublish
 
@@ -60,9 +60,9 @@ class ProtocolError(ValueError):
 class Pmi1:
     """One node's side of a job."""
 
-    def __init__(self, part: Part, way: Way) -> None:
+    def __init__(self, part: Part, home: HomeNode) -> None:
         self.part = part
-        self.way = way
+        self.home = home
         self.values = dict(part.values)
         mapping = process_mapping(part.placement, _LONGEST_VALUE)
         if mapping:
@@ -93,10 +93,10 @@ class Pmi1:
         each.read()  # its last requests
         each.close()
         if not each.initialised:
-            self.way.missing(rank, code)
+            self.home.missing(rank, code)
         elif not each.finalised:
             # How it ended is reported with the end of its process, unless that looks like a success.
-            self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
+            self.home.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
     def close(self) -> bool:
         """Close the sockets."""
@@ -109,7 +109,7 @@ class Pmi1:
     def begin(self) -> None:
         """Note that a rank has called MPI_Init."""
         if sum(rank.initialised for rank in self._ranks.values()) == 1:
-            self.way.begun()
+            self.home.begun()
 
     # ---- requests of ranks
 
@@ -127,7 +127,7 @@ class Pmi1:
         put, self._put = self._put, {}
         nodes = sorted(set(self.part.placement))
         try:
-            given = await self.way.exchange(f"barrier {self._barriers}", nodes, put)
+            given = await self.home.exchange(f"barrier {self._barriers}", nodes, put)
         except JobOverError:
             return
         for values in given.values():
@@ -193,7 +193,7 @@ class _Rank:
                 if len(self._received) > _LONGEST_REQUEST:
                     raise ProtocolError("a line without end")
             except (KeyError, ValueError) as error:
-                self.job.way.fail(self.rank, f"sent invalid PMI-1: {error}", 1)
+                self.job.home.fail(self.rank, f"sent invalid PMI-1: {error}", 1)
                 self.close()
 
     def write(self, reply: str) -> None:
@@ -276,7 +276,7 @@ class _Rank:
         message = values.get("message") or values.get("error_msg")
         message = None if message == "abort" else message  # MPICH's default, without information
         what = f"aborted the job with exit code {code}" + (f": {message}" if message else "")
-        self.job.way.fail(self.rank, what, int(code) or 1, at_once=True)
+        self.job.home.fail(self.rank, what, int(code) or 1, at_once=True)
         return ""
 
     def _on_publish_name(self, values: dict[str, str]) -> str:
@@ -297,7 +297,7 @@ class _Rank:
                 return f"cmd={result} rc=1 msg={'_'.join(str(answer).split())}"
             return f"cmd={result} rc=0 info=ok" + (f" port={answer}" if answer is not None else "")
 
-        self.job.answer(self, self.job.way.ask(request), reply)
+        self.job.answer(self, self.job.home.ask(request), reply)
 
     def _spawn(self, values: dict[str, str]) -> None:
         """Handle MPI_Comm_spawn; the programs of one MPI_Comm_spawn_multiple arrive one after the other."""
@@ -313,7 +313,7 @@ class _Rank:
             return f"cmd=spawn_result rc=0 errcodes={','.join(['0'] * count)}"
 
         question = SpawnRanks(self.job.part.name, self.rank, [_program(values) for values in programs])
-        self.job.answer(self, self.job.way.ask(question), reply)
+        self.job.answer(self, self.job.home.ask(question), reply)
 
 
 def _parse(line: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dragon.agent.mpi.frames import SIZE, framed
-from dragon.agent.mpi.job import JobOverError, Joining, Way
+from dragon.agent.mpi.job import HomeNode, JobOverError, Joining
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.run import this_run
 
@@ -122,15 +122,15 @@ class PmixServer:
             while self._settling:
                 self._settling.popleft().set_result(None)
             for job in self.jobs.values():
-                job.way.fail(job.part.ranks[0], "lost its PMIx server", 1)
+                job.home.fail(job.part.ranks[0], "lost its PMIx server", 1)
 
 
 class Pmix:
     """One node's side of a job."""
 
-    def __init__(self, part: Part, way: Way, server: PmixServer) -> None:
+    def __init__(self, part: Part, home: HomeNode, server: PmixServer) -> None:
         self.part = part
-        self.way = way
+        self.home = home
         self.folder = server.folder / part.name
         self._server = server
         self._initialised: set[int] = set()
@@ -165,17 +165,17 @@ class Pmix:
         elif what == "aborted":
             rank, status, text = values
             said = f": {' '.join(text.split())}" if text else ""
-            self.way.fail(rank, f"aborted the job with exit code {status}{said}", status or 1, at_once=True)
+            self.home.fail(rank, f"aborted the job with exit code {status}{said}", status or 1, at_once=True)
         elif what == "finalised":
             self._finalised.add(values[0])
         else:
             self._initialised.add(values[0])
             if len(self._initialised) == 1:
-                self.way.begun()
+                self.home.begun()
 
     async def _fence(self, key: str, nodes: list[int], data: bytes) -> None:
         try:
-            given = await self.way.exchange(key, nodes, data)
+            given = await self.home.exchange(key, nodes, data)
         except JobOverError:
             return
         self._server.send("fenced", self.part.name, key, [given[node] for node in sorted(given)])
@@ -188,9 +188,9 @@ class Pmix:
 
     def _ended(self, rank: int, code: int) -> None:
         if rank not in self._initialised:
-            self.way.missing(rank, code)
+            self.home.missing(rank, code)
         elif rank not in self._finalised:
-            self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
+            self.home.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
     def close(self) -> bool:
         """Remove the job from the server."""

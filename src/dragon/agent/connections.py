@@ -28,7 +28,7 @@ _SHUTDOWN_TIMEOUT_S = 5.0
 Cancel = Callable[[], Any] | None
 
 
-class Hearer(Protocol):
+class Receiver(Protocol):
     """Handles the requests and notices of other nodes."""
 
     def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel:
@@ -41,42 +41,42 @@ class Hearer(Protocol):
         """Discard what was in flight to a node."""
 
 
-class Early:
+class EarlyMessages:
     """Keeps the requests and notices of other nodes, in order, until this node serves them. The list of members is
     answered as soon as it is known."""
 
     def __init__(self) -> None:
         self.members: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
-        self._kept: list[Callable[[Hearer], object]] = []
+        self._kept: list[Callable[[Receiver], object]] = []
 
-    def hand_over(self, links: Links, hearer: Hearer) -> None:
-        """Let the hearer handle what was kept, and everything from now on."""
+    def hand_over(self, links: Links, receiver: Receiver) -> None:
+        """Let the receiver handle what was kept, and everything from now on."""
         for do in self._kept:
             try:
-                do(hearer)
+                do(receiver)
             except Exception:
                 log.exception("another node sent a malformed message while this one started")
         self._kept = []
-        links.serve, links.noticed, links.is_broken = hearer.serve, hearer.on_notice, hearer.on_link_broken
+        links.serve, links.noticed, links.is_broken = receiver.serve, receiver.on_notice, receiver.on_link_broken
 
     def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel:
         """Keep a request."""
         if isinstance(request, Members):
             self.members.add_done_callback(lambda known: respond(known.result()))
         else:
-            self._kept.append(lambda hearer: hearer.serve(node, request, payload, respond))
+            self._kept.append(lambda receiver: receiver.serve(node, request, payload, respond))
         return None
 
     def on_notice(self, node: int, notice: Notice) -> None:
         """Keep a notice."""
-        self._kept.append(lambda hearer: hearer.on_notice(node, notice))
+        self._kept.append(lambda receiver: receiver.on_notice(node, notice))
 
     def on_link_broken(self, node: int, reason: str) -> None:
         """Do nothing: no connection is in use yet."""
 
 
 @dataclass(frozen=True)
-class Met:
+class Connections:
     """The other nodes of the run, and the connections to them and to the front end. `early` has the messages of other
     nodes so far, `messages` those of the front end. `front_end_gone` is set once the front end has closed its
     connection."""
@@ -84,7 +84,7 @@ class Met:
     membership: Membership
     control: Control
     peers: Peers
-    early: Early
+    early: EarlyMessages
     messages: list[Message]
     fabric: Fabric | None
     front_end_gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -102,11 +102,11 @@ class Met:
             log.warning("the front end did not acknowledge shutdown within %g s", _SHUTDOWN_TIMEOUT_S)
 
 
-async def meet(
+async def connect_nodes(
     membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None, *, plain: bool
-) -> Met:
+) -> Connections:
     """Connect to the other nodes, given the membership from the front end, and get the list of members."""
-    index, early, messages = membership.index, Early(), list[Message]()
+    index, early, messages = membership.index, EarlyMessages(), list[Message]()
     keys = (membership.authority, membership.certificate, membership.key)
     near = {parent_of(index): membership.parent} if membership.parent is not None else {}
     contexts = client_context(*keys), server_context(*keys)
@@ -117,7 +117,7 @@ async def meet(
     links.wire.set_nodes(len(members))
     peers = Peers(index, members, links, membership.settings.get("idle", 0))
     early.members.set_result(members)
-    return Met(membership, control, peers, early, messages, fabric)
+    return Connections(membership, control, peers, early, messages, fabric)
 
 
 async def _members(links: Links, control: Control, index: int, messages: list[Message]) -> list[Member]:
