@@ -21,7 +21,7 @@ import msgspec
 import uvloop
 
 from dragon import _core
-from dragon.agent.meeting import Met, meet
+from dragon.agent.connections import Connections, connect_nodes
 from dragon.agent.wire.frames import Frame
 from dragon.agent.wire.links import Links
 from dragon.control import Control, join
@@ -40,13 +40,13 @@ def depth(index: int) -> int:
     return 0 if index == 0 else 1 + depth(parent_of(index))
 
 
-async def _agent(token: Token, index: int, description: NodeDescriptor) -> Met:
+async def _agent(token: Token, index: int, description: NodeDescriptor) -> Connections:
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     port = listener.getsockname()[1]
     node = msgspec.structs.replace(description, host_name=f"node-{index}")
     own = msgspec.structs.replace(token, index=index)
     membership, control = await join(own, node, ["127.0.0.1"], port, _TIMEOUT)
-    return await meet(membership, control, listener, None, plain=False)
+    return await connect_nodes(membership, control, listener, None, plain=False)
 
 
 def _agents(token_text: str, indices: list[int], done: Any, leave: Any, sent: Any) -> None:

@@ -21,7 +21,7 @@ from zarr.core.buffer import Buffer, cpu, default_buffer_prototype  # noqa: E402
 from zarr.testing.store import StoreTests  # noqa: E402
 
 from conftest import Site  # noqa: E402
-from dragon.data import loading  # noqa: E402
+from dragon.data import zarr as loading  # noqa: E402
 from dragon.data.ddict import DDict, DDictError, DDictFullError  # noqa: E402
 from dragon.data.zarr import Store  # noqa: E402
 from dragon.native.process import Process  # noqa: E402

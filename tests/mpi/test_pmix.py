@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
-from dragon.agent.mpi.job import Way
+from dragon.agent.mpi.job import HomeNode
 from dragon.agent.mpi.pmix import Pmix, PmixServer
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.protocol.jobs import Part
@@ -53,7 +53,7 @@ class _SlowServer:
 async def _said_at_the_end(last: list[str]) -> list[Any]:
     """Return the notifications about a rank that has ended, if the server reports these events late."""
     told, server = _Told(), _SlowServer()
-    job = Pmix(PART, cast(Way, told), cast(PmixServer, server))
+    job = Pmix(PART, cast(HomeNode, told), cast(PmixServer, server))
     job.on_event("initialised", 0)
     job.ended(0, 0)
     await asyncio.sleep(0.3)

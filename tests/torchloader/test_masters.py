@@ -17,10 +17,9 @@ _BEGIN = """
 import base64, os, sys
 from dragon.runs import choose, find
 from dragon.native.queue import Queue
-from torchloader.service import contact
 from torchloader.service import messages
 
-((run, found),) = contact.contacts(node.folder for node in choose(sys.argv[1], find()).nodes).items()
+((run, found),) = messages.contacts(node.folder for node in choose(sys.argv[1], find()).nodes).items()
 """
 # Takes what is in the inbox of a master that is stopped, up to a message of a kind.
 TAKE = f"""{_BEGIN}
@@ -31,10 +30,10 @@ while not isinstance(inbox.get(timeout=30), getattr(messages, sys.argv[2])):
 """
 # Sends the master a command, and does not wait for long.
 COMMAND = f"""{_BEGIN}
-contact._CONTACT_TIMEOUT_S = 0.01
+messages._CONTACT_TIMEOUT_S = 0.01
 try:
-    contact.request(run, found, messages.GetStatus())
-except contact.NoMasterError:
+    messages.request(run, found, messages.GetStatus())
+except messages.NoMasterError:
     pass
 """
 ALONE = ("--device", "cpu", "--cores", "8", "--mode", "1")
