@@ -6,7 +6,7 @@
 
 namespace dragon {
 
-// Inverts dragon.infrastructure.system_text.sendable(): returns the bytes that it was given.
+// Inverts dragon.infrastructure.system.sendable(): returns the bytes that it was given.
 std::string restored(std::string_view sent);
 // Returns the text with a question mark for each byte that is not part of a valid UTF-8 character.
 std::string readable(std::string_view text);
