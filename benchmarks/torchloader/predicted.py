@@ -25,9 +25,8 @@ from typing import NoReturn
 
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
-from torchloader.report.history import Life, history
-from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Spec, State
+from torchloader.report import Life, history
+from torchloader.scheduling.application import Node, Spec, State
 from torchloader.scheduling.log import read
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.service.settings import LOG

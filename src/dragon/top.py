@@ -18,9 +18,9 @@ from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, Tab
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.metrics import PROCESS_STATES, Lifetime, RunState
 from dragon.infrastructure.signals import ENDING
+from dragon.runtime.protocol.request import Ask
 from dragon.runtime.protocol.telemetry import Lifetimes, Query, StateOfRun
 from dragon.signals import name_of
-from dragon.web.ask import Ask
 
 _HISTORY_S = 60.0
 _NEWEST = 15.0

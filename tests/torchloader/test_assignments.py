@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from torchloader.loader.assignments import Assignments, Task
+from torchloader.loader.streams import Assignments, Task
 
 PREFETCH = 2
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Application, Spec, State
+from torchloader.scheduling.application import Application, Node, Spec, State
 from torchloader.scheduling.log import Records, encoded
 from torchloader.scheduling.orders import ORDERS, order
 from torchloader.scheduling.placement import Devices, fastest_first

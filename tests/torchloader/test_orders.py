@@ -12,8 +12,20 @@ from hypothesis import strategies as st
 
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resume
-from torchloader.scheduling.application import Application, Spec, State
+from torchloader.scheduling.application import (
+    Action,
+    Application,
+    Cause,
+    Launch,
+    Mode,
+    Node,
+    Pause,
+    Promote,
+    Requeue,
+    Resume,
+    Spec,
+    State,
+)
 from torchloader.scheduling.log import Records
 from torchloader.scheduling.orders import ORDERS, Order, Tiresias, order
 from torchloader.scheduling.scheduler import Scheduler

@@ -12,8 +12,20 @@ from hypothesis import strategies as st
 
 from torchloader.allocation.catalogue import POLICIES, policy
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Requeue, Resize, Resume
-from torchloader.scheduling.application import Application, Spec, State
+from torchloader.scheduling.application import (
+    Action,
+    Application,
+    Cause,
+    Launch,
+    Mode,
+    Node,
+    Pause,
+    Requeue,
+    Resize,
+    Resume,
+    Spec,
+    State,
+)
 from torchloader.scheduling.scheduler import Scheduler
 
 HUNGRY = Curve(1000, 0.016)  # sixteen workers are enough

@@ -11,8 +11,7 @@ import pytest
 
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Mode, Node
-from torchloader.scheduling.application import Spec, State
+from torchloader.scheduling.application import Mode, Node, Spec, State
 from torchloader.scheduling.log import Records, read, replay
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.result import JobResult, Result

@@ -9,11 +9,21 @@ from typing import Any
 import pytest
 from stream_datasets import Buffered, Noisy, OtherProtocol, StatefulDataset, StatefulIterator, Unloadable
 
-from torchloader.loader.assignments import HERE, Assignments, Stream, Task
 from torchloader.loader.making import StreamMaker
 from torchloader.loader.messages import Outcome
 from torchloader.loader.randomness import Kept
-from torchloader.loader.streams import Progress, Share, Start, StreamBatch, StreamOrder, Turns
+from torchloader.loader.streams import (
+    HERE,
+    Assignments,
+    Progress,
+    Share,
+    Start,
+    Stream,
+    StreamBatch,
+    StreamOrder,
+    Task,
+    Turns,
+)
 
 LENGTH, BATCH, STREAMS, EPOCH = 41, 3, 4, 2
 

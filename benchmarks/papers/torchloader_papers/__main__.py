@@ -15,7 +15,7 @@ from torchloader.cli import simulate
 from torchloader.cli.numbers import positive
 from torchloader.cli.simulate import Workload, compared, many
 from torchloader.scheduling import orders
-from torchloader.scheduling.actions import Node
+from torchloader.scheduling.application import Node
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader_papers.derived import derived
 from torchloader_papers.gavel import AGNOSTIC, GAVEL

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Application
+from torchloader.scheduling.application import Application, Node
 from torchloader.scheduling.placement import Turn, devices_by_kind
 from torchloader_papers.fractions import Claim, fractions
 

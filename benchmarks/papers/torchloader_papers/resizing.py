@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchloader.scheduling.actions import Action, Cause, Node, Pause, Requeue
-from torchloader.scheduling.application import Application, Placement, State
+from torchloader.scheduling.application import Action, Application, Cause, Node, Pause, Placement, Requeue, State
 from torchloader.scheduling.placement import Devices, devices_by_kind, kind_of
 from torchloader.scheduling.scheduler import Running, Scheduler
 from torchloader.simulation.result import Result

@@ -9,8 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchloader.allocation.greedy import PerDevice, Table
-from torchloader.allocation.problem import Allocation, Demand
+from torchloader.allocation.problem import Allocation, Demand, PerDevice, Table
 from torchloader.prediction.curve import SAME
 
 __all__ = ["SYNERGY", "Synergy"]

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from dragon.agent.telemetry.gpu_driver import Reading, Untold, at, memory_readings
+from dragon.agent.telemetry.gpu_source import Reading, Untold, at, memory_readings
 from dragon.infrastructure.gpus import Gpus
 
 

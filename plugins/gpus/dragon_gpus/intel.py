@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from dragon.agent.telemetry.gpu_driver import Reading, Untold, at, memory_readings
+from dragon.agent.telemetry.gpu_source import Reading, Untold, at, memory_readings
 from dragon.infrastructure.gpus import Gpus, tiles_are_devices
 
 _LOADER = "libze_loader.so.1"

@@ -11,9 +11,9 @@ from typing import Any
 
 from dragon.infrastructure import cpython
 from dragon.infrastructure.plain_number import plain_number
-from dragon.runtime.array_types import is_nameless, parts_of
 from dragon.runtime.ctypes_memory import in_words, kind_of, with_views, words_for
 from dragon.runtime.handle import Words
+from dragon.runtime.picklers import is_nameless, parts_of
 
 # One reducer is registered for all objects of a type, including the standard library's; the module that made the last
 # object of the type has registered it.

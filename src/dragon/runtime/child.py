@@ -18,8 +18,8 @@ from dragon.infrastructure.system import restored
 from dragon.runtime.by_value import imported_main
 from dragon.runtime.copies import write_back
 from dragon.runtime.handle import Words
+from dragon.runtime.interpreter import take_over
 from dragon.runtime.run import Identity, become
-from dragon.runtime.surroundings import take_over
 
 # Whether Python took stdout for a terminal when this interpreter started.
 _TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))

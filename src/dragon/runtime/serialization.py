@@ -27,8 +27,8 @@ from typing import Any
 from dragon import _core
 from dragon.infrastructure import cpython
 from dragon.runtime.announcing import announce, announcing, collected
-from dragon.runtime.array_types import is_nameless, reduce_type
 from dragon.runtime.by_value import Origin, shared_reduction
+from dragon.runtime.picklers import is_nameless, reduce_type
 from dragon.runtime.unsendable import explained
 
 

@@ -28,10 +28,10 @@ from dragon.runtime import serialization
 from dragon.runtime.agent_client import Unwanted, ask
 from dragon.runtime.announcing import attachments
 from dragon.runtime.handle import Words
+from dragon.runtime.interpreter import describe
 from dragon.runtime.protocol.objects import Announce, CloseAtEnd
 from dragon.runtime.protocol.processes import AwaitEnd, KillProcess, StartElsewhere
 from dragon.runtime.run import Run, identity, is_open, next_puid, this_run
-from dragon.runtime.surroundings import describe
 
 # The indices of the words of a process's record.
 STATUS, PID, CODE, ERROR = range(4)

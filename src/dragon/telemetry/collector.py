@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from dragon.agent.telemetry.gpu_driver import Driver, measured
-from dragon.agent.telemetry.gpu_source import driver_of
+from dragon.agent.telemetry.gpu_source import Driver, driver_of, measured
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.gpu_desc import AccVendor
 from dragon.infrastructure.gpus import Gpus, find_gpus

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from dragon.infrastructure.metrics import METRICS
+from dragon.runtime.protocol.request import Ask
 from dragon.runtime.protocol.run import NodeWaits, Waits
 from dragon.runtime.protocol.telemetry import Lifetimes, MetricNames, OutputOf, Query, StateOfRun, TasksBetween
 from dragon.signals import name_of
-from dragon.web.ask import Ask
 from dragon.web.http import Handler, Request, Response
 
 SIGNALS = {number: name_of(number) for number in range(1, signal.NSIG)}

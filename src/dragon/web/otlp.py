@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.metrics import Family, Kind, Told, merged
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.request import Ask
 from dragon.runtime.protocol.telemetry import Families
-from dragon.web.ask import Ask
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricsData

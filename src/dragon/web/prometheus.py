@@ -8,8 +8,8 @@ import os
 
 from dragon.infrastructure import variables
 from dragon.infrastructure.metrics import Family, Line, merged
+from dragon.runtime.protocol.request import Ask
 from dragon.runtime.protocol.telemetry import Lines
-from dragon.web.ask import Ask
 from dragon.web.http import Handler, Request, Response
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from dragon.infrastructure import variables
 from dragon.runtime.log import runtime_log
-from dragon.web.ask import Ask
+from dragon.runtime.protocol.request import Ask
 from dragon.web.http import Handler, serve
 
 log = runtime_log("web")

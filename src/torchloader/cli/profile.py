@@ -27,7 +27,7 @@ from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
 from torchloader.prediction.curve import Curve, sufficient
 from torchloader.prediction.measured import Interval, Measured
-from torchloader.report.history import MissingError, pyplot
+from torchloader.report import MissingError, pyplot
 from torchloader.service.messages import GetStatus, NoMasterError, ResizeApplication
 
 _WIDTH = 40  # characters of the longest bar

@@ -12,7 +12,7 @@ from typing import Any
 
 from dragon.commands import Parser, worded
 from dragon.files import write_bytes
-from torchloader.report.history import History, MissingError, comparison, history, overview
+from torchloader.report import History, MissingError, comparison, history, overview
 from torchloader.scheduling.log import LogError
 from torchloader.service.settings import SettingsError
 

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dragon.commands import Parser, worded
-from torchloader.allocation.catalogue import policies, policy
-from torchloader.allocation.policies import Best, MaxMin
+from torchloader.allocation.catalogue import Best, MaxMin, policies, policy
 from torchloader.cli.numbers import at_least, not_negative, positive, rising
 from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
-from torchloader.scheduling.actions import Mode, Node
+from torchloader.scheduling.application import Mode, Node
 from torchloader.scheduling.orders import Tiresias, order, orders
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.service.settings import LOG

@@ -14,7 +14,7 @@ from typing import Any
 from dragon.commands import Parser
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.masters import add_run, send
-from torchloader.report.history import history
+from torchloader.report import history
 from torchloader.scheduling.application import ENDED
 from torchloader.scheduling.log import LogError
 from torchloader.service.messages import GetStatus, NoMasterError

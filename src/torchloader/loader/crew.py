@@ -24,7 +24,6 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import dumps, import_hint, loads
 from dragon.signals import how_ended
-from torchloader.loader.assignments import HERE, Assignments, Key, Task
 from torchloader.loader.exchange import Keeper
 from torchloader.loader.forks import Fork, Template
 from torchloader.loader.making import Maker
@@ -33,7 +32,7 @@ from torchloader.loader.options import WorkerPolicy
 from torchloader.loader.order import Indices
 from torchloader.loader.randomness import Kept, mix
 from torchloader.loader.snapshot import AnySnapshot, Snapshots, received
-from torchloader.loader.streams import Place, Share, StreamBatch
+from torchloader.loader.streams import HERE, Assignments, Key, Place, Share, StreamBatch, Task
 from torchloader.loader.worker import Made, Ready, Release, Shipment, work
 
 

@@ -22,8 +22,8 @@ from typing import NamedTuple
 from dragon.infrastructure.errors import RunEndedError
 from dragon.node_files import NodeFile, NodeMemory, Parts, SnapshotGoneError
 from dragon.serialization import dumps
-from torchloader.loader.assignments import Task
 from torchloader.loader.messages import Packed, pack_error
+from torchloader.loader.streams import Task
 
 _SLOTS = 4096
 _ENTRY = struct.Struct("=16sqqQ")  # a key, and the process, descriptor and inode of the memory with its batch

@@ -16,13 +16,12 @@ from typing import Any, Self
 
 from dragon.serialization import OnNode, dumps, loads
 from torchloader.loader import options as surroundings
-from torchloader.loader.assignments import Task
 from torchloader.loader.exchange import Membership
 from torchloader.loader.messages import Outcome
 from torchloader.loader.options import is_iterable_style
 from torchloader.loader.order import Indices
 from torchloader.loader.randomness import mix, number_of, seed_all
-from torchloader.loader.streams import Progress, Share, Start, StreamBatch
+from torchloader.loader.streams import Progress, Share, Start, StreamBatch, Task
 
 END = object()
 

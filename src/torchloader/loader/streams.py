@@ -7,10 +7,14 @@ so the order of batches is the same for every number of workers.
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from dragon.serialization import dumps, loads
 from torchloader.loader.options import check_number
+from torchloader.loader.order import Indices
 
 
 class StreamBatch(NamedTuple):
@@ -184,3 +188,221 @@ class StreamOrder:
             known = each.get("digest", ""), each.get("is_exact", True)  # older states have neither
             streams.append(Progress(*counts, state, tuple(each["failed"]), each["ended"], *known))
         return Place(tuple(streams), told["turn"])
+
+
+# Which iteration over the loader, and which batch, or stream, of it.
+Key = tuple[int, int]
+Stream = tuple[int, int]
+
+HERE = -1  # the trainer as a worker
+
+
+class Task(NamedTuple):
+    """A batch to make, of these samples or of a stream. `start` is where the worker continues the stream; None if it
+    has it already."""
+
+    iteration: int
+    number: int
+    epoch: int
+    indices: Indices | StreamBatch
+    dataset: int = -1  # number of the dataset's snapshot
+    start: Start | None = None
+
+    @property
+    def samples(self) -> str:
+        """The samples of the batch, as text for messages."""
+        return str(self.indices) if isinstance(self.indices, StreamBatch) else f"the samples {self.indices}"
+
+    @property
+    def stream(self) -> Stream | None:
+        """The stream; None for a map-style dataset."""
+        return (self.iteration, self.indices.stream) if isinstance(self.indices, StreamBatch) else None
+
+
+class Assignments:
+    """Pending batches and the workers that make them, in the order in which each received them.
+
+    Batches of a map-style dataset go to any worker, at most `prefetch` at a time. Those of a stream are made by one
+    worker, in order. Another one continues it when no other has a batch of it in flight, from the progress that came
+    with its last batch. As that takes time, and is exact only if the dataset's state is, streams wait for their
+    workers: none gets more than its part if all expected workers take batches. A new worker gets streams from workers
+    that have at least two more.
+    """
+
+    def __init__(self, prefetch: int) -> None:
+        self.prefetch = prefetch
+        self.expected = 0  # workers that take batches, or will soon
+        self._wanted: dict[Key, Task] = {}
+        self._waiting: list[Key] = []  # a heap: older batches first, also those that come back
+        self._held: dict[int, dict[Key, None]] = {}
+        self._leaving: dict[int, dict[Key, None]] = {}
+        self._deaths: Counter[Key] = Counter()
+        self._progress: dict[Stream, Progress] = {}
+        self._shares: dict[Stream, Share] = {}
+        self._owners: dict[Stream, int] = {}  # of streams that go on: who is to have them
+        self._running: dict[Stream, int] = {}  # who has their iterators
+        self._staying: set[int] = set()
+        self._released: list[tuple[int, Stream]] = []
+
+    @property
+    def workers(self) -> int:
+        """The number of workers that take batches."""
+        return len(self._held)
+
+    def window(self, workers: int = 0) -> int:
+        """Return how many batches may be requested before the first is taken, with so many expected workers; those
+        beyond the number of streams do not count."""
+        most = max(workers, self.workers)
+        return self.prefetch * max(1, min(most, len(self._progress)) if self._progress else most)
+
+    def begin(self, iteration: int, progress: tuple[Progress, ...], shares: list[Share], stays: bool) -> None:
+        """Register the streams of an iteration. With `stays` the trainer reads them to the end."""
+        for stream, (reached, share) in enumerate(zip(progress, shares, strict=True)):
+            self._progress[iteration, stream], self._shares[iteration, stream] = reached, share
+        if stays:
+            self._staying.add(iteration)
+
+    def is_here(self, iteration: int) -> bool:
+        """Return whether only the trainer may make the batches of an iteration."""
+        return iteration in self._staying
+
+    def want(self, key: Key, task: Task) -> None:
+        """Add a batch that is to be made."""
+        self._wanted[key] = task
+        heapq.heappush(self._waiting, key)
+
+    def task(self, key: Key) -> Task | None:
+        """Return the task of a batch; None if it is already made or no longer wanted."""
+        return self._wanted.get(key)
+
+    def join(self, worker: int) -> None:
+        """Let a worker take batches from now on, and give it its part of the streams."""
+        self._held[worker] = {}
+        while len(self._held) > 1 and self._owners:
+            owned = Counter(dict.fromkeys(self._held, 0))
+            owned.update(owner for owner in self._owners.values() if owner in self._held)
+            most = max(self._held, key=lambda each: (owned[each], -each))
+            to_be_given = sum(self._owners.get(stream) not in self._held for stream in self._going())
+            if owned[most] - owned[worker] - to_be_given < 2:
+                return
+            self._owners[max(each for each, owner in self._owners.items() if owner == most)] = worker
+
+    def leave(self, worker: int) -> None:
+        """Let a worker finish the batch that it is making, and return its other batches to the queue."""
+        held = self._held.pop(worker, {})
+        in_hand = next(iter(held), None)
+        self._leaving[worker] = {} if in_hand is None else {in_hand: None}
+        self._return(key for key in held if key != in_hand)
+
+    def gone(self, worker: int, died: bool, most: int = 3) -> Key | None:
+        """Return an ended worker's batches to the queue. If it died, and its current batch has ended `most` workers,
+        return that batch's key; otherwise None."""
+        held = self._held.pop(worker, None)
+        if held is None:
+            held = self._leaving.pop(worker, {})
+        self._return(held)
+        in_hand = next((key for key in held if key in self._wanted), None)
+        if not died or in_hand is None:
+            return None
+        self._deaths[in_hand] += 1
+        return in_hand if self._deaths[in_hand] >= most else None
+
+    def made(self, worker: int, key: Key, progress: Progress | None = None) -> bool:
+        """Note that a worker has made a batch, and the progress of its stream. Return whether the batch is still wanted
+        and was not made before."""
+        for workers in (self._held, self._leaving):
+            if worker in workers:
+                workers[worker].pop(key, None)
+        self._deaths.pop(key, None)
+        task = self._wanted.pop(key, None)
+        if task is not None and progress is not None and (stream := task.stream) is not None:
+            if progress.ended:
+                self._owners.pop(stream, None)
+            if progress.batches >= self._progress[stream].batches:
+                self._progress[stream] = progress
+        return task is not None
+
+    def drop(self, iteration: int) -> None:
+        """Discard all batches and streams of an iteration."""
+        # A worker passes over a batch that it has not begun, without a word.
+        streams = self._progress, self._shares, self._owners, self._running
+        tables: list[dict[Key, Any]] = [self._wanted, *streams, *self._held.values(), *self._leaving.values()]
+        for table in tables:
+            for key in [key for key in table if key[0] == iteration]:
+                del table[key]
+                self._deaths.pop(key, None)
+        self._staying.discard(iteration)
+
+    def hand_out(self) -> Iterator[tuple[int, Key, Task]]:
+        """Yield (worker, key, task) for each batch to send now, the oldest first."""
+        later = []
+        try:
+            while self._waiting and self._held:
+                key = heapq.heappop(self._waiting)
+                task = self._wanted.get(key)
+                if task is None:
+                    continue
+                stream = task.stream
+                worker = self._idlest() if stream is None else self._worker_for(stream)
+                if worker is None:
+                    later.append(key)
+                    if stream is None:
+                        return  # nor is there one for the others
+                    continue
+                self._held[worker][key] = None
+                yield worker, key, self.started(worker, task)
+        finally:
+            for key in later:
+                heapq.heappush(self._waiting, key)
+
+    def started(self, worker: int, task: Task) -> Task:
+        """Return the task as it is sent to the worker: with the start of the stream, unless it has that already."""
+        stream = task.stream
+        before = self._running.get(stream) if stream is not None else worker
+        if stream is None or before == worker:
+            return task
+        if before is not None and before in self._held:
+            self._released.append((before, stream))
+        self._running[stream] = worker
+        live = frozenset(iteration for iteration, _ in self._progress)
+        return task._replace(
+            start=Start(self._progress[stream], self._shares[stream], live, stream[0] not in self._staying)
+        )
+
+    def released(self) -> list[tuple[int, Stream]]:
+        """Return (worker, stream) for each stream that another worker took over since the last call."""
+        released, self._released = self._released, []
+        return released
+
+    def _idlest(self) -> int | None:
+        worker = min(self._held, key=lambda each: (len(self._held[each]), each))
+        return worker if len(self._held[worker]) < self.prefetch else None
+
+    def _worker_for(self, stream: Stream) -> int | None:
+        if stream[0] in self._staying:
+            return None
+        owner = self._owners.get(stream)
+        if owner is None or owner not in self._held:
+            owned = Counter(self._owners.values())
+            owner = min(self._held, key=lambda each: (owned[each], each))
+            if owned[owner] >= max(1, -(-len(self._going()) // max(1, self.expected, self.workers))):
+                return None
+            self._owners[stream] = owner
+        return owner if self._holders(stream) <= {owner} else None
+
+    def _going(self) -> list[Stream]:
+        """Return the streams that workers read and that have not ended."""
+        return [each for each, reached in self._progress.items() if not reached.ended and each[0] not in self._staying]
+
+    def _holders(self, stream: Stream) -> set[int]:
+        return {
+            worker
+            for workers in (self._held, self._leaving)
+            for worker, held in workers.items()
+            if any(key in self._wanted and self._wanted[key].stream == stream for key in held)
+        }
+
+    def _return(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            if key in self._wanted:
+                heapq.heappush(self._waiting, key)

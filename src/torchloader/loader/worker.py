@@ -19,12 +19,11 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import SnapshotGoneError
 from torchloader.loader import options as surroundings
-from torchloader.loader.assignments import Task
 from torchloader.loader.exchange import Exchange, Kept, key_of
 from torchloader.loader.making import Maker
 from torchloader.loader.messages import Effort, Meter, Packed, pack, pack_error, pack_unsent
 from torchloader.loader.snapshot import received
-from torchloader.loader.streams import Progress
+from torchloader.loader.streams import Progress, Task
 
 _LOOK_AFTER_TRAINER_S = 1.0  # seconds
 # Of mallopt(), in <malloc.h>; the GNU C Library's manual, "Malloc Tunable Parameters".

@@ -9,8 +9,7 @@ from importlib.metadata import entry_points
 from typing import Protocol
 
 from torchloader.allocation.catalogue import added
-from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Application, State
+from torchloader.scheduling.application import Application, Node, State
 from torchloader.scheduling.placement import Turn, devices_by_kind, turns
 
 _CLOSE = 1e-6  # seconds, or device seconds: tolerance at which a bound counts as reached

@@ -7,15 +7,29 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torchloader.allocation.greedy import Fifo, Table, deal
-from torchloader.allocation.policies import Best, MaxMin
-from torchloader.allocation.problem import PROPORTIONAL, Allocation, Demand, Objective, Policy, used
+from torchloader.allocation.catalogue import Best, MaxMin
+from torchloader.allocation.problem import PROPORTIONAL, Allocation, Demand, Fifo, Objective, Policy, Table, deal, used
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resize, Resume
-from torchloader.scheduling.application import Application, Away, Placement, State, cores_of, spread
+from torchloader.scheduling.application import (
+    Action,
+    Application,
+    Away,
+    Cause,
+    Launch,
+    Mode,
+    Node,
+    Pause,
+    Placement,
+    Promote,
+    Requeue,
+    Resize,
+    Resume,
+    State,
+    cores_of,
+    spread,
+)
 from torchloader.scheduling.orders import ARRIVAL, Order
-from torchloader.scheduling.placement import Devices, Turn, kind_of, shared
-from torchloader.scheduling.preemption import yielding
+from torchloader.scheduling.placement import Devices, Turn, kind_of, shared, yielding
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from torchloader.loader.tuner import Budget
-from torchloader.scheduling.actions import Node
+from torchloader.scheduling.application import Node
 from torchloader.service.messages import Claim, Granted
 
 _NOTHING = Claim(0, 0)

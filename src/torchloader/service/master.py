@@ -13,9 +13,8 @@ from typing import Any
 from dragon.native.queue import Queue
 from torchloader.allocation.catalogue import policy
 from torchloader.inputs.job import Job
-from torchloader.scheduling import actions
-from torchloader.scheduling.actions import Action, Cause, Mode, Node
-from torchloader.scheduling.application import ENDED, Application, Away, State, names
+from torchloader.scheduling import application as actions
+from torchloader.scheduling.application import ENDED, Action, Application, Away, Cause, Mode, Node, State, names
 from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.orders import order
 from torchloader.scheduling.scheduler import Scheduler

@@ -14,8 +14,7 @@ import msgspec
 
 from dragon.native.machine import System
 from torchloader.inputs.job import Job
-from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Application, Spec, names
+from torchloader.scheduling.application import Application, Node, Spec, names
 from torchloader.scheduling.placement import devices_by_kind
 from torchloader.service.messages import Joined, Launch, Rank
 from torchloader.service.settings import Settings

@@ -8,8 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Promote, Requeue, Resize, Resume
-from torchloader.scheduling.application import Application, State
+from torchloader.scheduling.application import (
+    Action,
+    Application,
+    Cause,
+    Launch,
+    Node,
+    Pause,
+    Promote,
+    Requeue,
+    Resize,
+    Resume,
+    State,
+)
 from torchloader.scheduling.log import Event, Records
 from torchloader.scheduling.placement import devices_by_kind, shared
 from torchloader.scheduling.scheduler import Scheduler

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from torchloader.inputs.job import Devices
 from torchloader.inputs.job import Job as Written
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Application, Spec, State
+from torchloader.scheduling.application import Application, Node, Spec, State
 from torchloader.scheduling.log import replay
 
 

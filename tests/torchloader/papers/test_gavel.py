@@ -20,8 +20,7 @@ from torchloader_papers.traces import read_trace
 
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Cause, Node, Pause
-from torchloader.scheduling.application import Application, Spec, State
+from torchloader.scheduling.application import Application, Cause, Node, Pause, Spec, State
 from torchloader.scheduling.orders import ARRIVAL, Order
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.result import Result

@@ -18,8 +18,7 @@ from torchloader_papers.traces import PROFILES, read_trace
 
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Resume
-from torchloader.scheduling.application import Application, Spec, State
+from torchloader.scheduling.application import Action, Application, Cause, Launch, Node, Pause, Resume, Spec, State
 from torchloader.scheduling.log import Records
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.result import Result

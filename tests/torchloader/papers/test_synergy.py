@@ -13,7 +13,7 @@ from torchloader_papers.synergy import SYNERGY
 from torchloader.allocation.catalogue import policy
 from torchloader.allocation.problem import Demand, used
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Node
+from torchloader.scheduling.application import Node
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.simulator import simulate
 

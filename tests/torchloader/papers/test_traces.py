@@ -9,7 +9,7 @@ import pytest
 from torchloader_papers.traces import TraceError, read_trace, stretched
 
 from torchloader.allocation.catalogue import policy
-from torchloader.scheduling.actions import Node
+from torchloader.scheduling.application import Node
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.simulator import simulate
 

@@ -31,10 +31,9 @@ from dragon.infrastructure.system import restored, why_not_executed
 from dragon.runtime import child
 from dragon.runtime.child import find_entry
 from dragon.runtime.folder import remove_folder
-from dragon.runtime.interpreter import is_fit
+from dragon.runtime.interpreter import is_fit, take_over
 from dragon.runtime.run import Identity, Run, belong
 from dragon.runtime.spawning import in_memory
-from dragon.runtime.surroundings import take_over
 from dragon.signals import end_with_parent
 
 _THREADS_END_WITHIN_S = 0.2  # seconds

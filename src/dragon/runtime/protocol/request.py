@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, get_args
 
 import msgspec
 
@@ -111,6 +111,13 @@ class OfAll(Request[list[Item]], Generic[Item], frozen=True):
     def place(self) -> int | Where:
         """Return Where.ALL."""
         return Where.ALL
+
+
+class Ask(Protocol):
+    """Asks the agents of a run."""
+
+    async def __call__(self, request: Request[Value], /) -> Value:
+        """Return the agents' answer. Raises RunEndedError if the run is ending."""
 
 
 class Reply(msgspec.Struct, Generic[Value]):

@@ -1,18 +1,146 @@
-"""Measures where a program spends its time: adds up seconds by name, and sends the sums to the run's telemetry."""
+"""Small helper functions for programs, and a timer of their parts."""
 
 from __future__ import annotations
 
 import atexit
+import base64
+import binascii
+import os
 import threading
 import time
 from collections.abc import Hashable
+from hashlib import blake2b
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dragon.files import whole_file, write_bytes
+from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.nodes import own_node
+from dragon.runtime.run import this_run
 from dragon.telemetry import Telemetry
 
-__all__ = ["TimeKeeper"]
+__all__ = [
+    "B64",
+    "TimeKeeper",
+    "b64decode",
+    "b64encode",
+    "get_cpu_count",
+    "get_local_kv",
+    "hash",
+    "host_id",
+    "set_local_kv",
+    "strtobool",
+]
+
+
+class B64:
+    """Bytes whose str() is their base64 text. Raises TypeError for what is not bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._text = self.bytes_to_str(data)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def decode(self) -> bytes:
+        """Return the bytes."""
+        return self.str_to_bytes(self._text)
+
+    @classmethod
+    def from_str(cls, serialized_str: str) -> Self:
+        """Return the B64 object of a base64 text. Raises ValueError for invalid text."""
+        return cls(cls.str_to_bytes(serialized_str))
+
+    @staticmethod
+    def bytes_to_str(the_bytes: bytes) -> str:
+        """Return the base64 text of bytes. Raises TypeError for what is not bytes."""
+        if not isinstance(the_bytes, bytes | bytearray | memoryview):
+            raise TypeError(f"expected bytes, not {type(the_bytes).__name__}")
+        return base64.b64encode(the_bytes).decode("ascii")
+
+    @staticmethod
+    def str_to_bytes(the_str: str) -> bytes:
+        """Return the bytes of base64 text. Raises ValueError for invalid text."""
+        try:
+            return base64.b64decode(the_str, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"{the_str[:40]!r} is not base64: {error}") from None
+
+
+def b64encode(the_bytes: bytes) -> str:
+    """Return the base64 text of bytes. Raises TypeError for what is not bytes."""
+    return B64.bytes_to_str(the_bytes)
+
+
+def b64decode(the_str: str) -> bytes:
+    """Return the bytes of base64 text. Raises ValueError for invalid text."""
+    return B64.str_to_bytes(the_str)
+
+
+def host_id() -> int:
+    """Return the number of this node, unique in the run: its `h_uid`."""
+    from dragon.native.machine import current
+
+    return current().h_uid
+
+
+def hash(byte_str: bytes) -> int:
+    """Return a 32-bit hash of bytes, the same in every process and every run."""
+    return int.from_bytes(blake2b(byte_str, digest_size=4).digest(), "little")
+
+
+def get_cpu_count() -> int:
+    """Return the number of CPUs of this node that the run may use."""
+    from dragon.native.machine import current
+
+    return current().num_cpus
+
+
+def strtobool(val: str) -> bool:
+    """Return True for "yes", "true", "on", "1" and the like, False for their opposites. Raises ValueError for other
+    text."""
+    word = val.strip().lower()
+    if word in ("y", "yes", "t", "true", "on", "1"):
+        return True
+    if word in ("n", "no", "f", "false", "off", "0"):
+        return False
+    raise ValueError(f"{val!r} says neither yes nor no")
+
+
+_POLL_S = 0.01
+
+
+def _file(key: str) -> Path:
+    if not isinstance(key, str):
+        raise TypeError(f"a key is a string, not {key!r}")
+    folder = this_run().folder / "values"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / blake2b(os.fsencode(key), digest_size=16).hexdigest()
+
+
+def set_local_kv(key: str, value: str, timeout: float | None = None) -> None:
+    """Set a value for all processes of this node. `timeout` has no effect. Raises TypeError if the key or the value is
+    not a string."""
+    if not isinstance(value, str):
+        raise TypeError(f"a value is a string, not {value!r}")
+    with whole_file(_file(key)) as file:  # atomic: a concurrent reader gets the old value, or this one
+        write_bytes(file, value.encode("utf-8", "surrogatepass"))
+
+
+def get_local_kv(key: str, timeout: float | None = None) -> str:
+    """Return the value that a process of this node has set; waits for it up to `timeout` seconds. Raises KeyError if
+    there is none."""
+    timeout = checked_seconds("timeout", timeout)
+    end = time.monotonic() + (timeout or 0)
+    path = _file(key)
+    while True:
+        try:
+            return path.read_bytes().decode("utf-8", "surrogatepass")
+        except FileNotFoundError:
+            if time.monotonic() >= end:
+                raise KeyError(key) from None
+            time.sleep(_POLL_S)
 
 
 class TimeKeeper:
