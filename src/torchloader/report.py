@@ -75,25 +75,15 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The key figures of a run.
+    """The key figures of a run."""
 
-    Attributes:
-        jobs: applications.
-        failed: applications that failed.
-        completion: mean seconds from an application's arrival to its end.
-        makespan: seconds from the first arrival to the last end.
-        throughput: samples per second over all applications.
-        busy: fraction of time in which devices computed; None if nothing was measured.
-        resizes: changes of the number of workers.
-    """
-
-    jobs: int
-    failed: int
-    completion: float
-    makespan: float
-    throughput: float
-    busy: float | None
-    resizes: int
+    jobs: int  # applications
+    failed: int  # applications that failed
+    completion: float  # mean seconds from an application's arrival to its end
+    makespan: float  # seconds from the first arrival to the last end
+    throughput: float  # samples per second over all applications
+    busy: float | None  # fraction of time in which devices computed; None if nothing was measured
+    resizes: int  # changes of the number of workers
 
 
 @dataclass

@@ -58,27 +58,16 @@ Role = Literal["front end", "agent", "zygote", "process", "child"]
 
 
 class Row(msgspec.Struct):
-    """A process of a run.
+    """A process of a run."""
 
-    Attributes:
-        puid: its number in the run; None if it has none.
-        pid: its process id.
-        name: its name in the run, else that of its program.
-        role: what it is; a "child" was started by a process of the run by other means than the runtime.
-        node: the index of its node.
-        state: its state, as psutil names it.
-        cpu_seconds: CPU time in seconds.
-        memory: resident memory in bytes.
-    """
-
-    puid: int | None
-    pid: int
-    name: str
-    role: Role
-    node: int
-    state: str
-    cpu_seconds: float
-    memory: int
+    puid: int | None  # its number in the run; None if it has none
+    pid: int  # its process id
+    name: str  # its name in the run, else that of its program
+    role: Role  # what it is; a "child" was started by a process of the run by other means than the runtime
+    node: int  # the index of its node
+    state: str  # its state, as psutil names it
+    cpu_seconds: float  # CPU time in seconds
+    memory: int  # resident memory in bytes
 
     @property
     def title(self) -> str:

@@ -11,12 +11,11 @@ class DDictError(DragonLoggingError):
     """The base class of the errors of dictionaries.
 
     Attributes:
-        code: the default code of the class, a name of dragon.rc.DragonError.
         text: the message without "DDict Exception: ".
         lib_err: the code of this error, with the prefix DRAGON_.
     """
 
-    code: ClassVar[str] = "FAILURE"
+    code: ClassVar[str] = "FAILURE"  # the default code of the class, a name of dragon.rc.DragonError
 
     def __init__(self, text: str = "", lib_err: str = "") -> None:
         super().__init__(text)

@@ -82,17 +82,11 @@ PROCESS_STATES = ("running", "sleeping", "disk-sleep", "stopped", "other")
 
 
 class Kind(enum.StrEnum):
-    """The kind of a metric's values.
+    """The kind of a metric's values."""
 
-    Attributes:
-        GAUGE: a level that rises and falls.
-        COUNTER: a sum that only grows.
-        SUMMARY: single measurements.
-    """
-
-    GAUGE = "gauge"
-    COUNTER = "counter"
-    SUMMARY = "summary"
+    GAUGE = "gauge"  # a level that rises and falls
+    COUNTER = "counter"  # a sum that only grows
+    SUMMARY = "summary"  # single measurements
 
 
 Tags = tuple[tuple[str, str], ...]

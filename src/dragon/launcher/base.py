@@ -73,23 +73,14 @@ def agent_command(*options: str, join: str = "-") -> list[str]:
 
 
 class Launcher(ABC):
-    """A source of nodes.
+    """A source of nodes."""
 
-    Attributes:
-        name: the name of the launcher.
-        nodes: the names of the nodes, as the source prints them; the first is the primary.
-        command: the command of an agent.
-        local: whether all nodes are this machine, so that the front end need not be reachable from elsewhere.
-        identity: the front end's identity, if agents got their token beforehand; else None.
-        port: the port for which they got it; else 0.
-    """
-
-    name: str
-    nodes: list[str]
-    command: list[str]
-    local = False
-    identity: Identity | None = None
-    port = 0
+    name: str  # the name of the launcher
+    nodes: list[str]  # the names of the nodes, as the source prints them; the first is the primary
+    command: list[str]  # the command of an agent
+    local = False  # whether all nodes are this machine, so that the front end need not be reachable from elsewhere
+    identity: Identity | None = None  # the front end's identity, if agents got their token beforehand; else None
+    port = 0  # the port for which they got it; else 0
 
     def __init__(self) -> None:
         self.starters: list[Starter] = []

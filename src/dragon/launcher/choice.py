@@ -68,26 +68,19 @@ class Wanted(msgspec.Struct, kw_only=True):
     """The request for nodes from the command line.
 
     Attributes:
-        wlm: the requested launcher; "" to detect it.
-        nodes: the number of nodes; 0 for all.
-        idle: spare nodes, in addition to those.
-        hosts: the hosts that were given.
-        single: whether to run on this node only.
-        several: whether to use an allocation even if it has only one node.
         cpus, gpus: what each simulated node claims; None for what this machine has.
-        ssh_options: additional options for ssh.
         address: the address of a Ray cluster.
     """
 
-    wlm: str = ""
-    nodes: int = 0
-    idle: int = 0
-    hosts: list[str] = []
-    single: bool = False
-    several: bool = False
+    wlm: str = ""  # the requested launcher; "" to detect it
+    nodes: int = 0  # the number of nodes; 0 for all
+    idle: int = 0  # spare nodes, in addition to those
+    hosts: list[str] = []  # the hosts that were given
+    single: bool = False  # whether to run on this node only
+    several: bool = False  # whether to use an allocation even if it has only one node
     cpus: int | None = None
     gpus: int | None = None
-    ssh_options: list[str] = []
+    ssh_options: list[str] = []  # additional options for ssh
     address: str = "auto"  # of a Ray cluster
 
     @property

@@ -154,23 +154,16 @@ class Options(msgspec.Struct, kw_only=True):
 
     Attributes:
         prefix: a regular expression for the network interfaces to use; "" for all.
-        port: the port at which the front end listens; 0 for any.
-        join_timeout: seconds within which nodes must join.
-        claims: settings for agents before they join.
-        settings: settings that every agent gets with its membership.
-        idle: the number of spare nodes.
-        resilient: whether the program is restarted when a node is lost.
-        exhaust: whether it is restarted until no node is left.
     """
 
     prefix: str = ""  # of the network interfaces to use; a regular expression
-    port: int = 0
-    join_timeout: float = 60.0
-    claims: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-    idle: int = 0
-    resilient: bool = False
-    exhaust: bool = False
+    port: int = 0  # the port at which the front end listens; 0 for any
+    join_timeout: float = 60.0  # seconds within which nodes must join
+    claims: dict[str, Any] = {}  # settings for agents before they join
+    settings: dict[str, Any] = {}  # settings that every agent gets with its membership
+    idle: int = 0  # the number of spare nodes
+    resilient: bool = False  # whether the program is restarted when a node is lost
+    exhaust: bool = False  # whether it is restarted until no node is left
 
 
 def listening_hosts(launcher: Launcher, prefix: str) -> list[str]:

@@ -25,14 +25,10 @@ __all__ = ["DragonContext", "DragonProcess", "dispatch", "install"]
 
 
 class DragonContext(mp_context.BaseContext):
-    """The context that `multiprocessing.get_context("dragon")` returns.
-
-    Attributes:
-        Process: the class of processes.
-    """
+    """The context that `multiprocessing.get_context("dragon")` returns."""
 
     _name = NAME
-    Process = DragonProcess
+    Process = DragonProcess  # the class of processes
 
     def get_context(self, method: str | None = None) -> Any:
         """Return this context, or the one of another start method; as multiprocessing's."""

@@ -186,8 +186,6 @@ class Popen:
     """A started process, for multiprocessing's Process.
 
     Attributes:
-        method: the name of the start method.
-        DupFd: the class of inherited descriptors.
         returncode: the exit code once poll() or wait() has found it, negative for a signal; None before.
         pid: the process id on the process's node.
         puid: the number of the process, unique in the run.
@@ -195,8 +193,8 @@ class Popen:
         finalizer: None.
     """
 
-    method = "dragon"
-    DupFd = InheritedDescriptor
+    method = "dragon"  # the name of the start method
+    DupFd = InheritedDescriptor  # the class of inherited descriptors
 
     def __init__(self, process_obj: Any) -> None:
         util._flush_std_streams()  # type: ignore[attr-defined]

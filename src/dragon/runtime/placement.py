@@ -30,25 +30,15 @@ from dragon.runtime.run import current_run
 
 
 class Placed(NamedTuple):
-    """The place of a process.
+    """The place of a process."""
 
-    Attributes:
-        node: the node.
-        cpus: the CPUs, as the node numbers them; empty for all.
-        environment: the variables that the process gets for its place.
-        named: whether the policy names the node.
-        source: the level that chose the node: "template", "group", "thread" or "global".
-        rank: the rank of a member of a group or pool; else None.
-        group: the name of the group or pool; else "".
-    """
-
-    node: NodeDescriptor
-    cpus: list[int]
-    environment: dict[str, str]
-    named: bool = False
-    source: str = "global"
-    rank: int | None = None
-    group: str = ""
+    node: NodeDescriptor  # the node
+    cpus: list[int]  # the CPUs, as the node numbers them; empty for all
+    environment: dict[str, str]  # the variables that the process gets for its place
+    named: bool = False  # whether the policy names the node
+    source: str = "global"  # the level that chose the node: "template", "group", "thread" or "global"
+    rank: int | None = None  # the rank of a member of a group or pool; else None
+    group: str = ""  # the name of the group or pool; else ""
 
     @property
     def mask(self) -> list[int]:
@@ -62,19 +52,12 @@ class Placed(NamedTuple):
 
 
 class Member(NamedTuple):
-    """One of several processes that are placed together.
+    """One of several processes that are placed together."""
 
-    Attributes:
-        group: the name of the group or pool.
-        rank: its rank.
-        position: its position among the members whose policy names no node.
-        thread_policy: the policy of the thread that made the group.
-    """
-
-    group: str
-    rank: int
-    position: int
-    thread_policy: Policy
+    group: str  # the name of the group or pool
+    rank: int  # its rank
+    position: int  # its position among the members whose policy names no node
+    thread_policy: Policy  # the policy of the thread that made the group
 
 
 class _Context(threading.local):

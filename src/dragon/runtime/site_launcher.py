@@ -32,19 +32,12 @@ _CRAY = ("libmpi_cray", "libmpi_gnu", "libmpi_intel", "libmpi_nvidia", "libmpi_a
 
 
 class Library(NamedTuple):
-    """An MPI library.
+    """An MPI library."""
 
-    Attributes:
-        family: "mpich" (and its family), "openmpi" or "cray".
-        name: its name for messages.
-        path: its file; empty if unknown.
-        pmix: the path of its libpmix; empty if it has none.
-    """
-
-    family: str
-    name: str
-    path: str = ""
-    pmix: str = ""
+    family: str  # "mpich" (and its family), "openmpi" or "cray"
+    name: str  # its name for messages
+    path: str = ""  # its file; empty if unknown
+    pmix: str = ""  # the path of its libpmix; empty if it has none
 
     @property
     def environment(self) -> dict[str, str]:

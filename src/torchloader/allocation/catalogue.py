@@ -181,15 +181,10 @@ class _Group:
 @dataclass(frozen=True, slots=True)
 class Best:
     """Maximizes the sum of an objective over all jobs. Exact if every job has one device; otherwise dealt by value per
-    core and improved by exchanges. No job gets a worker that would not make it faster.
+    core and improved by exchanges. No job gets a worker that would not make it faster."""
 
-    Args:
-        name: the name of the policy for users.
-        objective: the objective to maximize.
-    """
-
-    name: str
-    objective: Objective
+    name: str  # the name of the policy for users
+    objective: Objective  # the objective to maximize
 
     def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
         gain = self.objective.gain
@@ -294,13 +289,9 @@ class Fill:
 class WithinBudget:
     """A policy whose allocations are corrected to fit the nodes. Each job gets its minimum in the order of arrival
     while cores suffice, else none; none gets more than its maximum. On an over-subscribed node the job with the most
-    workers per device gives one back, repeatedly, until all fit; among equals the latest.
+    workers per device gives one back, repeatedly, until all fit; among equals the latest."""
 
-    Args:
-        policy: the policy to correct.
-    """
-
-    policy: Policy
+    policy: Policy  # the policy to correct
 
     @property
     def name(self) -> str:

@@ -19,25 +19,18 @@ class Demand:
     """A job that wants loading workers.
 
     Args:
-        name: the unique name of the job.
-        devices: the number of its devices on each node, by node name.
-        curve: the speed of one of its devices.
-        weight: the relative importance of its progress.
         minimum, maximum: the range of workers per device that it accepts; no upper bound by default.
-        requested: workers per device that its submitter requested.
-        arrival: when it arrived, in seconds; earlier jobs take precedence where a policy has to choose.
-        remaining: samples that it still has to train on, over all its devices; None if unknown.
     """
 
-    name: str
-    devices: Mapping[str, int]
-    curve: Curve
-    weight: float = 1.0
+    name: str  # the unique name of the job
+    devices: Mapping[str, int]  # the number of its devices on each node, by node name
+    curve: Curve  # the speed of one of its devices
+    weight: float = 1.0  # the relative importance of its progress
     minimum: int = 1
     maximum: int | None = None
-    requested: int = 1
-    arrival: float = 0.0
-    remaining: float | None = None
+    requested: int = 1  # workers per device that its submitter requested
+    arrival: float = 0.0  # when it arrived, in seconds; earlier jobs take precedence where a policy has to choose
+    remaining: float | None = None  # samples that it still has to train on, over all its devices; None if unknown
 
     def __post_init__(self) -> None:
         if not self.devices or min(self.devices.values()) < 1:

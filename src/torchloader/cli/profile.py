@@ -36,19 +36,12 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A measurement with a number of workers per device.
+    """A measurement with a number of workers per device."""
 
-    Attributes:
-        workers: workers per device.
-        samples: samples per second and device.
-        waiting: the fraction of time that the device waited for data.
-        seconds: the length of the measurement.
-    """
-
-    workers: int
-    samples: float
-    waiting: float
-    seconds: float
+    workers: int  # workers per device
+    samples: float  # samples per second and device
+    waiting: float  # the fraction of time that the device waited for data
+    seconds: float  # the length of the measurement
 
 
 def chosen(points: Sequence[Point]) -> int:

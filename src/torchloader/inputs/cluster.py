@@ -12,32 +12,20 @@ from torchloader.inputs.job import InputError, Mistake
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """The address of the master. repr() does not show the key.
+    """The address of the master. repr() does not show the key."""
 
-    Attributes:
-        ip: address or host name, None if not given
-        port: TCP port, None if not given
-        authkey: key with which workers authenticate, None if not given
-    """
-
-    ip: str | None = None
-    port: int | None = None
-    authkey: str | None = field(default=None, repr=False)
+    ip: str | None = None  # address or host name, None if not given
+    port: int | None = None  # TCP port, None if not given
+    authkey: str | None = field(default=None, repr=False)  # key with which workers authenticate, None if not given
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """The address of a worker.
+    """The address of a worker."""
 
-    Attributes:
-        ip: address or host name; None is the host that reads the file
-        rpc_port: TCP port for calls, None if not given
-        socket_port: TCP port for data, None if not given
-    """
-
-    ip: str | None = None
-    rpc_port: int | None = None
-    socket_port: int | None = None
+    ip: str | None = None  # address or host name; None is the host that reads the file
+    rpc_port: int | None = None  # TCP port for calls, None if not given
+    socket_port: int | None = None  # TCP port for data, None if not given
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,11 @@ LATEST = 10**9  # seconds at which a job arrives; thirty years
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The devices that a job trains on: specific ones by node, or any number.
+    """The devices that a job trains on: specific ones by node, or any number."""
 
-    Args:
-        by_node: device indices, one tuple for each node.
-        nodes: the names of these nodes, in the same order; empty if any nodes will do.
-        anywhere: the number of devices if any will do; then `by_node` is empty.
-    """
-
-    by_node: tuple[tuple[int, ...], ...] = ()
-    nodes: tuple[str, ...] = ()
-    anywhere: int = 0
+    by_node: tuple[tuple[int, ...], ...] = ()  # device indices, one tuple for each node
+    nodes: tuple[str, ...] = ()  # the names of these nodes, in the same order; empty if any nodes will do
+    anywhere: int = 0  # the number of devices if any will do; then `by_node` is empty
 
     @property
     def count(self) -> int:
@@ -36,45 +30,38 @@ class Job:
     """A training job.
 
     Args:
-        name: the name, unique in its workload.
         arch, depth: the network to train, or
         script, arguments: the program that trains.
-        dataset: what it trains on, in the syntax of `torchloader.training.train`; empty for synthetic images.
         batch, workers: samples per iteration and loading workers, over all devices of all nodes.
-        output_folder: the folder for traces and checkpoints.
         master, port: the address at which its ranks meet; chosen by the application master if not given.
-        arrival: seconds after the workload's start at which it is submitted.
-        devices: what it trains on.
         start_iter, start_epoch, end_iter, end_epoch: the first epoch begins at iteration `start_iter`; every epoch
             ends before iteration `end_iter`, and `end_epoch` is the last. An `end_iter` of 0 is the end of the data.
-        weight: the relative importance of its progress.
         minimum, maximum: the range of loading workers per device that it accepts; no upper bound by default.
-        environment: environment variables of its processes.
         speeds: how fast it trains on each kind of GPUs, relative to each other; it trains only on those, or on all
             alike if none is named.
     """
 
-    name: str
+    name: str  # the name, unique in its workload
     batch: int
     workers: int
-    output_folder: str
-    devices: Devices
+    output_folder: str  # the folder for traces and checkpoints
+    devices: Devices  # what it trains on
     arch: str = ""
     depth: int = 0
     script: str = ""
     arguments: tuple[str, ...] = ()
-    dataset: str = ""
+    dataset: str = ""  # what it trains on, in the syntax of `torchloader.training.train`; empty for synthetic images
     master: str = ""
     port: int = 0
-    arrival: float = 0.0
+    arrival: float = 0.0  # seconds after the workload's start at which it is submitted
     start_iter: int = 0
     start_epoch: int = 1
     end_iter: int = 0
     end_epoch: int = 1
-    weight: float = 1.0
+    weight: float = 1.0  # the relative importance of its progress
     minimum: int = 1
     maximum: int | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)  # environment variables of its processes
     speeds: Mapping[str, float] = field(default_factory=dict)
 
     @property

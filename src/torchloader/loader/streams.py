@@ -28,27 +28,16 @@ class StreamBatch(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The progress of a stream.
+    """The progress of a stream."""
 
-    Attributes:
-        batches: batches that were made.
-        samples: samples that were made.
-        saved: the number of batches after which its state was saved.
-        state: the pickled state; None if the stream has none and is read again from its beginning.
-        failed: the batches for which the dataset raised an error.
-        ended: whether it has no more batches.
-        digest: that of the first batch after the state; empty if it was not made, or is not known.
-        is_exact: whether no state of the stream was found to differ from what was read.
-    """
-
-    batches: int = 0
-    samples: int = 0
-    saved: int = 0
-    state: bytes | None = None
-    failed: tuple[int, ...] = ()
-    ended: bool = False
-    digest: str = ""
-    is_exact: bool = True
+    batches: int = 0  # batches that were made
+    samples: int = 0  # samples that were made
+    saved: int = 0  # the number of batches after which its state was saved
+    state: bytes | None = None  # the pickled state; None if the stream has none and is read again from its beginning
+    failed: tuple[int, ...] = ()  # the batches for which the dataset raised an error
+    ended: bool = False  # whether it has no more batches
+    digest: str = ""  # that of the first batch after the state; empty if it was not made, or is not known
+    is_exact: bool = True  # whether no state of the stream was found to differ from what was read
 
 
 class Share(NamedTuple):

@@ -40,17 +40,11 @@ _log = logging.getLogger(__name__)
 
 
 class Lease(msgspec.Struct):
-    """The cores that a loader wants and holds, in a file shared by the loaders of a node.
+    """The cores that a loader wants and holds, in a file shared by the loaders of a node."""
 
-    Attributes:
-        wanted: cores that its wanted workers would use.
-        held: cores that its granted workers use.
-        until: when the lease expires, in seconds of the machine's monotonic clock.
-    """
-
-    wanted: float
-    held: float
-    until: float
+    wanted: float  # cores that its wanted workers would use
+    held: float  # cores that its granted workers use
+    until: float  # when the lease expires, in seconds of the machine's monotonic clock
 
 
 def cores_of_node() -> float:
@@ -170,42 +164,25 @@ def _workers(wanted: int, share: float, cores: float) -> int:
 
 
 class Limit(StrEnum):
-    """The reason why there are no more workers.
+    """The reason why there are no more workers."""
 
-    Attributes:
-        SEARCH: another number is tried next.
-        NEED: more are not needed.
-        GAIN: more would not be faster.
-        MOST: `max_workers` is reached.
-        CORES: the cores of the node are used up.
-    """
-
-    SEARCH = "another number is tried next"
-    NEED = "more are not needed"
-    GAIN = "more bring nothing"
-    MOST = "max_workers allows no more"
-    CORES = "the cores of the node allow no more"
+    SEARCH = "another number is tried next"  # another number is tried next
+    NEED = "more are not needed"  # more are not needed
+    GAIN = "more bring nothing"  # more would not be faster
+    MOST = "max_workers allows no more"  # `max_workers` is reached
+    CORES = "the cores of the node allow no more"  # the cores of the node are used up
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The result of num_workers="auto", and the last measurement.
+    """The result of num_workers="auto", and the last measurement."""
 
-    Attributes:
-        workers: the number of workers that was measured.
-        step: seconds that the trainer computes per batch.
-        service: seconds of a worker per batch.
-        share: the fraction of these that is CPU time, from 0 to 1.
-        waiting: the fraction of its time that the trainer waits, from 0 to 1.
-        limit: the reason why there are no more workers.
-    """
-
-    workers: int
-    step: float
-    service: float
-    share: float
-    waiting: float
-    limit: Limit
+    workers: int  # the number of workers that was measured
+    step: float  # seconds that the trainer computes per batch
+    service: float  # seconds of a worker per batch
+    share: float  # the fraction of these that is CPU time, from 0 to 1
+    waiting: float  # the fraction of its time that the trainer waits, from 0 to 1
+    limit: Limit  # the reason why there are no more workers
 
     def __str__(self) -> str:
         return (
@@ -224,25 +201,15 @@ _LEAST = 1e-9  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A measurement over some batches with a constant number of workers.
+    """A measurement over some batches with a constant number of workers."""
 
-    Attributes:
-        workers: workers that took batches.
-        batches: batches that the trainer received.
-        waited: seconds that the trainer waited for them.
-        computed: seconds of the trainer between them.
-        trainer_cpu: seconds of CPU time of the trainer meanwhile.
-        made: batches that workers made meanwhile.
-        effort: what these took the workers.
-    """
-
-    workers: int
-    batches: int
-    waited: float
-    computed: float
-    trainer_cpu: float = 0.0
-    made: int = 0
-    effort: Effort = field(default=Effort())
+    workers: int  # workers that took batches
+    batches: int  # batches that the trainer received
+    waited: float  # seconds that the trainer waited for them
+    computed: float  # seconds of the trainer between them
+    trainer_cpu: float = 0.0  # seconds of CPU time of the trainer meanwhile
+    made: int = 0  # batches that workers made meanwhile
+    effort: Effort = field(default=Effort())  # what these took the workers
 
     @property
     def seconds(self) -> float:

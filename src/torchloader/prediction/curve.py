@@ -37,17 +37,11 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The estimates for a job before it has run, in seconds per sample of one device.
+    """The estimates for a job before it has run, in seconds per sample of one device."""
 
-    Args:
-        compute: time of the device, if it never waits.
-        service: time of one loading worker.
-        shared: time of what all loading workers share, such as a disk.
-    """
-
-    compute: Belief
-    service: Belief
-    shared: Belief
+    compute: Belief  # time of the device, if it never waits
+    service: Belief  # time of one loading worker
+    shared: Belief  # time of what all loading workers share, such as a disk
 
 
 SAME = 0.03  # of a rate: less is not worth a worker, and no more than noise
@@ -61,17 +55,11 @@ def sufficient(rates: Mapping[int, float]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Samples per second of one device with w loading workers: min(ceiling, w / (service + shared * w)).
+    """Samples per second of one device with w loading workers: min(ceiling, w / (service + shared * w))."""
 
-    Args:
-        ceiling: samples per second that the device computes when it never waits for data (G).
-        service: seconds of one worker's time per sample (a).
-        shared: seconds per sample of what all workers of the device share, such as a disk (d).
-    """
-
-    ceiling: float
-    service: float
-    shared: float = 0.0
+    ceiling: float  # samples per second that the device computes when it never waits for data (G)
+    service: float  # seconds of one worker's time per sample (a)
+    shared: float = 0.0  # seconds per sample of what all workers of the device share, such as a disk (d)
 
     def __post_init__(self) -> None:
         for name, value, least in (("ceiling", self.ceiling, 0.0), ("service", self.service, 0.0)):

@@ -49,17 +49,11 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A model and how it is trained.
+    """A model and how it is trained."""
 
-    Args:
-        devices: the number of devices that train it together.
-        batch: samples of one device in an iteration.
-        counts: the operation counts of the model.
-    """
-
-    devices: int
-    batch: float
-    counts: Counts
+    devices: int  # the number of devices that train it together
+    batch: float  # samples of one device in an iteration
+    counts: Counts  # the operation counts of the model
 
     def __post_init__(self) -> None:
         for name, value in (("devices", self.devices), ("batch", self.batch), ("parameters", self.counts.parameters)):

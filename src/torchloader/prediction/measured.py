@@ -138,21 +138,13 @@ _COMPUTES = 0.02  # of an interval: one that computes for less says nothing abou
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What one device of a job did in a period with a constant number of workers.
+    """What one device of a job did in a period with a constant number of workers."""
 
-    Args:
-        workers: the workers that loaded for it.
-        samples: samples that it trained on.
-        seconds: the length of the period.
-        waited: seconds in which it waited for data.
-        service: mean seconds of one worker's time per sample; None if unknown.
-    """
-
-    workers: int
-    samples: float
-    seconds: float
-    waited: float = 0.0
-    service: float | None = None
+    workers: int  # the workers that loaded for it
+    samples: float  # samples that it trained on
+    seconds: float  # the length of the period
+    waited: float = 0.0  # seconds in which it waited for data
+    service: float | None = None  # mean seconds of one worker's time per sample; None if unknown
 
     def __post_init__(self) -> None:
         numbers = (self.samples, self.seconds, self.waited, self.service or 0.0)

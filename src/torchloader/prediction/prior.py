@@ -74,15 +74,12 @@ class Row:
     """A measurement for the fit of a prior.
 
     Args:
-        group: the group of the measurement, such as the architecture; the test of the fit leaves whole groups out.
-        features: those of the job.
-        seconds: the time of an iteration that did not wait for data.
         service, shared: seconds per sample of its loading.
     """
 
-    group: str
-    features: Features
-    seconds: float
+    group: str  # the group of the measurement, such as the architecture; the test of the fit leaves whole groups out
+    features: Features  # those of the job
+    seconds: float  # the time of an iteration that did not wait for data
     service: float
     shared: float = 0.0
 
@@ -92,18 +89,15 @@ class Prior:
     """A linear model of the seconds of an iteration, and the usual cost of loading.
 
     Args:
-        coefficients: seconds per unit of each of `features.COLUMNS`; none is negative.
-        error: mean relative error on groups that were left out of the fit.
         service, shared: seconds per sample of loading, over all measurements.
-        rows: the number of measurements of the fit.
         made_with: versions of the software that they were made with, by name.
     """
 
-    coefficients: tuple[float, ...]
-    error: float
+    coefficients: tuple[float, ...]  # seconds per unit of each of `features.COLUMNS`; none is negative
+    error: float  # mean relative error on groups that were left out of the fit
     service: Belief
     shared: Belief
-    rows: int
+    rows: int  # the number of measurements of the fit
     made_with: Mapping[str, str] = field(default_factory=dict)
 
     def seconds(self, features: Features) -> float:

@@ -15,23 +15,14 @@ Away = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The workers for the devices that an application has on one node.
+    """The workers for the devices that an application has on one node."""
 
-    Args:
-        name: the name of the application.
-        node: the node of the devices.
-        workers: the number of workers for all devices there.
-        least: how many of them must run on that node.
-        before: how many now run on which other nodes.
-        fixed: whether they stay where they are.
-    """
-
-    name: str
-    node: str
-    workers: int
-    least: int
-    before: Mapping[str, int] = field(default_factory=dict)
-    fixed: bool = False
+    name: str  # the name of the application
+    node: str  # the node of the devices
+    workers: int  # the number of workers for all devices there
+    least: int  # how many of them must run on that node
+    before: Mapping[str, int] = field(default_factory=dict)  # how many now run on which other nodes
+    fixed: bool = False  # whether they stay where they are
 
 
 def spread(needs: Sequence[Need], cores: Mapping[str, int]) -> dict[str, dict[str, dict[str, int]]]:
@@ -126,31 +117,23 @@ class Spec:
     """A submitted application.
 
     Args:
-        name: the unique name of the application.
-        arch: the architecture of the model.
-        devices: the devices to train on, by node; or the number of devices to find.
-        batch: samples per iteration, over all devices.
-        iterations: the number of iterations to train.
-        workers: loading workers that were requested, over all devices.
-        weight: the relative importance of its progress.
         minimum, maximum: the range of workers per device that it accepts; no upper bound by default.
-        arrival: when it was submitted, in seconds.
         settings: settings for the training program, which the scheduler does not use.
         speeds: how fast one device of each kind computes, relative to its curve, which is that of a device of speed 1.
             It runs only on the kinds that are named here, and on devices of unknown kind (""), whose speed is 1. If
             none is named, it runs on all kinds, which are equally fast for it.
     """
 
-    name: str
-    arch: str
-    devices: dict[str, tuple[int, ...]] | int
-    batch: int
-    iterations: int
-    workers: int = 1
-    weight: float = 1.0
+    name: str  # the unique name of the application
+    arch: str  # the architecture of the model
+    devices: dict[str, tuple[int, ...]] | int  # the devices to train on, by node; or the number of devices to find
+    batch: int  # samples per iteration, over all devices
+    iterations: int  # the number of iterations to train
+    workers: int = 1  # loading workers that were requested, over all devices
+    weight: float = 1.0  # the relative importance of its progress
     minimum: int = 1
     maximum: int | None = None
-    arrival: float = 0.0
+    arrival: float = 0.0  # when it was submitted, in seconds
     settings: dict[str, str | int | float | bool | None] = field(default_factory=dict)
     speeds: dict[str, float] = field(default_factory=dict)
 
@@ -206,43 +189,29 @@ class Application:
     """The state of an application.
 
     Args:
-        spec: what was submitted.
-        state: its present state.
-        since: when it entered that state, in seconds.
-        curve: the speed of one device of speed 1 that it does not share; None if unknown.
-        workers: present workers per device.
-        placement: the devices that it holds.
-        kind: the kind of the devices that it holds, or held last.
         away: for the workers of its devices on a node, how many of them run on which other nodes.
-        moved: when its workers were last changed, in seconds; None for never.
-        progress: completed iterations.
-        held: whether a user paused it, so that the scheduler does not resume it.
-        cost: seconds of training that a change of its workers costs; None if it was not measured.
-        starts: how often its ranks were started, including after pauses.
         began, placed: when it was first and last started, in seconds.
-        executed: seconds for which it held devices before its present state, since it was last promoted.
         executed_on: seconds for which it held devices of each named kind before its present state.
-        most: the largest number of devices that it held.
     """
 
-    spec: Spec
-    state: State = State.QUEUED
-    since: float = 0.0
-    curve: Curve | None = None
-    workers: int = 0
-    placement: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    spec: Spec  # what was submitted
+    state: State = State.QUEUED  # its present state
+    since: float = 0.0  # when it entered that state, in seconds
+    curve: Curve | None = None  # the speed of one device of speed 1 that it does not share; None if unknown
+    workers: int = 0  # present workers per device
+    placement: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the devices that it holds
     away: dict[str, dict[str, int]] = field(default_factory=dict)
-    moved: float | None = None
-    progress: float = 0.0
-    held: bool = False
-    cost: float | None = None
-    starts: int = 0
+    moved: float | None = None  # when its workers were last changed, in seconds; None for never
+    progress: float = 0.0  # completed iterations
+    held: bool = False  # whether a user paused it, so that the scheduler does not resume it
+    cost: float | None = None  # seconds of training that a change of its workers costs; None if it was not measured
+    starts: int = 0  # how often its ranks were started, including after pauses
     began: float | None = None
     placed: float | None = None
-    executed: float = 0.0
-    kind: str = ""
+    executed: float = 0.0  # seconds for which it held devices before its present state, since it was last promoted
+    kind: str = ""  # the kind of the devices that it holds, or held last
     executed_on: dict[str, float] = field(default_factory=dict)
-    most: int = 0
+    most: int = 0  # the largest number of devices that it held
 
     @property
     def size(self) -> int:
@@ -319,16 +288,13 @@ class Node:
     """The resources of a node.
 
     Args:
-        cores: the number of cores for loading workers.
-        devices: the indexes of its devices.
         lent: how many of the cores loading workers of other programs use. Applications get their minimum all the same.
-        kind: the kind of its devices, such as "v100"; "" if it is not known, or all nodes have the same.
     """
 
-    cores: int
-    devices: tuple[int, ...]
+    cores: int  # the number of cores for loading workers
+    devices: tuple[int, ...]  # the indexes of its devices
     lent: int = 0
-    kind: str = ""
+    kind: str = ""  # the kind of its devices, such as "v100"; "" if it is not known, or all nodes have the same
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,21 +32,17 @@ class Event:
     """Something that happened to an application.
 
     Args:
-        sequence: its number among all events, from 1.
-        time: when, in seconds.
-        application: the name.
         before, after: the states. `before` is None for the first event; both are equal if only details changed.
-        reason: the reason, for users.
         details: what changed: `spec` (first event only), `devices` (replaces those to train on), `curve`, `workers`,
             `placement`, `kind`, `away`, `progress`, `held`, `cost`, `executed`, as in `Application`.
     """
 
-    sequence: int
-    time: float
-    application: str
+    sequence: int  # its number among all events, from 1
+    time: float  # when, in seconds
+    application: str  # the name
     before: State | None
     after: State
-    reason: str
+    reason: str  # the reason, for users
     details: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -114,11 +114,10 @@ class Tiresias:
 
     Args:
         thresholds: increasing device seconds at which an application moves to the next queue.
-        promote: the paper's PROMOTEKNOB; infinite for never.
     """
 
     thresholds: tuple[float, ...] = (3600.0,)
-    promote: float = 8.0
+    promote: float = 8.0  # the paper's PROMOTEKNOB; infinite for never
     name: str = "tiresias"
     preempts: bool = True
 

@@ -34,21 +34,13 @@ from torchloader.scheduling.placement import Devices, Turn, kind_of, shared, yie
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """The value of allocations: what jobs train until the next event, minus the time lost by changing them.
+    """The value of allocations: what jobs train until the next event, minus the time lost by changing them."""
 
-    Args:
-        objective: the objective of the policy.
-        demands: the jobs.
-        before: workers per device of the running jobs.
-        costs: seconds of training that a change costs each.
-        seconds: the time until the next event.
-    """
-
-    objective: Objective
-    demands: Sequence[Demand]
-    before: Mapping[str, int]
-    costs: Mapping[str, float]
-    seconds: float
+    objective: Objective  # the objective of the policy
+    demands: Sequence[Demand]  # the jobs
+    before: Mapping[str, int]  # workers per device of the running jobs
+    costs: Mapping[str, float]  # seconds of training that a change costs each
+    seconds: float  # the time until the next event
 
     def _job(self, demand: Demand, workers: int) -> float:
         moved = demand.name in self.before and workers != self.before[demand.name]
@@ -138,13 +130,7 @@ class Scheduler:
     have stopped. The applications that they yield to start when the scheduler is called after that.
 
     Args:
-        policy: how cores are shared.
-        mode: when workers of running applications are reallocated.
-        order: which applications get devices first, and whether others yield to them.
         cost: seconds of training that a change of workers costs an application whose record has no measured cost.
-        interval: seconds for which an application is not changed again.
-        horizon: the longest time, in seconds, until an event that changes the allocation anyway.
-        weigh: whether a change has to be worth its cost. The published scheduler made every change.
         headroom: additional workers from unused cores, as a fraction of what is estimated to be enough, because
             estimates are inexact.
         patience: seconds for which a waiting application lets those after it start first. Without a limit, applications
@@ -153,13 +139,13 @@ class Scheduler:
             starts only if its own nodes have cores for its minimum.
     """
 
-    policy: Policy
-    mode: Mode = Mode.ARRIVALS_AND_DEPARTURES
-    order: Order = ARRIVAL
+    policy: Policy  # how cores are shared
+    mode: Mode = Mode.ARRIVALS_AND_DEPARTURES  # when workers of running applications are reallocated
+    order: Order = ARRIVAL  # which applications get devices first, and whether others yield to them
     cost: float = 0.0
-    interval: float = 0.0
-    horizon: float = 600.0
-    weigh: bool = True
+    interval: float = 0.0  # seconds for which an application is not changed again
+    horizon: float = 600.0  # the longest time, in seconds, until an event that changes the allocation anyway
+    weigh: bool = True  # whether a change has to be worth its cost. The published scheduler made every change
     headroom: float = 1.0
     patience: float = 1800.0
     anywhere: bool = False

@@ -27,19 +27,12 @@ class Pace:
 
 @dataclass
 class Attempt:
-    """One start of an application.
+    """One start of an application."""
 
-    Args:
-        number: the number of this start of the application.
-        nodes: the nodes with ranks of it.
-        size: the number of ranks on all of them.
-        heard: when a rank last reported, in seconds on the master's clock.
-    """
-
-    number: int
-    nodes: frozenset[str]
-    size: int
-    heard: float
+    number: int  # the number of this start of the application
+    nodes: frozenset[str]  # the nodes with ranks of it
+    size: int  # the number of ranks on all of them
+    heard: float  # when a rank last reported, in seconds on the master's clock
     started: set[int] = field(default_factory=set)
     resized: set[int] = field(default_factory=set)
     left: dict[int, type[Report]] = field(default_factory=dict)  # by rank: the type of its last report

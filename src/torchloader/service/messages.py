@@ -38,30 +38,21 @@ class Launch:
     """Starts the ranks of an application that belong on this node.
 
     Args:
-        application: its name.
-        attempt: the number of the start, so that reports of an earlier one can be recognized.
-        command: the program and its arguments; with `ours` the arguments of torchloader.training.train.
-        ours: whether torchloader's own training program is run.
-        ranks: the ranks of this node.
-        world_size: the number of ranks on all nodes.
         master, port: the address at which they meet.
-        workers: loading workers of each rank.
-        folder: for traces, checkpoints and the output of the ranks.
-        environment: environment variables of the job.
         away: the nodes of those loading workers of all its ranks here that run on another node; None if they may not.
     """
 
-    application: str
-    attempt: int
-    command: tuple[str, ...]
-    ours: bool
-    ranks: tuple[Rank, ...]
-    world_size: int
+    application: str  # its name
+    attempt: int  # the number of the start, so that reports of an earlier one can be recognized
+    command: tuple[str, ...]  # the program and its arguments; with `ours` the arguments of torchloader.training.train
+    ours: bool  # whether torchloader's own training program is run
+    ranks: tuple[Rank, ...]  # the ranks of this node
+    world_size: int  # the number of ranks on all nodes
     master: str
     port: int
-    workers: int
-    folder: str
-    environment: Mapping[str, str] = field(default_factory=dict)
+    workers: int  # loading workers of each rank
+    folder: str  # for traces, checkpoints and the output of the ranks
+    environment: Mapping[str, str] = field(default_factory=dict)  # environment variables of the job
     away: tuple[str, ...] | None = None
 
 
@@ -84,15 +75,10 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Requests cores of the node, beside the loading workers of other programs; the reply is Granted.
+    """Requests cores of the node, beside the loading workers of other programs; the reply is Granted."""
 
-    Args:
-        cores: how many are wanted; 0 releases all.
-        of: how many all programs may use together.
-    """
-
-    cores: int
-    of: int
+    cores: int  # how many are wanted; 0 releases all
+    of: int  # how many all programs may use together
 
 
 # ---- to the master
@@ -100,29 +86,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A node has joined, with its resources and the latest attempts of the applications that were started on it.
+    """A node has joined, with its resources and the latest attempts of the applications that were started on it."""
 
-    Args:
-        node: its host name.
-        incarnation: a token of its application master, different after each restart.
-        address: the address at which other nodes reach it.
-        cores: CPUs that the run may use.
-        gpus: the indexes of its GPUs.
-        memory: in bytes.
-        running: attempt by application.
-        ended: Ended messages that were sent already, possibly to an earlier master.
-        gpu: the name of its GPUs; "" if it is not known, or they have different ones.
-    """
-
-    node: str
-    incarnation: str
-    address: str
-    cores: int
-    gpus: tuple[int, ...]
-    memory: int
-    running: Mapping[str, int]
-    ended: tuple[Ended, ...] = ()
-    gpu: str = ""
+    node: str  # its host name
+    incarnation: str  # a token of its application master, different after each restart
+    address: str  # the address at which other nodes reach it
+    cores: int  # CPUs that the run may use
+    gpus: tuple[int, ...]  # the indexes of its GPUs
+    memory: int  # in bytes
+    running: Mapping[str, int]  # attempt by application
+    ended: tuple[Ended, ...] = ()  # Ended messages that were sent already, possibly to an earlier master
+    gpu: str = ""  # the name of its GPUs; "" if it is not known, or they have different ones
 
     def has(self, application: str, attempt: int) -> bool:
         """Return whether ranks of this attempt run here, or have ended."""
@@ -133,17 +107,11 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The cores of a node that the run may use, after a claim or a change.
+    """The cores of a node that the run may use, after a claim or a change."""
 
-    Args:
-        node: its host name.
-        claim: the latest claim.
-        cores: how many of the cores that it wants are granted.
-    """
-
-    node: str
-    claim: Claim
-    cores: int
+    node: str  # its host name
+    claim: Claim  # the latest claim
+    cores: int  # how many of the cores that it wants are granted
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,27 +126,16 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """All ranks of an application on a node have ended.
+    """All ranks of an application on a node have ended."""
 
-    Args:
-        application: its name.
-        attempt: the number of the start.
-        node: the node.
-        codes: exit codes by rank; negative for a signal.
-        left: the last report of each rank, if it reported that it leaves.
-        cause: why the first that failed did; "" if none failed.
-        killed: whether a signal that did not come from torchloader ended one.
-        cancelled: whether they were ended because a user requested it.
-    """
-
-    application: str
-    attempt: int
-    node: str
-    codes: Mapping[int, int]
-    left: Mapping[int, Report]
-    cause: str
-    killed: bool
-    cancelled: bool
+    application: str  # its name
+    attempt: int  # the number of the start
+    node: str  # the node
+    codes: Mapping[int, int]  # exit codes by rank; negative for a signal
+    left: Mapping[int, Report]  # the last report of each rank, if it reported that it leaves
+    cause: str  # why the first that failed did; "" if none failed
+    killed: bool  # whether a signal that did not come from torchloader ended one
+    cancelled: bool  # whether they were ended because a user requested it
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,15 +222,10 @@ _CONTACT_TIMEOUT_S = 15.0
 
 
 class Contact(msgspec.Struct, frozen=True):
-    """The address of a master.
+    """The address of a master."""
 
-    Args:
-        inbox: the serialized queue of the master, as base64 text.
-        folder: the folder of its log and traces.
-    """
-
-    inbox: str
-    folder: str
+    inbox: str  # the serialized queue of the master, as base64 text
+    folder: str  # the folder of its log and traces
 
 
 class NoMasterError(RuntimeError):

@@ -20,41 +20,23 @@ class SettingsError(ValueError):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings for the head, the master and the workers, kept as JSON in the run's folder.
+    """The settings for the head, the master and the workers, kept as JSON in the run's folder."""
 
-    Args:
-        folder: the folder for the event log, the traces and the output of jobs.
-        began: when the workload began, in Unix time.
-        policy: the name of the policy that allocates workers.
-        mode: when they are reallocated, 1 to 3; see `Mode`.
-        order: the name of the order in which applications get devices.
-        device: "cpu" or "cuda".
-        rehearse: whether nodes are simulated: host names of the workload then stand for any node.
-        cores: cores of each node for loading; 0 for all that it has.
-        iterations: the most iterations of each job; 0 for no limit.
-        options: command-line options for every job that trains a built-in network.
-        retries: how often a job is restarted after a failure that is not its own.
-        silence: seconds without a report after which a job is ended.
-        guesses: initial curves, by the names of jobs.
-        hold: whether the master continues after the last job, for more to be submitted.
-        anywhere: whether loading workers may run on other nodes than the devices that they load for.
-    """
-
-    folder: str
-    began: float
-    policy: str = "proportional"
-    mode: int = 3
-    order: str = "arrival"
-    device: str = "cpu"
-    rehearse: bool = False
-    cores: int = 0
-    iterations: int = 0
-    options: tuple[str, ...] = ()
-    retries: int = 3
-    silence: float = 300.0
-    guesses: dict[str, Curve] = {}
-    hold: bool = False
-    anywhere: bool = False
+    folder: str  # the folder for the event log, the traces and the output of jobs
+    began: float  # when the workload began, in Unix time
+    policy: str = "proportional"  # the name of the policy that allocates workers
+    mode: int = 3  # when they are reallocated, 1 to 3; see `Mode`
+    order: str = "arrival"  # the name of the order in which applications get devices
+    device: str = "cpu"  # "cpu" or "cuda"
+    rehearse: bool = False  # whether nodes are simulated: host names of the workload then stand for any node
+    cores: int = 0  # cores of each node for loading; 0 for all that it has
+    iterations: int = 0  # the most iterations of each job; 0 for no limit
+    options: tuple[str, ...] = ()  # command-line options for every job that trains a built-in network
+    retries: int = 3  # how often a job is restarted after a failure that is not its own
+    silence: float = 300.0  # seconds without a report after which a job is ended
+    guesses: dict[str, Curve] = {}  # initial curves, by the names of jobs
+    hold: bool = False  # whether the master continues after the last job, for more to be submitted
+    anywhere: bool = False  # whether loading workers may run on other nodes than the devices that they load for
 
     @classmethod
     def load(cls, folder: Path) -> Self:

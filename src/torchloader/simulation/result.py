@@ -25,10 +25,6 @@ class JobResult:
         arrival, started, finished: when it arrived, started and ended.
         shortest: seconds that it would have taken on the fastest kind of devices there if it never waited for devices
             or data.
-        samples: samples that it trained on.
-        resizes: how often its workers were changed.
-        stopped: seconds that it stood still for that.
-        paused: seconds, after its start, for which it was paused and held no devices.
         computed: seconds for which its devices computed; None for `shortest`, as on devices of one kind.
         held, worked: seconds for which devices were held, and for which they computed, over all devices; None for
             those of a number of devices that never changed.
@@ -41,10 +37,10 @@ class JobResult:
     started: float
     finished: float
     shortest: float
-    samples: int
-    resizes: int
-    stopped: float
-    paused: float = 0.0
+    samples: int  # samples that it trained on
+    resizes: int  # how often its workers were changed
+    stopped: float  # seconds that it stood still for that
+    paused: float = 0.0  # seconds, after its start, for which it was paused and held no devices
     computed: float | None = None
     held: float | None = None
     worked: float | None = None
@@ -79,19 +75,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The results of a simulation.
+    """The results of a simulation."""
 
-    Args:
-        policy: the name of the policy, and of the order of jobs if it is not that of arrival.
-        jobs: in the order of arrival.
-        moments: all changes of workers and throughput.
-        events: as a live run logs them.
-    """
-
-    policy: str
-    jobs: Sequence[JobResult]
-    moments: Sequence[Moment]
-    events: Sequence[Event]
+    policy: str  # the name of the policy, and of the order of jobs if it is not that of arrival
+    jobs: Sequence[JobResult]  # in the order of arrival
+    moments: Sequence[Moment]  # all changes of workers and throughput
+    events: Sequence[Event]  # as a live run logs them
 
     @property
     def mean_completion(self) -> float:

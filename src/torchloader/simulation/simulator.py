@@ -55,27 +55,21 @@ class Row:
     """A policy's results over all workloads.
 
     Args:
-        policy: its name.
         completion, makespan: mean seconds, as in `Result`.
-        busy: the fraction of the time for which devices were held in which they computed.
-        lost: hours for which devices were held and did not compute.
-        unfair: the largest finish-time fairness of a workload's jobs, as in `Result.unfairness`.
-        resizes: changes of workers per job.
         shorter, sooner: by which fraction completion and makespan are below those of the reference policy, workload by
             workload.
-        worst: the smallest of `shorter` over the workloads.
     """
 
-    policy: str
+    policy: str  # its name
     completion: Interval
     makespan: Interval
-    busy: Interval
-    lost: Interval
-    unfair: Interval
-    resizes: float
+    busy: Interval  # the fraction of the time for which devices were held in which they computed
+    lost: Interval  # hours for which devices were held and did not compute
+    unfair: Interval  # the largest finish-time fairness of a workload's jobs, as in `Result.unfairness`
+    resizes: float  # changes of workers per job
     shorter: Interval
     sooner: Interval
-    worst: float
+    worst: float  # the smallest of `shorter` over the workloads
 
 
 def compare(results: Sequence[Sequence[Result]], against: int, devices: int) -> list[Row]:

@@ -18,17 +18,11 @@ from torchloader.scheduling.log import replay
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of a simulation.
+    """A job of a simulation."""
 
-    Args:
-        spec: what is submitted.
-        curve: the true speed of a device of speed 1.
-        believed: the curve that the scheduler uses, if it differs.
-    """
-
-    spec: Spec
-    curve: Curve
-    believed: Curve | None = None
+    spec: Spec  # what is submitted
+    curve: Curve  # the true speed of a device of speed 1
+    believed: Curve | None = None  # the curve that the scheduler uses, if it differs
 
     @property
     def shortest(self) -> float:
@@ -47,19 +41,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of job.
+    """A kind of job."""
 
-    Args:
-        arch: the architecture of the model.
-        ceiling: samples per second of one device that never waits.
-        service: seconds of a core to load a sample.
-        batch: samples of one device in an iteration.
-    """
-
-    arch: str
-    ceiling: float
-    service: float
-    batch: int
+    arch: str  # the architecture of the model
+    ceiling: float  # samples per second of one device that never waits
+    service: float  # seconds of a core to load a sample
+    batch: int  # samples of one device in an iteration
 
 
 MIX = (

@@ -124,20 +124,16 @@ class Surroundings:
 
     Args:
         rank, world_size, local_rank: as torchrun counts; a single rank by default.
-        application: the name under which its traces and checkpoints are kept.
-        folder: the folder of these; None outside of torchloader, where there are none.
-        workers: loading workers at first; None outside of torchloader, where the program decides.
-        away: the nodes of those workers that run on another node; None if they may not.
         orders, reports: the queues from and to the application master, as base64 of Queue.serialize().
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
-    application: str = "training"
-    folder: Path | None = None
-    workers: int | None = None
-    away: tuple[str, ...] | None = None
+    application: str = "training"  # the name under which its traces and checkpoints are kept
+    folder: Path | None = None  # the folder of these; None outside of torchloader, where there are none
+    workers: int | None = None  # loading workers at first; None outside of torchloader, where the program decides
+    away: tuple[str, ...] | None = None  # the nodes of those workers that run on another node; None if they may not
     orders: str = ""
     reports: str = ""
 

@@ -43,25 +43,19 @@ class Progress(_Message, frozen=True):
     """What the rank did since the previous report.
 
     Args:
-        rank: the rank.
-        iteration: iterations completed in total, including those before a pause.
-        samples: samples trained on since the previous report.
         waiting, computing: seconds since the previous report in which it waited for data, and in which it did not.
-        workers: loading workers that take batches now.
         service: seconds of a worker's time per sample since the previous report; None if none was made.
-        shared: seconds per sample of what all workers share; None if it is unknown.
-        loss: the loss of the last iteration, if the program records it.
     """
 
-    rank: int
-    iteration: int
-    samples: int
+    rank: int  # the rank
+    iteration: int  # iterations completed in total, including those before a pause
+    samples: int  # samples trained on since the previous report
     waiting: float
     computing: float
-    workers: int
+    workers: int  # loading workers that take batches now
     service: float | None = None
-    shared: float | None = None
-    loss: float | None = None
+    shared: float | None = None  # seconds per sample of what all workers share; None if it is unknown
+    loss: float | None = None  # the loss of the last iteration, if the program records it
 
 
 class Resized(_Message, frozen=True):

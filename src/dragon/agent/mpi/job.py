@@ -25,12 +25,11 @@ class Joining(NamedTuple):
     Attributes:
         descriptors: file descriptors that it inherits, by the variables that hold their numbers. The process that
             starts it closes them.
-        defaults: variables that its template may override
     """
 
     environment: Mapping[str, str]
     descriptors: Mapping[str, int] = {}
-    defaults: Mapping[str, str] = {}
+    defaults: Mapping[str, str] = {}  # variables that its template may override
 
 
 class HomeNode(Protocol):

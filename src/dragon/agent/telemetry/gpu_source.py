@@ -25,14 +25,12 @@ class Driver(Protocol):
     """A vendor's library, after open().
 
     Attributes:
-        remedy: how to install the library if it is missing
-        errors: the exceptions that the functions in `readings` raise
         readings: functions that read a metric from a device, by the metric's name. None means: not known yet, as the
             rate of a counter that was read for the first time.
     """
 
-    remedy: str
-    errors: tuple[type[Exception], ...]
+    remedy: str  # how to install the library if it is missing
+    errors: tuple[type[Exception], ...]  # the exceptions that the functions in `readings` raise
     readings: dict[str, Reading]
 
     def open(self) -> None:

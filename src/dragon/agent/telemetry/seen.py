@@ -37,11 +37,10 @@ class Seen(msgspec.Struct, frozen=True):
     """The state of the node. Sizes are in bytes.
 
     Attributes:
-        processes: the run's processes that are alive
         parked: what processes of other nodes wait for: the offset of an object, and the operation
     """
 
-    processes: list[Known] = []
+    processes: list[Known] = []  # the run's processes that are alive
     groups: list[SeenGroup] = []
     shards: list[SeenShard] = []
     parked: list[tuple[int, str]] = []
