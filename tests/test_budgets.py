@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
 BUDGETS = {
-    "lines of Python": 66_600,
+    "lines of Python": 66_450,
     "files of Python": 388,
     "lines of C++": 12_500,  # the wire: what 3,300 lines of Python in the agents did
-    "lines of dragon.agent": 11_540,
+    "lines of dragon.agent": 11_480,
     "lines of torchloader.loader": 5_460,
     "annotations Any": 1_114,  # keys of a dictionary, of any type
     "modules of import dragon": 109,

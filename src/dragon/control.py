@@ -35,19 +35,7 @@ from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Member, Membership, Token
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.runtime.credentials import fingerprint, pinned_context
-from dragon.runtime.protocol.front_end import (
-    Challenge,
-    End,
-    Join,
-    Joined,
-    Message,
-    Received,
-    Refused,
-    Resume,
-    Resumed,
-    Welcome,
-    decode_message,
-)
+from dragon.runtime.protocol import front_end
 from dragon.runtime.protocol.request import frame
 
 LARGEST_FRAME = 64 * 2**20  # bytes
@@ -88,9 +76,9 @@ class Control(asyncio.Protocol):
         self._sent: deque[bytes] = deque()  # what the other side has not acknowledged
         self._dropped = 0  # messages that it has acknowledged
         self._replacing: asyncio.TimerHandle | None = None
-        self._waiting: deque[Message] = deque()
+        self._waiting: deque[front_end.Message] = deque()
         self._arrived: asyncio.Event = asyncio.Event()
-        self._on_message: Callable[[Message], None] | None = None
+        self._on_message: Callable[[front_end.Message], None] | None = None
         self._on_lost: Callable[[str], None] | None = None
         self._lost = ""
         self._was_reset = False
@@ -98,12 +86,12 @@ class Control(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
 
     @property
-    def on_message(self) -> Callable[[Message], None] | None:
+    def on_message(self) -> Callable[[front_end.Message], None] | None:
         """The function that is called with each message, or None."""
         return self._on_message
 
     @on_message.setter
-    def on_message(self, handler: Callable[[Message], None] | None) -> None:
+    def on_message(self, handler: Callable[[front_end.Message], None] | None) -> None:
         self._on_message = handler
         while self._waiting and self._on_message is not None:
             self._on_message(self._waiting.popleft())
@@ -124,7 +112,7 @@ class Control(asyncio.Protocol):
         """Whether the connection was closed or lost, and not only broken."""
         return self._closed or bool(self._lost)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: front_end.Message) -> None:
         """Send a message. On a lost or closed connection it is dropped. Raises ValueError if it is too large."""
         if self.is_over:
             return
@@ -154,7 +142,7 @@ class Control(asyncio.Protocol):
         while other._waiting and not self.is_over:
             self._handle(other._waiting.popleft(), 0)
 
-    async def receive(self) -> Message:
+    async def receive(self) -> front_end.Message:
         """Return the next message, if `on_message` is not set."""
         while not self._waiting:
             if self.is_over:
@@ -212,14 +200,14 @@ class Control(asyncio.Protocol):
             body = bytes(self._unread[4 : 4 + size])
             del self._unread[: 4 + size]
             try:
-                message = decode_message(body)
+                message = front_end.decode_message(body)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 self.abort(f"{self.peer} sent a malformed frame: {error}")
                 return
             self._handle(message, size)
 
-    def _handle(self, message: Message, size: int) -> None:
-        if isinstance(message, Received):
+    def _handle(self, message: front_end.Message, size: int) -> None:
+        if isinstance(message, front_end.Received):
             self._drop(message.count)
             return
         self.received += 1
@@ -236,7 +224,7 @@ class Control(asyncio.Protocol):
         many = self.received - self._acknowledged >= _ACKNOWLEDGE_MESSAGES
         if self.lasts and (many or self._unacknowledged_bytes >= _ACKNOWLEDGE_BYTES):
             self._acknowledged, self._unacknowledged_bytes = self.received, 0
-            self._write(_encode(Received(self.received)))
+            self._write(_encode(front_end.Received(self.received)))
 
     def _write(self, body: bytes) -> None:
         """Write a message, unless the connection is broken."""
@@ -273,7 +261,7 @@ def watch_silence(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_TIMEOUT_S * 1000)
 
 
-_Answer = TypeVar("_Answer", Joined, Welcome)
+_Answer = TypeVar("_Answer", front_end.Joined, front_end.Welcome)
 
 NONCE_SIZE = 32
 _PER_ADDRESS = 3.0  # seconds
@@ -303,11 +291,11 @@ async def join(
                 address, control = await _connect(token, timeout)
                 try:
                     await _greet(control, token, nonce, Member(node=node, addresses=addresses, port=port))
-                    _keep(control, token, address, (await _answer(control, Joined)).seat)
+                    _keep(control, token, address, (await _answer(control, front_end.Joined)).seat)
                     break
                 except ConnectionResetError:  # it has no seat yet by which to resume the connection
                     await asyncio.sleep(_BETWEEN_REPLACEMENTS_S)
-            membership = (await _answer(control, Welcome)).membership
+            membership = (await _answer(control, front_end.Welcome)).membership
         joined = True
         return membership, control
     except TimeoutError:
@@ -361,13 +349,13 @@ async def _call(address: str, expected: str, context: ssl.SSLContext) -> Control
 async def _greet(control: Control, token: Token, nonce: bytes, member: Member) -> None:
     from dragon import __version__
 
-    control.send(Join(nonce, await _prove(control, token, nonce), __version__, token.index, member))
+    control.send(front_end.Join(nonce, await _prove(control, token, nonce), __version__, token.index, member))
 
 
 async def _prove(control: Control, token: Token, nonce: bytes) -> bytes:
     """Return the answer to the front end's challenge with a nonce."""
     challenge = await control.receive()
-    if not isinstance(challenge, Challenge) or len(challenge.nonce) != NONCE_SIZE:
+    if not isinstance(challenge, front_end.Challenge) or len(challenge.nonce) != NONCE_SIZE:
         raise JoinError(f"{control.peer} does not use this version's protocol (it sent {challenge!r})")
     return proof(token.secret, challenge.nonce, nonce)
 
@@ -377,9 +365,9 @@ async def _answer(control: Control, kind: type[_Answer]) -> _Answer:
     match await control.receive():
         case kind() as answer:
             return answer
-        case Refused(reason):
+        case front_end.Refused(reason):
             raise JoinError(f"{control.peer} refused this node: {reason}")
-        case End():
+        case front_end.End():
             raise JoinError(f"{control.peer} ended the run before it began")
         case message:
             raise JoinError(f"{control.peer} sent {message!r} instead of {kind.__name__}")
@@ -406,10 +394,10 @@ async def _replace(control: Control, token: Token, address: str, seat: int) -> N
             async with asyncio.timeout(_PER_ADDRESS):
                 other = await _call(address, token.fingerprint, context)
                 nonce = os.urandom(NONCE_SIZE)
-                other.send(Resume(nonce, await _prove(other, token, nonce), seat, control.received))
+                other.send(front_end.Resume(nonce, await _prove(other, token, nonce), seat, control.received))
                 answer = await other.receive()
-            if not isinstance(answer, Resumed):
-                why = answer.reason if isinstance(answer, Refused) else f"it sent {answer!r}"
+            if not isinstance(answer, front_end.Resumed):
+                why = answer.reason if isinstance(answer, front_end.Refused) else f"it sent {answer!r}"
                 control.abort(f"{control.peer} does not replace the broken connection: {why}")
             elif not control.is_over:
                 control.replace(other, answer.count)

@@ -31,37 +31,8 @@ from dragon.runtime import placement as plan
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
-from dragon.runtime.protocol.agents import (
-    AnnounceFor,
-    MakeFor,
-    Members,
-    MembersEnded,
-    Notice,
-    Outside,
-    SignalProcess,
-    StartFor,
-    WriteFor,
-)
+from dragon.runtime.protocol import agents, front_end
 from dragon.runtime.protocol.decoding import decode_request
-from dragon.runtime.protocol.front_end import (
-    NOTHING,
-    Answered,
-    Clear,
-    Cleared,
-    Decided,
-    End,
-    Ending,
-    HeadExited,
-    Input,
-    Message,
-    NodeLost,
-    Question,
-    Shown,
-    SignalHead,
-    StartHead,
-    WantsInput,
-    Writing,
-)
 from dragon.runtime.protocol.processes import FindProcess, Known
 from dragon.runtime.protocol.request import Caller, Handler, OfProcess, Request, Where
 from dragon.runtime.remote import KINDS
@@ -72,14 +43,14 @@ from dragon.runtime.spawning import RECORD_WORDS
 class Head:
     """Starts the head process, forwards input and signals to it, and reports its end to the front end with `send`."""
 
-    def __init__(self, services: Services, send: Callable[[Message], None]) -> None:
+    def __init__(self, services: Services, send: Callable[[front_end.Message], None]) -> None:
         self._services = services
         self._send = send
         self._puid = 0
         self._stdin = -1
         self._input: deque[bytes] = deque()
 
-    def start(self, wanted: StartHead) -> None:
+    def start(self, wanted: front_end.StartHead) -> None:
         """Start the user's program."""
         self._puid = next_puid(self._services.run.node)
         record = Words(RECORD_WORDS)
@@ -107,7 +78,7 @@ class Head:
         finally:
             os.close(reading)
             os.close(null)
-        self._send(WantsInput())
+        self._send(front_end.WantsInput())
 
     def signal(self, number: int) -> None:
         """Send the head process a signal, once it is started."""
@@ -142,7 +113,7 @@ class Head:
                 loop.add_writer(self._stdin, self._write)
                 return
             loop.remove_writer(self._stdin)
-            self._send(WantsInput())
+            self._send(front_end.WantsInput())
 
     def _close_input(self) -> None:
         if self._stdin >= 0:
@@ -156,9 +127,9 @@ class Head:
         error = future.exception()
         if error is not None:
             number = error.errno if isinstance(error, OSError) else None
-            self._send(HeadExited(code_of_shells(number or errno.ENOENT), str(error)))
+            self._send(front_end.HeadExited(code_of_shells(number or errno.ENOENT), str(error)))
         else:
-            self._send(HeadExited(future.result()))
+            self._send(front_end.HeadExited(future.result()))
 
 
 _Answer = TypeVar("_Answer")
@@ -269,11 +240,11 @@ class Cluster:
 
     def end_run(self) -> None:
         """Request that the front end ends the run, on all nodes."""
-        self._control.send(Ending())
+        self._control.send(front_end.Ending())
 
     def tell_writing(self) -> None:
         """Request that the front end waits longer at the end, since this node is still writing files."""
-        self._control.send(Writing())
+        self._control.send(front_end.Writing())
 
     def _tell_processes(self) -> None:
         nodes = [self.peers.members[node].node for node in self.peers.active()]
@@ -281,25 +252,25 @@ class Cluster:
 
     # ---- the front end
 
-    def _on_message(self, message: Message) -> None:
+    def _on_message(self, message: front_end.Message) -> None:
         match message:
-            case Shown(count):
+            case front_end.Shown(count):
                 self._output.written(count)
-            case Input(data):
+            case front_end.Input(data):
                 self._head.input(data)
-            case StartHead():
+            case front_end.StartHead():
                 self._head.start(message)
-            case SignalHead(number):
+            case front_end.SignalHead(number):
                 self._head.signal(number)
-            case NodeLost():
+            case front_end.NodeLost():
                 self._on_lost(message)
-            case Decided(number, manager, holders, epoch):
+            case front_end.Decided(number, manager, holders, epoch):
                 self._services.shards.decided(number, manager, holders, epoch)
-            case Question(number, request):
+            case front_end.Question(number, request):
                 self._soon(self._answer(number, request))
-            case Clear():
+            case front_end.Clear():
                 self._soon(self._clear())
-            case End():
+            case front_end.End():
                 self._services.end()
             case _:
                 log.warning("the front end sent %r, which is not expected", message)
@@ -310,7 +281,7 @@ class Cluster:
             log.warning("the front end is lost (%s); everything on this node ends", reason)
         self._services.end()
 
-    def _on_lost(self, lost: NodeLost) -> None:
+    def _on_lost(self, lost: front_end.NodeLost) -> None:
         index, epoch = lost.index, lost.epoch
         self.peers.leave(index, lost.reason, epoch)
         self._tell_processes()  # before their operations fail: who then asks for the nodes does not find this one
@@ -336,7 +307,7 @@ class Cluster:
                 registry.signal_all(present, signal.SIGKILL)
             await asyncio.sleep(_POLL_S)
         await asyncio.sleep(0)  # the end of the head process is reported first
-        self._control.send(Cleared())
+        self._control.send(front_end.Cleared())
 
     def _soon(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -349,9 +320,9 @@ class Cluster:
             value = self._handle(decode_request(bytes(request)), os.getpid(), [])
             if isinstance(value, asyncio.Future):
                 value = await value
-            self._control.send(Answered(number, msgspec.Raw(encode(value))))
+            self._control.send(front_end.Answered(number, msgspec.Raw(encode(value))))
         except Exception as error:
-            self._control.send(Answered(number, NOTHING, str(error)))
+            self._control.send(front_end.Answered(number, front_end.NOTHING, str(error)))
 
     # ---- what other nodes ask of this one
 
@@ -380,14 +351,14 @@ class Cluster:
         """Return the handlers of the requests that only other nodes send."""
         wire = self.peers.links.wire
         return [
-            Members.served_by(lambda r: self.peers.members),
-            WriteFor.served_by(self._services.streams.write),
-            StartFor.served_for(lambda r, caller: asyncio.ensure_future(self._start_for(caller.node, r))),
-            AnnounceFor.served_by(lambda r: wire.announce(r.node, r.name, r.count)),
-            MakeFor.served_for(lambda r, caller: self._make_for(caller.node, r)),
+            agents.Members.served_by(lambda r: self.peers.members),
+            agents.WriteFor.served_by(self._services.streams.write),
+            agents.StartFor.served_for(lambda r, caller: asyncio.ensure_future(self._start_for(caller.node, r))),
+            agents.AnnounceFor.served_by(lambda r: wire.announce(r.node, r.name, r.count)),
+            agents.MakeFor.served_for(lambda r, caller: self._make_for(caller.node, r)),
         ]
 
-    async def _start_for(self, node: int, wanted: StartFor) -> list[tuple[int, Name]]:
+    async def _start_for(self, node: int, wanted: agents.StartFor) -> list[tuple[int, Name]]:
         if wanted.part is not None:
             await self._services.processes.prepare(wanted.part)
         started = self._services.processes.start_for(wanted)
@@ -395,7 +366,7 @@ class Cluster:
             self._records[request.record] = node, handles.Words._attached(request.record)
         return [(request.puid, request.record) for request in started]
 
-    def _make_for(self, node: int, wanted: MakeFor) -> Name:
+    def _make_for(self, node: int, wanted: agents.MakeFor) -> Name:
         """Create an object, which stays alive until a process of that node has attached to it."""
         if wanted.kind not in KINDS:
             raise ValueError(f"an agent cannot create a {wanted.kind!r}")
@@ -420,14 +391,14 @@ class Cluster:
             )
             self._services.end()
 
-    def on_notice(self, node: int, notice: Notice) -> None:
+    def on_notice(self, node: int, notice: agents.Notice) -> None:
         """Handle a notice of a node."""
         services = self._services
         match notice:
-            case MembersEnded(events):
+            case agents.MembersEnded(events):
                 for event in events:
                     services.groups.on_event(event)
-            case SignalProcess(puid, number):
+            case agents.SignalProcess(puid, number):
                 services.registry.signal(puid, number)
-            case Outside(reason):
+            case agents.Outside(reason):
                 self._on_outside(node, reason)

@@ -30,17 +30,8 @@ from dragon.infrastructure.facts import PUID_NODE_SHIFT
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.folder import process_start_time
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol import groups
 from dragon.runtime.protocol.agents import MemberEvent
-from dragon.runtime.protocol.groups import (
-    AddMembers,
-    CreateNamedGroup,
-    FindNamedGroup,
-    FindNumberedGroup,
-    ForgetNamedGroup,
-    ListNamedGroups,
-    NamedGroup,
-    RemoveMembers,
-)
 from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
 from dragon.runtime.protocol.request import Handler
 from dragon.runtime.run import Run
@@ -160,35 +151,35 @@ class NamedGroups:
     def __init__(self, node: int) -> None:
         self._node = node
         self._last = 0
-        self._known: dict[int, NamedGroup] = {}
+        self._known: dict[int, groups.NamedGroup] = {}
 
     def handlers(self) -> list[Handler]:
         """Return the handlers of the requests that this object serves."""
         return [
-            CreateNamedGroup.served_by(lambda r: self.create(r.name, r.sets)),
-            FindNamedGroup.served_by(lambda r: self.named(r.name)),
-            FindNumberedGroup.served_by(lambda r: self.numbered(r.number)),
-            ListNamedGroups.served_by(lambda r: list(self._known)),
-            AddMembers.served_by(lambda r: self.add(r.number, r.sets)),
-            RemoveMembers.served_by(lambda r: self.remove(r.number, r.members)),
-            ForgetNamedGroup.served_by(lambda r: self.forget(r.number)),
+            groups.CreateNamedGroup.served_by(lambda r: self.create(r.name, r.sets)),
+            groups.FindNamedGroup.served_by(lambda r: self.named(r.name)),
+            groups.FindNumberedGroup.served_by(lambda r: self.numbered(r.number)),
+            groups.ListNamedGroups.served_by(lambda r: list(self._known)),
+            groups.AddMembers.served_by(lambda r: self.add(r.number, r.sets)),
+            groups.RemoveMembers.served_by(lambda r: self.remove(r.number, r.members)),
+            groups.ForgetNamedGroup.served_by(lambda r: self.forget(r.number)),
         ]
 
-    def create(self, name: str, sets: list[list[int]]) -> NamedGroup:
+    def create(self, name: str, sets: list[list[int]]) -> groups.NamedGroup:
         """Create a group. For an empty name a unique one is chosen."""
         self._last += 1
         number = (self._node << PUID_NODE_SHIFT) + self._last
-        self._known[number] = NamedGroup(number, name or f"dragon_group_{number}", sets)
+        self._known[number] = groups.NamedGroup(number, name or f"dragon_group_{number}", sets)
         return self._known[number]
 
-    def named(self, name: str) -> NamedGroup:
+    def named(self, name: str) -> groups.NamedGroup:
         """Return the group of that name. Raises LookupError."""
         for known in self._known.values():
             if known.name == name:
                 return known
         raise LookupError(f"the run has no group {name!r}")
 
-    def numbered(self, number: int) -> NamedGroup:
+    def numbered(self, number: int) -> groups.NamedGroup:
         """Return the group of that number. Raises LookupError."""
         if number not in self._known:
             raise LookupError(f"the run has no group {number}")

@@ -16,15 +16,8 @@ from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.metrics import Lifetime
 from dragon.runtime.folder import is_alive
 from dragon.runtime.inspection import ask_agent
+from dragon.runtime.protocol import telemetry
 from dragon.runtime.protocol.request import Request, tag_of
-from dragon.runtime.protocol.telemetry import (
-    Lifetimes,
-    Query,
-    StartMeasuring,
-    StateOfRun,
-    StopMeasuring,
-    TelemetryLevel,
-)
 from dragon.telemetry.recording import Recording
 
 _Answer = TypeVar("_Answer")
@@ -56,8 +49,8 @@ class Watched:
         self._begun = False
 
     def __enter__(self) -> Self:
-        if not self.ask(TelemetryLevel()):
-            self.ask(StartMeasuring(_LEVEL))
+        if not self.ask(telemetry.TelemetryLevel()):
+            self.ask(telemetry.StartMeasuring(_LEVEL))
             self._begun = True
         return self
 
@@ -66,7 +59,7 @@ class Watched:
     ) -> None:
         if self._begun and self.lives:
             with suppress(RunEndedError):  # it may end at this moment
-                self.ask(StopMeasuring())
+                self.ask(telemetry.StopMeasuring())
 
     @property
     def now(self) -> float:
@@ -111,11 +104,11 @@ class Recorded:
 
     def _answer(self, request: Request[object]) -> object:
         match request:
-            case StateOfRun():
+            case telemetry.StateOfRun():
                 return self._run
-            case Lifetimes():
+            case telemetry.Lifetimes():
                 return [_then(life, self.now) for life in self._lifetimes if life.started <= self.now]
-            case Query():
+            case telemetry.Query():
                 return self._recording.answer(msgspec.structs.replace(request, end=min(request.end, self.now)))
         raise ValueError(f"a recording cannot answer {tag_of(type(request))}")
 

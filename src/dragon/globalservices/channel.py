@@ -17,13 +17,7 @@ from dragon.runtime import handle, placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import node_for_objects
-from dragon.runtime.protocol.objects import (
-    CreateNamedObject,
-    FindNamedObject,
-    ForgetNamedObject,
-    ListNamedObjects,
-    NamedObject,
-)
+from dragon.runtime.protocol import objects
 
 __all__ = [
     "ChannelError",
@@ -81,7 +75,7 @@ def create(
     block_size = getattr(local, "block_size", None) or 1024
     channel = Channel._again(handle.Channel._on(node, capacity), 0, capacity, block_size)
     try:
-        found = ask(CreateNamedObject(_KIND, user_name, node, channel.serialize()))
+        found = ask(objects.CreateNamedObject(_KIND, user_name, node, channel.serialize()))
     except ValueError as error:
         raise ChannelError(str(error)) from error
     described = _described(found)
@@ -93,7 +87,7 @@ def create(
 _FIRST_OF_POOLS = 2**63
 
 
-def _described(found: NamedObject) -> ChannelDescriptor:
+def _described(found: objects.NamedObject) -> ChannelDescriptor:
     channel = Channel.attach(found.serialized) if found.alive else None
     if channel is not None:
         channel.cuid = found.number
@@ -105,7 +99,7 @@ def _described(found: NamedObject) -> ChannelDescriptor:
 def query(identifier: int | str, *, inc_refcnt: bool = False) -> ChannelDescriptor:
     """Return the channel of that number or name. Raises ChannelError if there is none. `inc_refcnt` has no effect."""
     try:
-        return _described(ask(FindNamedObject(_KIND, identifier)))
+        return _described(ask(objects.FindNamedObject(_KIND, identifier)))
     except LookupError as error:
         raise ChannelError(str(error)) from error
     except DragonError as error:
@@ -114,7 +108,7 @@ def query(identifier: int | str, *, inc_refcnt: bool = False) -> ChannelDescript
 
 def get_list() -> list[int]:
     """Return the numbers of the channels that were not destroyed."""
-    return ask(ListNamedObjects(_KIND))
+    return ask(objects.ListNamedObjects(_KIND))
 
 
 def destroy(identifier: int | str, *, just_decref: bool = False) -> None:
@@ -126,7 +120,7 @@ def destroy(identifier: int | str, *, just_decref: bool = False) -> None:
     if found.state == ChannelDescriptor.State.DEAD:
         raise ChannelError(f"channel {identifier!r} was destroyed")
     Channel.attach(found.sdesc).destroy()
-    ask(ForgetNamedObject(_KIND, found.c_uid))
+    ask(objects.ForgetNamedObject(_KIND, found.c_uid))
     _made.pop(found.c_uid, None)
 
 

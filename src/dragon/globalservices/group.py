@@ -21,16 +21,7 @@ from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.processes import look_up
-from dragon.runtime.protocol.groups import (
-    AddMembers,
-    CreateNamedGroup,
-    FindNamedGroup,
-    FindNumberedGroup,
-    ForgetNamedGroup,
-    ListNamedGroups,
-    NamedGroup,
-    RemoveMembers,
-)
+from dragon.runtime.protocol import groups
 
 __all__ = [
     "GroupError",
@@ -84,7 +75,7 @@ def create(
     messages = _messages(items)
     job = _start_job(messages, policy)
     sets = _start(messages, policy) if job is None else _in_sets(messages, job.puids)
-    made = ask(CreateNamedGroup(user_name, sets))
+    made = ask(groups.CreateNamedGroup(user_name, sets))
     if job is not None:
         _jobs[made.number] = job
     return _described(made, policy)
@@ -152,7 +143,7 @@ def _end(puids: list[int]) -> None:
 
 def get_list() -> list[int]:
     """Return the numbers of the groups that were not destroyed."""
-    return ask(ListNamedGroups())
+    return ask(groups.ListNamedGroups())
 
 
 def query(identifier: int | str) -> GroupDescriptor:
@@ -160,16 +151,16 @@ def query(identifier: int | str) -> GroupDescriptor:
     return _described(_find(identifier))
 
 
-def _find(identifier: int | str) -> NamedGroup:
+def _find(identifier: int | str) -> groups.NamedGroup:
     try:
         if isinstance(identifier, str):
-            return ask(FindNamedGroup(identifier))
-        return ask(FindNumberedGroup(identifier))
+            return ask(groups.FindNamedGroup(identifier))
+        return ask(groups.FindNumberedGroup(identifier))
     except (LookupError, NodeLostError) as error:
         raise GroupError(str(error)) from None
 
 
-def _described(found: NamedGroup, policy: Policy | None = None) -> GroupDescriptor:
+def _described(found: groups.NamedGroup, policy: Policy | None = None) -> GroupDescriptor:
     sets = [[_member(puid) for puid in puids] for puids in found.sets]
     return GroupDescriptor(GroupDescriptor.State.ACTIVE, found.number, found.name, sets, policy)
 
@@ -193,14 +184,14 @@ def destroy(identifier: int | str) -> GroupDescriptor:
     found = _find(identifier)
     _end(_puids(found))
     described = _described(found)
-    ask(ForgetNamedGroup(found.number))
+    ask(groups.ForgetNamedGroup(found.number))
     if job := _jobs.pop(found.number, None):
         job.close()
     described.state = GroupDescriptor.State.DEAD
     return described
 
 
-def _puids(found: NamedGroup) -> list[int]:
+def _puids(found: groups.NamedGroup) -> list[int]:
     return [puid for puids in found.sets for puid in puids]
 
 
@@ -215,8 +206,8 @@ def create_add_to(identifier: int | str, items: Items, policy: Policy | None) ->
     return _add(found, _start(_messages(items), policy))
 
 
-def _add(found: NamedGroup, members: list[list[int]]) -> GroupDescriptor:
-    ask(AddMembers(found.number, members))
+def _add(found: groups.NamedGroup, members: list[list[int]]) -> GroupDescriptor:
+    ask(groups.AddMembers(found.number, members))
     return query(found.number)
 
 
@@ -225,7 +216,7 @@ def remove_from(identifier: int | str, items: Sequence[int | str]) -> GroupDescr
     member."""
     found = _find(identifier)
     members = _members_of(found, items)
-    ask(RemoveMembers(found.number, members))
+    ask(groups.RemoveMembers(found.number, members))
     return query(found.number)
 
 
@@ -235,7 +226,7 @@ def destroy_remove_from(identifier: int | str, items: Sequence[int | str]) -> Gr
     return remove_from(identifier, items)
 
 
-def _members_of(found: NamedGroup, items: Sequence[int | str]) -> list[int]:
+def _members_of(found: groups.NamedGroup, items: Sequence[int | str]) -> list[int]:
     members = _uids(items)
     if strangers := set(members) - set(_puids(found)):
         raise GroupError(f"not members of group {found.name!r}: {sorted(strangers)}")

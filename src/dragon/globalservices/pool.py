@@ -6,13 +6,7 @@ from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.pool_desc import PoolDescriptor, PoolOptions
 from dragon.managed_memory import MemoryPool
 from dragon.runtime.agent_client import ask
-from dragon.runtime.protocol.objects import (
-    CreateNamedObject,
-    FindNamedObject,
-    ForgetNamedObject,
-    ListNamedObjects,
-    NamedObject,
-)
+from dragon.runtime.protocol import objects
 from dragon.runtime.run import this_run
 
 __all__ = ["PoolError", "create", "destroy", "get_list", "query"]
@@ -38,14 +32,14 @@ def create(size: int, user_name: str = "", options: PoolOptions | None = None, s
             pass
     pool = MemoryPool(size)
     try:
-        found = _described(ask(CreateNamedObject(_KIND, user_name, this_run().node, pool.serialize())))
+        found = _described(ask(objects.CreateNamedObject(_KIND, user_name, this_run().node, pool.serialize())))
     except ValueError as error:
         raise PoolError(str(error)) from error
     _made[found.m_uid] = pool
     return found
 
 
-def _described(found: NamedObject) -> PoolDescriptor:
+def _described(found: objects.NamedObject) -> PoolDescriptor:
     state = PoolDescriptor.State.ACTIVE if found.alive else PoolDescriptor.State.DEAD
     sdesc = MemoryPool.numbered(found.serialized, found.number)
     return PoolDescriptor(found.number, found.name, found.node, state, sdesc)
@@ -57,14 +51,14 @@ def query(identifier: int | str) -> PoolDescriptor:
         default = MemoryPool.default(identifier).serialize()
         return PoolDescriptor(identifier, f"default_{identifier}", identifier, PoolDescriptor.State.ACTIVE, default)
     try:
-        return _described(ask(FindNamedObject(_KIND, identifier)))
+        return _described(ask(objects.FindNamedObject(_KIND, identifier)))
     except LookupError as error:
         raise PoolError(str(error)) from error
 
 
 def get_list() -> list[int]:
     """Return the numbers of the pools that were made and not destroyed."""
-    return ask(ListNamedObjects(_KIND))
+    return ask(objects.ListNamedObjects(_KIND))
 
 
 def destroy(identifier: int | str) -> None:
@@ -74,4 +68,4 @@ def destroy(identifier: int | str) -> None:
         raise PoolError(f"pool {identifier!r} was destroyed, or is a node's own")
     pool = _made.pop(found.m_uid, None) or MemoryPool.attach(found.sdesc)
     pool.destroy()
-    ask(ForgetNamedObject(_KIND, found.m_uid))
+    ask(objects.ForgetNamedObject(_KIND, found.m_uid))

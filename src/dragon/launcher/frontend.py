@@ -34,30 +34,7 @@ from dragon.launcher.terminal import StandardInput, Terminal
 from dragon.runtime import folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
-from dragon.runtime.protocol.front_end import (
-    Answered,
-    AskMembers,
-    Bye,
-    Clear,
-    Cleared,
-    Decided,
-    End,
-    Ending,
-    HeadExited,
-    Input,
-    Log,
-    Message,
-    NodeLost,
-    Proposal,
-    Question,
-    Shown,
-    SignalHead,
-    StartHead,
-    TellMembers,
-    WantsInput,
-    Writing,
-    Wrote,
-)
+from dragon.runtime.protocol import front_end
 from dragon.runtime.protocol.request import Request, decode_answer
 from dragon.signals import heeded
 from dragon.web import serving
@@ -82,7 +59,7 @@ class Questions:
             raise RunEndedError("the run is at its end")
         self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            control.send(Question(number, msgspec.Raw(encode(request))))
+            control.send(front_end.Question(number, msgspec.Raw(encode(request))))
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 return decode_answer(request, await self._asked[number])
         except TimeoutError:
@@ -90,7 +67,7 @@ class Questions:
         finally:
             del self._asked[number]
 
-    def answered(self, answer: Answered) -> None:
+    def answered(self, answer: front_end.Answered) -> None:
         """Handle an agent's reply."""
         future = self._asked.get(answer.number)
         if future is None or future.done():
@@ -114,7 +91,7 @@ class Decisions:
         self.last = self._last_loss = self.last + 1
         return self.last
 
-    def decide(self, proposal: Proposal, alive: Collection[int]) -> int | None:
+    def decide(self, proposal: front_end.Proposal, alive: Collection[int]) -> int | None:
         """Decide on a proposal."""
         shard = proposal.number, proposal.manager
         if proposal.epoch < self._shards.get(shard, 0) or proposal.seen < self._last_loss:
@@ -287,40 +264,41 @@ class FrontEnd:
         if self._restarted:
             self.head.environment[RESTARTED] = "1"
         head = self.head
-        start = StartHead(head.executable, head.arguments, head.environment, head.folder, _core.current_signals())
+        signals = _core.current_signals()
+        start = front_end.StartHead(head.executable, head.arguments, head.environment, head.folder, signals)
         self.alive[self.head_node].send(start)
 
-    def _on_message(self, index: int, message: Message) -> None:
+    def _on_message(self, index: int, message: front_end.Message) -> None:
         match message:
-            case Wrote(number, data):
+            case front_end.Wrote(number, data):
                 self._on_output(index, number, data)
-            case Log(text):
+            case front_end.Log(text):
                 self.terminal.write(2, f"{text}\n".encode())
-            case HeadExited(code, error):
+            case front_end.HeadExited(code, error):
                 self._on_head_exited(index, code, error)
-            case WantsInput():
+            case front_end.WantsInput():
                 self.input.want()
-            case Answered():
+            case front_end.Answered():
                 self.questions.answered(message)
-            case Cleared():
+            case front_end.Cleared():
                 self._on_cleared(index)
-            case Bye():
+            case front_end.Bye():
                 self.alive[index].close()
                 self._on_lost(index, "its agent was ended")
             case _:
                 self._on_wish(index, message)
 
-    def _on_wish(self, index: int, message: Message) -> None:
+    def _on_wish(self, index: int, message: front_end.Message) -> None:
         """Handle a request of a node to the front end itself."""
         match message:
-            case AskMembers():
+            case front_end.AskMembers():
                 members = [member for member in self.meeting.members if member is not None]
-                self.alive[index].send(TellMembers(members))
-            case Proposal():
+                self.alive[index].send(front_end.TellMembers(members))
+            case front_end.Proposal():
                 self._on_proposal(message)
-            case Ending():
+            case front_end.Ending():
                 self._on_signal(signal.SIGTERM)
-            case Writing():
+            case front_end.Writing():
                 self._writing.add(index)
             case _:
                 log.warning("%s sent %r, which is not expected", self._name(index), message)
@@ -332,14 +310,14 @@ class FrontEnd:
         control = self.alive[index]
 
         def written() -> None:
-            self._soon(lambda: control.send(Shown(len(data))))
+            self._soon(lambda: control.send(front_end.Shown(len(data))))
 
         self.terminal.write(number, data, written)
 
     def _on_input(self, data: bytes) -> None:
         def send() -> None:
             if self.head_node is not None and self.head_node in self.alive:
-                self.alive[self.head_node].send(Input(data))
+                self.alive[self.head_node].send(front_end.Input(data))
 
         self._soon(send)
 
@@ -368,7 +346,7 @@ class FrontEnd:
         log.error("node %d (%s) is lost: %s", index, self._name(index), reason)
         epoch = self._decisions.lose()
         for control in self.alive.values():
-            control.send(NodeLost(index, self._name(index), reason, epoch))
+            control.send(front_end.NodeLost(index, self._name(index), reason, epoch))
         if self.code.done():
             return
         if self._can_restart():
@@ -378,12 +356,12 @@ class FrontEnd:
             log.error("the run ends: %s", why)
             self.code.set_result(1)
 
-    def _on_proposal(self, proposal: Proposal) -> None:
+    def _on_proposal(self, proposal: front_end.Proposal) -> None:
         epoch = self._decisions.decide(proposal, self.alive)
         if epoch is None:
             return
         for index in {*proposal.before, *proposal.holders} & self.alive.keys():
-            self.alive[index].send(Decided(proposal.number, proposal.manager, proposal.holders, epoch))
+            self.alive[index].send(front_end.Decided(proposal.number, proposal.manager, proposal.holders, epoch))
 
     def _can_restart(self) -> bool:
         return self.options.resilient and len(self.alive) >= self._needed and not self._interrupted
@@ -395,7 +373,7 @@ class FrontEnd:
             log.error("the program is restarted on the remaining nodes")
             for index, control in self.alive.items():
                 self._clearing.add(index)
-                control.send(Clear())
+                control.send(front_end.Clear())
         elif not self._clearing:
             self._start_head()
 
@@ -423,7 +401,7 @@ class FrontEnd:
         """Forward a signal to the head process. Returns whether there is one."""
         if self.head_node is None or self.head_node not in self.alive:
             return False
-        self.alive[self.head_node].send(SignalHead(number))
+        self.alive[self.head_node].send(front_end.SignalHead(number))
         return True
 
     def _give_up(self, number: int) -> None:
@@ -444,7 +422,7 @@ class FrontEnd:
         patience = _SHUTDOWN_TIMEOUT_S + variables.grace()
         joined = [control for control in self.meeting.controls if control is not None]
         for control in joined:
-            control.send(End())
+            control.send(front_end.End())
         while self.alive and not self._hurried:
             try:
                 async with asyncio.timeout(patience):

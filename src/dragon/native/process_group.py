@@ -23,18 +23,7 @@ from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds, checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.lacking import one_warning
-from dragon.runtime.protocol.groups import (
-    CloseGroup,
-    CreateGroup,
-    GroupSettings,
-    GroupStatus,
-    Places,
-    SignalGroup,
-    StartGroup,
-    Status,
-    StopGroup,
-    StopRestart,
-)
+from dragon.runtime.protocol import groups
 from dragon.runtime.protocol.request import Request
 from dragon.runtime.run import identity
 from dragon.runtime.site_launcher import choose_backend, find_launcher
@@ -162,7 +151,7 @@ class ProcessGroup:
             raise ValueError(f"walltime must be a positive number of seconds, not {walltime!r}")
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(f"policy must be a Policy, not {policy!r}")
-        self._settings = GroupSettings(
+        self._settings = groups.GroupSettings(
             name=str(name or ""),
             restart=bool(restart),
             ignore_error_on_exit=bool(ignore_error_on_exit),
@@ -234,7 +223,7 @@ class ProcessGroup:
             )
         self._settings = msgspec.structs.replace(self._settings, creator=identity().puid)
         with standard_streams() as streams:
-            created = ask(CreateGroup(self._settings, templates, self._in_runs(placed)), streams)
+            created = ask(groups.CreateGroup(self._settings, templates, self._in_runs(placed)), streams)
         self._number = created.number
         for which, place in placed:
             group = self._settings.name or f"group-{self._number}"
@@ -253,9 +242,9 @@ class ProcessGroup:
                 for (which, template), member in zip(ranks, members, strict=True)
             ]
 
-    def _in_runs(self, placed: list[tuple[int, placement.Placed]]) -> list[Places]:
+    def _in_runs(self, placed: list[tuple[int, placement.Placed]]) -> list[groups.Places]:
         """Return the places as the agent takes them: successive members of the same place are one element."""
-        result: list[Places] = []
+        result: list[groups.Places] = []
         for (which, p), environment in zip(placed, self._environments(placed), strict=True):
             place = (which, p.node.index, p.mask, environment)
             if result and result[-1][1:] == place:
@@ -280,7 +269,7 @@ class ProcessGroup:
 
     def start(self) -> None:
         """Start all members. Raises DragonProcessGroupError if they run already."""
-        self._just_started = [puid for puid in self._ask(StartGroup, DragonProcessGroupStartError) if puid]
+        self._just_started = [puid for puid in self._ask(groups.StartGroup, DragonProcessGroupStartError) if puid]
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for all members to end. Raises TimeoutError after `timeout` seconds, DragonUserCodeError if a member
@@ -323,7 +312,7 @@ class ProcessGroup:
     def send_signal(self, sig: int, hide_stderr: bool = False) -> None:
         """Send a signal to every live member. `hide_stderr` has no effect."""
         which = checked_signal(sig)
-        self._ask(lambda number: SignalGroup(number, which), DragonProcessGroupSignalError)
+        self._ask(lambda number: groups.SignalGroup(number, which), DragonProcessGroupSignalError)
 
     def terminate(self, hide_stderr: bool = False) -> None:
         """Ask every member to end, by SIGTERM. `hide_stderr` has no effect."""
@@ -338,12 +327,12 @@ class ProcessGroup:
         self._just_started = []
         patience = checked_seconds("patience", patience)
         if self._number is not None:
-            self._ask(lambda number: StopGroup(number, patience), DragonProcessGroupSignalError)
+            self._ask(lambda number: groups.StopGroup(number, patience), DragonProcessGroupSignalError)
             self._wait(3 * patience + 5)
 
     def stop_restart(self) -> None:
         """Stop restarting members that end."""
-        self._ask(StopRestart, DragonProcessGroupError)
+        self._ask(groups.StopRestart, DragonProcessGroupError)
 
     def close(self, patience: float = 5.0) -> None:
         """Stop the members that still run and release the group. Never raises because of a member."""
@@ -353,7 +342,7 @@ class ProcessGroup:
         try:
             if self._words is not None and self._words[_LIVES]:
                 self.stop(patience)
-            ask(CloseGroup(self._number))
+            ask(groups.CloseGroup(self._number))
         except (LookupError, _core.DestroyedError):
             pass  # another process closed it
         self._closed = True
@@ -412,5 +401,5 @@ class ProcessGroup:
         except RuntimeError as refused:
             raise error(str(refused)) from None
 
-    def _status(self) -> Status:
-        return self._ask(GroupStatus, DragonProcessGroupError)
+    def _status(self) -> groups.Status:
+        return self._ask(groups.GroupStatus, DragonProcessGroupError)

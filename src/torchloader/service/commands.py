@@ -16,20 +16,8 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.scheduling.application import ENDED, Application, State, spread
+from torchloader.service import messages
 from torchloader.service.master import Master
-from torchloader.service.messages import (
-    CancelApplication,
-    Command,
-    GetStatus,
-    Kill,
-    PauseApplication,
-    Request,
-    ResizeApplication,
-    ResumeApplication,
-    StopWhenDone,
-    SubmitJob,
-    Submitted,
-)
 from torchloader.service.placing import free_cores, job_of
 from torchloader.service.settings import Settings
 from torchloader.training.protocol import Cancel, Pause
@@ -43,7 +31,7 @@ def unlike(job: Job, there: Mapping[str, Job], ended: Collection[str]) -> Job:
     return replace(job, name=name, port=0 if (job.master, job.port) in places else job.port)
 
 
-def reply(master: Master, request: Request) -> None:
+def reply(master: Master, request: messages.Request) -> None:
     """Execute a command, and reply with the result or the error."""
     try:
         replies = Queue.attach(request.reply_to)
@@ -57,13 +45,13 @@ def reply(master: Master, request: Request) -> None:
         replies.put(msgspec.json.encode(result))
 
 
-def _execute(master: Master, command: Command) -> dict[str, Any]:
+def _execute(master: Master, command: messages.Command) -> dict[str, Any]:
     match command:
-        case GetStatus():
+        case messages.GetStatus():
             return _status(master)
-        case SubmitJob():
+        case messages.SubmitJob():
             return _submit(master, command.job)
-        case StopWhenDone():
+        case messages.StopWhenDone():
             settings = msgspec.structs.replace(master.settings, hold=False)
             settings.save()  # for a master after this one
             master.settings, master.all_submitted = settings, True
@@ -71,9 +59,7 @@ def _execute(master: Master, command: Command) -> dict[str, Any]:
     return _change(master, command)
 
 
-def _change(
-    master: Master, command: PauseApplication | ResumeApplication | CancelApplication | ResizeApplication
-) -> dict[str, Any]:
+def _change(master: Master, command: messages.OfApplication) -> dict[str, Any]:
     record = master.records.get(command.application)
     if record is None:
         there = ", ".join(master.records) or "none"
@@ -81,13 +67,13 @@ def _change(
     if record.state in ENDED:
         return {"error": f"{command.application} is {record.state} already"}
     match command:
-        case PauseApplication():
+        case messages.PauseApplication():
             return _pause(master, record)
-        case ResumeApplication():
+        case messages.ResumeApplication():
             return _resume(master, record)
-        case CancelApplication():
+        case messages.CancelApplication():
             return _cancel(master, record)
-        case ResizeApplication():
+        case messages.ResizeApplication():
             return _resize(master, record, command.workers)
 
 
@@ -139,7 +125,7 @@ def _submit(master: Master, wanted: Job) -> dict[str, Any]:
     there |= {name: job_of(record.spec) for name, record in master.records.items()}
     ended = {name for name, record in master.records.items() if record.state in ENDED}
     job = unlike(wanted, there, ended)
-    error = master.submit_now(Submitted(job))
+    error = master.submit_now(messages.Submitted(job))
     if error:
         return {"error": f"{job.name}: {error}"}
     why = "" if job.name == wanted.name else f"; there is another {wanted.name}"
@@ -175,7 +161,7 @@ def _cancel(master: Master, record: Application) -> dict[str, Any]:
         master.tell(name, Cancel())
     else:
         for node in attempt.nodes:
-            master.order(node, Kill(name, "cancelled by a user", cancelled=True))
+            master.order(node, messages.Kill(name, "cancelled by a user", cancelled=True))
     return {"message": f"{name} leaves after its next iteration"}
 
 

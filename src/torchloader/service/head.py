@@ -27,22 +27,10 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.scheduling.log import FullError, LogError
+from torchloader.service import messages
 from torchloader.service.commands import reply
 from torchloader.service.lending import Share
 from torchloader.service.master import Master
-from torchloader.service.messages import (
-    CONTACT,
-    AllSubmitted,
-    Claim,
-    Contact,
-    Ended,
-    Introduce,
-    Joined,
-    Kill,
-    Launch,
-    Submitted,
-    Tell,
-)
 from torchloader.service.part import Part, end_children
 from torchloader.service.placing import model
 from torchloader.service.settings import LOG, PRELOAD, Settings
@@ -61,7 +49,7 @@ class ApplicationMaster:
         self._inbox = inbox
         self._master = master
         self._parts: dict[str, Part] = {}
-        self._ended: dict[str, Ended] = {}
+        self._ended: dict[str, messages.Ended] = {}
         self._node = current()
         self._share = Share(self._node.hostname)
         self._incarnation = secrets.token_hex(8)
@@ -73,21 +61,21 @@ class ApplicationMaster:
             if (granted := self._share.news()) is not None:
                 self._master.put(granted)
             try:
-                order: Introduce | Launch | Tell | Kill | Claim = self._inbox.get(timeout=1.0)
+                order: messages.ToManager = self._inbox.get(timeout=1.0)
             except Empty:
                 continue
             match order:
-                case Introduce():
+                case messages.Introduce():
                     self._introduce()
-                case Launch():
+                case messages.Launch():
                     self._launch(order)
-                case Tell():
+                case messages.Tell():
                     with contextlib.suppress(KeyError):  # it has just ended, which the master will hear
                         self._parts[order.application].tell(order.order)
-                case Kill():
+                case messages.Kill():
                     with contextlib.suppress(KeyError):
                         self._parts[order.application].kill(order.reason, order.cancelled)
-                case Claim():
+                case messages.Claim():
                     self._master.put(self._share.claim(order))
                 case _:
                     assert_never(order)
@@ -100,7 +88,7 @@ class ApplicationMaster:
         gpus = tuple(int(gpu) for gpu in node.gpus or ())
         address = next(iter(node.ip), "127.0.0.1").partition(":")[0]
         self._master.put(
-            Joined(
+            messages.Joined(
                 node.hostname,
                 self._incarnation,
                 address,
@@ -113,7 +101,7 @@ class ApplicationMaster:
             )
         )
 
-    def _launch(self, launch: Launch) -> None:
+    def _launch(self, launch: messages.Launch) -> None:
         part = Part(launch, self._node.hostname, self._master)
         self._parts[launch.application] = part
         self._ended.pop(launch.application, None)
@@ -230,8 +218,8 @@ def submit(jobs: Sequence[Job], began: float, master: Queue) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for job in sorted(jobs, key=lambda each: each.arrival):
         time.sleep(max(0.0, began + job.arrival - time.time()))
-        master.put(Submitted(job))
-    master.put(AllSubmitted(frozenset(job.name for job in jobs)))
+        master.put(messages.Submitted(job))
+    master.put(messages.AllSubmitted(frozenset(job.name for job in jobs)))
 
 
 if os.environ.get(PRELOAD):
@@ -328,8 +316,8 @@ class Head:
     def _make_contact(self) -> None:
         """Write the master's address into the run's folder, which only its user can read, and which is removed with the
         run."""
-        contact = Contact(base64.b64encode(self._inbox.serialize()).decode(), str(self._folder))
-        with whole_file(Path(os.environ["DRAGON_RUN"]) / CONTACT) as unfinished:
+        contact = messages.Contact(base64.b64encode(self._inbox.serialize()).decode(), str(self._folder))
+        with whole_file(Path(os.environ["DRAGON_RUN"]) / messages.CONTACT) as unfinished:
             write_bytes(unfinished, msgspec.json.encode(contact))
 
 

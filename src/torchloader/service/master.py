@@ -18,23 +18,10 @@ from torchloader.scheduling.application import ENDED, Action, Application, Away,
 from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.orders import order
 from torchloader.scheduling.scheduler import Scheduler
+from torchloader.service import messages
 from torchloader.service.attempt import Attempt, PaceFile
 from torchloader.service.learning import Learning
 from torchloader.service.lending import Lender
-from torchloader.service.messages import (
-    AllSubmitted,
-    Claim,
-    Ended,
-    Granted,
-    Introduce,
-    Joined,
-    Kill,
-    Launch,
-    Request,
-    Said,
-    Submitted,
-    Tell,
-)
 from torchloader.service.placing import (
     LackingError,
     absent,
@@ -73,7 +60,7 @@ _TICK_S = 1.0
 _CHANGE_INTERVAL_S = 2.0  # seconds for which the workers of an application are not changed again
 _GATHER_TIMEOUT_S = 30.0  # seconds that a master waits for nodes that are not lost, but do not join
 
-Reply = Callable[["Master", Request], None]
+Reply = Callable[["Master", messages.Request], None]
 
 
 class Master:
@@ -96,7 +83,7 @@ class Master:
             interval=_CHANGE_INTERVAL_S,
             anywhere=settings.anywhere,
         )
-        self.joined: dict[str, Joined] = {}
+        self.joined: dict[str, messages.Joined] = {}
         self.reasons: dict[str, str] = {}
         self.attempts: dict[str, Attempt] = {}
         self._learning: dict[str, Learning] = {}
@@ -117,13 +104,13 @@ class Master:
     def run(self) -> bool:
         """Run until the workload is done. Returns whether no application failed."""
         for queue in self._managers.values():
-            queue.put(Introduce())
+            queue.put(messages.Introduce())
         while not self._is_done():
             try:
                 message = self._inbox.get(timeout=_TICK_S)
             except Empty:
                 message = None
-            if self._gathering is None or isinstance(message, Joined):
+            if self._gathering is None or isinstance(message, messages.Joined):
                 self._take(message)
             elif message is not None:
                 self._gathering.kept.append(message)
@@ -139,23 +126,23 @@ class Master:
 
     def _take(self, message: Any) -> None:
         match message:
-            case Joined():
+            case messages.Joined():
                 self._join(message)
-            case Submitted():
+            case messages.Submitted():
                 self._submitted(message)
-            case Said() | Ended():
+            case messages.Said() | messages.Ended():
                 self._heed(message)
-            case AllSubmitted():
+            case messages.AllSubmitted():
                 self.all_submitted = self.all_submitted or message.names <= self.records.keys()
-            case Granted():
+            case messages.Granted():
                 if self._lender.granted(message):
                     self._schedule(Cause.LENT)
-            case Request():
+            case messages.Request():
                 self._reply(self, message)
 
     # ---- nodes
 
-    def _join(self, node: Joined) -> None:
+    def _join(self, node: messages.Joined) -> None:
         before = self.joined.get(node.node)
         self.joined[node.node] = node
         if before is None or before.incarnation != node.incarnation:
@@ -189,12 +176,12 @@ class Master:
         self._place_again()
         self._schedule(Cause.ARRIVAL)
 
-    def _end_strays(self, node: Joined) -> None:
+    def _end_strays(self, node: messages.Joined) -> None:
         """End the ranks on a node that should not run there any more."""
         for name, number in node.running.items():
             attempt = self.attempts.get(name)
             if attempt is None or attempt.number != number or node.node not in attempt.nodes:
-                self.order(node.node, Kill(name, "its master goes on without it"))
+                self.order(node.node, messages.Kill(name, "its master goes on without it"))
 
     def _adopt(self, record: Application) -> None:
         """Continue an application after a restart."""
@@ -214,7 +201,7 @@ class Master:
         self.attempts[record.spec.name] = attempt
         return attempt
 
-    def order(self, node: str, order: Kill | Launch | Tell | Introduce | Claim) -> None:
+    def order(self, node: str, order: messages.ToManager) -> None:
         """Send an order to an application master."""
         self._managers[node].put(order)
 
@@ -230,7 +217,7 @@ class Master:
 
     # ---- applications
 
-    def _submitted(self, submitted: Submitted) -> None:
+    def _submitted(self, submitted: messages.Submitted) -> None:
         error = self.submit_now(submitted)
         if error and submitted.job.name not in self.reasons:
             print(f"torchloader: {error}; the job that was submitted is left out", file=sys.stderr)
@@ -252,7 +239,7 @@ class Master:
             self.change(job.name, State.FAILED, error)
         return error
 
-    def submit_now(self, submitted: Submitted) -> str:
+    def submit_now(self, submitted: messages.Submitted) -> str:
         """Add a job if possible, and schedule. Returns what is wrong with it, or ""."""
         error = self._submit(shortened(submitted.job, self.settings))
         self._schedule(Cause.ARRIVAL)
@@ -263,18 +250,18 @@ class Master:
         self.records.change(name, state, self.now(), reason, **details)
         self.reasons[name] = reason
 
-    def _heed(self, message: Said | Ended) -> None:
+    def _heed(self, message: messages.Said | messages.Ended) -> None:
         """Handle a report or the end of ranks. Messages of earlier starts are ignored."""
         attempt = self.attempts.get(message.application)
         if attempt is None or attempt.number != message.attempt:
             return
         match message:
-            case Said():
+            case messages.Said():
                 self._said(message, attempt)
-            case Ended():
+            case messages.Ended():
                 self._ended(message, attempt)
 
-    def _said(self, said: Said, attempt: Attempt) -> None:
+    def _said(self, said: messages.Said, attempt: Attempt) -> None:
         attempt.note(said.report, self.now())
         record = self.records[said.application]
         if record.state in (State.STARTING, State.RESUMING) and attempt.has_started:
@@ -284,11 +271,11 @@ class Master:
         if isinstance(said.report, Progress):
             self._learning.setdefault(said.application, Learning()).observe(said.report)
 
-    def _ended(self, ended: Ended, attempt: Attempt) -> None:
+    def _ended(self, ended: messages.Ended, attempt: Attempt) -> None:
         name = ended.application
         if attempt.end(ended, self.now()):
             for node in attempt.nodes - attempt.codes.keys():
-                self.order(node, Kill(name, ended.cause))
+                self.order(node, messages.Kill(name, ended.cause))
         if not attempt.is_over:
             return
         del self.attempts[name]
@@ -323,7 +310,7 @@ class Master:
         attempt = self.attempts.pop(name, None)
         for node in attempt.nodes if attempt else ():
             if node in self.joined:
-                self.order(node, Kill(name, reason))
+                self.order(node, messages.Kill(name, reason))
         self._put_back(name, reason)
 
     def _put_back(self, name: str, reason: str, **details: Any) -> None:
@@ -390,12 +377,12 @@ class Master:
     def _tell_workers(self, record: Application, reason: str) -> None:
         name = record.spec.name
         for node in self.attempts[name].nodes:
-            self.order(node, Tell(name, Resize(record.workers, reason, names(record.away, node))))
+            self.order(node, messages.Tell(name, Resize(record.workers, reason, names(record.away, node))))
 
     def tell(self, name: str, order: Order) -> None:
         """Send an order to all its ranks."""
         for node in self.attempts[name].nodes:
-            self.order(node, Tell(name, order))
+            self.order(node, messages.Tell(name, order))
 
     # ---- every second
 
@@ -424,7 +411,7 @@ class Master:
             return
         attempt.cause = attempt.cause or reason
         for node in attempt.nodes:
-            self.order(node, Kill(name, reason))
+            self.order(node, messages.Kill(name, reason))
 
     def _look_for_lost_nodes(self) -> None:
         lost = absent(self.joined)

@@ -84,6 +84,10 @@ class Claim:
 # ---- to the master
 
 
+ToManager = Introduce | Launch | Tell | Kill | Claim
+"""What the master sends to an application master."""
+
+
 @dataclass(frozen=True, slots=True)
 class Joined:
     """A node has joined, with its resources and the latest attempts of the applications that were started on it."""
@@ -203,9 +207,8 @@ class ResizeApplication:
     workers: int
 
 
-Command = (
-    GetStatus | SubmitJob | StopWhenDone | PauseApplication | ResumeApplication | CancelApplication | ResizeApplication
-)
+OfApplication = PauseApplication | ResumeApplication | CancelApplication | ResizeApplication
+Command = GetStatus | SubmitJob | StopWhenDone | OfApplication
 
 
 @dataclass(frozen=True, slots=True)

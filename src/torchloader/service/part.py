@@ -15,18 +15,7 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.signals import how_ended
 from torchloader.service.messages import Ended, Launch, Rank, Said
-from torchloader.training.protocol import (
-    Cancel,
-    Cancelled,
-    Failed,
-    Finished,
-    Order,
-    Paused,
-    Report,
-    Resize,
-    decode_report,
-    encode,
-)
+from torchloader.training import protocol
 
 
 def train(arguments: Sequence[str]) -> None:
@@ -54,7 +43,7 @@ class Part:
         self._orders = {rank.number: Queue(0) for rank in launch.ranks}
         self._processes: dict[int, Process] = {}
         self._codes: dict[int, int] = {}
-        self._left: dict[int, Report] = {}
+        self._left: dict[int, protocol.Report] = {}
         self._cause = ""
         self._reason = ""  # why all of them were told to end
         self._cancelled = False  # by a user
@@ -67,12 +56,12 @@ class Part:
         """The number of this start of the application."""
         return self._launch.attempt
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: protocol.Order) -> None:
         """Send an order to all ranks."""
-        self._cancelled = self._cancelled or isinstance(order, Cancel)
+        self._cancelled = self._cancelled or isinstance(order, protocol.Cancel)
         for place, queue in enumerate(self._orders.values()):
-            own = order.for_rank(place, len(self._orders)) if isinstance(order, Resize) else order
-            queue.put(encode(own))
+            own = order.for_rank(place, len(self._orders)) if isinstance(order, protocol.Resize) else order
+            queue.put(protocol.encode(own))
 
     def kill(self, reason: str, cancelled: bool = False) -> None:
         """End all ranks; `cancelled` if a user requested it."""
@@ -133,7 +122,7 @@ class Part:
             "TORCHLOADER_REPORTS": base64.b64encode(self._reports.serialize()).decode(),
         }
         if launch.away is not None:
-            first = Resize(launch.workers, away=launch.away).for_rank(local, len(launch.ranks))
+            first = protocol.Resize(launch.workers, away=launch.away).for_rank(local, len(launch.ranks))
             environment["TORCHLOADER_WORKERS_AWAY"] = ",".join(first.away)
         if rank.device is not None:
             environment["CUDA_VISIBLE_DEVICES"] = str(rank.device)
@@ -156,12 +145,14 @@ class Part:
 
     def _listen(self, timeout: float) -> bool:
         try:
-            report = decode_report(self._reports.get(timeout=timeout) if timeout else self._reports.get_nowait())
+            report = protocol.decode_report(
+                self._reports.get(timeout=timeout) if timeout else self._reports.get_nowait()
+            )
         except Empty:
             return False
-        if isinstance(report, Finished | Paused | Cancelled):
+        if isinstance(report, protocol.Finished | protocol.Paused | protocol.Cancelled):
             self._left[report.rank] = report
-        elif isinstance(report, Failed) and not self._cause:
+        elif isinstance(report, protocol.Failed) and not self._cause:
             self._cause = f"rank {report.rank} on {self._node} failed: {report.text}"
         self._master.put(Said(self._launch.application, self._launch.attempt, self._node, report))
         return True

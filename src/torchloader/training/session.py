@@ -19,20 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torchloader.loader import Counters, ElasticDataLoader
+from torchloader.training import protocol
 from torchloader.training.link import Agreement, Link, Surroundings, Wish, choose_device, make_process_group
-from torchloader.training.protocol import (
-    Cancel,
-    Cancelled,
-    Failed,
-    Finished,
-    Order,
-    Pause,
-    Paused,
-    Progress,
-    Resize,
-    Resized,
-    Started,
-)
 from torchloader.training.saving import CheckpointError, Keeper, Stateful
 from torchloader.training.traces import Phases, Traces
 
@@ -88,7 +76,7 @@ _GROUPS: list[dist.ProcessGroup | None] = []
 class Left(SystemExit):
     """Raised in a program that was ordered to leave. It exits with code 0, and `except Exception` does not catch it."""
 
-    def __init__(self, report: Paused | Cancelled) -> None:
+    def __init__(self, report: protocol.Paused | protocol.Cancelled) -> None:
         super().__init__(0)
         self.report = report
 
@@ -288,10 +276,10 @@ class Session:
             self._link.report(error.report)
         elif ended_well:
             self._agreement.close()
-            self._link.report(Finished(self.rank, self.iteration))
+            self._link.report(protocol.Finished(self.rank, self.iteration))
         elif error is not None:
             text = "".join(traceback.format_exception(error))
-            self._link.report(Failed(self.rank, text[-_MAX_TRACEBACK_CHARS:]))
+            self._link.report(protocol.Failed(self.rank, text[-_MAX_TRACEBACK_CHARS:]))
         # After an error other ranks may wait for this one: they notice its end when the process ends.
         if self._owns_group and ended_well:
             dist.destroy_process_group()
@@ -306,8 +294,8 @@ class Session:
 
     # Orders come in the link's thread.
 
-    def _obey(self, order: Order) -> None:
-        if isinstance(order, Resize):
+    def _obey(self, order: protocol.Order) -> None:
+        if isinstance(order, protocol.Resize):
             with self._lock:
                 self._workers = order.workers
                 self._away = None if self._away is None else order.away
@@ -316,17 +304,17 @@ class Session:
                         resize(self._loader, order.workers, order.away)
                     except ValueError:
                         self._loader = None  # the program has closed it: the next loader begins with this number
-        elif isinstance(order, Pause):
+        elif isinstance(order, protocol.Pause):
             self._wish = max(self._wish, Wish.PAUSE)
-        elif isinstance(order, Cancel):
+        elif isinstance(order, protocol.Cancel):
             self._wish = Wish.CANCEL
 
     def _loading(self) -> int:
         loader = self._loader
         return (self._workers or 0) if loader is None else loader.counters.workers
 
-    def _note_resize(self, order: Resize, workers: int, seconds: float) -> None:
-        self._link.report(Resized(self.rank, workers, seconds))
+    def _note_resize(self, order: protocol.Resize, workers: int, seconds: float) -> None:
+        self._link.report(protocol.Resized(self.rank, workers, seconds))
         if self._traces is not None:
             self._traces.workers(time.time(), self.iteration, workers, order.reason, seconds)
 
@@ -339,7 +327,7 @@ class Session:
             if self.folder is not None:
                 self._traces = Traces(self.folder, self.application, self.rank, self.iteration)
             self._saved_at = time.monotonic()
-            self._link.report(Started(self.rank, self.iteration, loader.workers))
+            self._link.report(protocol.Started(self.rank, self.iteration, loader.workers))
         elif self._since.loader is not loader:
             self._beat()
         else:
@@ -364,7 +352,7 @@ class Session:
 
     def _follow(self, agreed: Wish) -> None:
         if agreed is Wish.CANCEL:
-            raise Left(Cancelled(self.rank, self.iteration))
+            raise Left(protocol.Cancelled(self.rank, self.iteration))
         if agreed is Wish.NOTHING:
             return
         try:
@@ -376,7 +364,7 @@ class Session:
             _log.warning("training continues without this checkpoint: %s", error)
             return
         if agreed is Wish.PAUSE:
-            raise Left(Paused(self.rank, self.iteration))
+            raise Left(protocol.Paused(self.rank, self.iteration))
 
     def _beat(self, last: bool = False) -> None:
         """Report what was done since the last report, and write it to the traces."""
@@ -393,7 +381,7 @@ class Session:
         now, workers = time.time(), counters.workers
         done_since = since.samples, since.waited, since.computed, workers
         service = _service(since.counters, counters)
-        self._link.report(Progress(self.rank, self.iteration, *done_since, service, None, loss))
+        self._link.report(protocol.Progress(self.rank, self.iteration, *done_since, service, None, loss))
         if self._traces is not None:
             self._traces.heartbeat(now, self.iteration, *done_since)
         self._since = _Since(since.loader)

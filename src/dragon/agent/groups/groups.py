@@ -28,21 +28,8 @@ from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.infrastructure.system import may_pass, what_to_raise
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol import groups
 from dragon.runtime.protocol.agents import MemberEvent
-from dragon.runtime.protocol.groups import (
-    CloseGroup,
-    CreateGroup,
-    EndInput,
-    GroupStatus,
-    IsGroupEnding,
-    MadeGroup,
-    MemberStream,
-    SignalGroup,
-    StartGroup,
-    Status,
-    StopGroup,
-    StopRestart,
-)
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.request import Handler
 from dragon.signals import how_ended
@@ -89,19 +76,19 @@ class Groups:
     def handlers(self) -> list[Handler]:
         """Return the handlers of the requests that this object serves."""
         return [
-            CreateGroup.served_for(lambda r, caller: self.create(r, caller.descriptors)),
-            StartGroup.served_by(lambda r: self.start(r.number)),
-            SignalGroup.served_by(lambda r: self.signal(r.number, r.which)),
-            StopGroup.served_by(lambda r: self.stop(r.number, r.patience)),
-            StopRestart.served_by(lambda r: self.stop_restart(r.number)),
-            IsGroupEnding.served_by(lambda r: self.is_ending(r.number)),
-            GroupStatus.served_by(lambda r: self.status(r.number)),
-            MemberStream.served_by(lambda r: self.stream(r.number, r.puid, r.stream)),
-            EndInput.served_by(lambda r: self.end_input(r.number, r.puid)),
-            CloseGroup.served_by(lambda r: self.close(r.number)),
+            groups.CreateGroup.served_for(lambda r, caller: self.create(r, caller.descriptors)),
+            groups.StartGroup.served_by(lambda r: self.start(r.number)),
+            groups.SignalGroup.served_by(lambda r: self.signal(r.number, r.which)),
+            groups.StopGroup.served_by(lambda r: self.stop(r.number, r.patience)),
+            groups.StopRestart.served_by(lambda r: self.stop_restart(r.number)),
+            groups.IsGroupEnding.served_by(lambda r: self.is_ending(r.number)),
+            groups.GroupStatus.served_by(lambda r: self.status(r.number)),
+            groups.MemberStream.served_by(lambda r: self.stream(r.number, r.puid, r.stream)),
+            groups.EndInput.served_by(lambda r: self.end_input(r.number, r.puid)),
+            groups.CloseGroup.served_by(lambda r: self.close(r.number)),
         ]
 
-    def create(self, wanted: CreateGroup, descriptors: Sequence[int]) -> MadeGroup:
+    def create(self, wanted: groups.CreateGroup, descriptors: Sequence[int]) -> groups.MadeGroup:
         """Create a group; `descriptors` are the creator's streams."""
         self._last += 1
         group = Group((self._node << PUID_NODE_SHIFT) + self._last, wanted.settings, descriptors)
@@ -116,7 +103,7 @@ class Groups:
             )
             group.members += [Member(len(group.members) + i, template) for i in range(count)]
         self._groups[group.number] = group
-        return MadeGroup(group.number, group.words._name())
+        return groups.MadeGroup(group.number, group.words._name())
 
     def _group(self, number: int) -> Group:
         group = self._groups.get(number)
@@ -237,11 +224,11 @@ class Groups:
         group = self._groups.get(number)
         return group is None or group.ending
 
-    def status(self, number: int) -> Status:
+    def status(self, number: int) -> groups.Status:
         """Return the status of a group for a client."""
         group = self._group(number)
         live = [m.puid for m in group.members if m.alive and m.puid]
-        return Status(live, group.ended, group.failure, group.failed_codes)
+        return groups.Status(live, group.ended, group.failure, group.failed_codes)
 
     def stream(self, number: int, puid: int, stream: int) -> Name | None:
         """Return the name of the channel of a member's standard stream, if that is a PIPE, else None."""
