@@ -11,7 +11,6 @@ import time
 from collections.abc import Hashable
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dragon.files import whole_file, write_bytes
@@ -192,9 +191,7 @@ class TimeKeeper:
                 self._begun = self._timekeeper.now()
             return self
 
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-        ) -> None:
+        def __exit__(self, *raised: object) -> None:
             assert self._begun is not None
             self._timekeeper.add(self._id, self._begun)
             self._begun = None

@@ -6,7 +6,6 @@ import asyncio
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar, cast
 
 import msgspec
@@ -54,9 +53,7 @@ class Watched:
             self._begun = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._begun and self.lives:
             with suppress(RunEndedError):  # it may end at this moment
                 self.ask(telemetry.StopMeasuring())

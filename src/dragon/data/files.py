@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 from dragon.data.ddict import DDict, DDictKeyError
@@ -238,9 +237,7 @@ class _NewFile(io.BytesIO):
         super().close()
         self._data = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close() if kind is None else self.discard()
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 import msgspec
@@ -188,9 +188,7 @@ class Inquiry:
             raise InquiryError(f"its processes cannot be asked: {error.strerror}") from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._socket.close()
         self._path.unlink(missing_ok=True)
 

@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, ClassVar
 
 from dragon import _core
@@ -323,9 +322,7 @@ class _RemoteAcquired(_Remote):
         self._check_open()
         self._call("release", n)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.release()
 
 

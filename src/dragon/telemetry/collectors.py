@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dragon.infrastructure import variables
@@ -148,9 +147,7 @@ class CollectorGroup:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
 
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median_low
-from types import TracebackType
 from typing import Any, Self
 
 from dragon.infrastructure.errors import NotSupportedError
@@ -173,9 +172,7 @@ class Detector:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
 
 

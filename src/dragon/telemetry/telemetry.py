@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -183,8 +182,6 @@ class Timer:
         self._begun.append(time.perf_counter())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         seconds = time.perf_counter() - self._begun.pop()
         self._telemetry._add(self._name, seconds, Kind.SUMMARY, None, self._level, self._tags)

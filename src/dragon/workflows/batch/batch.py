@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing import util as mp_util
 from pathlib import Path
-from types import NoneType, TracebackType
+from types import NoneType
 from typing import Any, Self
 
 from dragon.infrastructure.facts import PMIBackend
@@ -360,9 +360,7 @@ class Batch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.join()
         else:
