@@ -22,23 +22,9 @@ if TYPE_CHECKING:
 _PREFIXES = ("SLURM", "SRUN_", "PBS_", "PALS_", "PMI_", "PMIX_", "OMPI_", "KUBERNETES_", "SSH_", "XDG_", "_")
 _NAMES = frozenset(
     {
-        "CUDA_VISIBLE_DEVICES",
-        "DISPLAY",
-        "DRAGON_FRONT_END",
-        "DRAGON_JOIN",
-        "DRAGON_PROCESS",
-        "DRAGON_RUN",
-        "HIP_VISIBLE_DEVICES",
-        "HOST",
-        "HOSTNAME",
-        "JOB_COMPLETION_INDEX",
-        "NCPUS",
-        "OLDPWD",
-        "PWD",
-        "ROCR_VISIBLE_DEVICES",
-        "SHLVL",
-        "TMPDIR",
-        "ZE_AFFINITY_MASK",
+        *("CUDA_VISIBLE_DEVICES", "DISPLAY", "DRAGON_FRONT_END", "DRAGON_JOIN", "DRAGON_PROCESS", "DRAGON_RUN"),
+        *("HIP_VISIBLE_DEVICES", "HOST", "HOSTNAME", "JOB_COMPLETION_INDEX", "NCPUS", "OLDPWD", "PWD"),
+        *("ROCR_VISIBLE_DEVICES", "SHLVL", "TMPDIR", "ZE_AFFINITY_MASK"),
     }
 )
 

@@ -155,24 +155,9 @@ class DragonContext(mp_context.BaseContext):
 
 
 _DISPATCHED = (
-    "Queue",
-    "JoinableQueue",
-    "SimpleQueue",
-    "Pipe",
-    "Manager",
-    "Lock",
-    "RLock",
-    "Semaphore",
-    "BoundedSemaphore",
-    "Condition",
-    "Event",
-    "Barrier",
-    "Pool",
-    "RawValue",
-    "RawArray",
-    "Value",
-    "Array",
-    "cpu_count",
+    *("Queue", "JoinableQueue", "SimpleQueue", "Pipe", "Manager", "Lock", "RLock", "Semaphore"),
+    *("BoundedSemaphore", "Condition", "Event", "Barrier", "Pool", "RawValue", "RawArray", "Value", "Array"),
+    *("cpu_count",),
 )
 
 

@@ -144,17 +144,8 @@ class ProcessTemplate:
     def get_sdict(self) -> dict[str, Any]:
         """Return the description as a dict, which from_sdict() reads."""
         names = (
-            "target",
-            "args",
-            "kwargs",
-            "cwd",
-            "env",
-            "stdin",
-            "stdout",
-            "stderr",
-            "policy",
-            "options",
-            "leave_running",
+            *("target", "args", "kwargs", "cwd", "env", "stdin", "stdout", "stderr", "policy", "options"),
+            *("leave_running",),
         )
         values = {name: getattr(self, name) for name in names}
         values["policy"] = self.policy.get_sdict() if self.policy else None

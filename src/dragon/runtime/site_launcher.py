@@ -116,19 +116,9 @@ def _of_python(interpreter: str) -> Library | None:
 
 # Variables of the allocation, or of the current step, that srun would apply to the step that it starts.
 OF_ANOTHER_STEP = (
-    "SLURM_CPUS_PER_GPU",
-    "SLURM_CPUS_PER_TASK",
-    "SRUN_CPUS_PER_TASK",
-    "SLURM_DISTRIBUTION",
-    "SLURM_GPUS",
-    "SLURM_GPUS_PER_SOCKET",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_GPU_BIND",
-    "SLURM_NTASKS_PER_CORE",
-    "SLURM_NTASKS_PER_GPU",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_NTASKS_PER_SOCKET",
-    "SLURM_TRES_PER_TASK",
+    *("SLURM_CPUS_PER_GPU", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_DISTRIBUTION", "SLURM_GPUS"),
+    *("SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_NTASKS_PER_CORE"),
+    *("SLURM_NTASKS_PER_GPU", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_SOCKET", "SLURM_TRES_PER_TASK"),
 )
 
 

@@ -15,19 +15,8 @@ from torchloader.loader.tuner import Tuner, Tuning
 
 # What PyTorch's loader lets nobody set, and what ours needs at the start.
 _FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers"} | {
-    "generator",
-    "multiprocessing_context",
-    "in_order",
-    "pin_memory_device",
-    "seed",
-    "rank",
-    "world_size",
-    "max_workers",
-    "streams",
-    "snapshot_every_n_steps",
-    "workers_on",
-    "nice",
-    "shared_as",
+    *("generator", "multiprocessing_context", "in_order", "pin_memory_device", "seed", "rank", "world_size"),
+    *("max_workers", "streams", "snapshot_every_n_steps", "workers_on", "nice", "shared_as"),
 }
 # Options that are kept elsewhere, and lie in vars() as well.
 _REFLECTED = "num_workers collate_fn timeout worker_init_fn multiprocessing_context prefetch_factor persistent_workers"
