@@ -213,8 +213,9 @@ class TestBeforeItIsLoaded:
     @pytest.fixture
     def store(self, folder: Path, pipe: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         files = [*loading.files_below(folder), (pipe.name, 0)]
-        monkeypatch.setattr("dragon.data.zarr.files_below", lambda _: sorted(files))
-        store = Store(path=folder, nloaders=1, total_mem=2**25, timeout=3)
+        with monkeypatch.context() as patch:
+            patch.setattr("dragon.data.zarr.files_below", lambda _: sorted(files))
+            store = Store(path=folder, nloaders=1, total_mem=2**25, timeout=3)
         yield store
         store.destroy()
 
