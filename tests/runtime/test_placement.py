@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import SetNodes, Site, described
-from dragon.infrastructure.node_desc import choose
-from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.infrastructure.policy import Policy, PolicyError, choose
 from dragon.runtime import placement
 from dragon.runtime.lacking import one_warning
 from dragon.runtime.placement import Placed, place

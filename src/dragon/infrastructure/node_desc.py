@@ -15,7 +15,6 @@ from dragon.control_groups import cpu_quota, folders
 from dragon.cores import managed_cores
 from dragon.infrastructure.gpus import GPU_VARIABLES, Gpus, find_gpus
 from dragon.infrastructure.interfaces import own_addresses
-from dragon.infrastructure.policy import Policy
 from dragon.infrastructure.variables import memory_limit
 
 
@@ -158,18 +157,3 @@ def _cgroup_set() -> set[int]:
         if parts:
             return {cpu for first, _, last in parts for cpu in range(int(first), int(last or first) + 1)}
     return set()
-
-
-def choose(
-    nodes: Sequence[NodeDescriptor], position: int, distribution: Policy.Distribution, start: int = 0
-) -> NodeDescriptor:
-    """Return the node of the process at `position`, counted from 0, if `nodes[start]` is the first node. Round robin
-    places one process on each node in turn. BLOCK fills a node's CPUs before the next one's; when all are full it
-    continues round robin."""
-    if distribution == Policy.Distribution.BLOCK:
-        for step in range(len(nodes)):
-            node = nodes[(start + step) % len(nodes)]
-            if position < node.num_cpus:
-                return node
-            position -= node.num_cpus
-    return nodes[(start + position) % len(nodes)]

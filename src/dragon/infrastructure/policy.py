@@ -7,13 +7,16 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import PolicyError
 from dragon.infrastructure.plain_number import plain_number
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.node_desc import NodeDescriptor
 
 __all__ = ["Policy", "PolicyError"]
 
@@ -204,3 +207,18 @@ def _stack() -> list[Policy]:
         _context.stack = []
     stack: list[Policy] = _context.stack
     return stack
+
+
+def choose(
+    nodes: Sequence[NodeDescriptor], position: int, distribution: Policy.Distribution, start: int = 0
+) -> NodeDescriptor:
+    """Return the node of the process at `position`, counted from 0, if `nodes[start]` is the first node. Round robin
+    places one process on each node in turn. BLOCK fills a node's CPUs before the next one's; when all are full it
+    continues round robin."""
+    if distribution == Policy.Distribution.BLOCK:
+        for step in range(len(nodes)):
+            node = nodes[(start + step) % len(nodes)]
+            if position < node.num_cpus:
+                return node
+            position -= node.num_cpus
+    return nodes[(start + position) % len(nodes)]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import select
 import signal
-import struct
-import sys
 from multiprocessing import spawn, util
 from multiprocessing.context import set_spawning_popen
 from typing import Any
@@ -17,6 +14,7 @@ from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.mpbridge.bootstrap import HEADER, InheritedDescriptor
 from dragon.native.workers import work
 from dragon.runtime import placement, serialization
 from dragon.runtime import placement as plan
@@ -36,6 +34,8 @@ from dragon.runtime.spawning import (
     start,
 )
 from dragon.runtime.unsendable import UNSENDABLE
+
+_TRACKER = cpython.resource_tracker()
 
 
 def tracker_descriptor() -> int:
@@ -103,75 +103,6 @@ def _stop() -> None:
         _leave()
     else:
         type(_TRACKER)._stop(_TRACKER)
-
-
-class InheritedDescriptor:
-    """A file descriptor that a new process inherits, with the interface of reduction.DupFd()."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def detach(self) -> int:
-        """Return the descriptor in the new process."""
-        return os.dup(_inherited[self.index])
-
-
-_HONOURS_ATEXIT = sys.version_info >= (3, 13)  # multiprocessing calls atexit handlers from 3.13 on
-
-_TRACKER = cpython.resource_tracker()
-
-_inherited: list[int] = []
-
-# Precedes the process object: the parent's pid, whether the parent is on the same node, and the parent's descriptor of
-# its resource tracker with the inode of that pipe. The tracker must be set before objects are made that it tracks.
-HEADER = struct.Struct("<i?iQ")
-
-
-def _tracker_of(process: int, descriptor: int, inode: int) -> int | None:
-    """Return a descriptor of another node's tracker if both nodes are simulated on one machine and share its memory,
-    else None."""
-    path = f"/proc/{process}/fd/{descriptor}"
-    try:
-        if os.stat(path).st_ino != inode:
-            return None
-        tracker = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return None  # the process is on another machine, or has ended
-    os.set_blocking(tracker, True)
-    return tracker
-
-
-def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
-    """Run the process object that Popen wrote, and return its exit code."""
-    _inherited[:] = descriptors
-    parent, local, tracker, inode = HEADER.unpack_from(payload)
-    shared = descriptors[0] if local else _tracker_of(parent, tracker, inode)
-    if shared is not None:
-        os.set_inheritable(shared, False)  # a fresh interpreter inherits it as inheritable
-        # Importing the main program may have started a tracker in the zygote.
-        _TRACKER._pid = None
-        _TRACKER._fd = shared
-    with cpython.making():
-        process_obj = serialization.loads(memoryview(payload)[HEADER.size :])
-        if isinstance(process_obj, tuple):  # (preparation data, process object); loading the data has its effect
-            process_obj = process_obj[1]
-    try:
-        # No descriptor shows the end of a parent on another node: this one never becomes readable.
-        parent_sentinel = _core.open_process(parent) if local else os.eventfd(0)
-    except ProcessLookupError:
-        parent_sentinel = os.eventfd(1)  # the parent has ended: always readable
-    for fd in descriptors[1:]:
-        os.close(fd)
-    if _HONOURS_ATEXIT:
-        cpython.forget_exit_handlers()  # those registered by importing the main program are for the main process
-        atexit.register(cpython.end_multiprocessing)
-    if sys.stdin is sys.__stdin__ and sys.stdin is not None and not sys.stdin.closed:
-        cpython.leave_stdin()
-    code: int = process_obj._bootstrap(parent_sentinel=parent_sentinel)
-    if _HONOURS_ATEXIT:
-        cpython.call_exit_handlers()
-        cpython.flush_streams()
-    return code
 
 
 serialization.extend_multiprocessing()
@@ -244,7 +175,7 @@ class Popen:
         # As in the standard library, except for workers of a pool: the processes that they started end with them.
         request.leave_running = process_obj._target is not work
         request.streams = [Output("null"), Output(), Output()]
-        prepare_call(request, "dragon.mpbridge.popen:run", lambda: self._payload(process_obj, local))
+        prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))
         return request, record
 
     def _payload(self, process_obj: Any, local: bool) -> bytes:

@@ -18,8 +18,7 @@ from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.starting import Processes, Spawner
 from dragon.infrastructure.facts import PMIBackend, node_of_puid
 from dragon.infrastructure.messages import Instance, Output, Spawn
-from dragon.infrastructure.node_desc import choose
-from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.policy import Policy, choose
 from dragon.infrastructure.system import restored, sendable
 from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
