@@ -51,7 +51,7 @@ pythons:
 check: $(VENV)/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror src/core/*.?pp src/bindings/*.?pp src/wire/*.?pp $(wildcard tests/core/*.?pp) tests/*/*.c
+	$(BIN)/clang-format --dry-run --Werror src/core/*.?pp src/bindings/*.?pp src/wire/*.?pp src/store/*.?pp $(wildcard tests/core/*.?pp) tests/*/*.c
 	$(BIN)/mypy
 	$(BIN)/mypy packaging/make_wheels.py
 	$(BIN)/mypy benchmarks/start_up.py benchmarks/telemetry.py benchmarks/torchloader/exactness.py  # the ones that call what is not public

@@ -75,7 +75,7 @@ def test_sizes() -> None:
     python = sources("dragon", "torchloader")
     within("lines of Python", lines(python))
     within("files of Python", len(python))
-    within("lines of C++", lines(sources("core", "bindings", "wire", kinds=(".cpp", ".hpp"))))
+    within("lines of C++", lines(sources("core", "bindings", "wire", "store", kinds=(".cpp", ".hpp"))))
     within("lines of dragon.agent", lines(sources("dragon/agent")))
     within("lines of torchloader.loader", lines(sources("torchloader/loader")))
 

@@ -28,7 +28,6 @@ class PyDragonRuntime(PythonPackage):
     depends_on("python@3.11:", type=("build", "run"))
     depends_on("py-cloudpickle@3:", type="run")
     depends_on("py-cryptography@47:", type="run")
-    depends_on("py-lmdb@1.4:", type="run")
     depends_on("py-msgspec@0.18:", type="run")
     depends_on("py-psutil@5.9:", type="run")
     depends_on("py-pyyaml@6:", type="run")

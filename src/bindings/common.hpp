@@ -173,6 +173,37 @@ inline uint64_t thread_id() { return guest_thread ? guest_thread : PyThread_get_
     throw nb::python_error();
 }
 
+// Raises an error that was sent, by the name of its class and its text.
+[[noreturn]] inline void raise_named(const std::string& kind, const std::string& text) {
+    nb::object raised = nb::module_::import_("dragon.runtime.agent_client")
+                            .attr("error_named")(nb::str(kind.c_str()), nb::str(text.c_str()));
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+    throw nb::python_error();
+}
+
+// The memory of an object, as long as this exists; none for None.
+class Memory {
+  public:
+    explicit Memory(nb::handle object) {
+        if (object.is_none()) return;
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) < 0) throw nb::python_error();
+        held_ = true;
+    }
+    Memory(const Memory&) = delete;
+    Memory(Memory&& other) noexcept : view_(other.view_), held_(std::exchange(other.held_, false)) {}
+    ~Memory() {
+        if (held_) PyBuffer_Release(&view_);
+    }
+    std::string_view text() const {
+        return held_ ? std::string_view(static_cast<const char*>(view_.buf), static_cast<size_t>(view_.len))
+                     : std::string_view();
+    }
+
+  private:
+    Py_buffer view_{};
+    bool held_ = false;
+};
+
 // Calls the callback that was set with on_inquiry().
 void report_myself();
 
@@ -336,5 +367,6 @@ void bind_pinned(nb::module_& m);
 void bind_process_end(nb::module_& m);
 void bind_wire(nb::module_& m);
 void bind_remote(nb::module_& m);
+void bind_store(nb::module_& m);
 
 }  // namespace dragon::py

@@ -249,4 +249,5 @@ NB_MODULE(_core, m) {
     bind_process_end(m);
     bind_wire(m);
     bind_remote(m);
+    bind_store(m);
 }

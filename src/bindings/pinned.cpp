@@ -26,13 +26,6 @@ uintptr_t address_of(nb::handle memory) {
     return address;
 }
 
-nb::object memory_at(uintptr_t address, size_t size) {
-    auto* start = reinterpret_cast<char*>(address);
-    nb::object memory = nb::steal(PyMemoryView_FromMemory(start, static_cast<Py_ssize_t>(size), PyBUF_READ));
-    if (!memory.is_valid()) throw nb::python_error();
-    return memory;
-}
-
 }  // namespace
 
 void bind_pinned(nb::module_& m) {
@@ -46,8 +39,6 @@ void bind_pinned(nb::module_& m) {
             },
             nb::arg("memory"), nb::arg("owner"));
     m.def("address_of", address_of, nb::arg("memory"), "Return the address of a buffer in this process.");
-    m.def("memory_at", memory_at, nb::arg("address"), nb::arg("size"),
-          "Return read-only memory, which the caller must keep mapped.");
 }
 
 }  // namespace dragon::py

@@ -66,35 +66,11 @@ uint64_t next_number() {
     return ++last;
 }
 
-void put_on_desk(const Operation& operation, std::string_view payload) {
+void put_on_desk(const Operation& operation, std::string_view payload = {}) {
     std::string message(reinterpret_cast<const char*>(&operation), sizeof operation);
     message.append(payload);
     put_parts({desk().use(), kForever}, 0, message.data(), message.size());
 }
-
-void put_on_desk(const Operation& operation, const Py_buffer* payload) {
-    put_on_desk(operation, payload ? std::string_view(static_cast<const char*>(payload->buf),
-                                                      static_cast<size_t>(payload->len))
-                                   : std::string_view());
-}
-
-class Bytes {
-  public:
-    explicit Bytes(nb::handle object) {
-        if (object.is_none()) return;
-        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) < 0) throw nb::python_error();
-        held_ = true;
-    }
-    Bytes(const Bytes&) = delete;
-    ~Bytes() {
-        if (held_) PyBuffer_Release(&view_);
-    }
-    const Py_buffer* view() const { return held_ ? &view_ : nullptr; }
-
-  private:
-    Py_buffer view_{};
-    bool held_ = false;
-};
 
 Operation operation_of(uint32_t what, const Name& object, nb::tuple arguments, nb::handle timeout) {
     if (what >= static_cast<uint32_t>(Do::kCount)) throw nb::value_error("no such operation");
@@ -113,15 +89,6 @@ Operation operation_of(uint32_t what, const Name& object, nb::tuple arguments, n
         *places[i] = PyLong_AsUnsignedLongLongMask(nb::object(arguments[i]).ptr());
     if (PyErr_Occurred()) throw nb::python_error();
     return o;
-}
-
-// Raises what the agent said.
-[[noreturn]] void raise_told(std::string_view told) {
-    wire::Error error = wire::Error::decoded(told);
-    nb::object raised =
-        nb::module_::import_("dragon.runtime.agent_client").attr("error_named")(error.kind, error.text);
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
-    throw nb::python_error();
 }
 
 bool is_undoable(const Operation& o) {
@@ -145,7 +112,7 @@ void undo(Arena& a, Operation o, const Message& message) {
     } else {
         o.what = o.what == Do::LockAcquire ? Do::LockRelease : Do::SemaphoreRelease;
         o.a = 1;
-        put_on_desk(o, nullptr);
+        put_on_desk(o);
     }
 }
 
@@ -164,7 +131,7 @@ bool cancel(Answers& answers, const Operation& operation) {
     Status status;
     {
         nb::error_scope scope;
-        put_on_desk(cancelling, nullptr);
+        put_on_desk(cancelling);
         WithoutGil without;
         for (Nanoseconds end = now() + kConfirmed;
              (status = channel.get(a, message, end)) == Status::Interrupted;);
@@ -193,9 +160,9 @@ nb::tuple to_python(Arena& a, Message& message, bool as_bytes) {
     }
     if (message.label.kind == wire::kError) {
         const char* data = message.block ? a.at<char>(message.block) + kDataStart : message.data;
-        std::string told(data, message.label.size);
+        wire::Error error = wire::Error::decoded({data, message.label.size});
         free_block(a, message);
-        raise_told(told);
+        raise_named(error.kind, error.text);
     }
     if (message.label.kind == wire::kBytes) {
         message.label.kind = kBytes;
@@ -220,8 +187,8 @@ nb::tuple operate(uint32_t what, Name object, nb::tuple arguments, nb::handle pa
     Nanoseconds deadline = deadline_from(limit.ptr());
     int state = -1;
     {
-        Bytes bytes(payload);
-        put_on_desk(o, bytes.view());
+        Memory memory(payload);
+        put_on_desk(o, memory.text());
     }
     try {
         auto use = answers->channel.use();
@@ -270,7 +237,7 @@ void tell(uint32_t what, uint32_t kind, Name object) {
     Operation o = operation_of(what, object, nb::make_tuple(), nb::float_(0.0));
     o.kind = static_cast<Kind>(kind);
     o.silent = 1;
-    put_on_desk(o, nullptr);
+    put_on_desk(o);
 }
 
 // The operations of an event loop that are not answered. Its descriptor is readable when answers are there.
@@ -286,7 +253,7 @@ class Line {
         Operation o = operation_of(what, object, arguments, nb::none());
         o.answers = answers_.channel.handle;
         if (thread) o.thread = thread;
-        put_on_desk(o, nullptr);
+        put_on_desk(o);
         asked_[o.number] = o;
         return o.number;
     }
@@ -316,7 +283,7 @@ class Line {
         if (found == asked_.end()) return;
         Operation o = found->second;
         o.what = Do::Cancel;
-        put_on_desk(o, nullptr);
+        put_on_desk(o);
     }
     void close() { answers_.channel.close(); }
 

@@ -1,10 +1,15 @@
 """The shared memory of a node: the arena, channels and synchronisation objects. Mechanism only."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, NotRequired, TypedDict, final
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar, final
 
 from typing_extensions import Buffer
+
+from dragon.shards.entries import Stored
+from dragon.shards.records import Record
+
+_Result = TypeVar("_Result")
 
 # The name of a shared object: offset, generation, role.
 _Name = tuple[int, int, int]
@@ -243,6 +248,125 @@ class Loan:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
+class ShardFull(RuntimeError):
+    """A change of a shard needs pages that are being read."""
+
+class Reading:
+    """One state of a shard, as long as it exists."""
+
+    def abort(self) -> None: ...
+
+class Scan:
+    """The records of one state of a shard; each is valid until the next one is taken."""
+
+    def __iter__(self) -> Scan: ...
+    def __next__(self) -> Stored: ...
+    def close(self) -> None: ...
+
+class Shard:
+    """A shard of a dictionary on this node. Keys are in their encoded form."""
+
+    def __init__(
+        self,
+        folder: str,
+        capacity: int,
+        working_set: int,
+        wait_for_keys: bool,
+        persist_freq: int,
+        name: str,
+        where: str,
+        words: Words,
+        lock: Lock,
+    ) -> None: ...
+    timeout: float | None
+    """Seconds to wait for other writers."""
+    def read(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any]) -> Any:
+        """Return `take(record)` of a key's record, or MISSING."""
+
+    def head(self, key: bytes, checkpoint: int) -> bytes | bool | None:
+        """Return the head of a record that has no blobs; None if there is no such key, False if it has blobs."""
+
+    def read_many(self, keys: list[bytes], checkpoint: int, take: Callable[[list[Stored | None]], Any]) -> Any:
+        """Return `take(records)` of several keys in one state of the shard; None stands for a missing key."""
+
+    def _view(self, key: bytes, checkpoint: int) -> tuple[Reading, Stored] | None: ...
+    def pin(self, key: bytes, checkpoint: int) -> tuple[Reading | None, Stored] | None:
+        """Return an object that keeps the blobs of a record unchanged as long as it exists (None without blobs), and
+        the record; None if there is no such key."""
+
+    def contains(self, key: bytes, checkpoint: int) -> bool: ...
+    def has_had(self, key: bytes, checkpoint: int) -> bool:
+        """Return whether the key exists, or existed in an earlier checkpoint of the working set and was not deleted
+        since."""
+
+    def scan(self, checkpoint: int) -> Scan:
+        """Return all visible records of the present state."""
+
+    def flagged_keys(self, checkpoint: int) -> list[tuple[bytes, int, int]]:
+        """Return (key, flags, checkpoint in which it was put) of all keys."""
+
+    def export(self, most: int) -> Iterator[tuple[list[bytes], list[memoryview]]]:
+        """Return all entries, blobs before the records that refer to them, in batches of about `most` bytes. A batch is
+        valid until the next one is taken."""
+
+    def load(self, names: list[bytes], data: list[Any]) -> None:
+        """Store entries of export(), in its order."""
+
+    def count(self, checkpoint: int) -> int: ...
+    def usage(self) -> dict[str, int]:
+        """Return the bytes in all and in use, the number of entries, and of those that are records of keys."""
+
+    def _behind(self, first: int, end: int) -> int: ...
+    def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
+        """Store a record. Raises DDictFullError if it does not fit; then the shard is unchanged."""
+
+    def put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> None:
+        """Store several records, all or none. Raises DDictFullError if they do not fit."""
+
+    def put_new(self, key: bytes, record: Record, checkpoint: int) -> bool:
+        """Store a record unless the key exists (with wait_for_keys: in this checkpoint). Returns whether it was
+        stored."""
+
+    def pop(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any] | None = None) -> Any:
+        """Delete a key. Returns `take(record)`, or True without `take`; MISSING if there is no such key."""
+
+    def _update(
+        self, key: bytes, checkpoint: int, change: Callable[[Stored | None], tuple[Record, int, _Result]]
+    ) -> _Result:
+        """Store the record that `change(stored)` returns, with flags, and return the third that it returns."""
+
+    def clear(self, checkpoint: int) -> None:
+        """Delete every visible key; with wait_for_keys only those of this checkpoint, so that earlier persistent keys
+        stay."""
+
+    def advance(self, checkpoint: int) -> None:
+        """Move to a checkpoint, as the first write in it does."""
+
+    def begin_anew(self, checkpoint: int, since: int = 0) -> None:
+        """Drop everything, and make `checkpoint` the newest one, which was restored at the time `since`."""
+
+    def note_writer(self, client: bytes, checkpoint: int | None) -> None:
+        """Register that a client writes in a checkpoint from now on; None unregisters it."""
+
+    def writers(self) -> list[tuple[bytes, int]]:
+        """Return (client, checkpoint) of all registered clients."""
+
+    def freeze(self, on: bool) -> None:
+        """Refuse writes from now on, or no longer."""
+
+    def settle(self) -> None:
+        """Wait for the current write."""
+
+    def _collect(self) -> None:
+        """Free the memory of versions that no reader can see any more. Raises ShardFull."""
+
+    def _is_read(self) -> bool:
+        """Return whether a process reads a state of the shard, whose pages cannot be overwritten."""
+
+    def _copy_to(self, folder: str) -> None: ...
+    def close(self) -> None:
+        """Close the shard in this process once no value refers to its memory."""
+
 class Pinned:
     """A read-only buffer that keeps `owner` alive as long as a view of it exists."""
 
@@ -251,9 +375,6 @@ class Pinned:
 
 def address_of(memory: Buffer) -> int:
     """Return the address of a buffer in this process."""
-
-def memory_at(address: int, size: int) -> memoryview:
-    """Return read-only memory, which the caller must keep mapped."""
 
 @final
 class BytesInPieces:

@@ -802,6 +802,6 @@ def test_writers_continue_if_the_process_that_paused_them_has_ended(
     shard = ddict._scope.shards[0]
     assert isinstance(shard, LocalShard)
     shard.pause(True)
-    monkeypatch.setattr("dragon.shards.transactions._MAX_PAUSE_S", 0.1)
+    monkeypatch.setattr("dragon.shards.shard._MAX_PAUSE_S", 0.1)
     ddict["key"] = 1
     assert ddict["key"] == 1

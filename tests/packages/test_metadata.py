@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "packaging"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-NAMES_OF_CONDA = {"lmdb": "python-lmdb"}
 INSTRUCTIONS = {"FROM", "RUN", "WORKDIR", "COPY", "CMD"}
 
 
@@ -117,7 +116,8 @@ def test_the_definition_file_of_apptainer_is_valid() -> None:
 
 def test_images_contain_all_files_that_the_build_reads() -> None:
     sources = sources_of_apptainer()
-    assert {PROJECT["readme"], *PROJECT["license-files"], "pyproject.toml", "CMakeLists.txt", "src"} == set(sources)
+    files = {each.partition("/")[0] for each in PROJECT["license-files"]}
+    assert {PROJECT["readme"], *files, "pyproject.toml", "CMakeLists.txt", "src"} == set(sources)
     assert all((ROOT / source).exists() for source in sources)
 
 
@@ -128,7 +128,7 @@ def test_the_recipe_of_conda_has_the_metadata_of_the_project() -> None:
     assert recipe["about"]["license"] == PROJECT["license"]
     assert recipe["about"]["summary"] == PROJECT["description"]
     run = dict(parted(each.replace(" ", "")) for each in recipe["requirements"]["run"])
-    assert run == {"python": PYTHON, **{NAMES_OF_CONDA.get(name, name): each for name, each in NEEDED.items()}}
+    assert run == {"python": PYTHON, **NEEDED}
     host = dict(parted(each.replace(" ", "")) for each in recipe["requirements"]["host"] if ">=" in each)
     assert host == NEEDED_TO_BUILD
 

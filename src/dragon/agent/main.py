@@ -7,9 +7,6 @@ import os
 import signal
 import socket
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +40,9 @@ def main(settings: dict[str, Any]) -> None:
         run_folder.remove_folder(folder)
         print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
         sys.exit(1)
-    with accepting_the_gil():
-        from dragon.agent.life import Beginning, serve_for_ever
+    from dragon.agent.life import Beginning, serve_for_ever
 
     serve_for_ever(Beginning(run, zygote, events, requests, owner=owner))
-
-
-@contextmanager
-def accepting_the_gil() -> Iterator[None]:
-    """Suppress a free-threaded Python's warning that it switches the GIL on for LMDB's binding, which an agent does not
-    mind."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The global interpreter lock", RuntimeWarning)
-        yield
 
 
 def fork_zygote(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragon import _core
-from dragon.agent.main import accepting_the_gil, fork_zygote
+from dragon.agent.main import fork_zygote
 from dragon.agent.processes.parents import become_reaper
 from dragon.files import write_bytes
 from dragon.infrastructure import variables
@@ -146,8 +146,7 @@ def serve(token: Token) -> int:
         zygote, events = fork_zygote(run, zygote_requests, [requests])
     except (OSError, ValueError) as error:
         return _cannot(error, folder)
-    with accepting_the_gil():
-        from dragon.agent.joining import join_and_serve
+    from dragon.agent.joining import join_and_serve
 
     try:
         join_and_serve(token, run, zygote, events, requests)

@@ -20,8 +20,7 @@ from dragon.runtime.connection import Connection
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import warn_user
 from dragon.runtime.remote import RemoteChannel
-from dragon.shards.shard import MISSING
-from dragon.shards.transactions import CHANGES
+from dragon.shards.shard import CHANGES, MISSING
 
 
 class Queue:

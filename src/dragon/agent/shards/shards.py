@@ -46,8 +46,7 @@ from dragon.runtime.protocol.shards import (
     TidyFiles,
 )
 from dragon.shards.entries import Settings
-from dragon.shards.shard import Shard
-from dragon.shards.transactions import make_words, mark_gone, words_after
+from dragon.shards.shard import Shard, make_words, mark_gone, words_after
 
 if TYPE_CHECKING:
     from dragon.agent.shards.service import ShardService

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from dragon import _core
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
 from dragon.runtime.log import runtime_log
-from dragon.shards.entries import Settings, Stored
+from dragon.shards.entries import Settings
 from dragon.shards.restoring import persisted_for, restore
 from dragon.shards.shard import Shard
 from dragon.shards.snapshot import Header, files_in, managers_of, snapshot_path, tidy, write_snapshot
@@ -34,7 +35,7 @@ class Snapshots:
         self._files = ThreadPoolExecutor(1, "snapshots")
         self._wrote = False
         self._holds = ThreadPoolExecutor(1, "holds")
-        self._held: dict[int, Generator[Stored]] = {}
+        self._held: dict[int, _core.Scan] = {}
         self._last_held = 0
         self._writing, self._progress = "", 0
 
@@ -71,7 +72,7 @@ class Snapshots:
         def hold() -> int:
             shard.settle()
             self._last_held = max(self._last_held + 1, time.time_ns())  # numbers of later calls are larger
-            self._held[self._last_held] = shard.hold(checkpoint)
+            self._held[self._last_held] = shard.scan(checkpoint)
             return self._last_held
 
         def let_go_later(done: asyncio.Future[int]) -> None:
@@ -110,11 +111,11 @@ class Snapshots:
     def retire(self, shard: Shard, number: str, checkpoints: list[int]) -> None:
         """Start to write checkpoints that leave the working set. Failures are logged."""
         for checkpoint in checkpoints:
-            written = self._write(shard, checkpoint, shard.hold(checkpoint), shard.set_at(number), last=True)
+            written = self._write(shard, checkpoint, shard.scan(checkpoint), shard.set_at(number), last=True)
             written.add_done_callback(_log_failure)
 
     def _write(
-        self, shard: Shard, checkpoint: int, records: Generator[Stored], of_set: str, last: bool = False
+        self, shard: Shard, checkpoint: int, records: _core.Scan, of_set: str, last: bool = False
     ) -> Future[str]:
         settings = shard.settings
         path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint, of_set)

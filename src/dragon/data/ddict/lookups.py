@@ -13,8 +13,7 @@ from dragon.data.ddict.shards import AnyShard, Pending
 from dragon.infrastructure.ddict_errors import DDictKeyError, DDictTimeoutError
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Words
-from dragon.shards.shard import MISSING
-from dragon.shards.transactions import CHANGES
+from dragon.shards.shard import CHANGES, MISSING
 
 __all__ = ["Asked", "Lookups"]
 

@@ -66,9 +66,9 @@ class LocalShard(Shard):
         self.number = number
         self.retire = self._persist_all
 
-    def within(self, timeout: float | None) -> Self:
+    def within(self, timeout: float | None) -> LocalShard:
         """Return the same shard with a timeout in seconds, after which operations raise DDictTimeoutError."""
-        limited = copy.copy(self)
+        limited = LocalShard(self.settings, self.words, self._lock, self.number)
         limited.timeout = timeout
         return limited
 
@@ -77,6 +77,13 @@ class LocalShard(Shard):
 
         The buffers of a value in a frozen shard are the shard's memory, and must only be read.
         """
+        head = self.head(key, checkpoint)
+        if isinstance(head, bytes):
+            if note is not None:
+                note(len(head))
+            return decode_value(head, _no_blob)
+        if head is None:
+            return MISSING
         if self.is_frozen:
             pinned = self.pin(key, checkpoint)
             if pinned is None:
