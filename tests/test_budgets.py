@@ -20,9 +20,10 @@ SOURCE = ROOT / "src"
 BUDGETS = {
     "lines of Python": 66_350,
     "files of Python": 389,
-    "lines of C++": 12_500,  # the wire: what 3,300 lines of Python in the agents did
+    "lines of C++": 14_500,  # the wire and the shards: what 4,100 lines of Python did
     "lines of dragon.agent": 11_480,
     "lines of torchloader.loader": 5_450,
+    "lines of tests": 63_000,
     "annotations Any": 1_114,  # keys of a dictionary, of any type
     "modules of import dragon": 109,
     "modules of an agent": 312,

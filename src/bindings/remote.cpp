@@ -4,8 +4,9 @@
 
 #include <map>
 
-#include "../wire/operations.hpp"
+#include "../wire/shards.hpp"
 #include "messages.hpp"
+#include "store.hpp"
 
 namespace dragon::py {
 
@@ -171,31 +172,21 @@ nb::tuple to_python(Arena& a, Message& message, bool as_bytes) {
     return nb::make_tuple(1, nb::steal(as_bytes ? to_bytes(a, message) : to_object(a, message)));
 }
 
-// Performs an operation and returns (state, value): state 1 if it was done, 0 if it was not done in time, 2
-// if the agents did not answer within `limit` seconds, and 3 if `handle` was closed meanwhile.
-nb::tuple operate(uint32_t what, Name object, nb::tuple arguments, nb::handle payload, nb::handle timeout,
-                  nb::handle limit, uint64_t ticket, Name words, bool as_bytes, nb::handle handle,
-                  uint32_t kind) {
-    Operation o = operation_of(what, object, arguments, timeout);
-    o.kind = static_cast<Kind>(kind);
-    o.ticket = ticket;
-    o.words = name_of(words);
+// Has an operation performed, and waits for the answer until the deadline. Returns the state: 1 if there is
+// an answer, 2 if the agents did not answer in time, and 3 if `handle` was closed meanwhile.
+int ask(Operation& o, std::string_view payload, Nanoseconds deadline, nb::handle handle, Arena*& a,
+        Message& message) {
     auto answers = take_answers();
     o.answers = answers->channel.handle;
-    Arena& a = *answers->channel.a;
-    Message message;
-    Nanoseconds deadline = deadline_from(limit.ptr());
+    a = answers->channel.a;
     int state = -1;
-    {
-        Memory memory(payload);
-        put_on_desk(o, memory.text());
-    }
+    put_on_desk(o, payload);
     try {
         auto use = answers->channel.use();
         while (state < 0) {
             Nanoseconds until = std::min(deadline, now() + 1'000'000'000);
             Status status = dragon::py::wait(use, Purpose::None, until,
-                                             [&](Nanoseconds d) { return use->get(a, message, d); });
+                                             [&](Nanoseconds d) { return use->get(*a, message, d); });
             if (status == Status::Ok)
                 state = 1;
             else if (status == Status::Destroyed)
@@ -208,28 +199,79 @@ nb::tuple operate(uint32_t what, Name object, nb::tuple arguments, nb::handle pa
                 state = 2;
         }
     } catch (const ObjectDestroyed& error) {
-        if (is_current(&a) && a.kept()) throw;
+        if (is_current(a) && a->kept()) throw;
         nb::object ended = nb::module_::import_("dragon.infrastructure.errors").attr("RunEndedError");
         raise(ended.ptr(), error.what());
     } catch (...) {
-        bool is_usable = is_current(&a) && a.kept() && cancel(*answers, o);
+        bool is_usable = is_current(a) && a->kept() && cancel(*answers, o);
         if (is_usable) spare.push_back(std::move(answers));
         throw;
     }
     if (state != 1) {
         if (cancel(*answers, o)) spare.push_back(std::move(answers));
-        return nb::make_tuple(state, nb::none());
+        return state;
     }
     spare.push_back(std::move(answers));
     // A signal that came together with the answer: what its handler raises must not lose the message, or the
     // lock.
     if (in_python(PyErr_CheckSignals) != 0) {
         nb::python_error raised;
-        undo(a, o, message);
-        free_block(a, message);
+        undo(*a, o, message);
+        free_block(*a, message);
         throw raised;
     }
-    return to_python(a, message, as_bytes);
+    return state;
+}
+
+// Performs an operation and returns (state, value): state 1 if it was done, 0 if it was not done in time, and
+// those of ask().
+nb::tuple operate(uint32_t what, Name object, nb::tuple arguments, nb::handle payload, nb::handle timeout,
+                  nb::handle limit, uint64_t ticket, Name words, bool as_bytes, nb::handle handle,
+                  uint32_t kind) {
+    Operation o = operation_of(what, object, arguments, timeout);
+    o.kind = static_cast<Kind>(kind);
+    o.ticket = ticket;
+    o.words = name_of(words);
+    Arena* a;
+    Message message;
+    int state = ask(o, Memory(payload).text(), deadline_from(limit.ptr()), handle, a, message);
+    return state == 1 ? to_python(*a, message, as_bytes) : nb::make_tuple(state, nb::none());
+}
+
+// Performs an operation on a shard. Returns (state, value): 1 if it was done, with a record as (head, blobs)
+// or with a number; 0 if the key is missing, with whether it may be with another manager; 2 if it is not done
+// so, and 3 if the agents did not answer within `limit` seconds.
+nb::tuple operate_on_shard(uint32_t what, Name words, nb::bytes key, nb::object record, uint64_t checkpoint,
+                           uint64_t flags, nb::handle limit) {
+    nb::tuple elsewhere = nb::make_tuple(2, nb::none());
+    std::string payload;
+    auto size = static_cast<uint32_t>(key.size());
+    payload.append(reinterpret_cast<const char*>(&size), sizeof size).append(key.c_str(), size);
+    if (!record.is_none()) {
+        Given given(record);
+        if (given.record.size() > wire::kSmallRecord) return elsewhere;
+        payload += wire::encoded(given.record);
+    }
+    Operation o = operation_of(what, words, nb::make_tuple(checkpoint, flags), nb::float_(0.0));
+    Arena* a;
+    Message message;
+    if (ask(o, payload, deadline_from(limit.ptr()), nb::none(), a, message) != 1)
+        return nb::make_tuple(3, nb::none());
+    if (message.label.kind == wire::kResult) {
+        wire::Result result;
+        memcpy(&result, message.data, sizeof result);
+        if (result.done) return nb::make_tuple(1, result.value);
+        if (result.value == wire::kElsewhere) return elsewhere;
+        return nb::make_tuple(0, result.value != 0);
+    }
+    if (message.label.kind != wire::kRecord) return to_python(*a, message, false);
+    const char* data = message.block ? a->at<char>(message.block) + kDataStart : message.data;
+    store::Record found = wire::decoded({data, message.label.size});
+    nb::list blobs;
+    for (auto blob : found.blobs) blobs.append(nb::bytearray(blob.data(), blob.size()));
+    nb::tuple value = nb::make_tuple(nb::bytes(found.head.data(), found.head.size()), blobs);
+    free_block(*a, message);
+    return nb::make_tuple(1, value);
 }
 
 // Has an operation performed without an answer.
@@ -306,6 +348,8 @@ void bind_remote(nb::module_& m) {
           nb::arg("payload").none() = nb::none(), nb::arg("timeout").none() = 0.0,
           nb::arg("limit").none() = nb::none(), nb::arg("ticket") = 0, nb::arg("words") = Name(),
           nb::arg("as_bytes") = false, nb::arg("handle").none() = nb::none(), nb::arg("kind") = 0);
+    m.def("operate_on_shard", &operate_on_shard, nb::arg("what"), nb::arg("words"), nb::arg("key"),
+          nb::arg("record").none(), nb::arg("checkpoint"), nb::arg("flags"), nb::arg("limit").none());
     m.def("tell", &tell, nb::arg("what"), nb::arg("kind"), nb::arg("name"));
     nb::class_<Line>(m, "Line", "The operations on objects that an event loop waits for.")
         .def(nb::init<>())

@@ -1,13 +1,12 @@
 // A shard of a distributed dictionary, as processes of its node use it.
+#include "store.hpp"
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <system_error>
-
-#include "../store/shard.hpp"
-#include "common.hpp"
 
 namespace dragon::py {
 
@@ -42,8 +41,6 @@ ShardHandle& of(Self self) { return *nb::inst_ptr<ShardHandle>(self); }
 
 nb::bytes to_bytes(std::string_view text) { return nb::bytes(text.data(), text.size()); }
 
-std::string_view to_text(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
-
 nb::object to_memory(std::string_view text) {
     return nb::steal(PyMemoryView_FromMemory(const_cast<char*>(text.data()),
                                              static_cast<Py_ssize_t>(text.size()), PyBUF_READ));
@@ -63,18 +60,6 @@ nb::object to_python(const Stored& stored) {
 }
 
 nb::object to_python(const std::optional<Stored>& stored) { return stored ? to_python(*stored) : nb::none(); }
-
-// What a client's Record refers to, as long as this exists.
-struct Given {
-    nb::bytes head;
-    std::vector<Memory> blobs;
-    store::Record record;
-
-    explicit Given(nb::handle object) : head(nb::cast<nb::bytes>(object.attr("head"))) {
-        record.head = to_text(head);
-        for (nb::handle blob : object.attr("blobs")) record.blobs.push_back(blobs.emplace_back(blob).text());
-    }
-};
 
 // ---- reading
 
@@ -417,15 +402,15 @@ void bind_store(nb::module_& m) {
     nb::class_<ShardHandle>(m, "Shard", nb::is_weak_referenceable())
         .def(
             "__init__",
-            [](ShardHandle* self, std::string folder, size_t capacity, uint64_t working_set,
-               bool wait_for_keys, uint64_t persist_freq, std::string name, std::string where,
-               nb::object words, nb::object lock) {
+            [](ShardHandle* self, nb::object words, nb::object lock, std::string folder, size_t capacity,
+               uint64_t working_set, bool wait_for_keys, uint64_t persist_freq, std::string name,
+               std::string where) {
                 store::Settings settings{folder,       capacity, working_set, wait_for_keys,
                                          persist_freq, name,     where};
                 new (self) ShardHandle(settings, words, lock);
             },
-            nb::arg("folder"), nb::arg("capacity"), nb::arg("working_set"), nb::arg("wait_for_keys"),
-            nb::arg("persist_freq"), nb::arg("name"), nb::arg("where"), nb::arg("words"), nb::arg("lock"))
+            nb::arg("words"), nb::arg("lock"), nb::arg("folder"), nb::arg("capacity"), nb::arg("working_set"),
+            nb::arg("wait_for_keys"), nb::arg("persist_freq"), nb::arg("name"), nb::arg("where"))
         .def_prop_rw(
             "timeout",
             [](Self self) -> std::optional<double> {

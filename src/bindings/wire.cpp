@@ -313,6 +313,21 @@ void bind_wire(nb::module_& m) {
              [](PyWire& self, uint32_t node, uint64_t before_epoch, const std::string& text) {
                  self.locked([&](wire::Wire& w) { w.requests.fail(node, before_epoch, text); });
              })
+        .def(
+            "serve_shard",
+            [](PyWire& self, Name words, Name lock, std::string folder, size_t capacity, uint64_t working_set,
+               bool wait_for_keys, uint64_t persist_freq, std::string name, std::string where) {
+                store::Settings settings{folder,       capacity, working_set, wait_for_keys,
+                                         persist_freq, name,     where};
+                self.locked(
+                    [&](wire::Wire& w) { w.guests.shards.serve(name_of(words), name_of(lock), settings); });
+            },
+            nb::arg("words"), nb::arg("lock"), nb::arg("folder"), nb::arg("capacity"), nb::arg("working_set"),
+            nb::arg("wait_for_keys"), nb::arg("persist_freq"), nb::arg("name"), nb::arg("where"))
+        .def("forget_shard",
+             [](PyWire& self, Name words) {
+                 self.locked([&](wire::Wire& w) { w.guests.shards.forget(name_of(words)); });
+             })
         .def("announce",
              [](PyWire& self, uint32_t node, Name name, uint64_t count) {
                  self.locked([&](wire::Wire& w) { w.guests.announce(node, name_of(name), count); });

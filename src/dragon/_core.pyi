@@ -268,6 +268,8 @@ class Shard:
 
     def __init__(
         self,
+        words: Words,
+        lock: Lock,
         folder: str,
         capacity: int,
         working_set: int,
@@ -275,8 +277,6 @@ class Shard:
         persist_freq: int,
         name: str,
         where: str,
-        words: Words,
-        lock: Lock,
     ) -> None: ...
     timeout: float | None
     """Seconds to wait for other writers."""
@@ -448,6 +448,15 @@ OPERATIONS: dict[str, int]
 def desk() -> _Name:
     """Return the name of the channel in which processes put operations; with offset 0 if it is not open."""
 
+def operate_on_shard(
+    what: int, words: _Name, key: bytes, record: Record | None, checkpoint: int, flags: int, limit: float | None
+) -> tuple[int, Any]:
+    """Have an operation performed on a shard of another node.
+
+    Returns 1 if it was done, with the head and the blobs of a record or a number; 0 if the key is missing, with whether
+    it may be with another manager; 2 if the wire does not do it, and 3 if there was no answer within `limit` seconds.
+    """
+
 def operate(
     what: int,
     name: _Name,
@@ -552,6 +561,21 @@ class Wire:
     def fail(self, node: int, before_epoch: int, text: str, /) -> None:
         """Let operations fail that were sent to a node in earlier epochs."""
 
+    def serve_shard(
+        self,
+        words: _Name,
+        lock: _Name,
+        folder: str,
+        capacity: int,
+        working_set: int,
+        wait_for_keys: bool,
+        persist_freq: int,
+        name: str,
+        where: str,
+    ) -> None:
+        """Perform operations of other nodes on a shard, until forget_shard(). The caller keeps its words and lock."""
+
+    def forget_shard(self, words: _Name, /) -> None: ...
     def announce(self, node: int, name: _Name, count: int, /) -> None:
         """Keep an object of this node alive until `count` processes of another node have attached to it."""
 

@@ -82,6 +82,11 @@ void Shard::begin(Writing& writing, size_t size, size_t entries, uint64_t checkp
     if (word(kWritten).fetch_add(claim) + claim > word(kRoom)) make_room(writing.txn(), size, entries);
 }
 
+bool Shard::takes_at_once(size_t size, size_t entries, uint64_t checkpoint) const {
+    bool persists = settings_.persist_freq && newest() != checkpoint;
+    return word(kState) == kUsable && !persists && word(kWritten) + size + entries * kClaim <= word(kRoom);
+}
+
 void Shard::move_to(uint64_t checkpoint, const Retire& retire) {
     uint64_t newest = this->newest();
     if (checkpoint < oldest()) retired(checkpoint);

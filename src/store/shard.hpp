@@ -54,6 +54,10 @@ class Shard {
     uint64_t oldest() const;
     // Throw a Failure if it is destroyed, or the checkpoint is not held any more.
     void check_alive() const;
+    bool may_be_elsewhere() const { return word(kChosen) != 0; }
+    // Whether a write can be done without waiting, without asking for more memory, and without writing a
+    // checkpoint to disk.
+    bool takes_at_once(size_t size, size_t entries, uint64_t checkpoint) const;
     void check_readable(uint64_t checkpoint) const;
     std::shared_ptr<Reading> reading() {
         environment();

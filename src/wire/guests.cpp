@@ -150,6 +150,10 @@ void Guests::node_left(Node node) {
 // ---- performing
 
 uint64_t Guests::perform(Node node, const Operation& operation, Payload payload, Answer answer) {
+    if (is_of_shard(operation.what)) {
+        answer(shards.perform(operation, payload.view()));
+        return 0;
+    }
     bool is_local = node == own_node_;
     OwnerId owner = is_local ? operation.owner : place(node, operation.pid);
     Do what = operation.what;

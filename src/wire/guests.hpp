@@ -12,6 +12,7 @@
 
 #include "loop.hpp"
 #include "operations.hpp"
+#include "shards.hpp"
 
 namespace dragon::wire {
 
@@ -20,6 +21,8 @@ class Guests {
     using Answer = std::function<void(Outcome)>;
 
     Guests(Loop& loop, Node own_node) : loop_(loop), own_node_(own_node) {}
+
+    Shards shards;
 
     // Performs an operation, at once or later. `payload` without `keep` is valid only during the call.
     // Returns a number for cancel(), 0 if it is answered.

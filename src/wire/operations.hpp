@@ -56,6 +56,13 @@ enum class Do : uint32_t {
     WordsWait,
     WordsRead,
     WordsWrite,
+    // shards of dictionaries: the object is the shard's words, `a` the checkpoint, `b` the flags. The payload
+    // has the size of the key, the key, and the record
+    ShardGet,
+    ShardContains,
+    ShardPut,
+    ShardPutNew,
+    ShardPop,  // `b`: whether the record is wanted
     // of the desk
     Cancel,
     kCount,
@@ -103,6 +110,11 @@ constexpr const char* kOperations[] = {
     "Words.wait",
     "Words.read",
     "Words.write",
+    "Shard.get",
+    "Shard.contains",
+    "Shard.put",
+    "Shard.put_new",
+    "Shard.pop",
     "cancel",
 };
 static_assert(std::size(kOperations) == static_cast<size_t>(Do::kCount));
@@ -134,9 +146,16 @@ inline constexpr uint32_t kBytes = 0x4001;
 inline constexpr uint32_t kError = 0x4002;      // an encoded Error
 inline constexpr uint32_t kCancelled = 0x4003;  // what was asked is undone where it is done nevertheless
 
+inline constexpr uint32_t kRecord = 0x4004;  // a record of a dictionary
+
 struct Result {
     uint64_t done = 0, value = 0;
 };
+
+// Values of the results of operations on shards that were not done: the key is missing, or may be with
+// another manager; or they are not done by the wire.
+inline constexpr uint64_t kChosen = 1, kElsewhere = 2;
+inline constexpr size_t kSmallRecord = 256 * 1024;  // bytes; larger ones are not sent so
 
 // What an operation gave: whether it was done, a number, a message or bytes, or an error.
 struct Outcome {

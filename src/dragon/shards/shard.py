@@ -23,7 +23,7 @@ from dragon.runtime.handle import Lock, Words
 from dragon.shards.entries import BROADCAST, PERSISTENT, Settings, Stored
 from dragon.shards.records import Record, bytes_in, int_of, of_int
 
-__all__ = ["CHANGES", "MISSING", "Shard", "make_words", "mark_gone", "words_after"]
+__all__ = ["CHANGES", "MISSING", "Shard", "in_core", "make_words", "mark_gone", "words_after"]
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
@@ -56,6 +56,18 @@ def mark_gone(words: Words) -> None:
     words.add(CHANGES, 1)  # wakes the processes that wait for a change
 
 
+def where(settings: Settings) -> str:
+    """Return the name of a shard in messages."""
+    return f"manager {settings.manager} on node {settings.node}"
+
+
+def in_core(settings: Settings) -> tuple[str, int, int, bool, int, str, str]:
+    """Return what the core needs to know of a shard."""
+    freq = settings.persist_freq if settings.persist_count else 0
+    working_set, wait_for_keys = settings.working_set, settings.wait_for_keys
+    return settings.folder, settings.capacity, working_set, wait_for_keys, freq, settings.name, where(settings)
+
+
 class Shard(_core.Shard):
     """A shard that a process of its node has open. Keys are in their encoded form."""
 
@@ -63,22 +75,12 @@ class Shard(_core.Shard):
         self.settings, self.words, self._lock = settings, words, lock
         # Called with the checkpoints that leave the working set and must be written to disk.
         self.retire: Callable[[list[int]], None] = lambda checkpoints: None
-        super().__init__(
-            settings.folder,
-            settings.capacity,
-            settings.working_set,
-            settings.wait_for_keys,
-            settings.persist_freq if settings.persist_count else 0,
-            settings.name,
-            self.where,
-            words,
-            lock,
-        )
+        super().__init__(words, lock, *in_core(settings))
 
     @property
     def where(self) -> str:
         """The name of the shard in messages."""
-        return f"manager {self.settings.manager} on node {self.settings.node}"
+        return where(self.settings)
 
     # ---- reading
 

@@ -46,7 +46,7 @@ from dragon.runtime.protocol.shards import (
     TidyFiles,
 )
 from dragon.shards.entries import Settings
-from dragon.shards.shard import Shard, make_words, mark_gone, words_after
+from dragon.shards.shard import Shard, in_core, make_words, mark_gone, words_after
 
 if TYPE_CHECKING:
     from dragon.agent.shards.service import ShardService
@@ -136,11 +136,21 @@ class Shards:
         self._remove(known, manager)  # a copy that was no longer valid
         known.shards[manager] = made, words, lock
         known.holdings.pop(manager, None)
+        self._serve(made)
         if teacher is not None:
             known.teachers[manager] = teacher[0], Tag(*teacher[1:])
         elif made.holders:
             self._hold(known, manager, made.holders)
         return made
+
+    def _serve(self, settings: Settings) -> None:
+        """Let other nodes' processes use a shard by the wire. With replicas, the primary must number what is done."""
+        if self._peers is not None and not settings.holders:
+            self._peers.links.wire.serve_shard(settings.words, settings.lock, *in_core(settings))
+
+    def _forget(self, settings: Settings) -> None:
+        if self._peers is not None:
+            self._peers.links.wire.forget_shard(settings.words)
 
     def _hold(self, known: _Dictionary, manager: int, holders: list[int]) -> None:
         """Keep a copy of a new shard together with the nodes `holders`, without those that are lost already."""
@@ -210,6 +220,7 @@ class Shards:
         known.descriptor, known.life = descriptor, None
         for shard in shards:
             mark_gone(shard.words)
+            self._forget(shard.settings)
         return asyncio.wrap_future(self._after_requests(self._move, name, known, shards))
 
     def _move(self, name: str, known: _Dictionary, shards: list[Shard]) -> None:
@@ -240,6 +251,7 @@ class Shards:
         made = msgspec.structs.replace(settings, words=words._name(), lock=lock._name(), holders=holders)
         known = self._dictionaries.setdefault(number, _Dictionary())
         known.shards[manager] = made, words, lock
+        self._serve(made)
         if holders:
             self._hold(known, manager, holders)
         return made
@@ -249,6 +261,7 @@ class Shards:
             return
         settings, words, lock = known.shards.pop(manager)
         mark_gone(words)
+        self._forget(settings)
         words._close()
         lock._close()
         shutil.rmtree(Path(settings.folder), ignore_errors=True)

@@ -124,7 +124,9 @@ class Items(Handle[K, V], Generic[K, V]):
     def put_new(self, key: K, value: V) -> bool:
         """Put a value unless the key exists. Returns whether it was put: of several processes that try, one
         succeeds."""
-        return bool(self.begin_put_new(key, value).result(self.timeout))
+        encoded, record = self._codec.key(key), self._codec.record(value)
+        shard = self._scope.shard(encoded)
+        return bool(self._writers.write(shard, lambda: shard.put_new(encoded, record, self._scope.checkpoint)))
 
     def setdefault(self, key: K, default: V = None) -> V:  # type: ignore[assignment]
         """Return the value of a key, after putting `default` if the key is missing. All processes get the same

@@ -170,6 +170,11 @@ class Observed:
         call = self._call("put", key, record.size)
         return _ObservedPending(call, self._shard.begin_put(key, record, checkpoint, flags))
 
+    def put_new(self, key: bytes, record: Record, checkpoint: int) -> bool:
+        """Store a record unless the key exists, observed as `put_new`."""
+        with self._call("put_new", key, record.size):
+            return self._shard.put_new(key, record, checkpoint)
+
     def begin_put_new(self, key: bytes, record: Record, checkpoint: int) -> Pending:
         """Begin put_new(), observed as `put_new`."""
         call = self._call("put_new", key, record.size)

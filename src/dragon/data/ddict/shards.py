@@ -11,6 +11,7 @@ from typing import Any, Self
 from dragon import _core
 from dragon.data.ddict.arrival import Memory
 from dragon.data.ddict.conduit import Conduit, conduit_to
+from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.runtime.agent_client import ask
 from dragon.runtime.folder import this_process
 from dragon.runtime.handle import Lock, Words
@@ -24,6 +25,11 @@ __all__ = ["LATER", "AnyShard", "Done", "LocalShard", "Note", "Pending", "Remote
 
 # A function that is called with the size in bytes of a value in its encoded form.
 Note = Callable[[int], None]
+
+_GET, _CONTAINS, _PUT, _PUT_NEW, _POP = (
+    _core.OPERATIONS[f"Shard.{name}"] for name in ("get", "contains", "put", "put_new", "pop")
+)
+_MISSING, _DONE, _ELSEWHERE, _NO_ANSWER = range(4)  # states of operate_on_shard()
 
 LATER: Any = type("Later", (), {"__repr__": lambda self: "LATER"})()
 """In place of a value that is too large to be sent together with others."""
@@ -239,16 +245,31 @@ class RemoteShard:
         """Begin any operation with plain arguments."""
         return self._begin(method, *arguments)
 
+    def _at_once(self, what: int, key: bytes, checkpoint: int, flags: int, record: Record | None) -> tuple[int, Any]:
+        """Have the wire of the shard's node perform an operation. Returns _DONE and the result, _MISSING if there is no
+        such key, or _ELSEWHERE if the wire does not do it: for large values, or as it would have to wait."""
+        if self.settings.holders:
+            return _ELSEWHERE, None
+        state, value = _core.operate_on_shard(what, self.settings.words, key, record, checkpoint, flags, self.timeout)
+        if state == _NO_ANSWER:
+            raise DDictTimeoutError(f"node {self.settings.node} did not answer in time; a write may still be done")
+        if state == _MISSING:
+            self.told_chosen = self.told_chosen or value
+        return state, value
+
     def value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
         """Return the value of a key, or MISSING. `note` is called with the size of the value in bytes."""
-        return self.begin_value(key, checkpoint, note).result(self.timeout)
+        state, found = self._at_once(_GET, key, checkpoint, 0, None)
+        if state == _ELSEWHERE:
+            return self.begin_value(key, checkpoint, note).result(self.timeout)
+        return _decoded(note, *found) if state == _DONE else MISSING
 
     def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
         """Begin value()."""
         return self._begin("read", key, checkpoint, change=partial(self._read_value, note))
 
     def _read_value(self, note: Note | None, value: Any, buffers: list[Any]) -> Any:
-        return _decoded(note, value, buffers) if self._is_there(value) else MISSING
+        return _decoded(note, value[2], buffers) if self._is_there(value) else MISSING
 
     def _is_there(self, value: Any) -> bool:
         """Return whether a reply is one of a key that exists."""
@@ -262,7 +283,15 @@ class RemoteShard:
 
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
         """Store a record."""
-        self.begin_put(key, record, checkpoint, flags).result(self.timeout)
+        if self._at_once(_PUT, key, checkpoint, flags, record)[0] == _ELSEWHERE:
+            self.begin_put(key, record, checkpoint, flags).result(self.timeout)
+
+    def put_new(self, key: bytes, record: Record, checkpoint: int) -> bool:
+        """Store a record unless the key exists. Returns whether it was stored."""
+        state, stored = self._at_once(_PUT_NEW, key, checkpoint, 0, record)
+        if state == _ELSEWHERE:
+            stored = self.begin_put_new(key, record, checkpoint).result(self.timeout)
+        return bool(stored)
 
     def begin_put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> Pending:
         """Begin put()."""
@@ -284,15 +313,25 @@ class RemoteShard:
 
     def take(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
         """Delete a key and return its value, or MISSING."""
-        return self._begin("pop", key, checkpoint, True, change=partial(self._read_value, note)).result(self.timeout)
+        state, found = self._at_once(_POP, key, checkpoint, 1, None)
+        if state == _ELSEWHERE:
+            read = partial(self._read_value, note)
+            return self._begin("pop", key, checkpoint, True, change=read).result(self.timeout)
+        return _decoded(note, *found) if state == _DONE else MISSING
 
     def pop(self, key: bytes, checkpoint: int) -> Any:
         """Delete a key. Returns True or MISSING."""
-        return True if self._is_there(self._begin("pop", key, checkpoint, False).result(self.timeout)) else MISSING
+        state, _ = self._at_once(_POP, key, checkpoint, 0, None)
+        if state == _ELSEWHERE:
+            return True if self._is_there(self._begin("pop", key, checkpoint, False).result(self.timeout)) else MISSING
+        return True if state == _DONE else MISSING
 
     def contains(self, key: bytes, checkpoint: int) -> bool:
         """Return whether the key exists."""
-        return self._is_there(self._begin("contains", key, checkpoint).result(self.timeout))
+        state, _ = self._at_once(_CONTAINS, key, checkpoint, 0, None)
+        if state == _ELSEWHERE:
+            return self._is_there(self._begin("contains", key, checkpoint).result(self.timeout))
+        return state == _DONE
 
     def keys(self, checkpoint: int) -> list[bytes]:
         """Return all keys without the copies of broadcast keys."""
@@ -351,16 +390,18 @@ def _read_values(notes: list[Note] | None, entries: Any, buffers: list[Any]) -> 
     for i, entry in enumerate(entries):
         if entry:
             described, blobs = entry
-            values.append(_decoded(notes[i] if notes else None, described, buffers[:blobs]))
+            values.append(_decoded(notes[i] if notes else None, described[2], buffers[:blobs]))
             buffers = buffers[blobs:]
         else:
             values.append(MISSING if entry is None else LATER)
     return values
 
 
-def _decoded(note: Note | None, described: Any, buffers: list[Any]) -> Any:
+def _decoded(note: Note | None, head: bytes, buffers: list[Any]) -> Any:
     if note is not None:
-        note(len(described[2]) + sum(len(memoryview(memory)) for memory in buffers))
+        note(len(head) + sum(len(memoryview(memory)) for memory in buffers))
+    if not buffers:
+        return decode_value(head, _no_blob)
 
     def blob(i: int, as_bytes: bool) -> Any:
         memory = buffers[i]
@@ -368,7 +409,7 @@ def _decoded(note: Note | None, described: Any, buffers: list[Any]) -> Any:
             return bytes(memory)
         return bytearray(memory) if isinstance(memory, bytes) else memory
 
-    return decode_value(described[2], blob)
+    return decode_value(head, blob)
 
 
 def client_number() -> tuple[int, int, int]:
