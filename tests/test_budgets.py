@@ -34,6 +34,7 @@ BUDGETS = {
     "page faults of a pool's worker": 520,
     "system calls of a process": 300,
     "system calls of a put and a get between nodes": 40,
+    "system calls of a look at ten processes of another node": 15,
 }
 
 # The calls and modules of each operation; see benchmarks/distance.py.
@@ -147,6 +148,7 @@ def test_started_processes(site) -> None:  # type: ignore[no-untyped-def]
 TRACED = """
 import multiprocessing as mp
 import os
+import time
 
 import dragon
 from dragon.infrastructure.policy import Policy
@@ -177,13 +179,22 @@ if __name__ == "__main__":
     times(process)
     from dragon.native.machine import Node, System
 
-    queue = Queue(100, policy=Policy(placement=Policy.Placement.HOST_NAME, host_name=Node(System().nodes[-1]).hostname))
+    there = Policy(placement=Policy.Placement.HOST_NAME, host_name=Node(System().nodes[-1]).hostname)
+    queue = Queue(100, policy=there)
 
     def message():
         queue.put(1)
         queue.get()
 
     times(message)
+    with there:
+        children = [mp.Process(target=time.sleep, args=(100,)) for _ in range(10)]
+        for child in children:
+            child.start()
+    times(mp.active_children)
+    for child in children:
+        child.kill()
+        child.join()
 """
 
 
@@ -204,9 +215,10 @@ def test_system_calls(site) -> None:  # type: ignore[no-untyped-def]
             counts.append(0)
         elif counts and "resumed>" not in line:
             counts[-1] += 1
-    process, _, message, _ = counts
+    process, _, message, _, look, _ = counts
     within("system calls of a process", process)
     within("system calls of a put and a get between nodes", message)
+    within("system calls of a look at ten processes of another node", look)
 
 
 def test_distances() -> None:

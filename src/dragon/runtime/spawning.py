@@ -107,10 +107,10 @@ class Started:
     def _code_without_record(self) -> int | None:
         return -9 if self._has_ended() else None
 
-    def _has_ended(self) -> bool:
+    def _has_ended(self, timeout: float | None = 0) -> bool:
         ended = select.poll()
         ended.register(self.sentinel, select.POLLIN)
-        return bool(ended.poll(0))
+        return bool(ended.poll(None if timeout is None else timeout * 1000))
 
     def signal(self, number: int) -> None:
         """Send a signal. Does nothing if the process or the run has ended."""
@@ -139,6 +139,14 @@ class StartedElsewhere(Started):
             finally:
                 os.close(writing)
         return self._pidfd
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the process to end. Returns its exit code, negative for a signal, or None after `timeout`
+        seconds."""
+        # With a sentinel the other node need not be asked. The standard library looks at all children at each start.
+        if self._pidfd is None:
+            return super().wait(timeout)
+        return super().wait(timeout) if self._has_ended(timeout) else None
 
     def signal(self, number: int) -> None:
         """Send a signal. Does nothing if the process has ended."""
