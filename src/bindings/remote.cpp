@@ -31,8 +31,21 @@ struct Answers {
 };
 
 // Those of this thread that are not in use. A signal handler that asks meanwhile, or the garbage collector,
-// takes another.
-thread_local std::vector<std::unique_ptr<Answers>> spare;
+// takes another. Python knows the thread no more when this is destroyed, so it has no GIL to release.
+struct Spare : std::vector<std::unique_ptr<Answers>> {
+    ~Spare() {
+        WithoutGil::for_ever();
+        for (auto& answers : *this) {
+            try {
+                if (answers->pid == getpid()) answers->channel.close();
+            } catch (const std::exception&) {
+                // The end of the process releases it.
+            }
+            answers.release();
+        }
+    }
+};
+thread_local Spare spare;
 
 std::unique_ptr<Answers> take_answers() {
     while (!spare.empty()) {

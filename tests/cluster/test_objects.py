@@ -345,3 +345,24 @@ def test_objects_that_are_made_in_a_policy_block_are_on_its_node(site: Site) -> 
     )
     done = site.dragon("--nodes", "2", program)
     assert done.stdout == "passed\n", done.stderr
+
+
+def test_threads_that_used_another_node_end(site: Site) -> None:
+    program = site.write("""
+        import threading
+
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.queue import Queue
+
+        if __name__ == "__main__":
+            queue = Queue(100, policy=Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1"))
+            for _ in range(60):
+                threads = [threading.Thread(target=queue.qsize) for _ in range(60)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            print("all have ended")
+    """)
+    done = site.dragon("--nodes", "2", program, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "all have ended\n"), done.stderr
