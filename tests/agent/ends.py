@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from conftest import described
 from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.links import Links
-from dragon.agent.wire.responses import Answer
+from dragon.agent.wire.session import Answer
 from dragon.infrastructure.membership import Member
 from dragon.runtime.credentials import Authority, client_context, node_name, server_context
 from dragon.runtime.protocol.agents import Notice

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragon.agent.wire.handshake import Hello, Shaken, shake_hands
-from dragon.agent.wire.responses import Answer, RemoteError
+from dragon.agent.wire.session import Answer, RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.runtime.credentials import client_context
 from dragon.runtime.protocol.agents import Outside, SignalProcess

@@ -19,7 +19,7 @@ import pytest
 from dragon.agent.shards import followers, replication
 from dragon.agent.shards.holding import Holding, Tag, Whose
 from dragon.agent.shards.replication import REPLICATION, Replication
-from dragon.agent.wire.responses import error_of
+from dragon.agent.wire.session import error_of
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.launcher.frontend import Decisions
 from dragon.runtime.protocol.front_end import Proposal

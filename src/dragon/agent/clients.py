@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragon.agent.wire.responses import error_of
+from dragon.agent.wire.session import error_of
 from dragon.infrastructure.messages import encode
 from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.protocol.decoding import decode_request

@@ -18,8 +18,7 @@ from dragon.agent.objects.peers import Peers
 from dragon.agent.output.sinks import Output
 from dragon.agent.processes.starting import Copies
 from dragon.agent.services import Services
-from dragon.agent.wire.responses import value_of
-from dragon.agent.wire.table import Table
+from dragon.agent.wire.session import Table, value_of
 from dragon.infrastructure import messages, variables
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid

@@ -24,8 +24,7 @@ from dragon.agent.output.streams import Streams
 from dragon.agent.processes.registry import Event, Exited, Failed, Registry, Started, Stream
 from dragon.agent.processes.starting import Processes, Spawner
 from dragon.agent.shards.shards import Shards
-from dragon.agent.wire.responses import then
-from dragon.agent.wire.table import Table
+from dragon.agent.wire.session import Table, then
 from dragon.infrastructure.facts import PUID_NODE_SHIFT
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.folder import process_start_time

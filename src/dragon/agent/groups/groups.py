@@ -22,7 +22,7 @@ from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.peers import Peers
 from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.starting import Processes
-from dragon.agent.wire.responses import RemoteError
+from dragon.agent.wire.session import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend
 from dragon.infrastructure.messages import Name, Spawn

@@ -16,8 +16,7 @@ from dragon.agent.mpi.pmi1 import Pmi1
 from dragon.agent.mpi.pmix import Pmix, PmixServer, PmixUnavailableError
 from dragon.agent.mpi.segments import remove_segments
 from dragon.agent.objects.peers import Peers
-from dragon.agent.wire.responses import RemoteError
-from dragon.agent.wire.table import Table
+from dragon.agent.wire.session import RemoteError, Table
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log

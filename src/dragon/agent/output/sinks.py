@@ -18,7 +18,7 @@ from dragon.runtime.remote import node_of
 
 if TYPE_CHECKING:
     from dragon.agent.wire.links import Links
-    from dragon.agent.wire.responses import Answer
+    from dragon.agent.wire.session import Answer
 
 
 class Output:

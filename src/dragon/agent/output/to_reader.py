@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragon import _core
 from dragon.agent.output.sinks import Sink
-from dragon.agent.wire.responses import RemoteError
+from dragon.agent.wire.session import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel

@@ -15,7 +15,7 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.processes.parents import parent_of
-from dragon.agent.wire.responses import then
+from dragon.agent.wire.session import then
 from dragon.control_groups import MemoryKills
 from dragon.infrastructure.messages import Name, decoder_of
 from dragon.infrastructure.system import what_to_raise

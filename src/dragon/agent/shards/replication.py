@@ -30,7 +30,7 @@ from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.answers import Answered, Answers, Identity, Reply
 from dragon.agent.shards.followers import Followers
 from dragon.agent.shards.holding import Copies, Holding, Tag, Whose
-from dragon.agent.wire.responses import error_of
+from dragon.agent.wire.session import error_of
 from dragon.infrastructure.ddict_errors import DDictMovedError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name

@@ -28,7 +28,7 @@ from dragon import _core
 from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.holding import Copies, Holding, Whose
 from dragon.agent.shards.replication import REPLICATION, Replication
-from dragon.agent.wire.responses import error_of
+from dragon.agent.wire.session import error_of
 from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import Once, runtime_log

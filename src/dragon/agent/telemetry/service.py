@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dragon.agent.services import Services
 from dragon.agent.telemetry.seen import lifetimes, see
-from dragon.agent.wire.responses import then
+from dragon.agent.wire.session import then
 from dragon.infrastructure import variables
 from dragon.infrastructure.metrics import (
     METRICS,

@@ -21,8 +21,7 @@ from dragon import _core
 from dragon.agent.wire.bulk import Fabric, Lane
 from dragon.agent.wire.frames import Forwarded, Frame, Noticed, decode_frame
 from dragon.agent.wire.handshake import Hello, Shaken, shake_hands
-from dragon.agent.wire.responses import Answer, RemoteError
-from dragon.agent.wire.session import Serve, Session
+from dragon.agent.wire.session import Answer, RemoteError, Serve, Session
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Name, encode

@@ -4,15 +4,108 @@ where a connection breaks."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
+
+import msgspec
 
 from dragon.agent.wire.frames import Asked, Cancelled, Failed, Frame, Value
-from dragon.agent.wire.responses import Answer, RemoteError, error_of
-from dragon.runtime.protocol.request import Request
+from dragon.infrastructure.ddict_errors import DDictError
+from dragon.runtime.protocol.request import Caller, Handler, Request, tag_of
 
-__all__ = ["Serve", "Session"]
+__all__ = ["Answer", "RemoteError", "Serve", "Session", "Table", "error_of", "then", "value_of"]
+
+
+_Answer = TypeVar("_Answer")
+
+
+class Table:
+    """The handlers, by the kind of request that each answers."""
+
+    def __init__(self, handlers: Iterable[Handler] = ()) -> None:
+        self._handlers: dict[type[Request[object]], Callable[[Any, Caller], object]] = {}
+        self.serve(handlers)
+
+    def serve(self, handlers: Iterable[Handler]) -> None:
+        """Let these handlers answer the requests of their kinds."""
+        self._handlers.update(handlers)
+
+    def do(self, request: Request[_Answer], caller: Caller) -> _Answer | asyncio.Future[_Answer]:
+        """Return the answer, or a future of it. Raises what the handler raises, and ValueError if there is no
+        handler."""
+        do = self._handlers.get(type(request))
+        if do is None:
+            raise ValueError(f"the agent knows no operation {tag_of(type(request))!r}")
+        return cast(_Answer, do(request, caller))
+
+
+# An answer: an encoded value, and a payload.
+Answer = tuple[msgspec.Raw, Any]
+
+
+def value_of(answer: Answer) -> msgspec.Raw:
+    """Return the value of an answer, without its payload."""
+    return answer[0]
+
+
+def error_of(error: BaseException) -> tuple[str, str]:
+    """Return an exception in the form that is sent: the name of its class (for a dictionary's, with its code), and its
+    text."""
+    if isinstance(error, OSError) and error.errno and error.filename is None:
+        return f"OSError {error.errno}", error.strerror or ""
+    if isinstance(error, DDictError):
+        return f"{type(error).__name__} {error.lib_err.removeprefix('DRAGON_')}", error.text
+    return error.kind if isinstance(error, RemoteError) else type(error).__name__, str(error)
+
+
+def then(future: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:
+    """Return a future of what `change` makes of another future's result.
+
+    If `change` returns a future, its result is used. Cancelling the returned future cancels the other one.
+    """
+    result = future.get_loop().create_future()
+    awaited = future
+
+    def done(source: asyncio.Future[Any]) -> None:
+        nonlocal awaited
+        error = None if source.cancelled() else source.exception()
+        if result.done():
+            return
+        if source.cancelled():
+            result.cancel()
+        elif error is not None:
+            result.set_exception(error)
+        elif source is not future:
+            result.set_result(source.result())
+        else:
+            try:
+                changed = change(source.result())
+            except Exception as failure:
+                result.set_exception(failure)
+                return
+            if isinstance(changed, asyncio.Future):
+                awaited = changed
+                changed.add_done_callback(done)
+            else:
+                result.set_result(changed)
+
+    def cancelled(target: asyncio.Future[Any]) -> None:
+        if target.cancelled():
+            awaited.cancel()
+
+    future.add_done_callback(done)
+    result.add_done_callback(cancelled)
+    return result
+
+
+class RemoteError(Exception):
+    """An exception that an operation raised on another node."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
 
 # (node, request, payload, respond) -> how to cancel. `respond` takes a value and a payload, or an error.
 Serve = Callable[[int, Request[object], Any, Callable[..., None]], Callable[[], None] | None]

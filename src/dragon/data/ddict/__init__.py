@@ -2,7 +2,8 @@
 
 from dragon.data.ddict.creation import DDICT_MIN_SIZE
 from dragon.data.ddict.ddict import DDict
-from dragon.data.ddict.filtering import FilterContextManager, FilterIterator
+from dragon.data.ddict.filtering import FilterContextManager, FilterIterator, SentinelQueue
+from dragon.data.ddict.handle import DDictManagerStats
 from dragon.data.ddict.persistence import (
     CheckpointPersister,
     DAOSCheckpointPersister,
@@ -10,8 +11,6 @@ from dragon.data.ddict.persistence import (
     PosixCheckpointPersister,
 )
 from dragon.data.ddict.profile import DDictOperationProfile
-from dragon.data.ddict.sentinel_queue import SentinelQueue
-from dragon.data.ddict.stats import DDictManagerStats
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictMappingProxy, DDictValuesView
 from dragon.infrastructure.ddict_errors import (
     DDictCheckpointSyncError,

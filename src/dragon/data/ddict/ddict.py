@@ -16,7 +16,6 @@ from dragon.data.ddict.checks import check_name, check_parameters
 from dragon.data.ddict.creation import Options
 from dragon.data.ddict.filtering import FilterContextManager
 from dragon.data.ddict.items import Items
-from dragon.data.ddict.memoizing import memoized
 from dragon.data.ddict.persistence import (
     CheckpointPersister,
     NULLCheckpointPersister,
@@ -345,7 +344,20 @@ class DDict(Items[K, V], Generic[K, V]):
         If two processes miss the same result at the same time, both compute it. Raises TypeError for a function without
         a name of its own, such as a lambda.
         """
-        return memoized(function, self._now, self.__setitem__)
+        if not callable(function) or getattr(function, "__name__", "<lambda>") == "<lambda>":
+            raise TypeError(f"memoize() keeps results by the name of a function, and {function!r} has none: use def")
+        name = f"{function.__module__}.{function.__qualname__}"
+
+        @functools.wraps(function)
+        def remembered(*args: P.args, **kwargs: P.kwargs) -> R:
+            key: Any = ("memoize", name, args, tuple(sorted(kwargs.items())))
+            found = self._now(key)
+            if found is MISSING:
+                found = function(*args, **kwargs)
+                self[key] = found  # type: ignore[assignment]
+            return found  # type: ignore[no-any-return]
+
+        return remembered
 
     # ---- copies
 

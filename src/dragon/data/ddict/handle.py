@@ -6,6 +6,7 @@ import logging
 import operator
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex
 
@@ -17,7 +18,6 @@ from dragon.data.ddict.creation import Descriptor
 from dragon.data.ddict.lookups import Lookups
 from dragon.data.ddict.profile import DDictOperationProfile
 from dragon.data.ddict.scope import Scope
-from dragon.data.ddict.stats import DDictManagerStats, stats_of
 from dragon.data.ddict.writers import Writers
 from dragon.infrastructure.ddict_errors import DDictError, DDictPersistCheckpointError
 from dragon.infrastructure.errors import NodeLostError
@@ -27,11 +27,68 @@ from dragon.runtime.handle import Event
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import node_at
 from dragon.runtime.picklers import pickler_of
+from dragon.shards.entries import Settings
 
 if TYPE_CHECKING:
     from dragon.native.machine import Node
 
-__all__ = ["Handle"]
+__all__ = ["DDictManagerStats", "Handle", "stats_of"]
+
+
+@dataclass(frozen=True)
+class DDictManagerStats:
+    """The state of one manager. Memory is in bytes.
+
+    Attributes:
+        manager_id: the number of the manager.
+        hostname: the host name of its node.
+        total_bytes: the size of its memory.
+        total_used_bytes: the used part.
+        pool_free_space: the free part.
+        pool_utilization: the used part in percent.
+        num_keys: the number of keys in the handle's checkpoint.
+        free_blocks: {free bytes: 1}, because the memory is not divided into blocks that could be counted.
+        max_pool_allocations: always 0.
+        max_pool_allocations_used: always 0.
+        current_pool_allocations_used: the number of entries that the manager stores.
+        timekeeper_stats: always empty.
+
+    Examples:
+        >>> from dragon.data.ddict import DDict
+        >>> with DDict(managers_per_node=2, n_nodes=1, total_mem=16 * 2**20) as ddict:
+        ...     ddict["a"] = 1
+        ...     [manager.manager_id for manager in ddict.stats], sum(manager.num_keys for manager in ddict.stats)
+        ([0, 1], 1)
+    """
+
+    manager_id: int
+    hostname: str
+    total_bytes: int
+    total_used_bytes: int
+    pool_free_space: int
+    pool_utilization: float
+    num_keys: int
+    free_blocks: dict[int, int] = field(default_factory=dict)
+    max_pool_allocations: int = 0
+    max_pool_allocations_used: int = 0
+    current_pool_allocations_used: int = 0
+    timekeeper_stats: dict[str, Any] = field(default_factory=dict)
+
+
+def stats_of(settings: Settings, usage: dict[str, int], keys: int) -> DDictManagerStats:
+    """Return the stats of a shard from its settings, its usage and its number of keys."""
+    free = usage["total"] - usage["used"]
+    return DDictManagerStats(
+        settings.manager,
+        node_at(settings.node).host_name,
+        usage["total"],
+        usage["used"],
+        free,
+        100 * usage["used"] / usage["total"],
+        keys,
+        {free: 1},
+        current_pool_allocations_used=usage["entries"],
+    )
 
 
 class Handle(MutableMapping[K, V], Generic[K, V]):

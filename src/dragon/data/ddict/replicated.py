@@ -6,11 +6,12 @@ primary and retries.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from dragon.data.ddict.session import Write, own_session
 from dragon.data.ddict.shards import LocalShard, Note, Pending, RemoteShard
 from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
@@ -22,7 +23,54 @@ from dragon.runtime.run import this_run
 from dragon.shards.entries import Settings
 from dragon.shards.operations import WRITES
 
-__all__ = ["ReplicatedShard"]
+__all__ = ["ReplicatedShard", "Session", "Write", "own_session"]
+
+
+class Write:
+    """A write whose reply may be requested again while this object exists."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self._session, self._number = session, number
+        self.identity = session.identity(number)
+
+    def __del__(self) -> None:
+        self._session.end(self._number)
+
+
+class Session:
+    """The writes of one thread."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._name = os.urandom(8)
+        self._last = 0
+        self._open: dict[int, None] = {}  # in order
+
+    def begin_write(self) -> Write:
+        """Return the next write."""
+        self._last += 1
+        self._open[self._last] = None
+        return Write(self, self._last)
+
+    def end(self, number: int) -> None:
+        """Note that the reply to a write is no longer needed."""
+        self._open.pop(number, None)
+
+    def identity(self, number: int) -> tuple[bytes, int, int]:
+        """Return (session, number of the write, number up to which no reply is needed any more)."""
+        return self._name, number, min(next(iter(self._open), number), number) - 1
+
+
+_local = threading.local()
+
+
+def own_session() -> Session:
+    """Return the session of this thread."""
+    session: Session | None = getattr(_local, "session", None)
+    if session is None or session.pid != os.getpid():
+        session = _local.session = Session()
+    return session
+
 
 _FAILOVER_TIMEOUT_S = 30.0  # seconds within which a new primary must be found
 _FAILOVER_POLL_S = 0.05  # seconds between two attempts

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, Self
 
 from dragon import _core
-from dragon.data.ddict.arrival import Memory
-from dragon.data.ddict.conduit import Conduit, conduit_to
+from dragon.data.ddict.conduit import Conduit, Memory, conduit_to
 from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.runtime.agent_client import ask
 from dragon.runtime.folder import this_process
