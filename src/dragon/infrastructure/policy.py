@@ -102,7 +102,11 @@ class Policy:
 
     def __post_init__(self) -> None:
         for name in ("cpu_affinity", "gpu_affinity"):
-            value = plain_number(getattr(self, name))
+            value = getattr(self, name)
+            if type(value) is list and not value:
+                setattr(self, name, [])
+                continue
+            value = plain_number(value)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 value = [value]
             several = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
@@ -110,10 +114,10 @@ class Policy:
             if not all(isinstance(number, (int, float)) for number in numbers):
                 raise PolicyError(f"{name} must be a list or a set of device numbers, not {value!r}")
             setattr(self, name, sorted(numbers) if isinstance(value, Set) else numbers)
-        self.host_id = plain_number(self.host_id)
-        self.placement = _one_of(Policy.Placement, "placement", self.placement)
-        self.distribution = _one_of(Policy.Distribution, "distribution", self.distribution)
-        self.wait_mode = _one_of(Policy.WaitMode, "wait_mode", self.wait_mode)
+        self.host_id = self.host_id if type(self.host_id) is int else plain_number(self.host_id)
+        for name, kind in _CHOICES.items():
+            if type(value := getattr(self, name)) is not kind:
+                setattr(self, name, _one_of(kind, name, value))
         if self.placement == Policy.Placement.HOST_NAME and not self.host_name:
             raise PolicyError("placement HOST_NAME needs a host_name")
         if self.placement == Policy.Placement.DEFAULT and self.host_name:
@@ -181,6 +185,13 @@ class Policy:
     def to_text(self) -> str:
         """Return the policy as one line of text, which a process inherits from the block in which it was started."""
         return json.dumps(self.get_sdict())
+
+
+_CHOICES: dict[str, type[enum.IntEnum]] = {
+    "placement": Policy.Placement,
+    "distribution": Policy.Distribution,
+    "wait_mode": Policy.WaitMode,
+}
 
 
 def _one_of(kind: type[_Choice], name: str, value: Any) -> _Choice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from collections.abc import Iterable
 
 from dragon.infrastructure.errors import RunEndedError
 
@@ -80,6 +81,12 @@ def sendable(text: str) -> str:
     except UnicodeEncodeError:
         return _STANDS_FOR_BYTES + os.fsencode(text).decode("latin-1")
     return text
+
+
+def all_sendable(texts: Iterable[str]) -> list[str]:
+    """Return sendable() of each text."""
+    listed = list(texts)
+    return listed if "".join(listed).isascii() else list(map(sendable, listed))
 
 
 def restored(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.messages import UNNAMED, Output, Spawn
 from dragon.infrastructure.policy import Policy
-from dragon.infrastructure.system import sendable
+from dragon.infrastructure.system import all_sendable
 from dragon.runtime import placement
 from dragon.runtime.arguments import (
     DEVNULL,
@@ -188,7 +188,7 @@ class ProcessTemplate:
             )
         else:
             executable, arguments = self._command()
-            request.executable, *request.arguments = map(sendable, [executable, *arguments])
+            request.executable, *request.arguments = all_sendable([executable, *arguments])
         return request, record
 
     def environment_of(self, placed: Placed) -> dict[str, str]:

@@ -17,7 +17,7 @@ from multiprocessing import util as mp_util
 
 from dragon.infrastructure import cpython
 from dragon.infrastructure.messages import Surroundings, decode_surroundings, encode
-from dragon.infrastructure.system import restored, sendable
+from dragon.infrastructure.system import all_sendable, restored, sendable
 
 # Read by the interpreter. PYTHONPATH is not among them, because sys.path is sent to new processes.
 _AT_START = {
@@ -105,8 +105,8 @@ def describe(environment: Iterable[str] = ()) -> bytes:
     log_level, log_to_stderr = cpython.log_settings()
     return encode(
         Surroundings(
-            path=list(map(sendable, sys.path)),
-            arguments=list(map(sendable, sys.argv)),
+            path=all_sendable(sys.path),
+            arguments=all_sendable(sys.argv),
             authkey=bytes(mp_process.current_process().authkey),
             original_folder=folder and sendable(folder),
             start_method=multiprocessing.get_start_method(allow_none=True),

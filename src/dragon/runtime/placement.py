@@ -99,7 +99,7 @@ def _names_a_node(policy: Policy) -> bool:
 def place(policy: Policy | None, group_policy: Policy | None = None, *, member: Member | None = None) -> Placed:
     """Return the place of a process."""
     member = member or _context.member
-    thread_policy = Policy.thread_policy() if member is None else member.thread_policy
+    thread_policy = member.thread_policy if member else Policy.thread_policy() if Policy.is_in_block() else _NOTHING
     inherited = thread_policy if thread_policy != _NOTHING else None
     levels = {"thread": inherited, "group": group_policy, "template": policy}
     chosen = _GLOBAL
@@ -107,13 +107,15 @@ def place(policy: Policy | None, group_policy: Policy | None = None, *, member: 
         if level is not None:
             chosen = Policy.merge(chosen, level)
     node = _choose_node(chosen, member)
-    cpus = [int(cpu) for cpu in chosen.cpu_affinity if cpu in node.cpus]
-    gpus = [gpu for gpu in chosen.gpu_affinity if node.has_gpu(gpu)]
-    note_missing(
-        node,
-        CPUs=[cpu for cpu in chosen.cpu_affinity if cpu not in node.cpus],
-        GPUs=[gpu for gpu in chosen.gpu_affinity if not node.has_gpu(gpu)],
-    )
+    cpus, gpus = [], []
+    if chosen.cpu_affinity or chosen.gpu_affinity:
+        cpus = [int(cpu) for cpu in chosen.cpu_affinity if cpu in node.cpus]
+        gpus = [gpu for gpu in chosen.gpu_affinity if node.has_gpu(gpu)]
+        note_missing(
+            node,
+            CPUs=[cpu for cpu in chosen.cpu_affinity if cpu not in node.cpus],
+            GPUs=[gpu for gpu in chosen.gpu_affinity if not node.has_gpu(gpu)],
+        )
     environment = {}
     variable = chosen.gpu_env_str or node.gpu_env_str
     if gpus and variable:

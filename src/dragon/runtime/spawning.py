@@ -17,6 +17,7 @@ from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import UNNAMED, Spawn, default_name
 from dragon.infrastructure.system import (
+    all_sendable,
     is_of_handler,
     readable,
     restored,
@@ -183,13 +184,13 @@ def environment_changes(run: Run, changes: dict[str, str] | None = None) -> dict
     if run.environment_seen[0] != raw:
         ours, base = dict(os.environ), run.base_environment
         difference: dict[str, str | None] = _sendable({k: v for k, v in ours.items() if base.get(k) != v})
-        difference.update(dict.fromkeys(map(sendable, base.keys() - ours.keys())))
+        difference.update(dict.fromkeys(all_sendable(base.keys() - ours.keys())))
         run.environment_seen = (dict(raw), difference)
     return {**run.environment_seen[1], **_sendable(changes or {})}
 
 
 def _sendable(variables: dict[str, str]) -> dict[str, str | None]:
-    return {sendable(name): sendable(value) for name, value in variables.items()}
+    return dict(zip(all_sendable(variables), all_sendable(variables.values()), strict=True)) if variables else {}
 
 
 def current_folder(local: bool = True) -> str:
