@@ -37,25 +37,33 @@ Registry*& registry() {
     return known;
 }
 
-// A descriptor of a folder that is this user's and closed to all others.
+// Checks that a folder is this user's and closed to all others, before and after its files are opened by
+// name.
 class Folder {
   public:
     explicit Folder(const std::string& path)
-        : fd_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
-        struct stat status;
-        if (fd_ < 0 || fstat(fd_, &status) < 0) throw std::system_error(errno, std::generic_category(), path);
-        if (status.st_uid == getuid() && !(status.st_mode & 077)) return;
+        : path_(path), fd_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
+        if (fd_ < 0 || fstat(fd_, &status_) < 0)
+            throw std::system_error(errno, std::generic_category(), path);
+        if (status_.st_uid == getuid() && !(status_.st_mode & 077)) return;
         close(fd_);
-        throw std::system_error(EACCES, std::generic_category(),
-                                path + " has to be yours and closed to others, so it is not opened");
+        refuse(" has to be yours and closed to others, so it is not opened");
     }
     Folder(const Folder&) = delete;
     ~Folder() { close(fd_); }
-    // A path to the folder that was checked, whatever has its name now.
-    std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+    void check_again() const {
+        struct stat now;
+        if (lstat(path_.c_str(), &now) < 0 || now.st_ino != status_.st_ino || now.st_dev != status_.st_dev)
+            refuse(" was replaced by another folder while it was opened");
+    }
 
   private:
+    [[noreturn]] void refuse(const char* why) const {
+        throw std::system_error(EACCES, std::generic_category(), path_ + why);
+    }
+    const std::string path_;
     int fd_;
+    struct stat status_;
 };
 
 }  // namespace
@@ -90,9 +98,10 @@ Environment::Environment(const std::string& folder, size_t map_size)
     try {
         check(mdb_env_set_mapsize(env_, map_size), "LMDB, size");
         check(mdb_env_set_maxreaders(env_, kReaders), "LMDB, readers");
-        int code = mdb_env_open(env_, checked.path().c_str(), kFlags, 0600);
+        int code = mdb_env_open(env_, folder.c_str(), kFlags, 0600);
         if (code > 0) throw std::system_error(code, std::generic_category(), folder);
         check(code, folder.c_str());
+        checked.check_again();
         MDB_txn* txn;
         check(mdb_txn_begin(env_, nullptr, MDB_RDONLY, &txn), "LMDB");
         int opened = mdb_dbi_open(txn, nullptr, 0, &records_);

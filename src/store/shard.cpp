@@ -124,7 +124,9 @@ void Shard::make_room(MDB_txn* txn, size_t size, size_t entries) {
 }
 
 void Shard::allocate(size_t size) {
-    int code = posix_fallocate(environment().descriptor(), 0, static_cast<off_t>(size));
+    int code;
+    do code = posix_fallocate(environment().descriptor(), 0, static_cast<off_t>(size));
+    while (code == EINTR);
     if (code == ENOSPC || code == ENOMEM || code == EFBIG)
         throw Blocked(Blocked::NoRoom,
                       std::filesystem::path(settings_.folder).parent_path().string() + " has no room for it");
