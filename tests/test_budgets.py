@@ -40,8 +40,8 @@ BUDGETS = {
 # The calls and modules of each operation; see benchmarks/distance.py.
 DISTANCES = {
     "queue put, own node": (2, 0),
-    "queue put, other node": (9, 3),
-    "queue put with maxsize, other node": (17, 3),
+    "queue put, other node": (3, 2),
+    "queue put with maxsize, other node": (8, 2),
     "queue get, other node": (10, 3),
     "lock, other node": (13, 3),
     "dictionary put, own node": (18, 6),

@@ -287,6 +287,31 @@ nb::tuple operate_on_shard(uint32_t what, Name words, nb::bytes key, nb::object 
     return nb::make_tuple(1, value);
 }
 
+// Conversions of an object to a message and back, by way of a channel of this thread. Pickling may run code
+// that needs another one.
+nb::tuple parts_of(nb::handle object) {
+    auto answers = take_answers();
+    Arena& a = *answers->channel.a;
+    put_object({answers->channel.use(), kForever}, object.ptr());
+    Message message;
+    if (answers->channel.use()->get(a, message, 0) != Status::Ok) throw StillLocked();
+    nb::tuple parts = to_parts(a, message);
+    spare.push_back(std::move(answers));
+    return parts;
+}
+
+nb::object object_of(uint32_t kind, nb::handle data) {
+    auto answers = take_answers();
+    Arena& a = *answers->channel.a;
+    Memory memory(data);
+    put_parts({answers->channel.use(), kForever}, kind, memory.text().data(), memory.text().size());
+    Message message;
+    if (answers->channel.use()->get(a, message, 0) != Status::Ok) throw StillLocked();
+    nb::object object = nb::steal(to_object(a, message));
+    spare.push_back(std::move(answers));
+    return object;
+}
+
 // Has an operation performed without an answer.
 void tell(uint32_t what, uint32_t kind, Name object) {
     Operation o = operation_of(what, object, nb::make_tuple(), nb::float_(0.0));
@@ -363,6 +388,8 @@ void bind_remote(nb::module_& m) {
           nb::arg("as_bytes") = false, nb::arg("handle").none() = nb::none(), nb::arg("kind") = 0);
     m.def("operate_on_shard", &operate_on_shard, nb::arg("what"), nb::arg("words"), nb::arg("key"),
           nb::arg("record").none(), nb::arg("checkpoint"), nb::arg("flags"), nb::arg("limit").none());
+    m.def("parts_of", &parts_of, nb::arg("obj"));
+    m.def("object_of", &object_of, nb::arg("kind"), nb::arg("data"));
     m.def("tell", &tell, nb::arg("what"), nb::arg("kind"), nb::arg("name"));
     nb::class_<Line>(m, "Line", "The operations on objects that an event loop waits for.")
         .def(nb::init<>())

@@ -448,6 +448,12 @@ OPERATIONS: dict[str, int]
 def desk() -> _Name:
     """Return the name of the channel in which processes put operations; with offset 0 if it is not open."""
 
+def parts_of(obj: object) -> tuple[int, bytes | Loan]:
+    """Convert an object to a message. Return the kind of message and its bytes."""
+
+def object_of(kind: int, data: Buffer) -> Any:
+    """Return the object of a message."""
+
 def operate_on_shard(
     what: int, words: _Name, key: bytes, record: Record | None, checkpoint: int, flags: int, limit: float | None
 ) -> tuple[int, Any]:

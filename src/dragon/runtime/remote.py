@@ -3,13 +3,10 @@ perform it."""
 
 from __future__ import annotations
 
-import os
 import queue
 import struct
-import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from dragon import _core
@@ -133,32 +130,16 @@ def _limit(block: bool, timeout: float | None) -> float | None:
     return max(timeout, 0) if block and timeout is not None else None if block else 0
 
 
-_scratch = threading.local()
-
-
-@contextmanager
-def _own_channel() -> Iterator[_core.Channel]:
-    """Lend an empty channel, with which objects are converted to messages and back, to this thread."""
-    if getattr(_scratch, "pid", 0) != os.getpid():
-        _scratch.free, _scratch.pid = [], os.getpid()
-    free: list[_core.Channel] = _scratch.free
-    channel = free.pop() if free else _core.Channel()
-    yield channel
-    free.append(channel)
+# These are the same on every node, so that nothing about the other one is needed to put them.
+_PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
 
 
 def to_parts(obj: Any) -> tuple[int, Any]:
     """Convert an object to a message. Returns the kind of message and its bytes."""
-    with _own_channel() as channel, to_another_node():
-        channel.put(obj)
-        return channel._get_parts(0)
-
-
-def from_parts(kind: int, data: Any) -> Any:
-    """Return the object of a message."""
-    with _own_channel() as channel:
-        channel._put_parts(kind, data, 0)
-        return channel.get()
+    if type(obj) in _PLAIN:
+        return _core.parts_of(obj)
+    with to_another_node():
+        return _core.parts_of(obj)
 
 
 class RemoteChannel(_Remote):
@@ -177,11 +158,17 @@ class RemoteChannel(_Remote):
         stream_channel: Any = None,
         flush: bool = False,
     ) -> None:
-        self._check_open()
+        if self._remote_closed:
+            raise ValueError("this handle is closed")
+        limit = patience = None if block and timeout is None else _limit(block, timeout)
+        if self._bounded:
+            return self._put_message(*to_parts(obj), limit)
         write_back()
-        limit = patience = _limit(block, timeout)
-        while (outbox := self._outbox()) is not None:
+        while (outbox := self._out or self._outbox()) is not None:
             try:
+                if type(obj) in _PLAIN:
+                    outbox.put(obj, True, patience)
+                    return
                 with to_another_node():
                     outbox.put(obj, True, patience)
                 return
@@ -270,10 +257,9 @@ class RemoteChannel(_Remote):
             except _core.DestroyedError:
                 if not self._accepts_again(outbox):
                     break
-        with _own_channel() as channel:
-            channel._put_bytes(buffer, start, size)
-            kind, data = channel._get_parts(0)
-        self._put_message(kind, data, None)
+        channel = _core.Channel()
+        channel._put_bytes(buffer, start, size)
+        self._put_message(*channel._get_parts(0), None)
 
     def _get_bytes(self, timeout: float | None) -> bytes:
         received: bytes = self._received(timeout, as_bytes=True)

@@ -16,7 +16,7 @@ from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
-from dragon.runtime.remote import from_parts, node_of, to_parts
+from dragon.runtime.remote import node_of, to_parts
 
 if TYPE_CHECKING:
     from dragon.agent.wire.links import Links
@@ -55,7 +55,7 @@ class DistantChannel:
             if future.cancelled() or future.exception() is not None:
                 ended()
                 return
-            received(from_parts(*future.result()))
+            received(_core.object_of(*future.result()))
 
         self._ask("Channel.get", waits=True).add_done_callback(done)
 
