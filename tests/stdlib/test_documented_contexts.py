@@ -167,14 +167,6 @@ def test_set_executable_has_no_effect() -> None:
 # ---- logging
 
 
-def test_get_logger_returns_the_logger_of_the_module() -> None:
-    """Returns the logger used by multiprocessing. Messages sent to this logger will not by default propagate to the
-    root logger."""
-    logger = CONTEXT.get_logger()
-    assert logger is mp.get_logger()
-    assert (logger.name, logger.propagate) == ("multiprocessing", 0)
-
-
 def test_processes_log_to_stderr_with_their_names(site: Site) -> None:
     """log_to_stderr(): it adds a handler which sends output to sys.stderr using format
     '[%(levelname)s/%(processName)s] %(message)s'. (The level of the logger is that of the parent's.)"""
@@ -225,13 +217,6 @@ def test_multiprocessing_dummy_uses_threads_with_any_start_method(site: Site) ->
             print(type(pool).__name__, box.get() == os.getpid(), pool.apply(os.getpid) == os.getpid())
     """)
     assert result.stdout == "ThreadPool True True\n", result.stderr
-
-
-def test_a_pool_of_threads_has_an_initializer() -> None:
-    """If initializer is not None then each worker will call initializer(*initargs) when it starts."""
-    called: list[int] = []
-    with mp.pool.ThreadPool(2, called.append, (1,)):
-        assert called == [1, 1]
 
 
 # ---- programming guidelines

@@ -11,7 +11,7 @@ import multiprocessing.util
 import os
 import signal
 import time
-from multiprocessing.managers import BaseManager, SyncManager
+from multiprocessing.managers import BaseManager
 from typing import Any
 
 import pytest
@@ -51,21 +51,6 @@ Manager.register("Counter", Counter)
 
 
 Manager.register("Bare", Counter, exposed=("_hidden",))
-
-
-def test_methods_that_are_exposed_are_called_in_the_manager() -> None:
-    """exposed is used to specify a sequence of names of methods which proxies for this typeid should be allowed to
-    access. In the case where no exposed list is specified, all "public methods" of the shared object will be
-    accessible."""
-    with Manager(ctx=CONTEXT) as manager:
-        counter: Any = manager.Counter(5)  # type: ignore[attr-defined]
-        assert (counter.add(2), counter.add(3)) == (7, 10)
-        with pytest.raises(AttributeError):
-            counter._hidden()
-        bare: Any = manager.Bare(1)  # type: ignore[attr-defined]
-        assert bare._hidden() == "hidden"
-        with pytest.raises(AttributeError):
-            bare.add(1)
 
 
 def test_a_client_with_the_key_connects_to_a_server() -> None:
@@ -126,13 +111,6 @@ def started(target: Any, *args: Any) -> Any:
     return process
 
 
-def test_the_manager_of_a_context_is_started() -> None:
-    """Returns a started SyncManager object which can be used for sharing objects between processes."""
-    with CONTEXT.Manager() as manager:
-        assert isinstance(manager, SyncManager)
-        assert manager._process.is_alive()
-
-
 def test_a_manager_is_shut_down_when_it_is_garbage_collected() -> None:
     """Manager processes will be shutdown as soon as they are garbage collected or their parent process exits."""
     manager = CONTEXT.Manager()
@@ -161,66 +139,6 @@ def leave_a_manager(box: Any) -> None:
     box.put(manager._process.pid)
 
 
-def test_an_initializer_is_called_in_the_process() -> None:
-    """Start a subprocess to start the manager. If initializer is not None then the subprocess will call
-    initializer(*initargs) when it starts."""
-    box = CONTEXT.Queue()
-    manager = Manager(ctx=CONTEXT)
-    manager.start(tell_pid, (box,))
-    assert box.get(timeout=LONG) == manager._process.pid
-    manager.shutdown()
-
-
-def tell_pid(box: Any) -> None:
-    box.put(os.getpid())
-
-
-def test_the_key_is_that_of_the_process_unless_another_is_given() -> None:
-    """If authkey is None then current_process().authkey is used. Otherwise authkey is used and it must be a byte
-    string. If address is None then an arbitrary one is chosen."""
-    with Manager(ctx=CONTEXT) as server:
-        other = Manager(server.address)
-        other.connect()
-        assert other.Counter(1).add(1) == 2  # type: ignore[attr-defined]
-    with pytest.raises(TypeError):
-        Manager(authkey="text")  # type: ignore[arg-type]
-
-
-def test_the_address_is_read_only() -> None:
-    """BaseManager instances also have one read-only property: address, the address used by the manager."""
-    manager = Manager(("127.0.0.1", 50000), ctx=CONTEXT)
-    assert manager.address == ("127.0.0.1", 50000)
-    with pytest.raises(AttributeError):
-        manager.address = ("127.0.0.1", 50001)  # type: ignore[misc]
-
-
-def test_a_server_can_run_in_a_process_of_the_program() -> None:
-    """get_server(): returns a Server object which represents the actual server under the control of the Manager. The
-    Server object supports the serve_forever() method. Server additionally has an address attribute."""
-    box = CONTEXT.Queue()
-    process = started(serve, box)
-    manager = Manager(box.get(timeout=LONG), b"abc")
-    manager.connect()
-    assert manager.Counter(5).add(2) == 7  # type: ignore[attr-defined]
-    process.terminate()
-    process.join(LONG)
-
-
-def serve(box: Any) -> None:
-    server = Manager(("127.0.0.1", 0), b"abc").get_server()
-    box.put(server.address)
-    server.serve_forever()
-
-
-def test_a_manager_that_has_only_connected_cannot_shut_down_the_server() -> None:
-    """Stop the process used by the manager. This is only available if start() has been used to start the server
-    process."""
-    with Manager(ctx=CONTEXT) as server:
-        other = Manager(server.address)
-        other.connect()
-        assert not hasattr(other, "shutdown")
-
-
 def test_a_process_that_does_not_end_is_terminated() -> None:
     """shutdown_timeout is a timeout in seconds used to wait until the process used by the manager completes in the
     shutdown() method. If the shutdown times out, the process is terminated."""
@@ -233,24 +151,6 @@ def test_a_process_that_does_not_end_is_terminated() -> None:
 
 def linger() -> None:
     mp.util.Finalize(None, time.sleep, (60,), exitpriority=0)
-
-
-def test_a_manager_can_serialize_objects_as_xml() -> None:
-    """serializer must be 'pickle' (use pickle serialization) or 'xmlrpclib' (use xmlrpc.client serialization)."""
-    with Manager(serializer="xmlrpclib", ctx=CONTEXT) as manager:
-        assert manager.Counter(5).add(2) == 7  # type: ignore[attr-defined]
-
-
-def test_a_with_block_of_a_started_manager_shuts_it_down() -> None:
-    """__enter__() starts the server process (if it has not already started) and then returns the manager object.
-    __exit__() calls shutdown()."""
-    manager = Manager(ctx=CONTEXT)
-    manager.start()
-    process = manager._process
-    with manager as entered:
-        assert entered is manager
-        assert manager._process is process
-    assert not process.is_alive()
 
 
 def test_several_processes_use_the_server_of_another_process() -> None:

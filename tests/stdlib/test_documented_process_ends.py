@@ -9,7 +9,6 @@ import atexit
 import multiprocessing as mp
 import multiprocessing.connection
 import os
-import select
 import signal
 import sys
 import time
@@ -134,30 +133,6 @@ def put_late(box: Any) -> None:
 # ---- joining and ending
 
 
-def test_a_process_cannot_join_itself() -> None:
-    """A process cannot join itself because this would cause a deadlock."""
-    box = CONTEXT.Queue()
-    process = start(join_itself, box)
-    assert box.get(timeout=LONG) == "AssertionError"
-    assert ended(process) == 0
-
-
-def join_itself(box: Any) -> None:
-    try:
-        mp.current_process().join()
-    except AssertionError as error:
-        box.put(type(error).__name__)
-
-
-def test_select_can_wait_for_a_sentinel() -> None:
-    """On POSIX, this is a file descriptor usable with primitives from the select module."""
-    process = start(sleep)
-    assert select.select([process.sentinel], [], [], 0)[0] == []
-    process.kill()
-    assert select.select([process.sentinel], [], [], LONG)[0] == [process.sentinel]
-    process.join(LONG)
-
-
 def test_finally_clauses_are_not_executed() -> None:
     """Note that exit handlers and finally clauses, etc., will not be executed. (When a process is terminated.)"""
     box = CONTEXT.Queue()
@@ -189,25 +164,6 @@ def test_finally_clauses_are_executed_when_interrupted() -> None:
     assert ended(process) == 1
 
 
-def test_the_text_of_a_process_shows_its_state() -> None:
-    """print(p, p.is_alive()): <Process ... initial> False, <Process ... started> True, and after terminate()
-    <Process ... stopped exitcode=-SIGTERM> False."""
-    process = CONTEXT.Process(target=sleep)
-    assert repr(process).endswith(" initial>")
-    process.start()
-    assert repr(process).endswith(" started>")
-    process.terminate()
-    process.join(LONG)
-    assert repr(process).endswith(" stopped exitcode=-SIGTERM>")
-
-
-def test_an_authentication_key_is_bytes() -> None:
-    """The process's authentication key (a byte string)."""
-    process = CONTEXT.Process()
-    with pytest.raises(TypeError):
-        process.authkey = "text"
-
-
 def test_is_alive_joins_an_ended_process() -> None:
     """Calling a finished process's Process.is_alive will join the process. (It is no zombie any more.)"""
     process = start(sleep, 0)
@@ -215,13 +171,3 @@ def test_is_alive_joins_an_ended_process() -> None:
     assert not process.is_alive()
     assert not os.path.exists(f"/proc/{process.pid}")
     assert process.exitcode == 0
-
-
-# ---- exceptions
-
-
-@pytest.mark.parametrize("kind", [mp.BufferTooShort, mp.AuthenticationError, mp.TimeoutError])
-def test_all_exceptions_have_a_common_base_class(kind: type[Exception]) -> None:
-    """ProcessError: the base class of all multiprocessing exceptions. (Contexts have them too.)"""
-    assert issubclass(kind, CONTEXT.ProcessError)
-    assert getattr(CONTEXT, kind.__name__) is kind

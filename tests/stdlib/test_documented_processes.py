@@ -72,22 +72,6 @@ class Overridden(CONTEXT.Process):  # type: ignore[misc, name-defined]
         self.box.put("overridden")
 
 
-def test_run_calls_the_target_in_the_calling_process() -> None:
-    """The standard run() method invokes the callable object passed to the object's constructor as the target argument,
-    if any, with sequential and keyword arguments taken from the args and kwargs arguments."""
-    called: list[Any] = []
-    CONTEXT.Process(target=called.append, args=[1]).run()
-    assert called == [1]
-
-
-def test_a_process_can_be_started_only_once() -> None:
-    """This must be called at most once per process object."""
-    process = start(sleep, 0)
-    with pytest.raises(AssertionError):
-        process.start()
-    assert ended(process) == 0
-
-
 def test_join_returns_none_and_can_be_called_repeatedly() -> None:
     """Note that the method returns None if its process terminates or if the method times out. A process can be joined
     many times."""
@@ -97,22 +81,6 @@ def test_join_returns_none_and_can_be_called_repeatedly() -> None:
     process.kill()
     assert process.join(LONG) is None
     assert process.join() is None
-
-
-def test_joining_before_the_start_is_an_error() -> None:
-    """It is an error to attempt to join a process before it has been started."""
-    with pytest.raises(AssertionError):
-        CONTEXT.Process(target=sleep).join()
-
-
-def test_a_process_has_a_name() -> None:
-    """The name is a string used for identification purposes only. If no explicit name is provided to the constructor, a
-    name of the form 'Process-N1:N2:...:Nk' is constructed."""
-    assert CONTEXT.Process(name="mine").name == "mine"
-    assert "Process-" in CONTEXT.Process().name
-    process = CONTEXT.Process()
-    process.name = "renamed"
-    assert process.name == "renamed"
 
 
 def test_a_process_is_alive_from_its_start_until_its_end() -> None:
@@ -140,29 +108,6 @@ def try_child(box: Any) -> None:
         start(sleep, 0)
     except AssertionError as error:
         box.put(type(error).__name__)
-
-
-def test_the_daemon_flag_is_inherited_and_set_before_the_start() -> None:
-    """The process's daemon flag, a Boolean value. This must be set before start() is called. The initial value is
-    inherited from the creating process."""
-    process = CONTEXT.Process(target=sleep)
-    assert process.daemon is False
-    process.daemon = True
-    process.start()
-    with pytest.raises(AssertionError):
-        process.daemon = False
-    process.kill()
-    ended(process)
-
-
-def test_the_pid_is_none_before_the_start() -> None:
-    """Return the process ID. Before the process is spawned, this will be None."""
-    box = CONTEXT.Queue()
-    process = CONTEXT.Process(target=describe, args=(box,))
-    assert process.pid is None
-    process.start()
-    assert box.get(timeout=LONG)[4] == process.pid
-    ended(process)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +178,6 @@ def start_nothing() -> Any:
 # ---- the constructor
 
 
-def test_a_group_is_refused() -> None:
-    """group should always be None; it exists solely for compatibility with threading.Thread."""
-    with pytest.raises(AssertionError):
-        CONTEXT.Process(group="group")
-
-
 def test_a_process_without_a_target_ends_without_error() -> None:
     """target is the callable object to be invoked by the run() method. It defaults to None, meaning nothing is
     called."""
@@ -259,31 +198,6 @@ def test_arguments_are_a_list_or_a_tuple_and_a_dictionary() -> None:
 
 def put_both(box: Any, first: Any, *, second: Any = None) -> None:
     box.put((first, second))
-
-
-def test_no_arguments_are_passed_by_default() -> None:
-    """By default, no arguments are passed to target."""
-    assert ended(start(time.time)) == 0
-
-
-def test_the_constructor_of_a_subclass_calls_that_of_the_class() -> None:
-    """If a subclass overrides the constructor, it must make sure it invokes the base class constructor
-    (Process.__init__()) before doing anything else to the process."""
-
-    class Careless(CONTEXT.Process):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            pass
-
-    with pytest.raises(AttributeError):
-        Careless().start()
-
-
-def test_several_processes_can_have_the_same_name() -> None:
-    """Multiple processes may be given the same name."""
-    box = CONTEXT.Queue()
-    processes = [start(describe, box, name="twin") for _ in range(2)]
-    assert [box.get(timeout=LONG)[0] for _ in processes] == ["twin", "twin"]
-    assert [ended(process) for process in processes] == [0, 0]
 
 
 def test_the_name_of_a_grandchild_has_the_numbers_of_both_generations() -> None:

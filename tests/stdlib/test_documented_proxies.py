@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from multiprocessing.managers import BaseManager, BaseProxy, RemoteError
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from documented import CONTEXT, LONG
@@ -21,31 +21,6 @@ from documented import CONTEXT, LONG
 def manager() -> Iterator[Any]:
     with CONTEXT.Manager() as manager:
         yield manager
-
-
-def test_str_of_a_proxy_shows_the_referent_and_repr_the_proxy(manager: Any) -> None:
-    """Notice that applying str() to a proxy will return the representation of the referent, whereas applying
-    repr() will return the representation of the proxy."""
-    squares = manager.list([i * i for i in range(4)])
-    assert str(squares) == "[0, 1, 4, 9]"
-    assert repr(squares).startswith("<ListProxy object, typeid 'list' at 0x")
-
-
-def test_proxies_are_not_compared_by_value(manager: Any) -> None:
-    """The proxy types in multiprocessing do nothing to support comparisons by value."""
-    assert manager.list([1, 2]) != [1, 2]
-    assert manager.list([1, 2])[:] == [1, 2]
-
-
-def test_callmethod_calls_a_method_and_getvalue_copies_the_referent(manager: Any) -> None:
-    """_callmethod(methodname[, args[, kwds]]): call and return the result of a method of the proxy's referent. An
-    exception is reraised by it. _getvalue(): return a copy of the referent."""
-    numbers = manager.list(range(5))
-    assert numbers._callmethod("__getitem__", (slice(1, 3),)) == [1, 2]
-    with pytest.raises(IndexError, match="list index out of range"):
-        numbers._callmethod("__getitem__", (20,))
-    assert numbers._getvalue() == [0, 1, 2, 3, 4]
-    assert isinstance(numbers, BaseProxy)
 
 
 def append(numbers: Any, nested: Any) -> None:
@@ -137,14 +112,6 @@ class IteratorProxy(BaseProxy):
         return self._callmethod("__next__")  # type: ignore[func-returns-value]
 
 
-class NumbersProxy(BaseProxy):
-    _exposed_ = ("below",)
-    _method_to_typeid_: ClassVar = {"below": "Iterator"}
-
-    def below(self, most: int) -> Any:
-        return self._callmethod("below", (most,))  # type: ignore[func-returns-value]
-
-
 class Manager(BaseManager):
     pass
 
@@ -152,7 +119,6 @@ class Manager(BaseManager):
 Manager.register("Iterator", proxytype=IteratorProxy, create_method=False)
 Manager.register("List", list)
 Manager.register("Numbers", Numbers, method_to_typeid={"below": "Iterator", "themselves": "List"})
-Manager.register("Limited", Numbers, NumbersProxy)
 
 
 @pytest.fixture(scope="module")
@@ -176,33 +142,6 @@ def test_a_method_may_return_a_proxy(own: Any) -> None:
     assert type(numbers.last()) is int
 
 
-def test_a_proxy_class_defines_the_exposed_methods(own: Any) -> None:
-    """If exposed is None then proxytype._exposed_ is used instead if it exists. If method_to_typeid is None then
-    proxytype._method_to_typeid_ is used instead if it exists."""
-    limited = own.Limited()
-    assert type(limited) is NumbersProxy
-    assert list(limited.below(3)) == [1, 2]
-    with pytest.raises(RemoteError, match="AttributeError"):
-        limited._callmethod("last")
-
-
-def test_a_registered_type_without_create_method_has_no_method(own: Any) -> None:
-    """create_method determines whether a method should be created with name typeid which can be used to tell the server
-    process to create a new shared object and return a proxy for it. By default it is True."""
-    assert hasattr(own, "Numbers")
-    assert not hasattr(own, "Iterator")
-
-
-def test_a_method_that_is_not_exposed_is_an_error(own: Any) -> None:
-    """Note in particular that an exception will be raised if methodname has not been exposed. If some other exception
-    is raised in the manager's process then this is converted into a RemoteError exception and is raised by
-    _callmethod()."""
-    numbers = own.Numbers()
-    with pytest.raises(RemoteError, match="AttributeError"):
-        numbers._callmethod("_hidden")
-    assert numbers.last() == 3
-
-
 def test_a_result_that_cannot_be_sent_is_a_remote_error(own: Any) -> None:
     """If some other exception is raised in the manager's process then this is converted into a RemoteError exception
     and is raised by _callmethod()."""
@@ -210,12 +149,6 @@ def test_a_result_that_cannot_be_sent_is_a_remote_error(own: Any) -> None:
     with pytest.raises(RemoteError, match="lock"):
         numbers.locks()
     assert numbers.last() == 3
-
-
-def test_a_copy_of_an_unpicklable_referent_is_an_error(own: Any) -> None:
-    """Return a copy of the referent. If the referent is unpicklable then this will raise an exception."""
-    with pytest.raises(RemoteError, match="generator"):
-        own.Numbers().below(3)._getvalue()
 
 
 def test_an_object_without_proxies_is_deleted(own: Any) -> None:
@@ -239,42 +172,6 @@ def own_copy(proxy: Any) -> Any:
     there, here = CONTEXT.Pipe()
     there.send(proxy)
     return here.recv()
-
-
-def test_several_proxies_have_one_referent(manager: Any) -> None:
-    """Multiple proxy objects may have the same referent."""
-    numbers = manager.list([1])
-    other = own_copy(numbers)
-    assert other is not numbers
-    other.append(2)
-    assert numbers[:] == [1, 2]
-
-
-def test_a_proxy_of_a_list_supports_indexes_slices_and_len(manager: Any) -> None:
-    """In this way, a proxy can be used just like its referent can: l[4], l[2:5]."""
-    squares = manager.list([i * i for i in range(10)])
-    assert (squares[4], squares[2:5], len(squares)) == (16, [4, 9, 16], 10)
-
-
-def test_proxies_of_dictionaries_and_lists_are_nested(manager: Any) -> None:
-    """Similarly, dict and list proxies may be nested inside one another."""
-    outer = manager.list([manager.dict() for _ in range(2)])
-    inner = outer[0]
-    inner["a"], inner["b"] = 1, 2
-    outer[1]["c"] = 3
-    outer[1]["z"] = 26
-    assert (str(outer[0]), str(outer[1])) == ("{'a': 1, 'b': 2}", "{'c': 3, 'z': 26}")
-
-
-def test_a_change_of_an_item_is_visible_after_a_new_assignment(manager: Any) -> None:
-    """However, storing a value in a container proxy (which triggers a __setitem__ on the proxy object) does propagate
-    through the manager and so to effectively modify such an item, one could re-assign the modified value."""
-    items = manager.list([{}])
-    names = items[0]
-    names["a"] = 1
-    assert items[0] == {}
-    items[0] = names
-    assert items[0] == {"a": 1}
 
 
 def test_several_processes_can_use_one_proxy(manager: Any) -> None:

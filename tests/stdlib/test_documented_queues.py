@@ -5,8 +5,6 @@ Each test begins with the sentence that it tests, from https://docs.python.org/3
 
 from __future__ import annotations
 
-import multiprocessing as mp
-import multiprocessing.queues
 import queue
 import threading
 import time
@@ -33,8 +31,11 @@ def test_put_and_get_raise_full_and_empty_at_their_timeout(kind: str) -> None:
         box.get_nowait()
     with pytest.raises(queue.Empty):
         box.get(timeout=0.01)
+    with pytest.raises(queue.Empty):
+        box.get(block=False, timeout=99)
     box.put("item")
-    for call in (lambda: box.put(1, False), lambda: box.put_nowait(1), lambda: box.put(1, timeout=0.01)):
+    full = [lambda: box.put(1, False), lambda: box.put_nowait(1), lambda: box.put(1, timeout=0.01)]
+    for call in (*full, lambda: box.put(1, False, 99)):  # the timeout is ignored in that case
         with pytest.raises(queue.Full):
             call()
     assert (box.qsize(), box.full(), box.empty(), box.get()) == (1, True, False, "item")
@@ -57,84 +58,6 @@ def test_messages_of_one_process_arrive_in_order() -> None:
     assert [box.get(timeout=LONG) for _ in range(100)] == list(range(100))
 
 
-def test_a_joinable_queue_counts_unfinished_tasks() -> None:
-    """Blocks until all items in the queue have been gotten and processed. Raises a ValueError if called more times than
-    there were items placed in the queue."""
-    box = CONTEXT.JoinableQueue()
-    put(box, 1, 2)
-    process = start(process_all, box, 2)
-    box.join()
-    assert box.empty()
-    with pytest.raises(ValueError, match="too many"):
-        box.task_done()
-    ended(process)
-
-
-def process_all(box: Any, count: int) -> None:
-    for _ in range(count):
-        box.get()
-        box.task_done()
-
-
-def test_a_simple_queue_has_put_get_empty_and_close() -> None:
-    """It is a simplified Queue type, very close to a locked Pipe: empty(), get(), put(), close()."""
-    box = CONTEXT.SimpleQueue()
-    assert box.empty()
-    box.put("item")
-    assert not box.empty()
-    assert box.get() == "item"
-    box.close()
-
-
-def test_put_nowait_and_get_nowait() -> None:
-    """put_nowait(obj): equivalent to put(obj, False). get_nowait(): equivalent to get(False)."""
-    box = CONTEXT.Queue(1)
-    box.put_nowait("x")
-    with pytest.raises(queue.Full):
-        box.put_nowait("y")
-    with pytest.raises(queue.Full):
-        box.put("y", False, 99)  # timeout is ignored in that case
-    assert box.get_nowait() == "x"
-    with pytest.raises(queue.Empty):
-        box.get_nowait()
-    with pytest.raises(queue.Empty):
-        box.get(block=False, timeout=99)
-
-
-def test_a_get_with_a_timeout_raises_empty() -> None:
-    """If timeout is a positive number, it blocks at most timeout seconds and raises the queue.Empty exception if
-    no item was available within that time."""
-    begun = time.monotonic()
-    with pytest.raises(queue.Empty):
-        CONTEXT.Queue().get(timeout=0.1)
-    assert 0.1 <= time.monotonic() - begun < LONG
-
-
-def test_qsize_empty_and_full_report_the_size() -> None:
-    """Return the approximate size of the queue. Return True if the queue is empty, False otherwise. Return True if
-    the queue is full, False otherwise."""
-    box = CONTEXT.Queue(2)
-    assert (box.qsize(), box.empty(), box.full()) == (0, True, False)
-    box.put(1)
-    assert (box.qsize(), box.empty(), box.full()) == (1, False, False)
-    box.put(2)
-    assert (box.qsize(), box.empty(), box.full()) == (2, False, True)
-
-
-def put_and_leave(box: Any) -> None:
-    box.put(bytes(10**6))
-    box.close()
-    box.join_thread()
-
-
-def test_items_remain_after_the_end_of_the_process_that_put_them() -> None:
-    """By default if a process is not the creator of the queue then on exit it will attempt to join the queue's
-    background thread. (So what it has put is not lost.)"""
-    box = CONTEXT.Queue()
-    assert ended(start(put_and_leave, box)) == 0
-    assert len(box.get(timeout=LONG)) == 10**6
-
-
 def test_join_waits_for_all_tasks() -> None:
     """The count of unfinished tasks goes up whenever an item is added to the queue. The count goes down whenever a
     consumer calls task_done() to indicate that the item was retrieved and all work on it is complete. When the
@@ -151,6 +74,8 @@ def test_join_waits_for_all_tasks() -> None:
         assert not joined.is_set()
         box.task_done()
     assert joined.wait(LONG)
+    with pytest.raises(ValueError, match="too many"):
+        box.task_done()
 
 
 def test_several_processes_and_threads_put_and_get() -> None:
@@ -175,15 +100,6 @@ def test_several_processes_and_threads_put_and_get() -> None:
 
 def get_until_none(box: Any, results: Any) -> None:
     results.put(list(iter(box.get, None)))
-
-
-def test_a_queue_has_the_methods_of_a_threads_queue() -> None:
-    """Queue implements all the methods of queue.Queue except for task_done() and join()."""
-    box = CONTEXT.Queue()
-    for name in ("qsize", "empty", "full", "put", "put_nowait", "get", "get_nowait"):
-        assert callable(getattr(box, name))
-    assert not hasattr(box, "task_done")
-    assert not hasattr(box, "join")
 
 
 def test_put_blocks_until_a_slot_is_free() -> None:
@@ -260,13 +176,6 @@ def put_and_cancel(box: Any) -> None:
     box.put(bytes(10**6))
     box.close()
     box.join_thread()
-
-
-def test_join_of_a_joinable_queue_without_tasks_returns_immediately() -> None:
-    """Block until all items in the queue have been gotten and processed."""
-    box = CONTEXT.JoinableQueue()
-    box.join()
-    assert isinstance(box, mp.queues.Queue)
 
 
 def test_a_simple_queue_is_used_by_several_processes() -> None:

@@ -31,31 +31,8 @@ def test_values_have_a_lock_and_a_type() -> None:
     assert CONTEXT.Value("i", 1, lock=own).get_lock() is own
 
 
-def test_arrays_are_zeroed_or_initialised() -> None:
-    """If size_or_initializer is an integer, then it determines the length of the array, and the array will be initially
-    zeroed. Otherwise, it is a sequence which is used to initialize the array. An array of ctypes.c_char has value and
-    raw attributes which allow one to use it to store and retrieve strings."""
-    assert CONTEXT.Array("i", 3)[:] == [0, 0, 0]
-    assert CONTEXT.Array("i", [1, 2])[:] == [1, 2]
-    text = CONTEXT.Array("c", b"hello")
-    assert (text.value, text.raw) == (b"hello", b"hello")
-
-
 class Point(ctypes.Structure):
     _fields_ = (("x", ctypes.c_double), ("y", ctypes.c_double))
-
-
-def test_structures_are_shared_with_a_process() -> None:
-    """Structures and arrays of structures are allocated from shared memory (the example of the documentation)."""
-    points = CONTEXT.Array(Point, [(1.875, -6.25), (-5.75, 2.0)])
-    ended(start(square, points))
-    assert [(point.x, point.y) for point in points] == [(3.515625, 39.0625), (33.0625, 4.0)]
-
-
-def square(points: Any) -> None:
-    for point in points:
-        point.x **= 2
-        point.y **= 2
 
 
 def add(value: Any, times: int) -> None:
@@ -110,21 +87,6 @@ def test_an_array_is_a_sequence() -> None:
         numbers[0] = "x"
 
 
-def test_processes_change_shared_values_and_arrays() -> None:
-    """Data can be stored in a shared memory map using Value or Array. The example prints 3.1415927 and
-    [0, -1, -2, -3, -4, -5, -6, -7, -8, -9]."""
-    number, numbers = CONTEXT.Value("d", 0.0), CONTEXT.Array("i", range(10))
-    assert ended(start(change, number, numbers)) == 0
-    assert number.value == 3.1415927
-    assert numbers[:] == [0, -1, -2, -3, -4, -5, -6, -7, -8, -9]
-
-
-def change(number: Any, numbers: Any) -> None:
-    number.value = 3.1415927
-    for index in range(len(numbers)):
-        numbers[index] = -numbers[index]
-
-
 def test_the_default_lock_is_recursive() -> None:
     """If lock is True (the default) then a new recursive lock object is created to synchronize access to the value."""
     value = CONTEXT.Value("i", 0, lock=True)
@@ -132,21 +94,6 @@ def test_the_default_lock_is_recursive() -> None:
     with value.get_lock(), value.get_lock():
         value.value += 1
     assert value.value == 1
-
-
-def test_an_array_without_a_lock_is_a_ctypes_array() -> None:
-    """If lock is False then access to the returned object will not be automatically protected by a lock."""
-    numbers = CONTEXT.Array("i", 3, lock=False)
-    assert isinstance(numbers, ctypes.Array)
-    assert not hasattr(numbers, "get_lock")
-
-
-def test_lock_is_a_keyword_only_argument() -> None:
-    """Note that lock is a keyword-only argument."""
-    with pytest.raises(TypeError):
-        CONTEXT.Array("i", 3, CONTEXT.Lock())
-    with pytest.raises(TypeError):
-        CONTEXT.Value("i", 3, CONTEXT.Lock())
 
 
 def test_arguments_are_passed_to_the_constructor_of_the_type() -> None:
