@@ -77,10 +77,10 @@ LENGTH = 120
 UNDISTURBED = list(loader_of(Noisy(LENGTH), shuffle=True))
 
 
-@pytest.fixture(scope="module")
-def elastic() -> Iterator[ElasticDataLoader]:
-    """One loader for many epochs, whose workers are kept."""
-    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=2) as loader:
+@pytest.fixture(scope="module", params=["fork", "spawn"])
+def elastic(request: Any) -> Iterator[ElasticDataLoader]:
+    """One loader for many epochs."""
+    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=2, multiprocessing_context=request.param) as loader:
         yield loader
 
 
@@ -95,7 +95,7 @@ SCHEDULES = st.dictionaries(st.integers(0, len(UNDISTURBED) - 1), DEEDS, max_siz
 
 
 @pytest.mark.long
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedule=SCHEDULES)
 def test_resizes_and_kills_do_not_change_batches(
     elastic: ElasticDataLoader, schedule: dict[int, tuple[str, int]]

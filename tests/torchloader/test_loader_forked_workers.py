@@ -44,53 +44,9 @@ class Held:
             return os.getpid()
 
 
-def test_forked_workers_give_the_same_batches_as_other_workers() -> None:
-    with loader_of(Noisy(400), shuffle=True) as loader:
-        assert list(loader) == UNDISTURBED
-        loader.set_epoch(0)
-        assert list(loader) == UNDISTURBED
-
-
 def test_forked_workers_can_have_objects_that_cannot_be_pickled() -> None:
     with loader_of(Held()) as loader:
         assert os.getpid() not in {pid for batch in loader for pid in batch}
-
-
-def test_resizes_and_kills_do_not_change_batches() -> None:
-    with loader_of(Noisy(400, latency=0.001), shuffle=True) as loader:
-        given = []
-        for number, batch in enumerate(loader):
-            given.append(batch)
-            if number in (10, 30):
-                victim = next(
-                    worker.process for worker in loader._crew._workers.values() if worker.ready and worker.process
-                )
-                os.kill(pid_of(victim), signal.SIGKILL)
-            if number % 20 == 19:
-                loader.resize(1 + number % 3)
-        assert given == UNDISTURBED
-        assert loader.counters.replaced == 2
-
-
-def test_workers_that_start_late_have_the_dataset_of_the_beginning_of_the_epoch() -> None:
-    dataset = Changing(40_000, latency=0.001)
-    with loader_of(dataset, num_workers=1) as loader:
-        batches = iter(loader)
-        next(batches)
-        dataset.content = 1
-        loader.resize(3)
-        while loader.counters.workers != 3:
-            next(batches)
-        assert {sample[1] for _ in range(40) for sample in next(batches)} == {0}
-
-
-def test_the_next_epoch_has_the_changes_of_the_program() -> None:
-    dataset = Changing(8)
-    with loader_of(dataset) as loader:
-        contents = []
-        for dataset.content in range(3):
-            contents.append({sample[1] for batch in loader for sample in batch})
-    assert contents == [{0}, {1}, {2}]
 
 
 def test_persistent_workers_keep_the_dataset_of_the_first_epoch_as_with_pytorch() -> None:
@@ -114,14 +70,6 @@ def test_the_memory_of_the_trainer_is_not_copied() -> None:
     dataset.numbers, dataset.kind = np.zeros(128 * MIB, np.uint8) + np.uint8(0), "Private_Dirty"
     with loader_of(dataset) as loader:
         assert max(memory for batch in loader for _, memory in batch) < 64 * MIB
-
-
-def test_the_error_names_the_samples_of_a_batch_that_ends_its_workers() -> None:
-    with (
-        loader_of(Deadly(8)) as loader,
-        pytest.raises(LoadingError, match=r"signal SIGKILL\), of the samples \[4, 5, 6, 7\]"),
-    ):
-        list(loader)
 
 
 def test_an_iterable_style_dataset_must_be_picklable() -> None:
@@ -159,16 +107,6 @@ def test_workers_end_with_their_epoch(ends: Callable[[ElasticDataLoader], None])
         time.sleep(0.01)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     loader.close()
-
-
-def test_iter_requests_all_batches_that_may_be_prefetched() -> None:
-    with loader_of(Noisy(400), shuffle=True, prefetch_factor=3) as loader:
-        batches = iter(loader)
-        deadline = time.monotonic() + 20
-        while loader.counters.depth < 6 and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert loader.counters.depth >= 6
-        assert list(batches) == UNDISTURBED
 
 
 class Proxied:
