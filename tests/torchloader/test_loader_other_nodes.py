@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import textwrap
 
 import pytest
 
@@ -11,7 +10,8 @@ from conftest import Site
 from torchloader import ElasticDataLoader
 
 PROGRAM = """
-import json, os, signal, subprocess, sys, time, warnings
+import glob, json, os, signal, subprocess, sys, threading, time, warnings
+from contextlib import suppress
 
 sys.modules["torch"] = None  # nothing here needs it, and every worker would import it
 
@@ -53,6 +53,115 @@ def agent_of(node):
     out = subprocess.run([sys.executable, "-m", "dragon", "ps", "--json"], capture_output=True, text=True, check=True)
     runs = [run for run in json.loads(out.stdout) if __file__ in run["command"]]
     return next(each["agent"] for run in runs for each in run["nodes"] if each["node"] == node)
+
+
+class Placed(Rows):
+    # Gives the file in which the values lie in memory.
+    def __getitem__(self, index):
+        address = self.values.__array_interface__["data"][0]
+        for line in open("/proc/self/maps"):
+            first, last = (int(number, 16) for number in line.split()[0].split("-"))
+            if first <= address < last:
+                return current().hostname, os.getpid(), int(line.split()[4])
+
+
+def looked_at(batches, besides=()):
+    # Workers that were killed may have made batches ahead.
+    workers = {}
+    while len(workers) < 4:  # as some are ready before others
+        found = [sample for batch in batches for sample in batch]
+        workers |= {process: (node, file) for node, process, file in found if process not in besides}
+    return workers
+
+
+def holders(file):
+    # The processes that have the file open.
+    found = set()
+    for path in glob.glob("/proc/[0-9]*/fd/*"):
+        with suppress(OSError):
+            if os.stat(path).st_ino == file and os.readlink(path).startswith("/memfd:"):
+                found.add(int(path.split("/")[2]))
+    return found
+"""
+
+
+# What can be shown in one run of three nodes, each by a function.
+TOGETHER = """
+class Stream:
+    def __iter__(self):
+        return iter([(index, current().hostname) for index in range(100)])
+
+
+def workers_on_other_nodes_give_the_same_batches():
+    with loader() as here, loader(workers_on=NODES[1:]) as there:
+        for _ in range(2):
+            ours, theirs = list(here), list(there)
+            assert samples(ours) == samples(theirs)
+            assert len(samples(theirs)) == 400
+    assert {host for batch in ours for *_, host, _ in batch} == {NODES[0]}
+    assert {host for batch in theirs for *_, host, _ in batch} <= set(NODES[1:])
+
+
+def workers_are_placed_round_robin_on_the_named_nodes():
+    with loader(workers_on=NODES, dataset=Slow, persistent_workers=True) as batches:
+        hosts = {}
+        while len(hosts) < 4:  # as some are ready before others
+            hosts |= {pid: host for batch in batches for _, _, host, pid in batch}
+    assert sorted(hosts.values()) == sorted([*NODES, NODES[0]])
+
+
+def workers_can_move_to_other_nodes_during_an_epoch():
+    given, hosts, moves = [], [], {4: NODES[1:], 24: NODES[:1]}
+    with loader(Slow, workers_on=NODES[0]) as batches:
+        for number, batch in enumerate(batches):
+            given += samples([batch])
+            hosts.append(batch[0][2])
+            if number in moves:
+                batches.resize(2, workers_on=moves[number])
+                while batches.counters.workers < 2:
+                    time.sleep(0.01)
+        assert batches.workers_on == NODES[:1]
+    assert (hosts[:5], set(hosts[16:25])) == (NODES[:1] * 5, set(NODES[1:]))
+    assert given == samples(loader())
+    assert (set(hosts), hosts[-1]) == (set(NODES), NODES[0])
+
+
+def streams_of_an_iterable_style_dataset_are_read_on_other_nodes():
+    with ElasticDataLoader(Stream(), 10, num_workers=1, collate_fn=list, workers_on=NODES[1]) as batches:
+        read = [sample for batch in batches for sample in batch]
+    assert read == [(index, NODES[1]) for index in range(100)]
+
+
+def auto_works_with_workers_on_other_nodes():
+    options = {"num_workers": "auto", "collate_fn": list, "workers_on": NODES[1:]}
+    with ElasticDataLoader(Slow(), 8, **options) as batches:
+        while batches.workers < 2:
+            for _ in batches:
+                pass
+        assert batches.tuning is not None
+
+
+def the_workers_of_another_node_share_one_copy_of_the_dataset():
+    with loader(Placed, workers_on=NODES[1:], persistent_workers=True) as batches:
+        for _ in range(2):
+            workers = looked_at(batches)
+            assert sorted(node for node, _ in workers.values()) == sorted(2 * NODES[1:])
+            assert len(set(workers.values())) == 2
+            assert all(file for _, file in workers.values())  # else it is memory of a worker's own
+            batches.dataset.values = VALUES + 1
+
+
+if __name__ == "__main__":
+    for case in (
+        workers_on_other_nodes_give_the_same_batches,
+        workers_are_placed_round_robin_on_the_named_nodes,
+        workers_can_move_to_other_nodes_during_an_epoch,
+        streams_of_an_iterable_style_dataset_are_read_on_other_nodes,
+        auto_works_with_workers_on_other_nodes,
+        the_workers_of_another_node_share_one_copy_of_the_dataset,
+    ):
+        case()
+        print(case.__name__)
 """
 
 
@@ -60,59 +169,10 @@ def run(site: Site, nodes: int, source: str) -> subprocess.CompletedProcess[str]
     return site.dragon("--nodes", str(nodes), site.write(f"{PROGRAM}\n{source}"), timeout=120)
 
 
-def test_workers_on_other_nodes_give_the_same_batches(site: Site) -> None:
-    done = run(
-        site,
-        3,
-        """
-if __name__ == "__main__":
-    here, there = loader(), loader(workers_on=NODES[1:])
-    for epoch in range(2):
-        ours, theirs = list(here), list(there)
-        print(samples(ours) == samples(theirs), len(samples(theirs)))
-    print({host for batch in ours for *_, host, _ in batch} == {NODES[0]})
-    print({host for batch in theirs for *_, host, _ in batch} <= set(NODES[1:]))
-""",
-    )
-    assert (done.stdout, done.stderr) == ("True 400\nTrue 400\nTrue\nTrue\n", "")
-
-
-def test_workers_are_placed_round_robin_on_the_named_nodes(site: Site) -> None:
-    done = run(
-        site,
-        3,
-        """
-if __name__ == "__main__":
-    batches = loader(Slow, workers_on=NODES, persistent_workers=True)
-    hosts = {}
-    while len(hosts) < 4:  # as some are ready before others
-        hosts |= {pid: host for batch in batches for _, _, host, pid in batch}
-    print(sorted(hosts.values()).count(NODES[0]), set(hosts.values()) == set(NODES))
-""",
-    )
-    assert (done.stdout, done.stderr) == ("2 True\n", "")
-
-
-def test_workers_can_move_to_other_nodes_during_an_epoch(site: Site) -> None:
-    done = run(
-        site,
-        3,
-        """
-if __name__ == "__main__":
-    expected, batches = samples(loader()), loader(Slow, workers_on=NODES[0])
-    given, hosts, moves = [], [], {4: NODES[1:], 24: NODES[:1]}
-    for number, batch in enumerate(batches):
-        given += samples([batch])
-        hosts.append(batch[0][2])
-        if number in moves:
-            batches.resize(2, workers_on=moves[number])
-            while batches.counters.workers < 2:
-                time.sleep(0.01)
-    print(batches.workers_on == NODES[:1], hosts[:5] == NODES[:1] * 5, set(hosts[16:25]) == set(NODES[1:]))
-    print(given == expected, set(hosts) == set(NODES), hosts[-1] == NODES[0])
-""",
-    )
-    assert (done.stdout, done.stderr) == ("True True True\nTrue True True\n", "")
+def test_workers_on_other_nodes(site: Site) -> None:
+    done = run(site, 3, TOGETHER)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert len(done.stdout.splitlines()) == 6
 
 
 def test_resize_refuses_workers_on_for_a_loader_made_without_it() -> None:
@@ -121,25 +181,6 @@ def test_resize_refuses_workers_on_for_a_loader_made_without_it() -> None:
         pytest.raises(ValueError, match=r"resize\(\) gets workers_on='node', and the loader was made without"),
     ):
         loader.resize(2, workers_on="node")
-
-
-def test_streams_of_an_iterable_style_dataset_are_read_on_other_nodes(site: Site) -> None:
-    done = run(
-        site,
-        2,
-        """
-class Stream:
-    def __iter__(self):
-        return iter([(index, current().hostname) for index in range(100)])
-
-
-if __name__ == "__main__":
-    batches = ElasticDataLoader(Stream(), 10, num_workers=1, collate_fn=list, workers_on=NODES[1])
-    read = [sample for batch in batches for sample in batch]
-    print([index for index, _ in read] == list(range(100)), {host for _, host in read} == {NODES[1]})
-""",
-    )
-    assert (done.stdout, done.stderr) == ("True True\n", "")
 
 
 def test_no_sample_is_lost_or_repeated_if_a_worker_is_killed_and_a_node_lost(site: Site) -> None:
@@ -255,83 +296,12 @@ def test_invalid_names_of_nodes_are_refused(options: dict[str, object], error: t
         ElasticDataLoader(range(8), num_workers=1, **options)  # type: ignore[arg-type]
 
 
-def test_auto_works_with_workers_on_another_node(site: Site) -> None:
-    source = """
-        if __name__ == "__main__":
-            options = {"num_workers": "auto", "collate_fn": list, "workers_on": NODES[1:]}
-            with ElasticDataLoader(Slow(), 8, **options) as batches:
-                while batches.workers < 2:
-                    for _ in batches:
-                        pass
-                print(batches.tuning is not None)
-    """
-    done = run(site, 2, textwrap.dedent(source))
-    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-
-
-MEMORY = """
-class Placed(Rows):
-    # Gives the file in which the values lie in memory.
-    def __getitem__(self, index):
-        address = self.values.__array_interface__["data"][0]
-        for line in open("/proc/self/maps"):
-            first, last = (int(number, 16) for number in line.split()[0].split("-"))
-            if first <= address < last:
-                return current().hostname, os.getpid(), int(line.split()[4])
-
-
-def looked_at(batches, besides=()):
-    # Workers that were killed may have made batches ahead.
-    workers = {}
-    while len(workers) < 4:  # as some are ready before others
-        found = [sample for batch in batches for sample in batch]
-        workers |= {process: (node, file) for node, process, file in found if process not in besides}
-    return workers
-
-
-def holders(file):
-    # The processes that have the file open.
-    found = set()
-    for path in glob.glob("/proc/[0-9]*/fd/*"):
-        with suppress(OSError):
-            if os.stat(path).st_ino == file and os.readlink(path).startswith("/memfd:"):
-                found.add(int(path.split("/")[2]))
-    return found
-"""
-
-
-def test_the_workers_of_another_node_share_one_copy_of_the_dataset(site: Site) -> None:
-    done = run(
-        site,
-        3,
-        f"""
-import glob
-from contextlib import suppress
-{MEMORY}
-
-if __name__ == "__main__":
-    batches = loader(Placed, workers_on=NODES[1:], persistent_workers=True)
-    for _ in range(2):
-        workers = looked_at(batches)
-        print(sorted(node for node, _ in workers.values()) == sorted(2 * NODES[1:]), len(set(workers.values())))
-        print(all(file for _, file in workers.values()))  # else it is memory of a worker's own
-        batches.dataset.values = VALUES + 1
-""",
-    )
-    assert (done.stdout, done.stderr) == ("True 2\nTrue\nTrue 2\nTrue\n", "")
-
-
 @pytest.mark.parametrize("when", ["before workers start", "before another is sent", "while another is sent"])
 def test_a_copy_of_the_dataset_is_made_again_if_its_holder_is_killed(site: Site, when: str) -> None:
     done = run(
         site,
         2,
         f"""
-import glob
-import threading
-from contextlib import suppress
-{MEMORY}
-
 if __name__ == "__main__":
     batches = loader(Placed, workers_on=NODES[1], persistent_workers=True)
     workers = looked_at(batches)
