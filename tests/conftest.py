@@ -48,6 +48,7 @@ pytest_plugins = [
     "peers.simulated",
     "peers.slurm",
     "peers.ssh",
+    "tiers",
 ]
 
 
