@@ -168,13 +168,17 @@ def own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     monkeypatch.setenv("TMPDIR", str(place))
 
 
-@pytest.fixture
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Provide a place to run programs in, and assert afterwards that nothing is left there."""
     place = Site(tmp_path_factory.mktemp("s"))
     place.shared = set(os.listdir("/dev/shm"))
     yield place
     place.assert_nothing_left()
+
+
+site = pytest.fixture(_place, name="site")
+# For a run that all tests of a module use.
+shared_site = pytest.fixture(_place, name="shared_site", scope="module")
 
 
 def _owner(name: str) -> int | None:

@@ -13,6 +13,8 @@ from hanging import Program, running
 from conftest import Site
 from dragon.data.plain_files import read_folder
 
+pytestmark = pytest.mark.xdist_group("dictionaries of a run")  # which is started once
+
 HOLDING = """
     import json, os, sys, time
     import numpy as np
@@ -45,10 +47,16 @@ HOLDING = """
 """
 
 
-@pytest.fixture
-def program(site: Site) -> Iterator[Program]:
-    with running(site, HOLDING, "--nodes", "2") as started:
+@pytest.fixture(scope="module")
+def program(shared_site: Site) -> Iterator[Program]:
+    with running(shared_site, HOLDING, "--nodes", "2") as started:
         yield started
+
+
+@pytest.fixture
+def site(program: Program) -> Site:
+    """The place of the run that the tests share, in the order in which they are here."""
+    return program.site
 
 
 def ddict(site: Site, *words: str, fails: bool = False) -> str:
@@ -91,10 +99,10 @@ def test_tables_can_be_dumped_and_loaded(site: Site, program: Program) -> None:
         assert found["layer 0"].tolist() == [0.0] * 3
     ddict(site, "dump", "weights", "old.arrow", "--checkpoint", "0", *run)
     assert len(dict(read_table(site.folder / "old.arrow")[1])["layer 0"]) == 20_000
-    write_table(site.folder / "new.parquet", {"three": "3", "two": "II", "stop": "now"}.items)
+    write_table(site.folder / "new.parquet", {"three": "3", "two": "II", "four": "4"}.items)
     assert ddict(site, "load", "words", "new.parquet", *run) == "put 3 keys into words\n"
     ddict(site, "dump", "words", "words.arrow", *run)
-    assert dict(read_table(site.folder / "words.arrow")[1]) == {"one": "1", "two": "II", "three": "3", "stop": "now"}
+    assert dict(read_table(site.folder / "words.arrow")[1]) == {"one": "1", "two": "II", "three": "3", "four": "4"}
     ddict(site, "dump", "mixed", "mixed.parquet", *run)
     assert "--allow-pickle" in ddict(site, "load", "mixed", "mixed.parquet", *run, fails=True)
     ddict(site, "load", "mixed", "mixed.parquet", "--allow-pickle", *run)

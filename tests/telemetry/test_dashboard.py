@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -241,13 +240,10 @@ def test_an_unknown_run_is_an_error(site: Site) -> None:
 
 
 @pytest.fixture(scope="module")
-def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def still(shared_site: Site) -> Iterator[str]:
     """The link to the page of a run over two nodes; one process has failed, and two wait for a lock of the program."""
-    site = Site(tmp_path_factory.mktemp("s"))
-    site.shared = set(os.listdir("/dev/shm"))
-    with serving(site, "told", "--nodes", "2", "--dashboard", site.write(STILL)) as link:
+    with serving(shared_site, "told", "--nodes", "2", "--dashboard", shared_site.write(STILL)) as link:
         yield link
-    site.assert_nothing_left()
 
 
 def test_the_overview_shows_failed_processes_and_their_last_output(still: str, browser: Any) -> None:

@@ -113,15 +113,12 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def link(shared_site: Site) -> Iterator[str]:
     """The link to the page of a run over two nodes with a failure, waits, and tasks of a pool and a batch."""
-    site = Site(tmp_path_factory.mktemp("s"))
-    site.shared = set(os.listdir("/dev/shm"))
-    site.write(PROGRAM, "train.py")
+    shared_site.write(PROGRAM, "train.py")
     words = ("--nodes", "2", "-T", "5", "--dashboard", "train.py")
-    with serving(site, "told", *words, env={"SECONDS": "40" if UPDATES else "1"}) as link:
+    with serving(shared_site, "told", *words, env={"SECONDS": "40" if UPDATES else "1"}) as link:
         yield link
-    site.assert_nothing_left()
 
 
 @pytest.fixture
