@@ -160,6 +160,8 @@ def test_a_barrier_has_an_action_and_can_be_broken() -> None:
         barrier.wait()
     barrier.reset()
     assert barrier.wait() == 0
+    with pytest.raises(threading.BrokenBarrierError):
+        CONTEXT.Barrier(2, timeout=0.01).wait()
 
 
 def test_acquire_blocks_until_the_lock_is_released() -> None:
@@ -291,6 +293,16 @@ def wait_or_acquire(lock: Any, box: Any, wait: bool) -> None:
             lock.acquire()
     except KeyboardInterrupt:
         box.put("interrupted")
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock"])
+def test_a_condition_takes_a_lock(kind: str) -> None:
+    """If lock is specified then it should be a Lock or RLock object from multiprocessing."""
+    lock = getattr(CONTEXT, kind)()
+    condition = CONTEXT.Condition(lock)
+    with condition:
+        assert ended(start(try_to_acquire, lock)) == 1
+    assert ended(start(try_to_acquire, lock)) == 0
 
 
 def test_wait_for_a_condition_ends_at_its_timeout() -> None:
