@@ -231,7 +231,7 @@ def test_a_notebook_runs_functions_of_its_cells(site: Site) -> None:
     assert nbclient
 
 
-def test_four_workers_of_pytest_use_the_runtime_at_the_same_time(site: Site) -> None:
+def test_two_workers_of_pytest_use_the_runtime_at_the_same_time(site: Site) -> None:
     pytest.importorskip("xdist")
     site.write(
         """
@@ -241,7 +241,7 @@ def test_four_workers_of_pytest_use_the_runtime_at_the_same_time(site: Site) -> 
         def square(x):
             return x * x
 
-        @pytest.mark.parametrize("number", range(8))
+        @pytest.mark.parametrize("number", range(4))
         def test_pool(number):
             with mp.get_context("dragon").Pool(2) as pool:
                 assert pool.map(square, range(number)) == [x * x for x in range(number)]
@@ -249,9 +249,9 @@ def test_four_workers_of_pytest_use_the_runtime_at_the_same_time(site: Site) -> 
         "test_inner.py",
     )
     done = site.run(
-        sys.executable, "-m", "pytest", "-q", "-n", "4", "-p", "no:cacheprovider", "test_inner.py", timeout=120
+        sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "test_inner.py", timeout=120
     )
-    assert "8 passed" in done.stdout, done.stdout + done.stderr
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_importing_starts_no_run_and_no_thread(site: Site) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import sys
 
 import pytest
@@ -48,34 +50,43 @@ if __name__ == "__main__":
 _UTF8 = "utf8" if sys.version_info < (3, 15) else "utf8=0"  # what is not the default
 
 
-@pytest.mark.parametrize(
-    "way", [[], ["-m", "dragon"], ["-m", "dragon", "--nodes", "2"]], ids=["python", "run", "nodes"]
-)
-@pytest.mark.parametrize(
-    "options",
-    [["-O", "-B", "-W", "error::UserWarning", "-X", _UTF8], ["-X", "dev", "-b"], ["-X", "tracemalloc"]]
-    + [["-OO", "-X", "int_max_str_digits=700", "-W", "error::UserWarning:__mp_main__", "-W", "error::UserWarning"]],
-    ids=" ".join,
-)
-def test_processes_have_the_interpreter_options_of_the_program(site: Site, options: list[str], way: list[str]) -> None:
+OPTIONS = [
+    ["-O", "-B", "-W", "error::UserWarning", "-X", _UTF8, "-X", "tracemalloc"],
+    ["-OO", "-b", "-X", "dev", "-X", "int_max_str_digits=700"],
+    ["-W", "error::UserWarning:__mp_main__", "-W", "error::UserWarning"],
+]
+
+
+@pytest.fixture(scope="module")
+def plain(shared_site: Site) -> str:
+    """What the program prints without options."""
+    return shared_site.python(_PROGRAM).stdout
+
+
+@pytest.mark.parametrize("way", [[], ["-m", "dragon", "--nodes", "2"]], ids=["python", "nodes"])
+@pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
+def test_processes_have_the_interpreter_options_of_the_program(
+    site: Site, plain: str, options: list[str], way: list[str]
+) -> None:
     done = site.run(sys.executable, *options, *way, site.write(_PROGRAM), timeout=120)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 1, done.stdout
-    plain = site.run(sys.executable, *way, site.write(_PROGRAM))
-    assert len(plain.stdout.splitlines()) == 1
-    assert plain.stdout != done.stdout
+    assert len(done.stdout.splitlines()) == len(plain.splitlines()) == 1, done.stdout
+    assert done.stdout != plain
 
 
 _VARIABLES = """
-import multiprocessing as mp, os, sys, time, warnings
+import locale, multiprocessing as mp, os, sys, time
 import dragon
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 %(imports)s
 
+VARIABLES = {"TZ": "Asia/Tokyo", "PYTHONUTF8": "1", "PYTHONHASHSEED": "7", "PYTHONWARNINGS": "ignore::UserWarning",
+             "LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
 def look():
-    found = %(look)s
-    return str(found)
+    ignores = "ignore::UserWarning" in sys.warnoptions
+    return time.tzname[0], sys.flags.utf8_mode, ignores, locale.setlocale(locale.LC_CTYPE), %(threads)s, hash("abc")
 
 def tell(queue):
     queue.put(look())
@@ -87,45 +98,26 @@ if __name__ == "__main__":
         process.start()
         process.join()
         return queue.get()
-    before = ask(mp.Process(target=tell, args=(queue,)))
-    given = ask(Process(tell, (queue,), env=%(variables)s))
-    os.environ.update(%(variables)s)
-    after = ask(mp.Process(target=tell, args=(queue,)))
+    print(ask(mp.Process(target=tell, args=(queue,))))
+    print(ask(Process(tell, (queue,), env=VARIABLES)))
+    os.environ.update(VARIABLES)
+    print(ask(mp.Process(target=tell, args=(queue,))))
     with mp.Pool(1) as pool:
-        print(before, given, after, pool.apply(look), sep="\\n")
+        print(pool.apply(look))
 """
 
 
-@pytest.mark.parametrize(
-    ("imports", "look", "variables", "expected"),
-    [
-        ("", "time.tzname[0]", {"TZ": "Asia/Tokyo"}, "JST"),
-        ("", "sys.flags.utf8_mode, sys.flags.hash_randomization", {"PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}, "(1, 0)"),
-        ("", "hash('abc') == 4594523902655309123 or hash('abc')", {"PYTHONHASHSEED": "7"}, None),
-        ("", "'ignore::UserWarning' in sys.warnoptions", {"PYTHONWARNINGS": "ignore::UserWarning"}, "True"),
-        ("import locale", "locale.setlocale(locale.LC_CTYPE)", {"LC_ALL": "C.UTF-8"}, "C.UTF-8"),
-        (
-            "import numpy, threadpoolctl",
-            "[info['num_threads'] for info in threadpoolctl.threadpool_info()][0]",
-            {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-            "1",
-        ),
-    ],
-    ids=["TZ", "PYTHONUTF8", "PYTHONHASHSEED", "PYTHONWARNINGS", "LC_ALL", "threads"],
-)
 @pytest.mark.parametrize("options", [(), ("--nodes", "2")], ids=["one", "two"])
-def test_variables_that_python_reads_at_its_start_apply_to_new_processes(
-    site: Site, imports: str, look: str, variables: dict[str, str], expected: str | None, options: tuple[str, ...]
-) -> None:
-    for module in imports.replace("import ", "").split(", "):
-        if module:
-            pytest.importorskip(module)
-    clean = {"LC_ALL": "C", "TZ": "UTC", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    program = site.write(_VARIABLES % {"imports": imports, "look": look, "variables": variables})
-    done = site.dragon(*options, program, env=clean)
-    before, given, after, of_pool = done.stdout.splitlines()
-    assert given == after == of_pool == (expected or given), (done.stdout, done.stderr)
-    assert expected == "1" or before != given
+def test_variables_that_python_reads_at_its_start_apply_to_new_processes(site: Site, options: tuple[str, ...]) -> None:
+    found = all(map(importlib.util.find_spec, ("numpy", "threadpoolctl")))
+    threads = "threadpoolctl.threadpool_info()[0]['num_threads']" if found else "1"
+    imports = "import numpy, threadpoolctl" if found else ""
+    clean = {"LC_ALL": "C", "TZ": "UTC", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONHASHSEED": "1"}
+    done = site.dragon(*options, site.write(_VARIABLES % {"imports": imports, "threads": threads}), env=clean)
+    before, *after = map(ast.literal_eval, done.stdout.splitlines())
+    assert (before[:4], after[0][:5]) == (("UTC", 0, False, "C"), ("JST", 1, True, "C.UTF-8", 1)), done.stderr
+    assert after == [after[0]] * 3
+    assert before[5] != after[0][5]
 
 
 def test_new_processes_do_not_have_a_time_zone_that_the_program_removed(site: Site) -> None:

@@ -41,8 +41,7 @@ _USE = """
 _SAID = ["100 [1, 30, 1, 30, 1, 30]", "MemoryError", "True"]
 
 
-@pytest.mark.parametrize("way", _WAYS, ids=["python", "nodes"])
-@pytest.mark.parametrize("when", ["initializer=limit", ""], ids=["initializer", "creator"])
+@pytest.mark.parametrize(("way", "when"), [(_WAYS[0], "initializer=limit"), (_WAYS[1], "")], ids=["python", "nodes"])
 def test_processes_that_set_a_limit_can_use_all_memory_within_it(site: Site, when: str, way: list[str]) -> None:
     program = site.write(f"""
         {_USE}
@@ -58,8 +57,7 @@ def test_processes_that_set_a_limit_can_use_all_memory_within_it(site: Site, whe
     assert site.run(*way, program).stdout.splitlines() == [*_SAID, "True"]
 
 
-@pytest.mark.parametrize("way", _WAYS, ids=["python", "nodes"])
-@pytest.mark.parametrize("kibibytes", [4_000_000, 1_500_000])
+@pytest.mark.parametrize(("way", "kibibytes"), [(_WAYS[0], 1_500_000), (_WAYS[1], 4_000_000)], ids=["python", "nodes"])
 def test_a_run_starts_under_a_limit_and_an_error_names_the_exceeded_limit(
     site: Site, kibibytes: int, way: list[str]
 ) -> None:

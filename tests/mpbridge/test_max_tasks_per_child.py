@@ -15,8 +15,7 @@ def pid(_: int) -> int:
     return os.getpid()
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("most", [1, 2, 5])
+@pytest.mark.parametrize(("workers", "most"), [(1, 1), (2, 2), (3, 1), (2, 5)])
 def test_workers_are_replaced_after_max_tasks_per_child(workers: int, most: int) -> None:
     with ProcessPoolExecutor(workers, mp.get_context("dragon"), max_tasks_per_child=most) as executor:
         futures = [executor.submit(pid, number) for number in range(12)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing as mp
 import multiprocessing.pool
 import os
@@ -49,10 +50,18 @@ def put_in(queue: Any, value: int) -> None:
     queue.put(value)
 
 
-@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
-@pytest.mark.parametrize("chunksize", [1, 7])
-@pytest.mark.parametrize("join_first", [False, True])
-@pytest.mark.parametrize("kind", [list, iter], ids=lambda kind: kind.__name__)
+# Each pair of values is there.
+@pytest.mark.parametrize(
+    ("method", "chunksize", "join_first", "kind"),
+    [
+        ("imap", 1, False, list),
+        ("imap", 7, True, iter),
+        ("imap", 7, False, iter),
+        ("imap_unordered", 1, True, iter),
+        ("imap_unordered", 7, False, list),
+        ("imap_unordered", 7, True, list),
+    ],
+)
 def test_results_are_read_after_close(method: str, chunksize: int, join_first: bool, kind: Any) -> None:
     pool = CONTEXT.Pool(2)
     results = getattr(pool, method)(double, kind(range(5000)), chunksize)
@@ -373,8 +382,7 @@ def all_of(results: Any) -> list[int]:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")
-@pytest.mark.parametrize("abandoned", [False, True], ids=["", "beside abandoned results"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "abandoned"), list(zip(WAYS, itertools.cycle([True, False]), strict=False)))
 def test_results_of_a_pool_that_nobody_keeps_arrive_and_it_ends(
     way: str, abandoned: bool, wait_until: Callable[..., None]
 ) -> None:

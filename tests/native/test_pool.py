@@ -285,7 +285,7 @@ def test_a_worker_that_is_killed_while_it_receives_a_task_loses_only_that_task()
 
 
 def test_workers_that_are_killed_at_any_moment_lose_at_most_one_task_each() -> None:
-    kills, chance = 20, random.Random(1)
+    kills, chance = 9, random.Random(1)
     with Pool(3) as pool:
         lost = 0
         for kill in range(kills):
@@ -303,7 +303,7 @@ def test_workers_that_are_killed_at_any_moment_lose_at_most_one_task_each() -> N
 
 
 def test_join_returns_after_workers_of_a_closed_pool_were_killed() -> None:
-    for _ in range(6):
+    for _ in range(2):
         pool = Pool(3)
         victims = pool._pool
         pool.map(square, range(3))
