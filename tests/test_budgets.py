@@ -6,6 +6,7 @@ Each figure of BUDGETS may fall. Whoever lets one rise writes the reason beside 
 from __future__ import annotations
 
 import ast
+import itertools
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,11 @@ from pathlib import Path
 import pytest
 from benchmarks import distance
 
+from tiers import NIGHTLY
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
+TESTS = ROOT / "tests"
 
 BUDGETS = {
     "lines of Python": 66_350,
@@ -80,6 +84,14 @@ def test_sizes() -> None:
     within("lines of C++", lines(sources("core", "bindings", "wire", "store", kinds=(".cpp", ".hpp"))))
     within("lines of dragon.agent", lines(sources("dragon/agent")))
     within("lines of torchloader.loader", lines(sources("torchloader/loader")))
+    within("lines of tests", lines(list(TESTS.rglob("*.py"))))
+
+
+def test_nightly_tests_exist() -> None:
+    for prefix in itertools.chain(*NIGHTLY.values()):
+        path, _, name = prefix.partition("::")
+        assert (TESTS / path).exists(), prefix
+        assert not name or f"def {name.partition('[')[0]}" in (TESTS / path).read_text(), prefix
 
 
 def test_annotations_any() -> None:

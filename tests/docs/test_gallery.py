@@ -16,8 +16,8 @@ PROGRAMS = list(programs(ROOT))
 ANY_ORDER = {"3_dragon_dictionary.py", "generator_consumer.py"}
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("program", PROGRAMS, ids=[program.path.stem for program in PROGRAMS])
+@pytest.mark.parametrize("nodes", [1, 2])
 def test_each_program_prints_the_shown_output(site: Site, program: Program, nodes: int) -> None:
     for module in ("numpy", "matplotlib", "torch"):
         if re.search(rf"^\s*(import|from) {module}\b", program.code, re.MULTILINE):

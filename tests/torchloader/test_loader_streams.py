@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loader_datasets import pid_of
 from stream_datasets import (
     Buffered,
     Changing,
@@ -32,6 +29,7 @@ from stream_datasets import (
     Unloadable,
     Unseeded,
 )
+from test_loader import kill_a_worker
 
 from torchloader import ElasticDataLoader, LoadingError
 
@@ -44,18 +42,6 @@ def loader_of(dataset: Any, batch_size: int | None = 4, **options: Any) -> Elast
 
 def streamed(dataset: Any, batch_size: int | None = 4, **options: Any) -> ElasticDataLoader:
     return loader_of(dataset, batch_size, **{"streams": STREAMS, **options})
-
-
-def kill_a_worker(loader: ElasticDataLoader, which: int) -> None:
-    """Kill one of the ready workers with SIGKILL."""
-    pids = [
-        pid_of(worker.process) for worker in list(loader._crew._workers.values()) if worker.ready and worker.process
-    ]
-    if pids:
-        try:
-            os.kill(pids[which % len(pids)], signal.SIGKILL)
-        except ProcessLookupError:
-            return  # an earlier kill is not noticed yet
 
 
 UNDISTURBED = list(streamed(Noisy(LENGTH)))
