@@ -1,7 +1,7 @@
 """The tests of `make test` and the nightly ones, which `make test-all` runs too.
 
-Nightly are those that take long, that draw at random what others show by example, and those of what few machines have.
-Each promise of the documents has tests that are not nightly.
+Nightly are those that take long, that draw at random what others show by example, that repeat over two nodes what
+others show on one, and those of what few machines have. Each promise of the documents has tests that are not nightly.
 """
 
 from __future__ import annotations
@@ -28,26 +28,65 @@ NIGHTLY: dict[str, tuple[str, ...]] = {
         "agent/test_links.py",
         "native/test_pool.py::test_workers_that_are_killed",
         "mpbridge/test_executor_deaths.py::test_an_executor_ends",
+        "torchloader/papers/",
     ),
     "chaos": (
         "jepsen/",
         "data/test_losses.py",
         "data/test_model.py",
-        "cli/test_signals.py::test_an_interrupt_of_the_group",
+        "cli/test_live_runs.py::test_a_run_with_a_stopped",
+        "cli/test_signals.py::test_a_program",
+        "cli/test_signals.py::test_an_interrupt_of",
+        "cli/test_signals.py::test_signals",
         "cluster/test_broken_connections.py",
         "cluster/test_descriptors.py",
         "cluster/test_fabric.py",
         "cluster/test_interrupted_waits.py",
         "cluster/test_last_messages.py",
+        "cluster/test_locked_objects.py",
         "cluster/test_returning.py",
         "cluster/test_stopped_agents.py",
         "cluster/test_strangers.py",
+        "promises/test_program_end.py::test_a_waiting_daemon",
+        "torchloader/test_auto.py::test_programs_share",
+        "cluster/test_turns.py",
+        "cluster/test_views.py",
+        "torchloader/test_cluster.py::test_a_command",
+        "torchloader/test_cluster.py::test_a_failed",
+        "torchloader/test_cluster.py::test_a_job",
+        "torchloader/test_cluster.py::test_a_paused_job_whose",
+        "torchloader/test_cluster.py::test_a_profile",
+        "torchloader/test_cluster.py::test_a_submitted",
+        "torchloader/test_cluster.py::test_an_interrupted",
+        "torchloader/test_cluster.py::test_jobs_continue",
+        "torchloader/test_cluster.py::test_jobs_of",
+        "torchloader/test_cluster.py::test_later",
+        "torchloader/test_cluster.py::test_nodes",
+        "torchloader/test_cluster.py::test_replaying",
+        "torchloader/test_cluster.py::test_workers_that",
+        "torchloader/test_loader_other_nodes.py::test_a_copy",
+        "torchloader/test_loader_other_nodes.py::test_a_worker",
+        "torchloader/test_loader_other_nodes.py::test_no_sample",
+        "torchloader/test_loader_other_nodes.py::test_workers_start",
+        "torchloader/test_masters.py",
+        "torchloader/test_loader.py::test_all_workers",
+        "torchloader/test_loader.py::test_many",
+        "torchloader/test_loader.py::test_workers_that_start",
     ),
     "resources that run short": (
         "cluster/test_growth.py",
         "cluster/test_pressure.py",
         "cluster/test_unlimited_queues.py",
         "promises/test_limit_of_processes.py",
+        "promises/test_memory.py::test_messages",
+        "mpbridge/test_limited_addresses.py",
+        "data/test_checkpoints.py::test_a_run_that_is_killed",
+        "telemetry/test_recording.py::test_a_full",
+        "telemetry/test_recording.py::test_a_removed",
+        "cli/test_doctor.py::test_repeated",
+        "cli/test_doctor.py::test_a_worker",
+        "cli/test_doctor.py::test_a_socket",
+        "data/test_forked_processes.py::test_forked_children",
     ),
     "CPython's own tests": ("stdlib/test_stdlib.py",),
     "whole suites over two nodes": (
@@ -55,19 +94,23 @@ NIGHTLY: dict[str, tuple[str, ...]] = {
         "cluster/test_objects.py::test_processes_of_two_nodes",
         "cluster/test_objects.py::test_large",
         "cluster/test_runs.py::test_the_telemetry_example",
-        "docs/test_gallery.py::test_each_program_prints_the_shown_output[2-",
+        "docs/test_gallery.py::test_each_program_prints",
     ),
     "programs of others and frameworks": (
         "programs_of_others/",
         "torchloader/test_loader_frameworks.py",
         "torchloader/test_live_benchmark.py",
         "agent/test_starting.py::test_packages_of_science",
+        "mpbridge/test_shared_tensors.py::test_an_error",
+        "mpbridge/test_shared_tensors.py::test_a_worker",
+        "mpbridge/test_shared_tensors.py::test_shared",
     ),
     "packages and the site": (
         "packages/test_distribution.py",
         "packages/test_metadata.py::test_a_program_keeps_its_types",
         "packages/test_wheels.py",
         "docs/test_site.py",
+        "docs/test_tutorials.py",
     ),
     "what needs another program, such as Slurm, MPI or a browser": (
         "real/",
@@ -99,13 +142,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark the nightly tests, and deselect those of other parts. All tests of a file are of one part."""
     prefixes = tuple(f"tests/{prefix}" for prefixes in NIGHTLY.values() for prefix in prefixes)
     for item in items:
-        if item.nodeid.startswith(prefixes):
+        if item.nodeid.startswith(prefixes) or _is_repeated_over_nodes(item):
             item.add_marker(pytest.mark.nightly)
     if config.option.part:
         part, parts = map(int, config.option.part.split("/"))
         others = [item for item in items if part_of(item.path, parts) != part and item.get_closest_marker("nightly")]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
+
+
+def _is_repeated_over_nodes(item: pytest.Item) -> bool:
+    """Return whether a test runs on one node too, and this is its repetition over several; but for the seeds' programs
+    and promises, and tests that are about nodes.
+    """
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or item.nodeid.startswith(("tests/cluster/", "tests/promises/", "tests/seeds/")):
+        return False
+    return any(
+        str(value) == "2" if name == "nodes" else "--nodes" in value
+        for name, value in callspec.params.items()
+        if name == "nodes" or isinstance(value, str | list | tuple)
+    )
 
 
 def part_of(path: Path, parts: int) -> int:
