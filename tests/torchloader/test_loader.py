@@ -527,6 +527,10 @@ def test_a_worker_is_a_daemon_of_the_trainer_for_multiprocessing(context: str) -
 
 
 COMPARING = """
+import sys
+
+sys.modules["torch"] = None  # nothing here needs it, and every process would import it
+
 from torchloader import ElasticDataLoader
 
 class Squares:
@@ -724,7 +728,9 @@ def test_an_iterator_of_a_closed_loader_raises_an_error(workers: int) -> None:
 
 
 TRAINER = """
-import os, signal, time
+import os, signal, sys, time
+
+sys.modules["torch"] = None  # nothing here needs it, and every process would import it
 from dragon.globalservices.process import get_list, query
 from dragon.native.process import Process
 from torchloader import ElasticDataLoader

@@ -10,6 +10,8 @@ import signal
 import sys
 import warnings
 
+sys.modules["torch"] = None  # nothing here needs it, and every process would import it
+
 from torchloader import ElasticDataLoader
 
 if __name__ == "__main__":

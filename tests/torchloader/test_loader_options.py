@@ -216,6 +216,10 @@ def test_a_collate_fn_has_the_worker_info(site: Site) -> None:
 
 
 GLOBALS = """
+import sys
+
+sys.modules["torch"] = None  # nothing here needs it, and every process would import it
+
 from torchloader import ElasticDataLoader
 
 vocabulary = {}

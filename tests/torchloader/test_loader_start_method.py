@@ -10,6 +10,8 @@ from conftest import Site
 
 GLOBALS = """
 import multiprocessing, sys
+
+sys.modules["torch"] = None  # nothing here needs it, and every process would import it
 from torchloader import ElasticDataLoader
 
 words = []
@@ -47,7 +49,9 @@ def test_workers_have_globals_of_the_program_if_the_start_method_forks(site: Sit
 
 
 MEMORY = """
-import multiprocessing, os, time
+import multiprocessing, os, sys, time
+
+sys.modules["torch"] = None  # nothing here needs it, and every process would import it
 import numpy as np
 from torchloader import ElasticDataLoader
 
@@ -86,7 +90,9 @@ def test_forked_workers_share_a_dataset_in_memory(site: Site) -> None:
 
 
 NOT_SENT = """
-import multiprocessing, threading
+import multiprocessing, sys, threading
+
+sys.modules["torch"] = None  # nothing here needs it, and every process would import it
 from torchloader import ElasticDataLoader
 
 class Paths:

@@ -82,7 +82,7 @@ def elastic(request: Any) -> Iterator[ElasticDataLoader]:
         yield loader
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedule=SCHEDULES)
 def test_resizes_kills_and_resumptions_do_not_change_batches(
     elastic: ElasticDataLoader, schedule: dict[int, tuple[str, int]]
