@@ -90,7 +90,7 @@ def test_sizes() -> None:
 def test_nightly_tests_exist() -> None:
     for prefix in itertools.chain(*NIGHTLY.values()):
         path, _, name = prefix.partition("::")
-        assert (TESTS / path).exists(), prefix
+        assert list(TESTS.glob(f"{path}*")), prefix
         assert not name or f"def {name.partition('[')[0]}" in (TESTS / path).read_text(), prefix
 
 
