@@ -29,6 +29,14 @@ NIGHTLY: dict[str, tuple[str, ...]] = {
         "native/test_pool.py::test_workers_that_are_killed",
         "mpbridge/test_executor_deaths.py::test_an_executor_ends",
         "torchloader/papers/",
+        "mpbridge/test_sentinels.py",
+        "torchloader/test_assignments.py::test_every",
+        "torchloader/test_loader_randomness.py::test_no_way",
+        "torchloader/test_loader_shared.py::test_resizes",
+        "torchloader/test_simulation.py::test_the_proportional",
+        "torchloader/test_stream_assignments.py::test_random",
+        "torchloader/test_tuner.py::test_auto_including",
+        "torchloader/training/test_networks.py::test_every",
     ),
     "chaos": (
         "jepsen/",
@@ -114,6 +122,8 @@ NIGHTLY: dict[str, tuple[str, ...]] = {
         "cluster/test_objects.py::test_processes_of_two_nodes",
         "cluster/test_objects.py::test_large",
         "cluster/test_runs.py::test_the_telemetry_example",
+        "ai/test_collective_group.py::test_ranks_of_several",
+        "data/test_dataset.py::test_workers_of_a_loader_read_a_dataset_on",
         "docs/test_gallery.py::test_each_program_prints",
     ),
     "programs of others and frameworks": (
