@@ -72,10 +72,13 @@ Payload Flows::memory_for(std::string_view start, size_t size) {
 
 namespace {
 
+// As a writer of a pipe, which its readers find at its end only when what was sent has arrived.
+Role role_in(Name name) { return role_of(name.role) == Role::Writer ? Role::Writer : Role::Plain; }
+
 // Attaches the agent to a channel. Throws ObjectDestroyed; StillLocked, if a stopped process prevents it.
 void attach(Name name) {
     Bounded bounded(kLocked);
-    arena().attach(name.handle(), Kind::Channel, Role::Plain, false);
+    arena().attach(name.handle(), Kind::Channel, role_in(name), false);
 }
 
 }  // namespace
@@ -92,6 +95,8 @@ void Flows::open(Node node, uint64_t number, Name name, bool droppable) {
     } catch (const StillLocked&) {  // it is attached with the first message
     } catch (const ObjectDestroyed& error) {
         return notify(node, What::FlowOpened, number, 0, false, {"DestroyedError", error.what()});
+    } catch (const NoSuchRole& error) {
+        return notify(node, What::FlowOpened, number, 0, false, {"ValueError", error.what()});
     }
     flows_[{node, number}] = flow;
     notify(node, What::FlowOpened, number);
@@ -296,7 +301,7 @@ void Flows::forget(const Ref& flow) {
     loop_.cancel(flow->again);
     flows_.erase({flow->node, flow->number});
     release(*flow);
-    if (flow->attached) arena().release_when_possible(flow->name.handle(), Role::Plain);
+    if (flow->attached) arena().release_when_possible(flow->name.handle(), role_in(flow->name));
 }
 
 }  // namespace dragon::wire

@@ -180,3 +180,34 @@ def test_a_wait_for_the_end_times_out_while_there_is_no_memory_for_the_messages(
     source = site.write(textwrap.dedent(PROGRAM) + textwrap.dedent(program))
     done = site.dragon("--nodes", "2", source, env={"DRAGON_ARENA_SIZE": "32M"}, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "all there\n", "")
+
+
+def test_a_pipe_ends_after_all_that_an_ended_process_has_sent(site: Site) -> None:
+    _passes(
+        site,
+        """
+        import multiprocessing as mp
+
+        COUNT = 200
+
+        def send(end):
+            for number in range(COUNT):
+                end.send((number, bytes(10**5)))
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            for _ in range(5):
+                reading, writing = mp.Pipe()
+                with AWAY:
+                    process = mp.Process(target=send, args=(writing,))
+                    process.start()
+                writing.close()
+                for number in range(COUNT):
+                    assert reading.recv()[0] == number
+                try:
+                    reading.recv()
+                except EOFError:
+                    process.join()
+            print("all there")
+        """,
+    )
