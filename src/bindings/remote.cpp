@@ -388,7 +388,7 @@ void bind_remote(nb::module_& m) {
           nb::arg("as_bytes") = false, nb::arg("handle").none() = nb::none(), nb::arg("kind") = 0);
     m.def("operate_on_shard", &operate_on_shard, nb::arg("what"), nb::arg("words"), nb::arg("key"),
           nb::arg("record").none(), nb::arg("checkpoint"), nb::arg("flags"), nb::arg("limit").none());
-    m.def("parts_of", &parts_of, nb::arg("obj"));
+    m.def("parts_of", &parts_of, nb::arg("obj").none());
     m.def("object_of", &object_of, nb::arg("kind"), nb::arg("data"));
     m.def("tell", &tell, nb::arg("what"), nb::arg("kind"), nb::arg("name"));
     nb::class_<Line>(m, "Line", "The operations on objects that an event loop waits for.")

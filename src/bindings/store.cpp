@@ -117,7 +117,7 @@ nb::object pin(Self self, nb::bytes key, uint64_t checkpoint) {
     ShardHandle& s = of(self);
     auto words = s.words.use();
     s.shard.check_readable(checkpoint);
-    auto reading = s.shard.environment().pin();
+    auto reading = s.shard.environment()->pin();
     auto stored = s.shard.entries(reading->txn()).find(to_text(key), checkpoint);
     if (!stored) return nb::none();
     nb::object owner = stored->blobs.empty() ? nb::none() : nb::cast(reading);
@@ -203,7 +203,7 @@ Export* exported(Self self, size_t most) {
     ShardHandle& s = of(self);
     auto words = s.words.use();
     auto* made = new Export{s.shard.reading(), {}, most};
-    made->cursor.emplace(made->reading->txn(), s.shard.environment().records());
+    made->cursor.emplace(made->reading->txn(), s.shard.environment()->records());
     return made;
 }
 
@@ -498,7 +498,7 @@ void bind_store(nb::module_& m) {
         .def("_is_read",
              [](Self self) {
                  auto words = of(self).words.use();
-                 return of(self).shard.environment().is_read();
+                 return of(self).shard.environment()->is_read();
              })
         .def(
             "_copy_to", [](Self self, const std::string& folder) { of(self).shard.copy_to(folder); },

@@ -187,8 +187,8 @@ void Reading::end() {
     }
 }
 
-Writing::Writing(Environment& environment) {
-    check(mdb_txn_begin(environment.get(), nullptr, 0, &txn_), "LMDB, writing");
+Writing::Writing(std::shared_ptr<Environment> environment) : environment_(std::move(environment)) {
+    check(mdb_txn_begin(environment_->get(), nullptr, 0, &txn_), "LMDB, writing");
 }
 
 void Writing::commit() { check(mdb_txn_commit(std::exchange(txn_, nullptr)), "LMDB, commit"); }

@@ -80,7 +80,7 @@ class Reading {
 // A change, which has no effect unless commit() is called.
 class Writing {
   public:
-    explicit Writing(Environment& environment);
+    explicit Writing(std::shared_ptr<Environment> environment);
     Writing(const Writing&) = delete;
     ~Writing() {
         if (txn_) mdb_txn_abort(txn_);
@@ -89,6 +89,7 @@ class Writing {
     MDB_txn* txn() const { return txn_; }
 
   private:
+    std::shared_ptr<Environment> environment_;  // which another thread may close
     MDB_txn* txn_ = nullptr;
 };
 

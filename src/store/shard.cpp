@@ -29,12 +29,12 @@ Shard::Shard(const Settings& settings, const Words& words) : settings_(settings)
     environment();
 }
 
-Environment& Shard::environment() {
+std::shared_ptr<Environment> Shard::environment() {
     if (!environment_ || environment_->is_inherited()) {
         check_alive();
         environment_ = Environment::open(settings_.folder, map_size(settings_.capacity));
     }
-    return *environment_;
+    return environment_;
 }
 
 uint64_t Shard::oldest() const {
@@ -108,8 +108,8 @@ void Shard::make_room(MDB_txn* txn, size_t size, size_t entries) {
     size_t most = map_size(settings_.capacity);
     MDB_stat stat;
     MDB_envinfo info;
-    check(mdb_stat(txn, environment().records(), &stat), "LMDB");
-    check(mdb_env_info(environment().get(), &info), "LMDB");
+    check(mdb_stat(txn, environment()->records(), &stat), "LMDB");
+    check(mdb_env_info(environment()->get(), &info), "LMDB");
     size_t end = (info.me_last_pgno + 1) * stat.ms_psize, in_use = used(stat);
     size_t left = settings_.capacity > in_use ? settings_.capacity - in_use : 0;
     // Each entry may change some pages; all together at most the existing pages and those that they fill.
@@ -125,7 +125,7 @@ void Shard::make_room(MDB_txn* txn, size_t size, size_t entries) {
 
 void Shard::allocate(size_t size) {
     int code;
-    do code = posix_fallocate(environment().descriptor(), 0, static_cast<off_t>(size));
+    do code = posix_fallocate(environment()->descriptor(), 0, static_cast<off_t>(size));
     while (code == EINTR);
     if (code == ENOSPC || code == ENOMEM || code == EFBIG)
         throw Blocked(Blocked::NoRoom,
@@ -146,7 +146,7 @@ void Shard::begin_anew(uint64_t checkpoint, uint64_t since) {
 
 void Shard::collect() {
     int dead;
-    check(mdb_reader_check(environment().get(), &dead), "LMDB, readers");
+    check(mdb_reader_check(environment()->get(), &dead), "LMDB, readers");
     change([&](Entries& entries) {
         if (settings_.working_set > 1) entries.drop_unseen();
         entries.hide(0);
@@ -156,7 +156,7 @@ void Shard::collect() {
 }
 
 void Shard::copy_to(const std::string& folder) {
-    int code = mdb_env_copy(environment().get(), folder.c_str());
+    int code = mdb_env_copy(environment()->get(), folder.c_str());
     if (code > 0) throw std::system_error(code, std::generic_category(), folder);
     check(code, "LMDB, copy");
 }
@@ -165,7 +165,7 @@ Shard::Usage Shard::usage() {
     check_alive();
     auto reading = this->reading();
     MDB_stat stat;
-    check(mdb_stat(reading->txn(), environment().records(), &stat), "LMDB");
+    check(mdb_stat(reading->txn(), environment()->records(), &stat), "LMDB");
     uint64_t hidden = entries(reading->txn()).hidden();
     return {std::min(used(stat), settings_.capacity), stat.ms_entries, stat.ms_entries - hidden};
 }

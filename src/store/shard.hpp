@@ -48,7 +48,7 @@ class Shard {
 
     // Closes it in this process, once no reading is left.
     void close() { environment_.reset(); }
-    Environment& environment();
+    std::shared_ptr<Environment> environment();
     const Settings& settings() const { return settings_; }
     uint64_t newest() const { return word(kNewest); }
     uint64_t oldest() const;
@@ -59,11 +59,8 @@ class Shard {
     // checkpoint to disk.
     bool takes_at_once(size_t size, size_t entries, uint64_t checkpoint) const;
     void check_readable(uint64_t checkpoint) const;
-    std::shared_ptr<Reading> reading() {
-        environment();
-        return std::make_shared<Reading>(environment_);
-    }
-    Entries entries(MDB_txn* txn) { return {txn, environment().records(), rules()}; }
+    std::shared_ptr<Reading> reading() { return std::make_shared<Reading>(environment()); }
+    Entries entries(MDB_txn* txn) { return {txn, environment()->records(), rules()}; }
 
     // Each write needs the shard's lock. They throw Blocked, and then nothing is changed.
     //

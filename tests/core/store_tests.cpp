@@ -155,14 +155,14 @@ TEST(reading_sees_one_state_while_it_exists) {
     store::Shard shard(settings(folder), new_words());
     Value before{"before", {std::string(50000, 'b')}}, after{"after", {std::string(50000, 'a')}};
     put(shard, "key", before);
-    auto pinned = shard.environment().pin();
-    CHECK(pinned == shard.environment().pin());
+    auto pinned = shard.environment()->pin();
+    CHECK(pinned == shard.environment()->pin());
     for (int i = 0; i < 50; ++i) put(shard, "key", after);
     CHECK(value_of(*shard.entries(pinned->txn()).find("key", 0)) == before);
     CHECK(content(shard, 0).at("key") == after);
-    CHECK(shard.environment().is_read());
+    CHECK(shard.environment()->is_read());
     pinned.reset();
-    CHECK(!shard.environment().is_read());
+    CHECK(!shard.environment()->is_read());
 }
 
 TEST(full_shard_is_unchanged_by_what_does_not_fit) {
