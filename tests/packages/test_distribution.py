@@ -20,7 +20,7 @@ from at_once import in_the_network_of_the_machine
 pytest.importorskip("build")
 pytestmark = pytest.mark.xdist_group("distribution")  # it is made once
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("benchmarks", "docs", "examples", "packaging", "src", "tests", "website")
+FOLDERS = ("benchmarks", "docs", "examples", "packaging", "plugins", "src", "tests", "website")
 
 
 def left_out(folder: str, names: list[str]) -> list[str]:
