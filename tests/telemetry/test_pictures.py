@@ -105,7 +105,7 @@ if __name__ == "__main__":
             one.wait()
         for part in parts:
             part.get()
-    for process in others:
+    for process in reversed(others):  # those that wait for a lock before the one that holds it
         process.kill()
     for process in others:
         process.join()
