@@ -1,6 +1,6 @@
 // Operations of other nodes' processes on the shards of dictionaries of this node. What may take long is not
-// done: large values, and writes that find the shard's lock taken or that need more memory. The process asks
-// its way again by the agent's Python part, in whose thread they wait.
+// done: large values, and writes that find the shard's lock taken or that need more memory. The process then
+// sends its request to the agent's thread for shards, where it may wait.
 #pragma once
 
 #include <map>

@@ -182,7 +182,8 @@ def test_a_wait_for_the_end_times_out_while_there_is_no_memory_for_the_messages(
     assert (done.returncode, done.stdout, done.stderr) == (0, "all there\n", "")
 
 
-def test_a_pipe_ends_after_all_that_an_ended_process_has_sent(site: Site) -> None:
+@pytest.mark.parametrize("how", ["ends", "closes"])
+def test_a_pipe_ends_after_all_that_a_process_has_sent(site: Site, how: str) -> None:
     _passes(
         site,
         """
@@ -193,6 +194,9 @@ def test_a_pipe_ends_after_all_that_an_ended_process_has_sent(site: Site) -> Non
         def send(end):
             for number in range(COUNT):
                 end.send((number, bytes(10**5)))
+            if sys.argv[1] == "closes":
+                end.close()
+                time.sleep(60)
 
         if __name__ == "__main__":
             mp.set_start_method("dragon")
@@ -207,7 +211,31 @@ def test_a_pipe_ends_after_all_that_an_ended_process_has_sent(site: Site) -> Non
                 try:
                     reading.recv()
                 except EOFError:
+                    process.kill()
                     process.join()
+            print("all there")
+        """,
+        how,
+    )
+
+
+def test_a_join_takes_any_number_of_seconds(site: Site) -> None:
+    _passes(
+        site,
+        """
+        import multiprocessing as mp
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            with AWAY:
+                process = mp.Process(target=time.sleep, args=(60,))
+                process.start()
+            for seconds in (-1, 0, 0.01):
+                process.join(seconds)
+                assert process.is_alive()
+            process.kill()
+            process.join(1e10)
+            assert process.exitcode == -signal.SIGKILL
             print("all there")
         """,
     )

@@ -54,6 +54,7 @@ _BESIDE = b"\xc0"  # a datagram that says that the request is in the last descri
 # The zygote has ended, found by this or an earlier send.
 _NOBODY_THERE = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTCONN)
 
+_LONGEST_POLL_S = 2_000_000  # seconds; poll() takes milliseconds, in 32 bits
 _NOTED_WITHIN_S = 5.0  # seconds from the end of a process to its code
 
 
@@ -111,7 +112,7 @@ class Started:
     def _has_ended(self, timeout: float | None = 0) -> bool:
         ended = select.poll()
         ended.register(self.sentinel, select.POLLIN)
-        return bool(ended.poll(None if timeout is None else timeout * 1000))
+        return bool(ended.poll(None if timeout is None else min(max(timeout, 0), _LONGEST_POLL_S) * 1000))
 
     def signal(self, number: int) -> None:
         """Send a signal. Does nothing if the process or the run has ended."""
