@@ -52,6 +52,10 @@ EXCLUDED = {
         "interrupts a child that is about to call time.sleep(), which handles a signal that has come just before only"
         " when it ends; our event wakes its waiter sooner than the standard one (test_documented_process_ends.py)"
     ),
+    **dict.fromkeys(
+        ["ProcessPool*.test_idle_process_reuse_*", "ProcessPool*ShutdownTest.test_processes_terminate"],
+        "expects workers that start one by one; ours start together, as with fork (mpbridge/standard_executors.py)",
+    ),
     "TestStartMethod.test_get_all*": "lists the standard start methods and nothing else; there is one more with us",
     **(
         {"TestFlags.test_flags": "uses the start method in an interpreter that is told to ignore installed packages"}
