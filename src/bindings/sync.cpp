@@ -1,3 +1,5 @@
+#include <nanobind/stl/optional.h>
+
 #include "common.hpp"
 
 namespace dragon::py {
@@ -288,10 +290,12 @@ void bind_sync(nb::module_& m) {
              })
         .def(
             "wait",
-            [](WordsHandle& h, uint32_t i, uint64_t value, nb::handle timeout) {
+            [](WordsHandle& h, uint32_t i, uint64_t value, nb::handle timeout) -> std::optional<uint64_t> {
                 auto w = h.use();
-                word(*w, i);
-                return wait_on(w, timeout, "object", [&](Nanoseconds d) { return w->wait(i, value, d); });
+                auto& waited = word(*w, i);
+                if (!wait_on(w, timeout, "object", [&](Nanoseconds d) { return w->wait(i, value, d); }))
+                    return {};
+                return waited.load();
             },
             nb::arg("i"), nb::arg("value"), nb::arg("timeout").none() = nb::none())
         .def("_destroy", [](WordsHandle& h) { h.use()->destroy(); });

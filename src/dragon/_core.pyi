@@ -227,8 +227,8 @@ class Words:
     def swap_if(self, i: int, expected: int, value: int, /) -> bool:
         """Set word `i` to `value` if it is `expected`. Returns whether it was."""
 
-    def wait(self, i: int, value: int, timeout: float | None = None) -> bool:
-        """Wait until word `i` is no longer `value`. Returns False after `timeout` seconds."""
+    def wait(self, i: int, value: int, timeout: float | None = None) -> int | None:
+        """Wait until word `i` is no longer `value`. Returns what it is, None after `timeout` seconds."""
 
     def _destroy(self) -> None: ...
     def _name(self) -> _Name: ...

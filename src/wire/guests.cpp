@@ -407,9 +407,11 @@ bool Guests::do_once(const Operation& o, const Payload& payload, OwnerId owner, 
             if (swapped) at<Words>(o).changed();
             return value(swapped);
         }
-        case Do::WordsWait:
-            word(at<Words>(o), o.a);
-            return done(o, at<Words>(o).wait(static_cast<uint32_t>(o.a), o.b, 0), "object") && value(0);
+        case Do::WordsWait: {
+            auto& waited = word(at<Words>(o), o.a);
+            return done(o, at<Words>(o).wait(static_cast<uint32_t>(o.a), o.b, 0), "object") &&
+                   value(waited.load());
+        }
         case Do::WordsRead: {
             uint64_t size = at<Words>(o).count() * sizeof(uint64_t);
             uint64_t start = std::min(o.a, size), length = std::min(o.b, size - start);

@@ -41,12 +41,12 @@ Wire::~Wire() = default;
 
 void Wire::collect() {
     if (bell_ < 0) return;
-    std::string data(largest_, 0);
-    ssize_t count = read(bell_, data.data(), data.size());
+    char data[kBell];
+    ssize_t count = read(bell_, data, largest_);
     if (count <= 0) return;
     for (size_t at = 0; at + sizeof(Offset) <= static_cast<size_t>(count); at += sizeof(Offset)) {
         Offset offset;
-        memcpy(&offset, data.data() + at, sizeof offset);
+        memcpy(&offset, data + at, sizeof offset);
         rung_.insert(offset);
     }
     if (static_cast<size_t>(count) == largest_) rung_.insert(0);  // it was full: some may be missing

@@ -321,7 +321,7 @@ def test_objects_that_are_made_in_a_policy_block_are_on_its_node(site: Site) -> 
         def nodes():
             made = [kind() for kind in NATIVE] + [getattr(mp, kind)() for kind in KINDS]
             made += [native.Value("i", 1), native.Array("i", [1, 2]), mp.Value("i", 1), mp.Array("i", [1, 2])]
-            made += [native.Barrier(2)._words, mp.Barrier(2)._words, mp.RawValue("d", 1), mp.RawArray("d", 3)]
+            made += [native.Barrier(2)._round, mp.Barrier(2)._arrivals, mp.RawValue("d", 1), mp.RawArray("d", 3)]
             with DDict(1, 2, 2**23) as ddict:
                 return {node_of(name_of(one)) for one in made} | {one.node for one in ddict._scope.descriptor.shards}
 

@@ -189,6 +189,60 @@ def test_a_barrier_releases_its_parties_together() -> None:
             Barrier(**arguments)  # type: ignore[arg-type]
 
 
+def _rounds(barrier: Barrier, count: int, queue: Queue) -> None:
+    queue.put([barrier.wait(30) for _ in range(count)])
+
+
+def test_each_party_has_another_number_in_each_round() -> None:
+    barrier, queue = Barrier(3), Queue()
+    processes = [run(_rounds, barrier, 200, queue) for _ in range(3)]
+    numbers = [queue.get(timeout=60) for _ in processes]
+    assert all(sorted(of_a_round) == [0, 1, 2] for of_a_round in zip(*numbers, strict=True))
+    for process in processes:
+        process.join()
+
+
+def test_more_processes_than_parties_pass_in_turns() -> None:
+    barrier, queue = Barrier(2), Queue()
+    processes = [run(_rounds, barrier, 1, queue) for _ in range(6)]
+    assert sorted(queue.get(timeout=30) for _ in processes) == [[0]] * 3 + [[1]] * 3
+    for process in processes:
+        process.join()
+
+
+def test_a_barrier_can_be_reset_after_a_party_was_killed_at_any_moment() -> None:
+    barrier, queue = Barrier(2), Queue()
+    for milliseconds in range(10):
+        killed, other = (run(_rounds, barrier, 10**6, queue) for _ in range(2))
+        time.sleep(0.1 + milliseconds / 1000)
+        killed.kill()
+        killed.join()
+        barrier.abort()
+        other.join(30)
+        assert not other.is_alive
+        barrier.reset()
+    processes = [run(_rounds, barrier, 20, queue) for _ in range(2)]
+    assert [len(queue.get(timeout=30)) for _ in processes] == [20, 20]
+    for process in processes:
+        process.join()
+
+
+def test_the_action_of_a_barrier_that_fails_breaks_it() -> None:
+    barrier, queue = Barrier(2, lambda: 1 / 0), Queue()
+    processes = [run(_caught, barrier, queue) for _ in range(2)]
+    assert sorted(queue.get(timeout=30) for _ in processes) == ["BrokenBarrierError", "ZeroDivisionError"]
+    assert barrier.broken
+    for process in processes:
+        process.join()
+
+
+def _caught(barrier: Barrier, queue: Queue) -> None:
+    try:
+        barrier.wait(30)
+    except Exception as error:
+        queue.put(type(error).__name__)
+
+
 class Point(ctypes.Structure):
     _fields_ = (("x", ctypes.c_double), ("y", ctypes.c_double))
 

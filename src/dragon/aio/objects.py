@@ -349,7 +349,6 @@ class Barrier:
 
     def __init__(self, barrier: Any) -> None:
         self._barrier: Any = _checked(barrier, threading.Barrier)
-        self._condition = Condition(self._barrier._cond)
 
     async def wait(self) -> int:
         """Wait for the other parties. Returns a number from 0 to parties - 1, different for each.
@@ -358,37 +357,17 @@ class Barrier:
         with which it was made.
         """
         barrier = self._barrier
-        async with self._condition:
-            await self._condition.wait_for(lambda: barrier._state not in (-1, 1))
-            self._raise_if_broken()
-            index = barrier._count
-            barrier._count = index + 1
-            try:
-                if index + 1 == barrier._parties:
-                    self._do(barrier._release)
-                else:
-                    await self._wait_for_the_last()
-                return int(index)
-            finally:
-                barrier._count -= 1
-                self._do(barrier._exit)
-
-    def _do(self, change: Callable[[], object]) -> None:
-        with _as(self._condition._owner):
-            change()
-
-    async def _wait_for_the_last(self) -> None:
-        barrier = self._barrier
+        while (place := barrier._arrive())[1] >= barrier.parties:
+            await wait(barrier._round, "Words", "wait", 0, place[0])
+        if place[1] + 1 == barrier.parties:
+            return int(barrier._result(place, barrier._release(place[0])))
+        after = None
         try:
             async with asyncio.timeout(barrier._timeout):
-                await self._condition.wait_for(lambda: barrier._state != 0)
+                after = await wait(barrier._round, "Words", "wait", 0, place[0])
         except TimeoutError:
-            self._do(barrier._break)
-        except asyncio.CancelledError:
-            self._do(barrier._break)
+            pass
+        except BaseException:
+            barrier._end(place[0], is_broken=True)
             raise
-        self._raise_if_broken()
-
-    def _raise_if_broken(self) -> None:
-        if self._barrier._state < 0:
-            raise threading.BrokenBarrierError
+        return int(barrier._result(place, after))

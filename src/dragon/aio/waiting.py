@@ -38,7 +38,7 @@ _local = threading.local()
 
 async def ask(request: Request[_Answer]) -> _Answer:
     """Send a request to this node's agent and return the reply."""
-    return cast(_Answer, await _async_client_line().ask(request))
+    return cast(_Answer, await _agent_line().ask(request))
 
 
 class _Asked(NamedTuple):
@@ -46,7 +46,7 @@ class _Asked(NamedTuple):
     answer: asyncio.Future[Any]
 
 
-class _async_client_Line:
+class _AgentLine:
     """One event loop's connection to the agent, which is closed with the loop and is not used by a forked child."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
@@ -146,12 +146,12 @@ class _async_client_Line:
                 asked.answer.set_exception(RunEndedError(told))
 
 
-def _async_client_line() -> _async_client_Line:
+def _agent_line() -> _AgentLine:
     loop, folder = asyncio.get_running_loop(), this_run().folder
-    known: _async_client_Line | None = getattr(_local, "line", None)
+    known: _AgentLine | None = getattr(_local, "line", None)
     if known is None or known.key != (os.getpid(), folder) or known.loop() is not loop or not known.is_open:
         try:
-            known = _local.line = _async_client_Line(loop, folder)
+            known = _local.line = _AgentLine(loop, folder)
         except OSError as error:
             this_run().check()
             raise RunEndedError(f"the agent of the run in {folder} does not answer: {error}") from error

@@ -75,6 +75,6 @@ def join(identifier: int | str, timeout: float | None = None) -> int | None:
     except _core.DestroyedError:
         return join(identifier, timeout)  # the process ended between the two steps
     deadline = None if timeout is None else time.monotonic() + timeout
-    if not record.wait(STATUS, RUNNING, timeout):
+    if record.wait(STATUS, RUNNING, timeout) is None:
         return None
     return code_of(known.p_uid, record, deadline) if record[STATUS] == EXITED else None

@@ -393,9 +393,10 @@ class RemoteWords(_Remote):
         """Set word `i` to `value` if it is `expected`. Returns whether it was."""
         return bool(self._call("swap_if", i, expected, value))
 
-    def wait(self, i: int, value: int, timeout: float | None = None) -> bool:
-        """Wait until word `i` is no longer `value`. Returns False after `timeout` seconds."""
-        return self._wait("wait", i, value, timeout=_limit(True, timeout))[0]
+    def wait(self, i: int, value: int, timeout: float | None = None) -> int | None:
+        """Wait until word `i` is no longer `value`. Returns what it is, None after `timeout` seconds."""
+        done, changed = self._wait("wait", i, value, timeout=_limit(True, timeout))
+        return changed if done else None
 
     def _read(self, start: int, size: int) -> bytes:
         """Return the current bytes."""

@@ -96,10 +96,10 @@ class Started:
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             noted = self.record.wait(STATUS, RUNNING, timeout)
-            if not noted and self._pidfd is not None and self._has_ended():
+            if noted is None and self._pidfd is not None and self._has_ended():
                 # The sentinel may become readable before the zygote has stored the exit code.
                 noted = self.record.wait(STATUS, RUNNING, _NOTED_WITHIN_S)
-            if not noted:
+            if noted is None:
                 return None
         except _core.DestroyedError:
             # The run ended before the process's end was recorded.
@@ -305,7 +305,7 @@ def standard_streams() -> Iterator[list[int]]:
 
 
 def _await_start(run: Run, record: Words, request: Spawn) -> None:
-    while not record.wait(STATUS, ASKED, 1.0):
+    while record.wait(STATUS, ASKED, 1.0) is None:
         run.check()
     if record[STATUS] == FAILED:
         error = record[ERROR]

@@ -185,7 +185,7 @@ class Shard(_core.Shard):
         `since` is the time when it was not done first, for lack of memory.
         """
         if why == _BLOCKED_BY_PAUSE:
-            if not self.words.wait(_STATE, _PAUSED, _MAX_PAUSE_S):
+            if self.words.wait(_STATE, _PAUSED, _MAX_PAUSE_S) is None:
                 self.pause(False)
             return since
         now = time.monotonic()
@@ -266,7 +266,7 @@ class Shard(_core.Shard):
 
     def wait_for_change(self, seen: int, timeout: float | None) -> bool:
         """Wait until changed_since() is no longer `seen`."""
-        return self.words.wait(CHANGES, seen, timeout)
+        return self.words.wait(CHANGES, seen, timeout) is not None
 
 
 def _size_of(stored: Stored) -> int:

@@ -369,7 +369,7 @@ class RemoteShard:
 
     def wait_for_change(self, seen: int, timeout: float | None) -> bool:
         """Wait until changed_since() is no longer `seen`."""
-        return self._shared_words().wait(0, seen, timeout)
+        return self._shared_words().wait(0, seen, timeout) is not None
 
     def _shared_words(self) -> Words:
         if self._words is None:
