@@ -11,14 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from dragon.agent.wire.session import error_of
 from dragon.infrastructure.messages import encode
 from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.protocol.decoding import decode_request
-from dragon.runtime.protocol.request import Reply, Request, decode_numbered, frame
-from dragon.runtime.protocol.run import AskSeveral
+from dragon.runtime.protocol.request import Reply, Request, frame
 
 log = runtime_log("agent")
 
@@ -79,8 +76,7 @@ class Asked:
 
 class Client:
     """A connection of a process. A frame is a length and a Request, and is answered by a Reply before the next one is
-    read. After AskSeveral a frame has a request with a number; it is answered by that number and a Reply, in any
-    order."""
+    read."""
 
     def __init__(self, connection: socket.socket, pid: int, clients: Clients) -> None:
         self.connection = connection
@@ -90,8 +86,7 @@ class Client:
         self.received = bytearray()
         self.descriptors: list[int] = []
         self.to_send = bytearray()
-        self.several = False
-        self.asked: dict[int, Asked] = {}  # by number; 0 before AskSeveral
+        self.asked: Asked | None = None
         connection.setblocking(False)
         self.loop.add_reader(connection, self.read)
 
@@ -108,7 +103,7 @@ class Client:
             self._close()
             return
         self.received += data
-        while len(self.received) >= 4 and (self.several or not self.asked):
+        while len(self.received) >= 4 and self.asked is None:
             size = int.from_bytes(self.received[:4], "little")
             if size > _LARGEST_FRAME:
                 log.warning("a request of %d bytes was refused", size)
@@ -118,61 +113,43 @@ class Client:
                 return
             body = bytes(memoryview(self.received)[4 : 4 + size])
             del self.received[: 4 + size]
-            if self.several:
-                self._take_numbered(body)
-            else:
-                self._answer(0, body)
+            self._answer(body)
 
-    def _take_numbered(self, body: bytes) -> None:
-        try:
-            number, request = decode_numbered(body)
-            if request and number in self.asked:
-                raise msgspec.ValidationError(f"request {number} has not been answered yet")
-        except ValueError as error:
-            log.warning("a connection of process %d was closed: it sent a malformed request: %s", self.pid, error)
-            self._close()
-            return
-        if request:
-            self._answer(number, request)
-        elif (asked := self.asked.get(number)) is not None:
-            asked.answer.cancel()
-
-    def _answer(self, number: int, body: bytes) -> None:
+    def _answer(self, body: bytes) -> None:
         descriptors, self.descriptors = self.descriptors, []
         try:
             request = decode_request(body)
-            value = None if isinstance(request, AskSeveral) else self.clients.handle(request, self.pid, descriptors)
+            value = self.clients.handle(request, self.pid, descriptors)
         except Exception as error:
-            self._fail(number, error)
+            self._fail(error)
         else:
             if isinstance(value, asyncio.Future):
-                asked = self.asked[number] = Asked(self.pid, request, self.loop.time(), value)
+                self.asked = asked = Asked(self.pid, request, self.loop.time(), value)
                 self.clients.pending.add(asked)
-                value.add_done_callback(functools.partial(self._on_done, number, asked))
+                value.add_done_callback(functools.partial(self._on_done, asked))
             else:
-                self._reply(number, Reply(value=value))
-                self.several = self.several or isinstance(request, AskSeveral)
+                self._reply(Reply(value=value))
         finally:
             for fd in descriptors:
                 os.close(fd)
 
-    def _on_done(self, number: int, asked: Asked, future: asyncio.Future[Any]) -> None:
-        if self.asked.get(number) is not asked:
+    def _on_done(self, asked: Asked, future: asyncio.Future[Any]) -> None:
+        if self.asked is not asked:
             return  # the client has closed the connection
-        del self.asked[number]
+        self.asked = None
         self.clients.pending.discard(asked)
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is not None:
-            self._fail(number, error)
+            self._fail(error)
         else:
-            self._reply(number, Reply(value=future.result()))
+            self._reply(Reply(value=future.result()))
 
-    def _fail(self, number: int, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         log.debug("request failed", exc_info=error)
-        self._reply(number, Reply(error=error_of(error)))
+        self._reply(Reply(error=error_of(error)))
 
-    def _reply(self, number: int, reply: Reply[object]) -> None:
-        self.to_send += frame(encode((number, reply) if self.several else reply))
+    def _reply(self, reply: Reply[object]) -> None:
+        self.to_send += frame(encode(reply))
         self._flush()
 
     def _flush(self) -> None:
@@ -189,17 +166,16 @@ class Client:
 
     def _close(self) -> None:
         # A client that was interrupted still reads, to undo what was done.
-        for number, asked in list(self.asked.items()):
-            if asked.answer.done():
-                self._on_done(number, asked, asked.answer)
+        if (asked := self.asked) is not None and asked.answer.done():
+            self._on_done(asked, asked.answer)
         if self.connection.fileno() < 0:
             return  # that failed, and has closed it
         self.loop.remove_reader(self.connection)
         self.loop.remove_writer(self.connection)
         self.connection.close()
         self.received.clear()  # unread requests are not executed
-        unanswered, self.asked = list(self.asked.values()), {}
-        for asked in unanswered:
+        if (asked := self.asked) is not None:
+            self.asked = None
             self.clients.pending.discard(asked)
             asked.answer.cancel()
         for fd in self.descriptors:

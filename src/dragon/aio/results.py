@@ -9,11 +9,14 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from dragon.aio.waiting import ask, wait
+from dragon.aio.waiting import wait
+from dragon.infrastructure.errors import DestroyedError
 from dragon.native.collecting import Collector
 from dragon.native.process_group import ProcessGroup
 from dragon.native.results import ApplyResult, Elements, IMapIterator
-from dragon.runtime.protocol.processes import AwaitEnd
+from dragon.runtime import processes
+from dragon.runtime.handle import Words
+from dragon.runtime.spawning import RUNNING, STATUS
 
 
 async def join(process: Any) -> Any:
@@ -25,12 +28,13 @@ async def join(process: Any) -> Any:
     if isinstance(process, ProcessGroup):
         await process._wait_with(lambda words, word, value: wait(words, "Words", "wait", word, value))
         return process.join()
-    if isinstance(process, BaseProcess):
-        if process.is_alive():
-            await ask(AwaitEnd(_puid(process)))
-    elif process.is_alive:
-        await ask(AwaitEnd(process.puid))
-    return process.join()
+    if process.is_alive() if isinstance(process, BaseProcess) else process.is_alive:
+        puid = _puid(process) if isinstance(process, BaseProcess) else process.puid
+        known = await asyncio.to_thread(processes.look_up, puid)
+        if known.ecode is None and known.record is not None:
+            with suppress(DestroyedError):  # it has ended meanwhile
+                await wait(Words._attached(known.record), "Words", "wait", STATUS, RUNNING)
+    return await asyncio.to_thread(process.join)  # which waits for messages that a process of another node has put
 
 
 def _puid(process: Any) -> int:

@@ -127,11 +127,6 @@ class Reply(msgspec.Struct, Generic[Value]):
     error: tuple[str, str] | None = None
 
 
-class _Numbered(msgspec.Struct, frozen=True, array_like=True):
-    number: int
-    request: msgspec.Raw = msgspec.Raw(b"")
-
-
 def tag_of(kind: type[Request[object]]) -> str:
     """Return the tag of a kind of request in the encoding."""
     return str(kind.__struct_config__.tag)
@@ -145,8 +140,6 @@ def answer_type(kind: type[Request[object]]) -> Any:
 
 
 _decoder = functools.cache(decoder_of)
-_numbered: msgspec.msgpack.Decoder[_Numbered] = decoder_of(_Numbered)
-_numbered_reply: msgspec.msgpack.Decoder[tuple[int, msgspec.Raw]] = decoder_of(tuple[int, msgspec.Raw])
 
 
 @functools.cache
@@ -164,25 +157,7 @@ def encode_request(request: Request[object]) -> bytes:
     return frame(encode(request))
 
 
-def encode_numbered(number: int, request: Request[object] | None) -> bytes:
-    """Return the frame of a request over a connection with several pending requests; the reply carries its number."""
-    return frame(encode((number, request) if request is not None else (number,)))
-
-
-def decode_numbered(body: bytes) -> tuple[int, bytes]:
-    """Return the number and the encoded request of a frame; the latter is empty to cancel the request of that
-    number."""
-    found = _numbered.decode(body)
-    return found.number, bytes(found.request)
-
-
-def decode_numbered_reply(body: bytes | bytearray) -> tuple[int, msgspec.Raw]:
-    """Return the number of a request and its encoded Reply, which decode_reply() decodes."""
-    number, reply = _numbered_reply.decode(body)
-    return number, reply
-
-
-def decode_reply(request: Request[Value], body: bytes | bytearray | msgspec.Raw) -> Reply[Value]:
+def decode_reply(request: Request[Value], body: bytes | bytearray) -> Reply[Value]:
     """Return the reply to a request. Raises msgspec.MsgspecError for anything else."""
     reply: Reply[Value] = _reply_decoder(type(request)).decode(body)
     return reply

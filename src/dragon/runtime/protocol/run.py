@@ -61,7 +61,3 @@ class ReportYourself(Request[Report], tag="report", frozen=True):
 
 class Waits(OfAll[NodeWaits], tag="waits", frozen=True):
     """Return what processes of each node wait for."""
-
-
-class AskSeveral(Request[None], tag="several", frozen=True):
-    """Accept several pending requests over this connection from now on, each with a number; see encode_numbered()."""
