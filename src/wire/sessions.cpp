@@ -34,7 +34,7 @@ std::string system_error(int number) {
 struct Sessions::Session {
     Node node;
     uint64_t epoch = 0;
-    uint64_t before = 0, handled_before = 0;  // the epoch before, and what was handled of it
+    std::array<Ended, 4> ended{};
     uint64_t last = 0, handled = 0, acknowledged = 0;
     uint64_t kept_last = 0, kept_handled = 0;  // over all epochs
     size_t unacknowledged = 0;                 // bytes
@@ -133,10 +133,7 @@ void Sessions::use(Session& s, Link c) {
     s.link = std::move(c);
     if (!s.link) return;
     s.link->next = s.sent.empty() ? s.last + 1 : s.sent.front().head.number;
-    if (!s.link->is_dirty) {
-        s.link->is_dirty = true;
-        dirty_.push_back(s.link);
-    }
+    write_state(*s.link);  // what was acknowledged over the one before may be lost
 }
 
 void Sessions::broke(Connection& c, const std::string& reason, bool invalid) {
@@ -257,8 +254,8 @@ void Sessions::end_epoch(Node node, const std::string& reason) {
 void Sessions::end_epoch(Session& s, uint64_t epoch, const std::string& reason, const Connection* besides) {
     uint64_t ended = std::exchange(s.epoch, epoch);
     if (s.was_connected) {
-        s.before = ended;
-        s.handled_before = s.handled;
+        std::shift_right(s.ended.begin(), s.ended.end(), 1);
+        s.ended[0] = {ended, s.handled};
     }
     std::deque<Sent> before;
     before.swap(s.sent);
@@ -387,7 +384,7 @@ std::string_view Sessions::next_record(Session& s, Connection& c) {
     plain_.clear();
     if (c.state_due) {
         c.state_due = false;
-        State state{s.epoch, s.before, s.handled_before};
+        State state{s.epoch, s.ended};
         Head head;
         head.body = sizeof state;
         append(s, c, {head, std::string(reinterpret_cast<const char*>(&state), sizeof state), {}, {}});
@@ -410,8 +407,11 @@ std::string_view Sessions::next_record(Session& s, Connection& c) {
 // Returns false if parts of the frame follow in records of their own.
 bool Sessions::append(Session& s, Connection& c, const Sent& frame) {
     Head head = frame.head;
-    head.acknowledged = s.acknowledged = s.handled;
-    s.unacknowledged = 0;
+    head.acknowledged = s.handled;
+    if (s.link.get() == &c) {  // the other agent may have closed the others, without a word
+        s.acknowledged = s.handled;
+        s.unacknowledged = 0;
+    }
     bool is_large = head.body > kInline || head.payload > kInline;
     bool is_beside = is_large && c.sends_beside && head.payload >= kBulk;
     if (is_beside) head.flags |= kBeside;
@@ -598,13 +598,18 @@ void Sessions::hear(Connection& c, const Head& head, std::string_view body, Payl
     user_.handle(s.node, head.what, body, payload);
 }
 
+bool Sessions::State::handled(uint64_t in_epoch, uint64_t number) const {
+    for (const Ended& each : ended)
+        if (each.epoch == in_epoch) return number <= each.handled;
+    return ended.back().epoch > in_epoch;  // it is not known any more
+}
+
 void Sessions::settle_unsure(Session& s, const State& told) {
     auto unsure = std::exchange(s.unsure, {});
     // The last first, since messages are put back before the others.
     for (auto it = unsure.rbegin(); it != unsure.rend(); ++it) {
         auto& [epoch, frame] = *it;
-        if (told.before < epoch || (told.before == epoch && frame.head.number > told.handled_before))
-            frame.lost();
+        if (!told.handled(epoch, frame.head.number)) frame.lost();
     }
 }
 

@@ -12,6 +12,7 @@
 // decrypted into the memory where it stays.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <set>
 #include <string>
@@ -100,10 +101,16 @@ class Sessions {
         Payload payload;
         std::function<void()> lost;
     };
-    // The epoch; and the last one before it that had a connection, with how many of its frames the sender has
-    // handled.
+    // How many frames of an epoch were handled.
+    struct Ended {
+        uint64_t epoch = 0, handled = 0;
+    };
+    // The epoch; and the latest ones before it that had a connection, the last one first. Several, since an
+    // epoch can end before the other agent has received a frame of it.
     struct State {
-        uint64_t epoch = 0, before = 0, handled_before = 0;
+        uint64_t epoch = 0;
+        std::array<Ended, 4> ended{};
+        bool handled(uint64_t in_epoch, uint64_t number) const;
     };
     struct Session;
     struct Connection;

@@ -246,8 +246,7 @@ TEST(whoever_watches_a_channel_learns_each_change_before_what_is_sent_later) {
     channel.release();
 }
 
-TEST(what_was_done_is_undone_if_its_answer_is_lost_with_the_connection) {
-    if (!has_crypto()) exit(kExitSkipped);
+void lose_answers(bool through_two_epochs) {
     Arena& a = new_arena();
     Pair pair(1);
     pair.connect();
@@ -271,10 +270,51 @@ TEST(what_was_done_is_undone_if_its_answer_is_lost_with_the_connection) {
         w.sessions.unblock(1);
         w.end_epoch(1, "a test", false);
     });
+    if (through_two_epochs) {  // the connection of the second one breaks before the other agent has heard of
+                               // it
+        int fds[2];
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
+        std::string key(wire::kKey, 'k');
+        pair.first->locked(
+            [&](Wire& w) { return w.sessions.add({fds[0], 1, key, key, "", false, false, false}); });
+        pair.cut(*pair.first);
+        close(fds[1]);
+        pair.first->locked([](Wire& w) { w.end_epoch(1, "a test", false); });
+    }
     pair.connect();
     wait_until([&] { return lock->owner() == 0 && channel->size() == 1; });
     lock.release();
     channel.release();
+}
+
+TEST(what_was_done_is_undone_if_its_answer_is_lost_with_the_connection) {
+    if (!has_crypto()) exit(kExitSkipped);
+    lose_answers(false);
+}
+
+TEST(what_was_done_is_undone_also_if_the_epoch_after_it_ends_unheard) {
+    if (!has_crypto()) exit(kExitSkipped);
+    lose_answers(true);
+}
+
+TEST(what_is_acknowledged_over_a_connection_that_breaks_is_acknowledged_over_the_next_one) {
+    if (!has_crypto()) exit(kExitSkipped);
+    new_arena();
+    Pair pair;
+    pair.connect();
+    pair.connect();
+    pair.first->locked([](Wire& w) {
+        w.sessions.block(1);  // it does not read the acknowledgement
+        w.send(1, "x", {}, false);
+    });
+    wait_until([&] { return pair.second->take(), !pair.second->heard.empty(); });
+    usleep(200'000);  // the other one acknowledges within 50 ms
+    pair.first->locked([](Wire& w) {
+        auto all = w.sessions.connections();
+        w.sessions.abort(*std::min_element(all.begin(), all.end()), "a test");
+        w.sessions.unblock(1);
+    });
+    wait_until([&] { return !pair.first->locked([](Wire& w) { return w.sessions.has_unacknowledged(1); }); });
 }
 
 TEST(bytes_of_a_stranger_do_no_harm) {
