@@ -97,10 +97,9 @@ void seal_with_python() {
     wire::make_seal = [](std::string_view key, bool) { return std::unique_ptr<wire::Seal>(new PySeal(key)); };
 }
 
-constexpr const char* kNames[] = {"Control",    "Wanted", "Made",     "Broken",   "Ended",
-                                  "Arrived",    "Proxy",  "Sent",     "Received", "SendBeside",
-                                  "TakeBeside", "Client", "Attached", "Left",     "Outcome",
-                                  "Got",        "Failed", "Operated", "Log"};
+constexpr const char* kNames[] = {"Control", "Wanted",  "Made",     "Broken",     "Ended",      "Arrived",
+                                  "Proxy",   "Sent",    "Received", "SendBeside", "TakeBeside", "Client",
+                                  "Left",    "Outcome", "Got",      "Failed",     "Operated",   "Log"};
 
 class PyWire {
   public:

@@ -28,7 +28,6 @@ struct Report {
         SendBeside,  // `payload` over the fabric, beside the connection `number`
         TakeBeside,  // fill `payload` over the fabric, beside the connection `number`
         Client,      // the process `number` has asked another node for something, for the first time
-        Attached,    // a process of that node is attached to the words `name`
         Left,        // the process `number` of that node has ended
         Outcome,     // what the agent asked as `number`: `flag`, whether it was done, and the value `size`
         Got,         // the same: a message of kind `size`, the payload

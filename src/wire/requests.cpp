@@ -274,7 +274,7 @@ void Requests::undo(const Asked& asked, const Outcome& outcome) {
 
 // ---- between nodes
 
-Operation Requests::asked(Node node, std::string_view body, Payload& payload) {
+void Requests::asked(Node node, std::string_view body, Payload& payload) {
     Operation operation = operation_of(body);
     if (operation.object.node() != own_node_) throw Invalid("an operation on an object of another node");
     uint64_t id = operation.number;
@@ -297,7 +297,6 @@ Operation Requests::asked(Node node, std::string_view body, Payload& payload) {
                            std::move(outcome.payload), false, std::move(lost));
         });
     if (waiting) serving_[{node, id}] = waiting;
-    return operation;
 }
 
 void Requests::answered(std::string_view body, Payload& payload) {

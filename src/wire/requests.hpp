@@ -30,7 +30,7 @@ class Requests {
     uint64_t ask(Operation operation, Payload payload);
     void cancel_own(uint64_t number);
     // Another node asks, or answers.
-    Operation asked(Node node, std::string_view body, Payload& payload);
+    void asked(Node node, std::string_view body, Payload& payload);
     void answered(std::string_view body, Payload& payload);
     void cancelled(Node node, uint64_t number);
     // The requests to a node, of epochs before that one, fail with NodeLostError.

@@ -150,9 +150,7 @@ void Wire::handle(Node node, What what, std::string_view body, Payload& payload)
     }
     if (what == What::State) return;
     if (what == What::Operate) {
-        Operation operation = requests.asked(node, body, payload);
-        if (operation.what == Do::Attach && operation.kind == Kind::Words)
-            events.add({Report::Kind::Attached, node, 0, 0, operation.object, false, {}, {}});
+        requests.asked(node, body, payload);
         return;
     }
     if (what == What::Answer) return requests.answered(body, payload);

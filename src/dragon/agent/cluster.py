@@ -217,8 +217,6 @@ class Cluster:
         self._front_end_gone = connections.front_end_gone
         self._services = services
         self._handle = handle
-        # Records of processes that another node has started here, until that node is attached to them.
-        self._records: dict[Name, tuple[int, Words]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._output = Output(self._control.send, connections.membership.settings.get("output_window", 2**20))
         self._head = Head(services, self._control.send)
@@ -229,7 +227,6 @@ class Cluster:
         self._tell_processes()
         self.peers.links.verdict = _VERDICT
         self.peers.propose = self._control.send
-        self.peers.links.on_event["Attached"] = lambda event: self._records.pop(event[4], None)
         self.peers.links.on_event["Left"] = lambda event: services.shards.client_left(event[1], event[2])
         connections.early.hand_over(self.peers.links, self)
         for message in connections.messages:
@@ -285,8 +282,7 @@ class Cluster:
         self.peers.leave(index, lost.reason, epoch)
         self._tell_processes()  # before their operations fail: who then asks for the nodes does not find this one
         self.peers.links.forget(index, lost.reason)
-        for name in [name for name, (node, _) in self._records.items() if node == index]:
-            del self._records[name]
+        self._services.processes.node_lost(index)
         self._services.streams.node_lost(index)
         self._services.shards.node_lost(index, epoch)
         self._services.groups.node_lost(index, f"{lost.host_name} is lost: {lost.reason}")
@@ -352,18 +348,12 @@ class Cluster:
         return [
             agents.Members.served_by(lambda r: self.peers.members),
             agents.WriteFor.served_by(self._services.streams.write),
-            agents.StartFor.served_for(lambda r, caller: asyncio.ensure_future(self._start_for(caller.node, r))),
+            agents.StartFor.served_for(
+                lambda r, caller: asyncio.ensure_future(self._services.processes.start_for(r, caller))
+            ),
             agents.AnnounceFor.served_by(lambda r: wire.announce(r.node, r.name, r.count)),
             agents.MakeFor.served_for(lambda r, caller: self._make_for(caller.node, r)),
         ]
-
-    async def _start_for(self, node: int, wanted: agents.StartFor) -> list[tuple[int, Name]]:
-        if wanted.part is not None:
-            await self._services.processes.prepare(wanted.part)
-        started = self._services.processes.start_for(wanted)
-        for request in started if wanted.followed else ():
-            self._records[request.record] = node, handles.Words._attached(request.record)
-        return [(request.puid, request.record) for request in started]
 
     def _make_for(self, node: int, wanted: agents.MakeFor) -> Name:
         """Create an object, which stays alive until a process of that node has attached to it."""
@@ -396,7 +386,10 @@ class Cluster:
         match notice:
             case agents.MembersEnded(events):
                 for event in events:
-                    services.groups.on_event(event)
+                    if event.record is None:
+                        services.groups.on_event(event)
+                    else:
+                        services.processes.ended(event.record, event.code)
             case agents.SignalProcess(puid, number):
                 services.registry.signal(puid, number)
             case agents.Outside(reason):

@@ -219,7 +219,7 @@ class Services:
         self.registry = Registry(run.node, zygote)
         self.jobs = Jobs(run.node, peers)
         self.processes = Processes(run, spawner, self.registry, self.jobs, peers, self.streams)
-        self.groups = Groups(run.node, self.registry, self.processes, self.jobs, self.host_name, peers)
+        self.groups = Groups(run.node, self.registry, self.processes, self.jobs, self.streams, self.host_name, peers)
         self._notices = GroupNotices(peers, spawner) if peers is not None else None
         self.shards = Shards(run, peers)
         self.trackers = Trackers()
@@ -269,14 +269,17 @@ class Services:
     def _on_exit(self, event: Exited) -> None:
         pid, under_way = self.registry.query(event.puid).pid, None
         if self.remote is not None:
-            self.remote.left(pid)
+            under_way = self.remote.left(pid)
             self.shards.client_left(self.run.node, pid)
-            under_way = self.remote.under_way(pid)
-        self.desk.left(pid)
+        elif self.desk.wire is not None:
+            self.desk.wire.left(pid)
+        if self.desk.wire is not None:
+            self.desk.wire.look_at_all()  # it may not have told what it changed
         if not event.leaves:
             killed = event.code == -signal.SIGKILL
             self.groups.creator_ended(event.puid, killed)
-            self.processes.creator_ended(event.puid, killed)
+            if event.puid in self.processes.elsewhere:
+                self.processes.creator_ended(event.puid, killed)
         if under_way is not None:
             # Who hears of the end finds what the process has put into queues of other nodes.
             ending = asyncio.ensure_future(asyncio.wait([under_way]))
@@ -295,9 +298,12 @@ class Services:
         self._member_ended(event)
 
     def _member_ended(self, event: Exited | Failed) -> None:
-        """Notify a job, and the group of the process."""
+        """Notify a job, and the group of the process; or its creator on another node."""
         puid, group = event.puid, event.group
         if not group:
+            node, record = self.processes.followers.pop(puid, (0, None))
+            if record is not None and self._notices is not None and isinstance(event, Exited):
+                self._notices.tell(node, MemberEvent(puid, 0, "", event.code, record=record))
             return
         if isinstance(event, Exited):
             self.jobs.ended(puid, event.code)

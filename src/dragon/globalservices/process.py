@@ -104,7 +104,7 @@ def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int
     """
     folder = os.path.abspath(message.run_dir or ".")
     executable = placement.search_executable(message.exe, folder)
-    request, _record = new_request(
+    request = new_request(
         message.user_name,
         message.umask,
         executable=executable,
@@ -124,7 +124,7 @@ def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int
     request.environment = environment_changes(this_run(), environment)
     connections = connect_pipes(request.streams)
     start(request)
-    plan.note(placed, request.name, plan.name_of(executable), request.puid)
+    plan.note(placed, request.name, executable, request.puid)
     return request.puid, connections
 
 

@@ -43,11 +43,11 @@ class Output(msgspec.Struct, array_like=True):
 class Spawn(msgspec.Struct, omit_defaults=True):
     """Start a process. The descriptors of stdin, stdout and stderr are sent along, then any that the process inherits.
     For a Python function, `payload` (or the object `payload_in`) has the pickle for its bootstrap; for an executable,
-    `executable` and `arguments` are set."""
+    `executable` and `arguments` are set. Who requests it from a zygote sets `puid`, `record` and `name`."""
 
-    puid: int
-    record: Name
-    name: str
+    name: str = ""
+    puid: int = 0
+    record: Name = (0, 0, 0)
     kind: str = UNNAMED  # the name of a process that has none of its own, with its puid
     parent: int = 0
     entry: str = ""

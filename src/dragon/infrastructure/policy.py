@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["Policy", "PolicyError"]
 
 
-_context = threading.local()
+class _Context(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Policy] = []
+
+
+_context = _Context()
 _Choice = TypeVar("_Choice", bound=enum.IntEnum)
 
 
@@ -126,11 +131,11 @@ class Policy:
             self.placement = Policy.Placement.HOST_ID
 
     def __enter__(self) -> Policy:
-        _stack().append(Policy.merge(Policy.thread_policy(), self))
+        _context.stack.append(Policy.merge(Policy.thread_policy(), self))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        _stack().pop()
+        _context.stack.pop()
 
     @classmethod
     def merge(cls, low_policy: Policy | None, high_policy: Policy | None) -> Policy:
@@ -148,16 +153,15 @@ class Policy:
 
         Outside of any block it is the policy under which this process was started, else an empty one.
         """
-        stack = _stack()
-        if stack:
-            return stack[-1]
+        if _context.stack:
+            return _context.stack[-1]
         inherited = os.environ.get(variables.POLICY)
         return _from_text(inherited) if inherited else cls()
 
     @staticmethod
     def is_in_block() -> bool:
         """Return whether thread_policy() may return more than an empty policy."""
-        return bool(_stack()) or variables.POLICY in os.environ
+        return bool(_context.stack) or variables.POLICY in os.environ
 
     @classmethod
     def global_policy(cls) -> Policy:
@@ -211,13 +215,6 @@ def _nothing() -> Policy:
 @functools.lru_cache(maxsize=1)
 def _from_text(text: str) -> Policy:
     return Policy.from_sdict(json.loads(text))
-
-
-def _stack() -> list[Policy]:
-    if not hasattr(_context, "stack"):
-        _context.stack = []
-    stack: list[Policy] = _context.stack
-    return stack
 
 
 def choose(

@@ -105,7 +105,7 @@ def run(command: list[str], label: str) -> int:
     try:
         this = run_module.start_run(label, " ".join(command))
         run_module.become(run_module.Identity(name="front end"))  # the head is the user's program
-        request, _record = new_request("head", folder=current_folder())
+        request = new_request("head", folder=current_folder())
         request.streams = [Output(), Output(), Output()]
         request.leave_running = True  # processes that it leaves running end with the run, which waits for them
         request.signals = given

@@ -19,7 +19,6 @@ from dragon.native.workers import work
 from dragon.runtime import placement, serialization
 from dragon.runtime import placement as plan
 from dragon.runtime.agent_client import ask, tell
-from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.placement import Placed
 from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
@@ -148,12 +147,12 @@ class Popen:
     def _launch(self, process_obj: Any) -> Started:
         placed = placement.place(None)
         local = placed.is_local
-        request, _record = self._request(process_obj, placed, local)
+        request = self._request(process_obj, placed, local)
         if self._descriptors and not local:
             placed = self._place_here(process_obj, placed)
-            request, _record = self._request(process_obj, placed, True)
+            request = self._request(process_obj, placed, True)
         started = start(request, self._descriptors)
-        plan.note(placed, request.name, plan.name_of(process_obj._target or process_obj.run), request.puid)
+        plan.note(placed, request.name, process_obj._target or process_obj.run, request.puid)
         return started
 
     @staticmethod
@@ -166,17 +165,17 @@ class Popen:
             _tell_of_descriptors(process_obj.name)
         return here
 
-    def _request(self, process_obj: Any, placed: Placed, local: bool) -> tuple[Spawn, Words]:
+    def _request(self, process_obj: Any, placed: Placed, local: bool) -> Spawn:
         self._descriptors = []
         folder = current_folder(local)
         name = str(process_obj.name)  # multiprocessing accepts any object as a name
-        request, record = new_request(name, cpus=placed.mask, folder=folder, node=placed.node.index)
+        request = new_request(name, cpus=placed.mask, folder=folder, node=placed.node.index)
         request.environment = environment_changes(this_run(), placed.environment)
         # As in the standard library, except for workers of a pool: the processes that they started end with them.
         request.leave_running = process_obj._target is not work
         request.streams = [Output("null"), Output(), Output()]
         prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))
-        return request, record
+        return request
 
     def _payload(self, process_obj: Any, local: bool) -> bytes:
         tracker = tracker_descriptor()

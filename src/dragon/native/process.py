@@ -122,11 +122,11 @@ class Process(ProcessTemplate):
             placed = placement.place(self.policy)
         except PolicyError as error:
             raise ProcessError(f"process create failed: {error}") from error
-        request, _record = self.request(self._name, placed, self._kind)
+        request = self.request(self._name, placed, self._kind)
         self._placed = placed
         self._connections = connect_pipes(request.streams)
         self._started = start(request)
-        plan.note(placed, request.name, plan.name_of(self.target), request.puid)
+        plan.note(placed, request.name, self.target, request.puid)
         self._creator = request.parent
 
     def join(self, timeout: float | None = None) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.variables import PLAN
 from dragon.native.process import ProcessTemplate
 from dragon.runtime import placement
 from dragon.runtime import placement as plan
@@ -159,7 +161,6 @@ class ProcessGroup:
         )
         self._policy = policy
         self._templates: list[tuple[int, ProcessTemplate]] = []
-        self._kept: list[Any] = []
         self._number: int | None = None
         self._words: Words | None = None
         self._closed = False
@@ -172,7 +173,7 @@ class ProcessGroup:
 
     def __setstate__(self, state: Any) -> None:
         self._settings, self._number, self._words = state
-        self._policy, self._templates, self._kept = None, [], []
+        self._policy, self._templates = None, []
         self._closed = False
         self._just_started = []
 
@@ -225,28 +226,29 @@ class ProcessGroup:
         with standard_streams() as streams:
             created = ask(groups.CreateGroup(self._settings, templates, self._in_runs(placed)), streams)
         self._number = created.number
-        for which, place in placed:
+        for which, place in placed if PLAN in os.environ else ():
             group = self._settings.name or f"group-{self._number}"
-            name = plan.name_of(self._templates[which][1].target)
-            plan.note(place._replace(group=group), f"{group}-{place.rank}", name)
+            plan.note(place._replace(group=group), f"{group}-{place.rank}", self._templates[which][1].target)
         self._words = Words._attached(created.words)
 
     def _placed(self) -> list[tuple[int, placement.Placed]]:
         """Return (index of the template, place) of the members, in the order of their ranks."""
-        ranks = [(which, template) for which, (count, template) in enumerate(self._templates) for _ in range(count)]
-        merged = [Policy.merge(self._policy, template.policy) for _, template in self._templates]
-        members = placement.members("", (merged[which] for which, _ in ranks))
+        ranks: list[tuple[int, Policy | None]] = []
+        merged: list[Policy] = []
+        for which, (count, template) in enumerate(self._templates):
+            ranks += [(which, template.policy)] * count
+            merged += [Policy.merge(self._policy, template.policy)] * count
         with one_warning():
             return [
-                (which, placement.place(template.policy, self._policy, member=member))
-                for (which, template), member in zip(ranks, members, strict=True)
+                (which, placement.place(policy, self._policy, member=member))
+                for (which, policy), member in zip(ranks, placement.members("", merged), strict=True)
             ]
 
     def _in_runs(self, placed: list[tuple[int, placement.Placed]]) -> list[groups.Places]:
         """Return the places as the agent takes them: successive members of the same place are one element."""
         result: list[groups.Places] = []
         for (which, p), environment in zip(placed, self._environments(placed), strict=True):
-            place = (which, p.node.index, p.mask, environment)
+            place = (which, p.node.index, p.mask if p.cpus else [], environment)
             if result and result[-1][1:] == place:
                 result[-1] = (result[-1][0] + 1, *place)
             else:
@@ -255,11 +257,10 @@ class ProcessGroup:
 
     def _environments(self, placed: list[tuple[int, placement.Placed]]) -> list[dict[str, str]]:
         """Return the variables that each member's place adds to its environment."""
-        return [self._templates[which][1].environment_of(p) for which, p in placed]
+        return [self._templates[which][1].environment_of(p) if p.environment else {} for which, p in placed]
 
     def _request(self, template: ProcessTemplate) -> Spawn:
-        request, record = template.request(self._settings.name)
-        self._kept.append(record)
+        request = template.request(self._settings.name)
         # The agent keeps the last lines of stderr, for the report of a failure.
         if request.streams[2].kind == "inherit":
             request.streams[2].kind = "tee"
@@ -346,7 +347,6 @@ class ProcessGroup:
         except (LookupError, _core.DestroyedError):
             pass  # another process closed it
         self._closed = True
-        self._kept = []
 
     # ---- looking
 

@@ -23,13 +23,10 @@ from dragon.runtime.arguments import (
     output_of,
     words_of,
 )
-from dragon.runtime.handle import Words
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import this_run
 from dragon.runtime.serialization import dumps_call
 from dragon.runtime.spawning import current_folder, environment_changes, new_request, prepare_call
-
-STREAMS = ("stdin", "stdout", "stderr")
 
 
 class ProcessTemplate:
@@ -109,9 +106,9 @@ class ProcessTemplate:
         if not os.path.isdir(self.cwd):
             raise FileNotFoundError(2, "the working directory of a process does not exist", self.cwd)
         self.env = checked_environment(env)
-        self.stdin = checked_stream("stdin", stdin)
-        self.stdout = checked_stream("stdout", stdout)
-        self.stderr = checked_stream("stderr", stderr)
+        self.stdin = stdin if stdin is None else checked_stream("stdin", stdin)
+        self.stdout = stdout if stdout is None else checked_stream("stdout", stdout)
+        self.stderr = stderr if stderr is None else checked_stream("stderr", stderr)
         self.policy = policy
         self.options = options
         self.leave_running = leave_running
@@ -168,28 +165,26 @@ class ProcessTemplate:
         """Raise NotSupportedError: Process.from_template(template).start() starts a process."""
         raise NotSupportedError("a template cannot be started; use Process.from_template(template)")
 
-    def request(self, name: str, placed: Placed | None = None, kind: str = UNNAMED) -> tuple[Spawn, Words]:
-        """Return a spawn request for one process of this description, and the process's record.
-
-        Without `placed`, the caller sets the place in the request later. Without a name the process is named by its
-        kind and its puid.
-        """
-        request, record = new_request(name, self._umask, kind=kind, folder=self.cwd, streams=self._outputs())
-        request.leave_running = self.leave_running
+    def request(self, name: str, placed: Placed | None = None, kind: str = UNNAMED) -> Spawn:
+        """Return a spawn request for one process of this description. Without `placed`, the caller sets the place in
+        the request later. Without a name the process is named by its kind and its puid."""
+        request = new_request(name, self._umask, kind=kind, folder=self.cwd, leave_running=self.leave_running)
+        for stream in (self.stdin, self.stdout, self.stderr):
+            request.streams.append(Output() if stream is None else output_of(stream))
         request.environment = environment_changes(this_run(), self.env)
         if placed is not None:
-            request.node, request.cpus = placed.node.index, placed.mask
-            request.environment.update(self.environment_of(placed))
+            request.node = placed.node.index
+            if placed.cpus:
+                request.cpus = placed.mask
+            if placed.environment:
+                request.environment.update(self.environment_of(placed))
         if self.is_python:
-            prepare_call(
-                request,
-                "dragon.native.bootstrap:run",
-                lambda: dumps_call(self._callable(), self.args, self.kwargs),
-            )
+            target: Any = self.target
+            prepare_call(request, "dragon.native.bootstrap:run", lambda: dumps_call(target, self.args, self.kwargs))
         else:
             executable, arguments = self._command()
             request.executable, *request.arguments = all_sendable([executable, *arguments])
-        return request, record
+        return request
 
     def environment_of(self, placed: Placed) -> dict[str, str]:
         """Return the variables that the place adds to the environment; those that the user set are kept."""
@@ -201,6 +196,3 @@ class ProcessTemplate:
         if os.access(target, os.X_OK):
             return target, arguments
         return sys.executable, [target, *arguments]
-
-    def _outputs(self) -> list[Output]:
-        return [output_of(getattr(self, name)) for name in STREAMS]

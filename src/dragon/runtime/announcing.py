@@ -7,8 +7,7 @@ it runs, so for it the names of the handles are collected instead.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 Send = Callable[[], None]
@@ -71,27 +70,16 @@ def mention(name: tuple[int, int, int], send: Send) -> None:
         names.append((name, send))
 
 
-@contextmanager
-def attachments() -> Iterator[list[tuple[int, int, int]]]:
-    """Collect the objects to which a new process must be attached, while its call is pickled in the block."""
-    targets: list[tuple[int, int, int]] = []
-    with _announced_to(lambda name, send: targets.append(name)):
-        yield targets
+class mentions:
+    """A context manager that collects the arguments with which mention() is called each time the object pickled in the
+    block is sent."""
 
+    __slots__ = ("_outer",)
 
-@contextmanager
-def mentions() -> Iterator[list[Mention]]:
-    """Collect the arguments with which mention() is called each time the object pickled in the block is sent."""
-    kept: list[Mention] = []
-    with _announced_to(lambda name, send: kept.append((name, send))):
-        yield kept
+    def __enter__(self) -> list[Mention]:
+        kept: list[Mention] = []
+        self._outer, _state.attachments = _state.attachments, lambda name, send: kept.append((name, send))
+        return kept
 
-
-@contextmanager
-def _announced_to(take: Callable[[Any, Send], None]) -> Iterator[None]:
-    outer = _state.attachments
-    _state.attachments = take
-    try:
-        yield
-    finally:
-        _state.attachments = outer
+    def __exit__(self, *raised: object) -> None:
+        _state.attachments = self._outer

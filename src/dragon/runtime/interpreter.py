@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from multiprocessing import process as mp_process
 from multiprocessing import util as mp_util
 
+from msgspec.structs import replace
+
 from dragon.infrastructure import cpython
 from dragon.infrastructure.messages import Surroundings, decode_surroundings, encode
 from dragon.infrastructure.system import all_sendable, restored, sendable
@@ -99,26 +101,33 @@ def take_over_warnings(given: list[str]) -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
+# The state that describe() encoded last, and the result.
+_described: tuple[Surroundings | None, bytes] = (None, b"")
+
+
 def describe(environment: Iterable[str] = ()) -> bytes:
     """Return the encoded state of this process, for a process with changes of these environment variables."""
-    folder = mp_process.ORIGINAL_DIR  # type: ignore[attr-defined]
+    global _described
     log_level, log_to_stderr = cpython.log_settings()
-    return encode(
-        Surroundings(
-            path=all_sendable(sys.path),
-            arguments=all_sendable(sys.argv),
-            authkey=bytes(mp_process.current_process().authkey),
-            original_folder=folder and sendable(folder),
-            start_method=multiprocessing.get_start_method(allow_none=True),
-            log_level=log_level,
-            log_to_stderr=log_to_stderr,
-            options=options(),
-            warning_options=sys.warnoptions,
-            writes_bytecode=not sys.dont_write_bytecode,
-            faulthandler=faulthandler.is_enabled(),
-            variables=[name for name in environment if is_read_at_start(name)],
-        )
+    state = Surroundings(
+        path=list(sys.path),
+        arguments=list(sys.argv),
+        authkey=bytes(mp_process.current_process().authkey),
+        original_folder=mp_process.ORIGINAL_DIR,  # type: ignore[attr-defined]
+        start_method=multiprocessing.get_start_method(allow_none=True),
+        log_level=log_level,
+        log_to_stderr=log_to_stderr,
+        options=options(),
+        warning_options=sys.warnoptions.copy(),
+        writes_bytecode=not sys.dont_write_bytecode,
+        faulthandler=faulthandler.is_enabled(),
+        variables=list(filter(is_read_at_start, environment)),
     )
+    if state != _described[0]:
+        sent = replace(state, path=all_sendable(state.path), arguments=all_sendable(state.arguments))
+        sent.original_folder = state.original_folder and sendable(state.original_folder)
+        _described = state, encode(sent)
+    return _described[1]
 
 
 def take_over(description: bytes) -> None:

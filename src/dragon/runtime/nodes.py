@@ -76,8 +76,10 @@ def find_node(name: str) -> NodeDescriptor | None:
     if name == "localhost":
         return own_node()
     nodes = run_nodes()
-    exact = (node for node in nodes if node.host_name == name)
-    return next(exact, None) or next((node for node in nodes if same_host(name, node.host_name)), None)
+    for node in nodes:
+        if node.host_name == name:
+            return node
+    return next((node for node in nodes if same_host(name, node.host_name)), None)
 
 
 def query(identifier: str | int) -> NodeDescriptor:

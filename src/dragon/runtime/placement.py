@@ -66,7 +66,7 @@ class _Context(threading.local):
 
 _context = _Context()
 _NOTHING = Policy()
-_GLOBAL = Policy.global_policy()
+_NAMING = (Policy.Placement.HOST_NAME, Policy.Placement.HOST_ID, Policy.Placement.LOCAL)
 # Counts the processes that this process places whose policy names no node and that belong to no group.
 _singles = itertools.count()
 
@@ -88,12 +88,8 @@ def members(group: str, policies: Iterable[Policy | None]) -> list[Member]:
     for rank, policy in enumerate(policies):
         result.append(Member(group, rank, position, thread_policy))
         decides = policy if policy is not None and policy.placement != Policy.Placement.DEFAULT else thread_policy
-        position += not _names_a_node(decides)
+        position += decides.placement not in _NAMING
     return result
-
-
-def _names_a_node(policy: Policy) -> bool:
-    return policy.placement in (Policy.Placement.HOST_NAME, Policy.Placement.HOST_ID, Policy.Placement.LOCAL)
 
 
 def place(policy: Policy | None, group_policy: Policy | None = None, *, member: Member | None = None) -> Placed:
@@ -101,73 +97,67 @@ def place(policy: Policy | None, group_policy: Policy | None = None, *, member: 
     member = member or _context.member
     thread_policy = member.thread_policy if member else Policy.thread_policy() if Policy.is_in_block() else _NOTHING
     inherited = thread_policy if thread_policy != _NOTHING else None
-    levels = {"thread": inherited, "group": group_policy, "template": policy}
-    chosen = _GLOBAL
-    for level in levels.values():
-        if level is not None:
-            chosen = Policy.merge(chosen, level)
-    node = _choose_node(chosen, member)
-    cpus, gpus = [], []
-    if chosen.cpu_affinity or chosen.gpu_affinity:
-        cpus = [int(cpu) for cpu in chosen.cpu_affinity if cpu in node.cpus]
-        gpus = [gpu for gpu in chosen.gpu_affinity if node.has_gpu(gpu)]
+    where, spread, source, variable = _NOTHING, Policy.Distribution.DEFAULT, "", ""
+    wanted_cpus: Sequence[int] = ()
+    wanted_gpus: Sequence[float] = ()
+    for level, name in ((policy, "template"), (group_policy, "group"), (inherited, "thread")):
+        if level is None:
+            continue
+        if where is _NOTHING and level.placement != Policy.Placement.DEFAULT:
+            where = level
+            source = name if level.placement in _NAMING else source or name
+        if spread == Policy.Distribution.DEFAULT and level.distribution != spread:
+            spread, source = level.distribution, source or name
+        wanted_cpus = wanted_cpus or level.cpu_affinity
+        wanted_gpus = wanted_gpus or level.gpu_affinity
+        variable = variable or level.gpu_env_str
+    node = _choose_node(where, spread, member)
+    cpus, environment = [], {}
+    if wanted_cpus or wanted_gpus:
+        cpus = [int(cpu) for cpu in wanted_cpus if cpu in node.cpus]
+        gpus = [gpu for gpu in wanted_gpus if node.has_gpu(gpu)]
         note_missing(
             node,
-            CPUs=[cpu for cpu in chosen.cpu_affinity if cpu not in node.cpus],
-            GPUs=[gpu for gpu in chosen.gpu_affinity if not node.has_gpu(gpu)],
+            CPUs=[cpu for cpu in wanted_cpus if cpu not in node.cpus],
+            GPUs=[gpu for gpu in wanted_gpus if gpu not in gpus],
         )
-    environment = {}
-    variable = chosen.gpu_env_str or node.gpu_env_str
-    if gpus and variable:
-        environment[variable] = ",".join(node.gpu_name(gpu) for gpu in gpus)
+        if gpus and (variable := variable or node.gpu_env_str):
+            environment[variable] = ",".join(node.gpu_name(gpu) for gpu in gpus)
     if inherited is not None:
         environment[POLICY] = inherited.to_text()
-    named = _names_a_node(chosen)
-    placed = Placed(node, cpus, environment, named, _source(levels, named))
-    return placed if member is None else placed._replace(rank=member.rank, group=member.group)
+    rank, group = (member.rank, member.group) if member is not None else (None, "")
+    return Placed(node, cpus, environment, where.placement in _NAMING, source or "global", rank, group)
 
 
 def named_node(policy: Policy | None) -> NodeDescriptor | None:
     """Return the node that a policy names, or else that of the thread; None if no node is named."""
     chosen = Policy.merge(Policy.thread_policy(), policy)
-    return _choose_node(chosen, None) if _names_a_node(chosen) else None
+    return _choose_node(chosen, chosen.distribution, None) if chosen.placement in _NAMING else None
 
 
-def _source(levels: dict[str, Policy | None], named: bool) -> str:
-    """Return the highest level that sets the placement, or the distribution if no node is named."""
-    for name, policy in reversed(levels.items()):
-        if policy is None:
-            continue
-        if policy.placement != Policy.Placement.DEFAULT:
-            return name
-        if not named and policy.distribution != Policy.Distribution.DEFAULT:
-            return name
-    return "global"
-
-
-def _choose_node(policy: Policy, member: Member | None) -> NodeDescriptor:
-    nodes = run_nodes()
-    if policy.placement == Policy.Placement.LOCAL:
+def _choose_node(where: Policy, spread: Policy.Distribution, member: Member | None) -> NodeDescriptor:
+    if where.placement == Policy.Placement.LOCAL:
         return own_node()
-    if policy.placement == Policy.Placement.HOST_NAME:
-        found = find_node(policy.host_name)
+    if where.placement == Policy.Placement.HOST_NAME:
+        found = find_node(where.host_name)
         if found is None:
-            _check_lost(lambda lost: same_host(policy.host_name, lost.host_name))
-            raise PolicyError(f"no node of this run is called {policy.host_name!r}; there is {_names(nodes)}")
+            _check_lost(lambda lost: same_host(where.host_name, lost.host_name))
+            raise PolicyError(f"no node of this run is called {where.host_name!r}; there is {_names(run_nodes())}")
         return found
-    if policy.placement == Policy.Placement.HOST_ID:
+    nodes = run_nodes()
+    if where.placement == Policy.Placement.HOST_ID:
         for node in nodes:
-            if node.h_uid == policy.host_id:
+            if node.h_uid == where.host_id:
                 return node
-        _check_lost(lambda lost: lost.host_id == policy.host_id)
-        raise PolicyError(f"no node of this run has the host id {policy.host_id}; there is {_names(nodes)}")
+        _check_lost(lambda lost: lost.host_id == where.host_id)
+        raise PolicyError(f"no node of this run has the host id {where.host_id}; there is {_names(nodes)}")
     if len(nodes) == 1:
         return nodes[0]
     if member is not None:
-        return choose(nodes, member.position, policy.distribution)
+        return choose(nodes, member.position, spread)
     own = own_node().index
     start = next((place for place, node in enumerate(nodes) if node.index == own), 0)
-    return choose(nodes, next(_singles), policy.distribution, start)
+    return choose(nodes, next(_singles), spread, start)
 
 
 def _check_lost(is_named: Callable[[LostNode], bool]) -> None:
@@ -209,14 +199,14 @@ class PlanRecord(msgspec.Struct, kw_only=True):
     group: str = ""
 
 
-def note(placed: Placed, name: str, target: str, puid: int = 0) -> None:
+def note(placed: Placed, name: str, target: Callable[..., Any] | str | None, puid: int = 0) -> None:
     """Add a placement to the record, if DRAGON_PLAN is set. Raises OSError if it cannot be written."""
     path = os.environ.get(variables.PLAN)
     if not path:
         return
     record = PlanRecord(
         name=name,
-        target=target,
+        target=name_of(target),
         host_name=placed.node.host_name,
         node=placed.node.index,
         cpus=placed.cpus,
@@ -238,7 +228,7 @@ def note_head(command: Sequence[str], puid: int) -> None:
     """Add the head process to the record, on its own node."""
     if os.environ.get(variables.PLAN):
         program = next((word for word in command[1:] if word.endswith(".py")), command[0])
-        note(Placed(own_node(), [], {}), "head", os.path.basename(program), puid)
+        note(Placed(own_node(), [], {}), "head", program, puid)
 
 
 def name_of(target: Callable[..., Any] | str | None) -> str:

@@ -10,13 +10,13 @@ from dragon import _core
 from dragon.infrastructure.errors import ProcessError
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.process_desc import ProcessDescriptor
-from dragon.runtime.agent_client import ask
+from dragon.runtime.agent_client import Unwanted, ask
 from dragon.runtime.arguments import checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import own_node, run_nodes
-from dragon.runtime.protocol.processes import FindProcess, KillProcess
+from dragon.runtime.protocol.processes import AwaitEnd, FindProcess, KillProcess
 from dragon.runtime.run import identity, this_run
-from dragon.runtime.spawning import EXITED, RUNNING, STATUS, code_of
+from dragon.runtime.spawning import CODE, EXITED, RUNNING, STATUS
 
 
 def look_up(identifier: int | str) -> ProcessDescriptor:
@@ -75,6 +75,14 @@ def join(identifier: int | str, timeout: float | None = None) -> int | None:
     except _core.DestroyedError:
         return join(identifier, timeout)  # the process ended between the two steps
     deadline = None if timeout is None else time.monotonic() + timeout
-    if record.wait(STATUS, RUNNING, timeout) is None:
+    if record.wait(STATUS, RUNNING, timeout) is None or record[STATUS] != EXITED:
         return None
-    return code_of(known.p_uid, record, deadline) if record[STATUS] == EXITED else None
+    if known.node != this_run().node:  # what it has put into queues is there then
+        try:
+            return ask(AwaitEnd(known.p_uid), deadline=deadline)
+        except Unwanted:
+            return None
+        except LookupError:
+            pass  # it is no longer known there, as so many have ended since
+    code = record[CODE]
+    return code - 2**64 if code >= 2**63 else code

@@ -126,7 +126,8 @@ def current_run() -> Run | None:
 
 def identity() -> Identity:
     """Return this process within its run, which is started if there is none."""
-    this_run()
+    if _run is None:
+        this_run()
     return _identity
 
 

@@ -18,6 +18,7 @@ import types
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from multiprocessing import process as mp_process
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
@@ -26,6 +27,7 @@ from typing import Any
 
 from dragon import _core
 from dragon.infrastructure import cpython
+from dragon.infrastructure.system import sendable
 from dragon.runtime.announcing import announce, announcing, collected
 from dragon.runtime.by_value import Origin, shared_reduction
 from dragon.runtime.picklers import is_nameless, reduce_type
@@ -157,8 +159,9 @@ def _globals(tree: ast.Module) -> Iterator[str]:
             yield from theirs.intersection(_bound(function.body)) if theirs else ()
 
 
-# The registered reducers at the last check, and the table made of them.
-_table: tuple[dict[type, Any], dict[type, Any], dict[type, Any]] = ({}, {}, {})
+# The reducers that are registered with multiprocessing; copyreg's and those when the table of picklers was made.
+_EXTRA = cpython.type_reducers()
+_registered: tuple[dict[type, Any], dict[type, Any]] = ({}, {})
 
 
 def _reduce_method(method: Any) -> Any:
@@ -169,29 +172,17 @@ def _reduce_method(method: Any) -> Any:
 _METHODS = {type(_core.Event.wait.__get__(object())): _reduce_method}
 
 
-def _reducers() -> dict[type, Any]:
-    """Return the reducers that are registered with multiprocessing, in addition to copyreg's."""
-    global _table
-    known, extra = copyreg.dispatch_table, cpython.type_reducers()
-    if (known, extra) != _table[:2]:
-        _table = known.copy(), extra.copy(), known | extra | _METHODS
-    return _table[2]
-
-
 def _reduce_special(obj: Any, lasting: bool) -> Any:
     if isinstance(obj, type):
         return reduce_type(obj) if is_nameless(obj) else NotImplemented
-    return reduce_of_torch(obj, lasting, _reducers()) if hasattr(type(obj), "is_shared") else NotImplemented
+    return reduce_of_torch(obj, lasting, _Pickler.dispatch_table) if hasattr(type(obj), "is_shared") else NotImplemented
 
 
 class _Pickler(pickle.Pickler):
     """A pickler by reference, which is quick and gives the same classes on both sides."""
 
     lasting = False
-
-    @property
-    def dispatch_table(self) -> Mapping[type, Any]:  # type: ignore[override]
-        return _reducers()
+    dispatch_table: dict[type, Any] = {}  # noqa: RUF012  pickle takes it as a table of instances
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.FunctionType) or (isinstance(obj, type) and not is_nameless(obj)):
@@ -214,7 +205,8 @@ def _value_pickler(lasting: bool) -> Callable[..., Any]:
     class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
         @property
         def dispatch_table(self) -> Mapping[type, Any]:
-            return ChainMap(_reducers(), {io.TextIOWrapper: _reduce_text_file}, cloudpickle.Pickler.dispatch_table)
+            own: dict[type, Any] = {io.TextIOWrapper: _reduce_text_file}
+            return ChainMap(_Pickler.dispatch_table, own, cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
             if obj is _CORE_METACLASS:  # of a subclass of a _core class that is sent by value
@@ -273,6 +265,10 @@ def explained_call(
 
 
 def _dump(pickler: Callable[..., Any], obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None) -> bytes:
+    global _registered
+    if (copyreg.dispatch_table, _EXTRA) != _registered:
+        _registered = copyreg.dispatch_table.copy(), _EXTRA.copy()
+        _Pickler.dispatch_table = copyreg.dispatch_table | _EXTRA | _METHODS
     file = io.BytesIO()
     kept: list[pickle.PickleBuffer] = []
     with collected() as names:
@@ -322,10 +318,8 @@ _core.set_serializer(_serialize)
 # The main program: other processes import it once, under another name, as multiprocessing's spawn does.
 
 
-def main_module() -> tuple[str, str] | None:
+def _place_of(module: Any) -> tuple[str, str] | None:
     """Return how to import the main program: ("name", module) or ("path", file); None if that is not possible."""
-    cpython.check_not_importing_main()
-    module = sys.modules["__main__"]
     name = getattr(getattr(module, "__spec__", None), "name", None)  # under pdb the module has no __spec__
     if name is not None:
         # multiprocessing imports no `__main__.py` of a package or a folder.
@@ -333,7 +327,7 @@ def main_module() -> tuple[str, str] | None:
     path = getattr(module, "__file__", None)
     if path is None or path.startswith(("/dev/", "/proc/")):  # means another file in each process
         return None
-    return "path", os.path.normpath(os.path.join(_FOLDER or "", path))
+    return "path", sendable(os.path.normpath(os.path.join(_FOLDER or "", path)))
 
 
 class _Main:
@@ -342,41 +336,29 @@ class _Main:
     def __init__(self, module: Any) -> None:
         # Not kept alive: at the end of a program its objects are deleted while their module's names are still there.
         self.module = weakref.ref(module)
-        self._source = MainSource(b"")
-        self._found: dict[str, weakref.ref[Any]] = {}  # objects that other processes find under their names
-        if main_module() is not None and not getattr(sys, "ps1", None):
-            try:
-                self._source = MainSource(Path(str(module.__file__)).read_bytes())
-            except (OSError, AttributeError):
-                return
+        self.source = MainSource(b"")
+        self.found: dict[str, weakref.ref[Any]] = {}  # objects that other processes find under their names
+        place = _place_of(module)
+        if place is not None and not getattr(sys, "ps1", None):
+            with suppress(OSError, AttributeError):
+                self.source = MainSource(Path(str(module.__file__)).read_bytes())
+        self.place = place if self.source.is_guarded else None  # how other processes import it, if they may
 
-    @property
-    def is_importable(self) -> bool:
-        """Whether another process may import it."""
-        return self._source.is_guarded
-
-    def binds_here(self, name: str) -> bool:
-        """Return whether a process that imports the program has another object under that name, or none."""
-        return name in self._source.bound_here
-
-    def has_found(self, obj: Any, name: str) -> bool:
-        """Return whether an earlier look_up() found that object under that name."""
-        known = self._found.get(name)
-        return known is not None and known() is obj
-
-    def look_up(self, obj: Any, name: str) -> bool:
-        """Return whether the module has that object under that name now."""
-        found: Any = self.module()
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is not obj:
+    def has(self, obj: Any, name: str) -> bool:
+        """Return whether a process that imports the program has that object under that name."""
+        first, *rest = name.split(".")
+        if not self.source.is_guarded or "<locals>" in rest or first in self.source.bound_here:
             return False
-        self._found[name] = weakref.ref(obj)
-        return True
+        found: Any = self.module()
+        for part in (first, *rest):
+            found = getattr(found, part, None)
+        if found is obj:
+            self.found[name] = weakref.ref(obj)
+        return found is obj
 
 
 _main: _Main | None = None
-_ORIGIN = Origin(lambda: _this_main().is_importable, lambda obj: _reduce_special(obj, True))
+_ORIGIN = Origin(lambda: _this_main().source.is_guarded, lambda obj: _reduce_special(obj, True))
 
 
 def _this_main() -> _Main:
@@ -387,15 +369,17 @@ def _this_main() -> _Main:
     return _main
 
 
-def main_is_importable() -> bool:
-    """Return whether another process may import the main program: it is a file that tests its `__name__`."""
-    return _this_main().is_importable
+def main_for_others() -> tuple[str, str] | None:
+    """Return how another process imports the main program; None if it may not: it is no file that tests its `__name__`.
+    Raises RuntimeError while it is being imported."""
+    cpython.check_not_importing_main()
+    return _this_main().place
 
 
 def import_hint() -> str:
     """Return a clause for the error of processes that end at their start with an exit code: the import of the main
     program may be the cause, if they do that."""
-    if not main_is_importable():
+    if not _this_main().source.is_guarded:
         return ""
     return (
         "; such a process imports the main program: keep what starts processes, or runs the program, under "
@@ -406,12 +390,8 @@ def import_hint() -> str:
 def _is_found_there(obj: Any) -> bool:
     """Return whether a process that imported the main program has the same function or class."""
     main, name = _this_main(), obj.__qualname__
-    if main.has_found(obj, name):
-        return True
-    first, *rest = name.split(".")
-    if not main.is_importable or "<locals>" in rest or main.binds_here(first):
-        return False
-    return main.look_up(obj, name)
+    known = main.found.get(name)
+    return (known is not None and known() is obj) or main.has(obj, name)
 
 
 def extend_multiprocessing() -> None:

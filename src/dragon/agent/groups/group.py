@@ -96,12 +96,6 @@ class Group:
             timer.cancel()
         self.timers = []
 
-    def take(self, members: list[Member], puids: list[int]) -> None:
-        """Assign the processes to the members."""
-        for member, puid in zip(members, puids, strict=True):
-            member.puid = puid
-            self.by_puid[puid] = member
-
     def requests(self, members: list[Member]) -> tuple[list[Spawn], list[Instance]]:
         """Return the templates of members, each once, and their instances."""
         templates: list[Spawn] = []

@@ -14,6 +14,7 @@ from dragon.agent.mpi.job import Job
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.launched import Launch
 from dragon.agent.objects.peers import Peers
+from dragon.agent.output.streams import Streams
 from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.starting import Processes, Spawner
 from dragon.infrastructure.facts import PMIBackend, node_of_puid
@@ -42,7 +43,7 @@ class GroupNotices:
         """Notify the node that follows a group of an event of a member here. Events of a node are sent in order."""
         untold = self._untold.setdefault(home, [])
         untold.append(event)
-        if event.failed or event.code != 0 or not self._spawner.unanswered:
+        if event.failed or event.code != 0 or event.record is not None or not self._spawner.unanswered:
             self._send(home)
         elif len(untold) == 1:
             self._loop.call_later(_BATCH_S, self._send, home)
@@ -60,34 +61,37 @@ Requests = tuple[list[Spawn], list[Instance]]
 class MemberProcesses:
     """Starts the processes of members, sends them signals, and chooses another node for those whose node is lost."""
 
-    def __init__(self, node: int, registry: Registry, processes: Processes, peers: Peers | None) -> None:
+    def __init__(
+        self, node: int, registry: Registry, processes: Processes, streams: Streams, peers: Peers | None
+    ) -> None:
         self._node = node
         self._registry = registry
         self._processes = processes
+        self._streams = streams
         self._peers = peers
 
     def start_here(self, group: Group, members: list[Member], requests: Requests, part: Part | None = None) -> None:
         """Start members on this node; with `part` as the ranks of a prepared job. Raises OSError."""
-        started = self._processes.start_here(*requests, group.descriptors, part)
-        self._take(group, members, [request.puid for request in started])
+        self._take(group, members, self._processes.start_here(*requests, group.descriptors, part))
 
     async def start_on(
         self, node: int, group: Group, members: list[Member], requests: Requests, part: Part | None
     ) -> None:
         """Start members on any node. Raises NodeLostError, OSError, RuntimeError, RemoteError."""
         if self._peers is not None and node != self._node:
-            started = await self._processes.start_on(node, *requests, group.descriptors, part=part)
-            self._take(group, members, [puid for puid, _ in started])
+            kept = self._streams.keep(group.descriptors, node, len(members))
+            self._take(group, members, await self._processes.start_on(node, *requests, kept, part))
             return
         if self._peers is not None:
-            await self._peers.announce_all(node, *requests)
+            await self._processes.announce_all(node, *requests)
         if part is not None:
             await self._processes.prepare(part)
         self.start_here(group, members, requests, part)
 
-    def _take(self, group: Group, members: list[Member], puids: list[int]) -> None:
-        group.take(members, puids)
-        for member in members:
+    def _take(self, group: Group, members: list[Member], started: Sequence[tuple[int, object]]) -> None:
+        for member, (puid, _) in zip(members, started, strict=True):
+            member.puid = puid
+            group.by_puid[puid] = member
             signals, member.signals = member.signals, []
             for number in signals:
                 self.kill(member, number)

@@ -20,6 +20,7 @@ from dragon.agent.groups.group_jobs import GroupJobs, MemberProcesses, Requests
 from dragon.agent.mpi.job import Job, follows_another
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.peers import Peers
+from dragon.agent.output.streams import Streams
 from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.starting import Processes
 from dragon.agent.wire.session import RemoteError
@@ -50,12 +51,13 @@ class Groups:
         registry: Registry,
         processes: Processes,
         jobs: Jobs,
+        streams: Streams,
         host_name: str,
         peers: Peers | None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._node = node
-        self._processes = MemberProcesses(node, registry, processes, peers)
+        self._processes = MemberProcesses(node, registry, processes, streams, peers)
         self._host_name = host_name
         self._peers = peers
         self._groups: dict[int, Group] = {}

@@ -28,12 +28,6 @@ class Desk:
             self.wire = _core.Wire(0)
             self.wire.open_desk()
 
-    def left(self, pid: int) -> None:
-        """Handle the end of a process, which may not have told what it changed: all that is waited for is looked at."""
-        if self.wire is not None:
-            self.wire.left(pid)
-        self.look_at_all()
-
     def look_at_all(self) -> None:
         """Look at all that is waited for."""
         if self.wire is not None:

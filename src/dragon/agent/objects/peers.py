@@ -12,10 +12,8 @@ from dragon.agent.wire.session import Answer, then, value_of
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member
-from dragon.infrastructure.messages import Instance, Name, Spawn
-from dragon.runtime.handle import Words
-from dragon.runtime.protocol.agents import AnnounceFor, SignalProcess, StartFor
-from dragon.runtime.protocol.jobs import Part
+from dragon.infrastructure.messages import Name
+from dragon.runtime.protocol.agents import AnnounceFor, SignalProcess
 from dragon.runtime.protocol.request import Request, decode_answer
 from dragon.runtime.protocol.run import LostNode
 from dragon.runtime.remote import node_of
@@ -107,41 +105,6 @@ class Peers:
         """Send a signal to a process of another node."""
         self.links.notify(node_of_puid(puid), SignalProcess(puid, number))
 
-    def start(
-        self,
-        node: int,
-        templates: list[Spawn],
-        instances: list[Instance],
-        followed: bool = False,
-        part: Part | None = None,
-    ) -> asyncio.Future[list[tuple[int, Name]]]:
-        """Start processes on another node. Returns a future of their puids and the names of their records; the caller
-        must attach to these if they are `followed`.
-
-        It fails with NodeLostError if the node is lost.
-        """
-        return asyncio.ensure_future(self._start(node, templates, instances, followed, part))
-
-    async def _start(
-        self, node: int, templates: list[Spawn], instances: list[Instance], followed: bool, part: Part | None
-    ) -> list[tuple[int, Name]]:
-        await self.announce_all(node, templates, instances)
-        templates = [_for_another_node(template) for template in templates]
-        return await self.ask(node, StartFor(templates, instances, followed, part))
-
-    async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
-        """Keep objects of other nodes alive until the processes that are about to be started on `node` attach to them.
-
-        In the templates only the node's own objects are left as attached.
-        """
-        for which, template in enumerate(templates):
-            count = sum(instance.template == which for instance in instances)
-            foreign = [name for name in template.attached if node_of(name) != node]
-            if foreign:
-                await self.announce(node, foreign, count)
-                own = [name for name in template.attached if node_of(name) == node]
-                templates[which] = msgspec.structs.replace(template, attached=own)
-
     async def announce(self, node: int, names: list[Name], count: int = 1) -> None:
         """Keep these objects alive until `count` processes of a node have attached to them."""
         for name in names:
@@ -149,12 +112,3 @@ class Peers:
                 self.links.wire.announce(node, name, count)
             else:
                 await self.ask(node_of(name), AnnounceFor(node, name, count))
-
-
-def _for_another_node(template: Spawn) -> Spawn:
-    """Return the request with its payload included, if that is in this node's arena."""
-    payload = template.payload
-    if template.payload_in is not None:
-        memory = Words._attached(template.payload_in)
-        payload = bytes(memoryview(memory).cast("B")[: template.payload_size])
-    return msgspec.structs.replace(template, payload=payload, payload_in=None, payload_size=0)

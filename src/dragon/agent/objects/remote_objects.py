@@ -43,7 +43,7 @@ class RemoteObjects:
         self.on_operated: Callable[[int, int, str, float], None] | None = None
         self._ends: dict[int, int] = {}  # by process id: a pidfd, which is readable once it has ended
         self._proxies: dict[Name, asyncio.Future[Name]] = {}  # by the channels of other nodes: those not known yet
-        self._arriving: dict[int, asyncio.Future[None]] = {}  # by process id, see under_way()
+        self._arriving: dict[int, asyncio.Future[None]] = {}  # by process id, see left()
         self._links.on_event |= {
             "Proxy": self._proxy_known,
             "Arrived": self._arrived,
@@ -113,18 +113,15 @@ class RemoteObjects:
         else:
             self._loop.add_reader(self._ends[caller], self.left, caller)
 
-    def left(self, caller: int) -> None:
-        """Notify the nodes that a process has asked of its end, before its exit code can be reported."""
+    def left(self, caller: int) -> asyncio.Future[None] | None:
+        """Notify the nodes that a process has asked of its end, before its exit code can be reported. Returns a future
+        that is done once all its messages have arrived, or are lost; None if they are."""
         fd = self._ends.pop(caller, -1)
         if fd >= 0:
             self._loop.remove_reader(fd)
             os.close(fd)
         if self._links.wire.left(caller):
             self._arriving[caller] = self._loop.create_future()
-
-    def under_way(self, caller: int) -> asyncio.Future[None] | None:
-        """Return a future that is done once all messages of a process that has left have arrived, or are lost; None if
-        they are."""
         return self._arriving.get(caller)
 
     def _arrived(self, event: _core.WireEvent) -> None:

@@ -27,18 +27,12 @@ class Output:
 
     def __init__(self, send: Callable[[Message], None], window: int) -> None:
         self._send = send
-        self._window = window
-        self._ahead = 0
+        self.window, self.ahead = window, 0
         self._waiting: list[Callable[[], None]] = []
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the front end must show some output before more may be sent."""
-        return self._ahead >= self._window
 
     def write(self, number: int, data: bytes) -> None:
         """Send what a process wrote to descriptor 1 or 2."""
-        self._ahead += len(data)
+        self.ahead += len(data)
         self._send(Wrote(number, data))
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
@@ -47,8 +41,8 @@ class Output:
 
     def written(self, count: int) -> None:
         """Note that the front end has shown `count` more bytes."""
-        self._ahead -= count
-        if not self.is_full:
+        self.ahead -= count
+        if self.ahead < self.window:
             waiting, self._waiting = self._waiting, []
             for callback in waiting:
                 callback()
@@ -65,9 +59,9 @@ _MOST_AHEAD = 1 << 20  # bytes on their way to another node
 class Sink:
     """A destination of output."""
 
-    by_line = True
+    by_line = True  # the lines of processes of several nodes must not mix
     # Seconds after which an incomplete line, such as a prompt, is forwarded; None for never.
-    patience: float | None = None
+    patience: float | None = _PARTIAL_LINE_S
 
     @property
     def is_full(self) -> bool:
@@ -88,6 +82,8 @@ class Sink:
 class ToDescriptor(Sink):
     """Writes to the creator's stream as fast as that accepts data; only its writers wait for it. The descriptor's open
     file is shared with the creator, so the agent must not change whether it blocks. `closed` is called at its end."""
+
+    by_line = False
 
     def __init__(self, fd: int, closed: Callable[[ToDescriptor], None]) -> None:
         self.fd, self.closed = fd, closed
@@ -168,7 +164,7 @@ class ToFrontEnd(Sink):
     @property
     def is_full(self) -> bool:
         """Whether the output to the front end is full."""
-        return self.output.is_full
+        return self.output.ahead >= self.output.window
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
         """Call back once the output to the front end has space."""
@@ -238,34 +234,3 @@ class Tails:
         text = self.of(puid)
         self._tails.pop(puid, None)
         return text
-
-
-class Lines(Sink):
-    """Adds a label before every line if requested, and keeps the end of the output in all of `tails`."""
-
-    def __init__(self, target: Sink, label: str, tails: list[Tails], puid: int) -> None:
-        self.target, self.label, self.tails, self.puid = target, label.encode(), tails, puid
-        # The lines of processes of several nodes must not mix.
-        self.by_line = bool(label) or not isinstance(target, ToDescriptor)
-        self.patience = None if label else _PARTIAL_LINE_S
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the target is full."""
-        return self.target.is_full
-
-    def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once the target has space."""
-        self.target.when_there_is_room(callback)
-
-    def write(self, data: bytes) -> None:
-        """Keep the end of the output for error messages, add the label to each line, and write to the target."""
-        for tails in self.tails:
-            tails.add(self.puid, data)
-        if self.label:
-            data = b"".join(self.label + line for line in data.splitlines(keepends=True))
-        self.target.write(data)
-
-    def close(self) -> None:
-        """Close the target."""
-        self.target.close()

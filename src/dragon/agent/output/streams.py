@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragon import _core
-from dragon.agent.output.sinks import Lines, Output, Sink, Tails, ToCreator, ToDescriptor, ToFrontEnd
+from dragon.agent.output.sinks import Output, Sink, Tails, ToCreator, ToDescriptor, ToFrontEnd
 from dragon.agent.output.to_reader import DistantChannel, ToChannel, ToDistantChannel
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
@@ -44,7 +44,7 @@ class Streams:
         self._descriptors: set[ToDescriptor] = set()
         self.errors = Tails()  # stderr of members of groups
         self.outputs = Tails()  # both streams of all processes
-        self._output: Output | None = None
+        self._front_end: dict[int, ToFrontEnd] = {}  # by the number of the stream
         self._links: Links | None = None
         self._to_front_end: dict[tuple[int, int], int] = {}  # the inodes of the pipes from where output goes there
         self._kept: dict[int, _Kept] = {}  # by number
@@ -52,7 +52,7 @@ class Streams:
 
     def reach_out(self, output: Output, links: Links) -> None:
         """Set the connections to the front end and to channels of other nodes, in a run of several nodes."""
-        self._output, self._links = output, links
+        self._front_end, self._links = {number: ToFrontEnd(output, number) for number in (1, 2)}, links
 
     def add(
         self,
@@ -79,26 +79,28 @@ class Streams:
             elif channel is not None:
                 _Writer(self.loop, descriptors[0], _OwnChannel(self.loop, channel))
             return
+        label, tails = b"", []
         if channel is not None and elsewhere:
             assert self._links is not None
             sink: Sink = ToDistantChannel(DistantChannel(self._links, channel))
         elif channel is not None:
             sink = ToChannel(channel)
         else:
-            label = self._label(puid, name, number)
+            sink = self._target(puid, number, descriptors, kept)
             tails = [self.outputs, self.errors] if group and number == 2 else [self.outputs]
-            sink = Lines(self._target(puid, number, descriptors, kept), label, tails, puid)
-        self._readers[puid, number] = _Reader(self.loop, descriptors[0], sink, lambda: self._done(puid, number))
+            if self.label:
+                where = f"{self._host_name} {puid} {name} {_NAMES[number]}" if self.label == "verbose" else name
+                label = f"[{where}] ".encode()
+        self._readers[puid, number] = _Reader(self, (puid, number), descriptors[0], sink, label, tails)
 
     def _target(self, puid: int, number: int, descriptors: list[int], kept: Name | None) -> Sink:
         if len(descriptors) > 1:
             return self._to_descriptor(descriptors[1])
-        assert self._output is not None
-        assert self._links is not None
         if kept is not None:
+            assert self._links is not None
             return ToCreator(self._links, kept)
         self._to_front_end[puid, number] = os.fstat(descriptors[0]).st_ino
-        return ToFrontEnd(self._output, number)
+        return self._front_end[number]
 
     def _to_descriptor(self, fd: int) -> ToDescriptor:
         target = ToDescriptor(fd, self._descriptors.discard)
@@ -139,22 +141,16 @@ class Streams:
         for number in [number for number, kept in self._kept.items() if kept.node == node]:
             self._kept.pop(number).sink.close()
 
-    def _label(self, puid: int, name: str, number: int) -> str:
-        if self.label == "basic":
-            return f"[{name}] "
-        if self.label == "verbose":
-            return f"[{self._host_name} {puid} {name} {_NAMES[number]}] "
-        return ""
-
-    def _done(self, puid: int, number: int) -> None:
-        self._readers.pop((puid, number), None)
-        self._to_front_end.pop((puid, number), None)
+    def done(self, key: tuple[int, int]) -> None:
+        """Forget a stream that has ended."""
+        self._readers.pop(key, None)
+        self._to_front_end.pop(key, None)
 
     def catch_up(self, puid: int) -> None:
         """Forward the last output of a process that has ended."""
         for number in (1, 2):
             reader = self._readers.get((puid, number))
-            if reader is not None and isinstance(reader.sink, Lines):
+            if reader is not None and reader.tails:
                 reader.catch_up()
 
     def drain(self) -> None:
@@ -180,15 +176,21 @@ class _Kept:
 
 
 class _Reader:
-    """Reads one pipe until its end, line by line."""
+    """Reads one pipe until its end. Keeps the end of the output in all of `tails`, for error messages, and puts the
+    label before every line."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, sink: Any, done: Any) -> None:
-        self.loop, self.fd, self.sink, self.done = loop, fd, sink, done
+    def __init__(
+        self, streams: Streams, key: tuple[int, int], fd: int, sink: Sink, label: bytes, tails: list[Tails]
+    ) -> None:
+        self.streams, self.loop, self.key = streams, streams.loop, key
+        self.fd, self.sink, self.label, self.tails = fd, sink, label, tails
+        self.by_line = bool(label) or sink.by_line
+        self.patience = None if label else sink.patience
         self.rest = b""
         self.draining = False
         self.timer: asyncio.TimerHandle | None = None
         os.set_blocking(fd, False)
-        loop.add_reader(fd, self.on_readable)
+        self.loop.add_reader(fd, self.on_readable)
 
     def on_readable(self) -> bool:
         """Read what has arrived. Returns False at the end, or when there is nothing."""
@@ -203,18 +205,25 @@ class _Reader:
         if not data:
             self.close()
             return False
-        if not self.sink.by_line:
-            self.sink.write(data)
+        if not self.by_line:
+            self.write(data)
             return True
         whole, newline, rest = (self.rest + data).rpartition(b"\n")
         self.rest = rest
         if newline:
-            self.sink.write(whole + newline)
+            self.write(whole + newline)
         if len(self.rest) > _LONGEST_LINE:
             self.pass_rest()
-        elif self.rest and self.sink.patience is not None and self.timer is None:
-            self.timer = self.loop.call_later(self.sink.patience, self.lose_patience, self.rest)
+        elif self.rest and self.patience is not None and self.timer is None:
+            self.timer = self.loop.call_later(self.patience, self.lose_patience, self.rest)
         return True
+
+    def write(self, data: bytes) -> None:
+        for tails in self.tails:
+            tails.add(self.key[0], data)
+        if self.label:
+            data = b"".join(self.label + line for line in data.splitlines(keepends=True))
+        self.sink.write(data)
 
     def lose_patience(self, beginning: bytes) -> None:
         """Forward an incomplete line if nothing was added to it meanwhile, and nothing could have been."""
@@ -223,8 +232,8 @@ class _Reader:
             return
         if self.rest == beginning and not self.sink.is_full:
             self.pass_rest()
-        elif self.timer is None:
-            self.timer = self.loop.call_later(self.sink.patience, self.lose_patience, self.rest)
+        elif self.timer is None and self.patience is not None:
+            self.timer = self.loop.call_later(self.patience, self.lose_patience, self.rest)
 
     def pass_rest(self) -> None:
         """Forward an incomplete line."""
@@ -233,7 +242,7 @@ class _Reader:
             self.timer = None
         rest, self.rest = self.rest, b""
         if rest:
-            self.sink.write(rest)
+            self.write(rest)
 
     def resume(self) -> None:
         if self.fd >= 0:
@@ -246,7 +255,8 @@ class _Reader:
             if not self.on_readable():
                 break
         self.draining = False
-        self.pass_rest()
+        if self.rest:
+            self.pass_rest()
 
     def read_rest(self) -> None:
         self.draining = True
@@ -257,12 +267,13 @@ class _Reader:
     def close(self) -> None:
         if self.fd < 0:
             return
-        self.pass_rest()
+        if self.rest:
+            self.pass_rest()
         self.loop.remove_reader(self.fd)
         os.close(self.fd)
         self.fd = -1
         self.sink.close()
-        self.done()
+        self.streams.done(self.key)
 
 
 class _OwnChannel:

@@ -142,6 +142,8 @@ class _ToReader(Sink):
     """Sends lines to the reader of a process's `stdout_conn`. The process is blocked while very many are unread, or
     while there is no memory for one."""
 
+    patience = None
+
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.text = _Text()

@@ -76,12 +76,8 @@ class Synchronised(msgspec.Struct, tag_field="event", tag="synchronised", frozen
 
 Event = Stream | Started | Failed | Exited
 
-_decoder: msgspec.msgpack.Decoder[list[Event | Synchronised]] = decoder_of(list[Event | Synchronised])
-
-
-def decode_events(data: bytes) -> list[Event | Synchronised]:
-    """Decode the events of a message of the zygote. Raises msgspec.MsgspecError for unknown ones."""
-    return _decoder.decode(data)
+# Decodes the events of a message of the zygote. Raises msgspec.MsgspecError for unknown ones.
+decode_events: Callable[[bytes], list[Event | Synchronised]] = decoder_of(list[Event | Synchronised]).decode
 
 
 log = runtime_log("agent")
@@ -142,7 +138,10 @@ class Registry:
         known = self._processes.get(told.puid)
         if known is not None:
             known.code, known.ended = told.code, told.time / 1e9
-            known.terminated = _is_ended_by(told.code, told.signals | self._sent.pop(told.puid, 0))
+            # A shell adds 128 to the signal that ended its program.
+            number = -told.code if told.code < 0 else told.code - 128
+            sent = told.signals | self._sent.pop(told.puid, 0)
+            known.terminated = number > 0 and bool(sent >> (number - 1) & 1)
             self._living.pop(told.puid, None)
             self._ended += 1
             if told.code == -signals.SIGKILL and not known.terminated and (reason := self._memory_kills.explain()):
@@ -260,9 +259,3 @@ class Registry:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(puid, []).append(future)
         return future
-
-
-def _is_ended_by(code: int, signals: int) -> bool:
-    """Return whether an exit code means one of the signals; a shell adds 128 to the signal that ended its program."""
-    number = -code if code < 0 else code - 128
-    return number > 0 and bool(signals >> (number - 1) & 1)

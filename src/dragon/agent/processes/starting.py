@@ -8,10 +8,12 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
+from dragon import _core
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.segments import without_foreign_variables
 from dragon.agent.objects.peers import Peers
@@ -19,19 +21,30 @@ from dragon.agent.output.streams import Streams
 from dragon.agent.processes.registry import Event, Failed, Registry, Started, Stream, Synchronised, decode_events
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Instance, Name, Output, Spawn, default_name, encode
 from dragon.infrastructure.system import files_left
-from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import StartFor
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.processes import EndStartedBy, StartElsewhere
-from dragon.runtime.protocol.request import Handler
+from dragon.runtime.protocol.request import Caller, Handler, decode_answer
+from dragon.runtime.remote import node_of
 from dragon.runtime.run import Run, next_puid
-from dragon.runtime.spawning import LARGEST_PAYLOAD, RECORD_WORDS, send_request
+from dragon.runtime.spawning import (
+    ASKED,
+    CODE,
+    EXITED,
+    FAILED,
+    LARGEST_PAYLOAD,
+    LOST,
+    RECORD_WORDS,
+    STATUS,
+    send_request,
+)
 
 log = runtime_log("agent")
 
 _LARGEST_EVENT = 64 * 1024
 _SILENCE_TIMEOUT_S = 1.0  # seconds to wait for the zygote
+_FILES = {"tee": 2, "pipe": 1, "forward": 1}  # that the agent opens for a kind of output
 _TOO_MANY_FILES = int(socket.MSG_CTRUNC)  # a plain number: operators of flags are slow
 
 
@@ -177,8 +190,11 @@ class Spawner:
     def _send_waiting(self) -> None:
         while self._waiting:
             data, copies = self._waiting[0]
+            descriptors: list[int] = []
+            for each in copies:
+                descriptors += each.descriptors
             try:
-                send_request(self._requests, data, [fd for each in copies for fd in each.descriptors])
+                send_request(self._requests, data, descriptors)
             except BlockingIOError:
                 self._loop.add_writer(self._requests, self._send_waiting)
                 return
@@ -207,18 +223,14 @@ class Spawner:
             for event in decode_events(data):
                 if isinstance(event, Synchronised):
                     self._synchronised()
-                else:
-                    self._tell(event, descriptors)
-
-    def _tell(self, event: Event, descriptors: list[int]) -> None:
-        """Forward an event with its descriptors."""
-        puid = event.puid if isinstance(event, Started | Failed) else 0  # no process has puid 0
-        self._kept.pop(puid, None)
-        count = event.descriptors if isinstance(event, Stream) else 0
-        self._on_event(event, descriptors[:count])
-        del descriptors[:count]
-        for caught_up in self._to_answer.pop(puid, ()):
-            _release(caught_up)
+                    continue
+                puid = event.puid if isinstance(event, Started | Failed) else 0  # no process has puid 0
+                self._kept.pop(puid, None)
+                count = event.descriptors if isinstance(event, Stream) else 0
+                self._on_event(event, descriptors[:count])
+                del descriptors[:count]
+                for caught_up in self._to_answer.pop(puid, ()):
+                    _release(caught_up)
 
     def _end(self, reason: str) -> None:
         if not self._is_gone:
@@ -249,40 +261,86 @@ class Processes:
         self._jobs = jobs
         self._peers = peers
         self._streams = streams
-        self._elsewhere: dict[int, set[int]] = {}  # by puid: the nodes on which a process has started others
+        self.elsewhere: dict[int, set[int]] = {}  # by puid: the nodes on which a process has started others
+        self._followed: dict[Name, int] = {}  # the nodes of those, by the records that their creators have
+        # Those that other nodes have started here, by puid: node, and the creator's record.
+        self.followers: dict[int, tuple[int, Name]] = {}
 
     def handlers(self) -> list[Handler]:
         """Return the handlers of the requests that this object serves."""
-        return [StartElsewhere.served_for(lambda r, caller: self.start(r.spawn, caller.descriptors))]
+        return [StartElsewhere.served_for(self.start)]
 
-    def start(self, spawn: Spawn, descriptors: Sequence[int]) -> asyncio.Future[list[tuple[int, Name]]]:
-        """Start a process on another node; `descriptors` are its creator's streams."""
-        instance = Instance(0, spawn.name, spawn.cpus)
-        started = self.start_on(spawn.node, [spawn], [instance], descriptors, followed=True)
-        self._elsewhere.setdefault(spawn.parent, set()).add(spawn.node)
-        return started
+    def start(self, wanted: StartElsewhere, caller: Caller) -> asyncio.Future[tuple[int, list[int]]]:
+        """Start a process of this node's on another one. Returns a future of its puid and the words of its record."""
+        spawn = wanted.spawn
+        if self._peers is None:
+            raise ValueError(f"this run has no node {spawn.node}")
+        self.elsewhere.setdefault(spawn.parent, set()).add(spawn.node)
+        self._followed[spawn.record] = spawn.node
+        return asyncio.ensure_future(self._start(spawn, self._streams.keep(caller.descriptors, spawn.node, 1)))
 
-    def start_on(
+    async def _start(self, spawn: Spawn, kept: list[Name | None]) -> tuple[int, list[int]]:
+        failed = True
+        try:
+            (started,) = await self.start_on(spawn.node, [spawn], [Instance(0, spawn.name, spawn.cpus)], kept)
+            failed = started[1][STATUS] == FAILED
+            return started
+        finally:
+            if failed:
+                self._followed.pop(spawn.record, None)
+
+    async def start_on(
         self,
         node: int,
         templates: list[Spawn],
         instances: list[Instance],
-        descriptors: Sequence[int],
-        followed: bool = False,
+        kept: list[Name | None],
         part: Part | None = None,
-    ) -> asyncio.Future[list[tuple[int, Name]]]:
-        """Start processes on another node; see Peers.start()."""
-        if self._peers is None:
-            raise ValueError(f"this run has no node {node}")
-        kept = self._streams.keep(descriptors, node, len(instances))
+    ) -> list[tuple[int, list[int]]]:
+        """Start processes on another node, which inherit what Streams.keep() has `kept`. Returns their puids and the
+        words of their records; see StartFor. Raises NodeLostError."""
+        assert self._peers is not None
         if any(kept):
             templates = [replace(one, streams=_kept(one.streams or [Output()] * 3, kept)) for one in templates]
-            instances = [replace(one, streams=_kept(one.streams, kept)) for one in instances]
-        return self._peers.start(node, templates, instances, followed, part)
+            for instance in instances:
+                instance.streams = _kept(instance.streams, kept)
+        await self.announce_all(node, templates, instances)
+        for which, template in enumerate(templates):
+            if template.payload_in is not None:  # it is in this node's arena
+                payload = bytes(memoryview(_core.Words(template.payload_in)).cast("B")[: template.payload_size])
+                templates[which] = replace(template, payload=payload, payload_in=None, payload_size=0)
+        request = StartFor(templates, instances, part)
+        return decode_answer(request, (await self._peers.links.call(node, request))[0])
+
+    async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
+        """Keep objects of other nodes alive until the processes that are about to be started on `node` attach to them.
+
+        In the templates only the node's own objects are left as attached.
+        """
+        assert self._peers is not None
+        for which, template in enumerate(templates):
+            foreign = [name for name in template.attached if node_of(name) != node] if template.attached else []
+            if foreign:
+                count = sum(instance.template == which for instance in instances)
+                await self._peers.announce(node, foreign, count)
+                own = [name for name in template.attached if node_of(name) == node]
+                templates[which] = replace(template, attached=own)
+
+    def ended(self, record: Name, code: int, status: int = EXITED) -> None:
+        """Store the end of a process of another node in the record that its creator has."""
+        self._followed.pop(record, None)
+        with suppress(_core.DestroyedError):  # its creator has ended, or has dropped it
+            words = _core.Words(record)
+            words[CODE], words[STATUS] = code % 2**64, status
+
+    def node_lost(self, node: int) -> None:
+        """Store the ends of the processes that were started on a node that is lost."""
+        for record in [record for record, where in self._followed.items() if where == node]:
+            self.ended(record, 0, LOST)
 
     def creator_ended(self, puid: int, killed: bool) -> None:
         """End the processes that a process had started on other nodes; on this node the zygote ends them."""
-        for node in self._elsewhere.pop(puid, ()):
+        for node in self.elsewhere.pop(puid, ()):
             assert self._peers is not None
             self._peers.forward(node, EndStartedBy(puid, killed))
 
@@ -292,19 +350,24 @@ class Processes:
 
     def start_here(
         self, templates: list[Spawn], instances: list[Instance], descriptors: list[int], part: Part | None = None
-    ) -> list[Spawn]:
-        """Start processes on this node. Returns the requests with their puids and records, which the zygote keeps
-        alive. With `part`, which must be prepared, they are the ranks of an MPI job."""
-        self._see_that_files_are_left(
-            [instance.streams or templates[instance.template].streams for instance in instances]
-        )
-        payloads = [_in_arena(template) for template in templates]
-        records = [Words(RECORD_WORDS) for _ in instances]  # before any request: there may not be memory for all
-        streams = Copies(descriptors)
-        requests = []
-        for number, instance in enumerate(instances):
+    ) -> list[tuple[int, _core.Words]]:
+        """Start processes on this node. Returns their puids and records, which the zygote keeps alive. With `part`,
+        which must be prepared, they are the ranks of an MPI job."""
+        self._see_that_files_are_left(templates, instances)
+        payloads = []
+        for template in templates:
+            if len(template.payload) > LARGEST_PAYLOAD:  # too large for a datagram
+                memory = _core.Words(-(-len(template.payload) // 8))
+                memoryview(memory)[: len(template.payload)] = template.payload
+                template.payload_in, template.payload_size, template.payload = (
+                    *(memory._name(), len(template.payload)),
+                    b"",
+                )
+                payloads.append(memory)
+        records = list(map(_core.Words, [RECORD_WORDS] * len(instances)))  # first: there may not be memory for all
+        streams, started = Copies(descriptors), []
+        for number, (instance, record) in enumerate(zip(instances, records, strict=True)):
             template = templates[instance.template]
-            record = records[number]
             puid = next_puid(self._node)
             request = replace(
                 template,
@@ -321,22 +384,21 @@ class Processes:
             copies = [streams, Copies(inherited)] if inherited else [streams]
             # Records are kept until the zygote has attached, which it does before it reports on this process.
             self._registry.asked(puid, request.parent, request.group)
-            self._spawner.start(request, copies, [record, *filter(None, payloads)])
+            self._spawner.start(request, copies, [record, *payloads])
             for fd in inherited:
                 os.close(fd)
-            requests.append(request)
-        return requests
+            started.append((puid, record))
+        return started
 
-    def _see_that_files_are_left(self, streams: list[list[Output]]) -> None:
+    def _see_that_files_are_left(self, templates: list[Spawn], instances: list[Instance]) -> None:
         """Raise OSError if the agent cannot open enough files for the output of the processes."""
-        needed, left = sum(map(self._files_for, streams)), files_left()
+        needed, left = 0, files_left()
+        for instance in instances:
+            for stream in (instance.streams or templates[instance.template].streams)[1:]:
+                needed += _FILES.get("tee" if stream.kind == "inherit" and self._labels else stream.kind, 0)
         if needed > left:
-            few = f"{len(streams)} processes need {needed} open files of {socket.gethostname()}'s agent, which may open"
-            raise OSError(errno.EMFILE, f"{few} {left} more: raise the hard limit (ulimit -Hn)")
-
-    def _files_for(self, streams: list[Output]) -> int:
-        kinds = ["tee" if stream.kind == "inherit" and self._labels else stream.kind for stream in streams[1:]]
-        return sum({"tee": 2, "pipe": 1, "forward": 1}.get(kind, 0) for kind in kinds)
+            few = f"{len(instances)} processes need {needed} open files of {socket.gethostname()}'s agent"
+            raise OSError(errno.EMFILE, f"{few}, which may open {left} more: raise the hard limit (ulimit -Hn)")
 
     def _join(self, request: Spawn, part: Part, rank: int) -> list[int]:
         """Make a process a rank of a job. Returns the descriptors that it inherits for that."""
@@ -346,27 +408,34 @@ class Processes:
         request.descriptor_variables = list(joining.descriptors)
         return list(joining.descriptors.values())
 
-    def start_for(self, wanted: StartFor) -> list[Spawn]:
+    async def start_for(self, wanted: StartFor, caller: Caller) -> list[tuple[int, list[int]]]:
         """Start processes for another node. The creator's streams are not here: output is sent to the front end."""
+        if wanted.part is not None:
+            await self._jobs.serve(wanted.part)
         for template in wanted.templates:
-            template.streams = _forwarding(template.streams or [Output(), Output(), Output()])
-        for instance in wanted.instances:
-            instance.streams = _forwarding(instance.streams)
+            template.streams = template.streams or [Output(), Output(), Output()]
+        several: tuple[Spawn | Instance, ...] = (*wanted.templates, *wanted.instances)
+        for each in several:
+            for number, stream in enumerate(each.streams):
+                if stream.kind in ("inherit", "tee"):
+                    stream.kind = "forward" if number or stream.kind == "tee" else "null"
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        records = [template.record if template.record[0] else None for template in wanted.templates]
         try:
-            return self.start_here(wanted.templates, wanted.instances, [null] * 3, wanted.part)
+            started = self.start_here(wanted.templates, wanted.instances, [null] * 3, wanted.part)
         finally:
             os.close(null)
-
-
-def _in_arena(template: Spawn) -> Words | None:
-    """Move a payload that is too large for a datagram to the arena. Returns the memory that holds it, or None."""
-    if len(template.payload) <= LARGEST_PAYLOAD:
-        return None
-    memory = Words(-(-len(template.payload) // 8))
-    memoryview(memory)[: len(template.payload)] = template.payload
-    template.payload_in, template.payload_size, template.payload = memory._name(), len(template.payload), b""
-    return memory
+        result = []
+        for (puid, record), instance in zip(started, wanted.instances, strict=True):
+            words: list[int] = []
+            if (theirs := records[instance.template]) is not None:
+                self.followers[puid] = caller.node, theirs
+                await self._spawner.reported(puid)
+                words = [record[i] for i in range(RECORD_WORDS)]
+                if words[STATUS] == ASKED:
+                    raise RuntimeError("the node starts no more processes, as its run ends")
+            result.append((puid, words))
+        return result
 
 
 def _kept(streams: list[Output], kept: list[Name | None]) -> list[Output]:
@@ -374,14 +443,4 @@ def _kept(streams: list[Output], kept: list[Name | None]) -> list[Output]:
     return [
         Output("forward", channel=name) if name is not None and stream.kind in ("inherit", "tee") else stream
         for stream, name in zip(streams, kept, strict=False)
-    ]
-
-
-def _forwarding(streams: list[Output]) -> list[Output]:
-    """Return the streams for a process whose creator's streams are on another node."""
-    kinds = {"inherit": "forward", "tee": "forward"}
-    return [
-        replace(stream, kind="null" if number == 0 and stream.kind == "inherit" else kind)
-        for number, stream in enumerate(streams)
-        for kind in [kinds.get(stream.kind, stream.kind)]
     ]

@@ -262,7 +262,9 @@ class _ForkHooks:
         register = os.register_at_fork
 
         def register_at_fork(**hooks: Any) -> None:
-            self.foreign = True
+            # Those of the standard library renew locks, which are free here.
+            module = sys._getframe(1).f_globals.get("__name__", "")
+            self.foreign = self.foreign or module.partition(".")[0] not in sys.stdlib_module_names
             register(**hooks)
 
         os.register_at_fork = register_at_fork

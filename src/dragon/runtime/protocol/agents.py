@@ -16,13 +16,13 @@ class Members(BetweenAgents[list[Member]], tag="members", frozen=True):
     """Return all nodes of the run. The reply is sent before any other request is served."""
 
 
-class StartFor(BetweenAgents[list[tuple[int, Name]]], tag="start", frozen=True):
-    """Start processes. Replies with their puids and the names of their records. If they are `followed`, the requesting
-    node attaches to the records. With `part` they are ranks of an MPI job."""
+class StartFor(BetweenAgents[list[tuple[int, list[int]]]], tag="start", frozen=True):
+    """Start processes. Replies with their puids. If a template names a record of the requesting node, replies once
+    its processes were started, with the words of their records here, and reports their ends by MembersEnded. With
+    `part` they are ranks of an MPI job."""
 
     templates: list[Spawn]
     instances: list[Instance]
-    followed: bool
     part: Part | None
 
 
@@ -75,7 +75,7 @@ class SignalProcess(Notice, tag="kill", frozen=True):
 
 class MemberEvent(msgspec.Struct, frozen=True, array_like=True):
     """A member of a group has ended, with `text` as its last output on stderr; or it `failed` to start, because of
-    `text` and the error number."""
+    `text` and the error number. Or a process of no group has ended, whose creator has that `record` of it."""
 
     puid: int
     group: int
@@ -83,9 +83,10 @@ class MemberEvent(msgspec.Struct, frozen=True, array_like=True):
     code: int = 127
     failed: bool = False
     error: int = 0
+    record: Name | None = None
 
 
 class MembersEnded(Notice, tag="group", frozen=True):
-    """Events of members of groups that the receiving node follows."""
+    """Events of members of groups, and of processes, that the receiving node follows."""
 
     events: list[MemberEvent]

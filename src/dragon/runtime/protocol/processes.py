@@ -58,8 +58,9 @@ class EndStartedBy(BetweenAgents[None], tag="registry.end_started_by", frozen=Tr
     killed: bool
 
 
-class StartElsewhere(Request[list[tuple[int, Name]]], tag="processes.start", frozen=True):
-    """Start a process on another node. Replies with its puid and the name of its record."""
+class StartElsewhere(Request[tuple[int, list[int]]], tag="processes.start", frozen=True):
+    """Start a process on another node. Replies with its puid and the words of its record there, once it was started;
+    its end is stored in the record that `spawn` names."""
 
     spawn: Spawn
 

@@ -14,7 +14,7 @@ from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-def
 from typing import Any
 
 from dragon.native.outcomes import of_users
-from dragon.runtime.announcing import attachments
+from dragon.runtime.announcing import mentions
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.serialization import dumps, loads
 from dragon.workflows.batch.errors import BatchError
@@ -34,7 +34,7 @@ def pack(value: Any) -> Sent:
     if type(value) in _PLAIN:
         return None, [], value
     buffers: list[Any] = []
-    with attachments() as handles:
+    with mentions() as handles:
         data = dumps(value, buffers.append, lasting=True)
     if handles:
         buffers = []

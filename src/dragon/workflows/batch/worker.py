@@ -17,7 +17,6 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.outcomes import put_result
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
-from dragon.native.template import STREAMS
 from dragon.native.workers import FINISHED, pass_on_end, quiet
 from dragon.runtime.arguments import DEVNULL, PIPE, STDOUT
 from dragon.runtime.handle import Channel, Words
@@ -223,7 +222,7 @@ def _run_job(
 def _written(template: ProcessTemplate, streams: Streams, rank: int) -> ProcessTemplate:
     """Return the template with the task's output where it has none of its own."""
     values = {**template.get_sdict(), "policy": template.policy}
-    for name, stream in zip(STREAMS[1:], streams, strict=True):
+    for name, stream in zip(("stdout", "stderr"), streams, strict=True):
         if values[name] in (None, PIPE):
             values[name] = stream.replace("{rank}", str(rank)) if isinstance(stream, str) else stream
     return ProcessTemplate(**values)
