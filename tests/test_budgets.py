@@ -51,10 +51,10 @@ DISTANCES = {
     "dictionary put, own node": (12, 4),
     "dictionary put, other node": (15, 5),
     "dictionary get, other node": (15, 5),
-    "process started and joined, own node": (162, 32),
-    "process started and joined, other node": (430, 46),
-    "group of 4 on two nodes": (845, 50),
-    "batch task": (150, 26),  # by what its processes find at work: 114 measured
+    "process started and joined, own node": (74, 20),
+    "process started and joined, other node": (165, 30),
+    "group of 4 on two nodes": (410, 37),
+    "batch task": (110, 19),  # by what its processes find at work: 85 to 91 measured
 }
 
 

@@ -35,7 +35,7 @@ class BusyService:
 def test_a_kept_dictionary_can_be_restarted_once_its_files_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def keep_and_restart() -> None:
         shards, service = Shards(this_run(), None), BusyService()
-        monkeypatch.setattr(shards, "_service", service)
+        monkeypatch.setattr(shards, "serving", service)
         shards.create("first", SETTINGS)
         before = shards._shard("first", 0)
         kept = shards.keep("first", "name", "its descriptor")

@@ -251,6 +251,31 @@ def test_a_group_can_be_killed_immediately_after_its_start(site: Site) -> None:
     assert (done.stdout, done.stderr) == ("ended\n", "")
 
 
+def test_processes_of_all_nodes_end_and_await_a_process_that_they_were_sent(site: Site) -> None:
+    program = site.write(
+        """
+        import itertools, time
+        from dragon.native.machine import System
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+
+        def end(process, queue):
+            process.terminate()
+            queue.put(process.join(30))
+
+        if __name__ == "__main__":
+            for where, who in itertools.product(System().hostname_policies(), repeat=2):
+                queue = Queue()
+                process = Process(time.sleep, (1000,), policy=where)
+                process.start()
+                Process(end, (process, queue), policy=who).start()
+                print(queue.get(), process.join(30))
+        """
+    )
+    done = site.dragon("--nodes", "2", program)
+    assert done.stdout == "-15 -15\n" * 4, done.stderr
+
+
 def test_a_process_on_another_node_has_pipes_signals_and_a_sentinel(site: Site) -> None:
     done = site.dragon(
         "--nodes",

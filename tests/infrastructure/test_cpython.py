@@ -39,9 +39,7 @@ def test_threads_finalizers_and_exit_handlers_can_be_completed_on_request() -> N
         atexit.register(print, "exit handler")
         util.Finalize(None, print, ("finalizer",), exitpriority=1)
         threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
-        cpython.end_threads()
-        cpython.end_multiprocessing()
-        cpython.call_exit_handlers()
+        cpython.end()
         print("end")
     """
     assert output_of(program) == "thread\nfinalizer\nexit handler\nend\n"

@@ -15,20 +15,21 @@ from dragon.agent.wire.session import error_of
 from dragon.infrastructure.messages import encode
 from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.protocol.decoding import decode_request
-from dragon.runtime.protocol.request import Reply, Request, frame
+from dragon.runtime.protocol.request import Caller, Reply, Request
 
 log = runtime_log("agent")
 
 _LARGEST_FRAME = 2**31 - 1
 _ACCEPT_RETRY_S = 0.1  # seconds between two attempts to accept a process
-# (request, process id, descriptors) -> the answer, or a future of it.
-Handle = Callable[[Request[object], int, list[int]], object]
+# Returns the answer, or a future of it.
+Handle = Callable[[Request[object], Caller], object]
 
 
 class Clients:
     """Accepts connections of this user's processes on `requests`; `handle` answers their requests."""
 
-    def __init__(self, requests: socket.socket, handle: Handle) -> None:
+    def __init__(self, requests: socket.socket, node: int, handle: Handle) -> None:
+        self.node = node
         self.loop = asyncio.get_running_loop()
         self.handle = handle
         self.pending: set[Asked] = set()
@@ -119,7 +120,7 @@ class Client:
         descriptors, self.descriptors = self.descriptors, []
         try:
             request = decode_request(body)
-            value = self.clients.handle(request, self.pid, descriptors)
+            value = self.clients.handle(request, Caller(self.clients.node, self.pid, descriptors))
         except Exception as error:
             self._fail(error)
         else:
@@ -149,7 +150,8 @@ class Client:
         self._reply(Reply(error=error_of(error)))
 
     def _reply(self, reply: Reply[object]) -> None:
-        self.to_send += frame(encode(reply))
+        body = encode(reply)
+        self.to_send += len(body).to_bytes(4, "little") + body
         self._flush()
 
     def _flush(self) -> None:

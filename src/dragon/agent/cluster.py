@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from dragon import _core
 from dragon.agent.clients import Handle
 from dragon.agent.connections import Connections
 from dragon.agent.objects.peers import Peers
@@ -21,7 +22,7 @@ from dragon.agent.services import Services
 from dragon.agent.wire.session import Table, value_of
 from dragon.infrastructure import messages, variables
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.facts import node_of_puid
+from dragon.infrastructure.facts import PUID_NODE_SHIFT, node_of_puid
 from dragon.infrastructure.messages import Name, Spawn, encode, joined
 from dragon.infrastructure.signals import NOTICES
 from dragon.infrastructure.system import code_of_shells
@@ -227,7 +228,7 @@ class Cluster:
         self._tell_processes()
         self.peers.links.verdict = _VERDICT
         self.peers.propose = self._control.send
-        self.peers.links.on_event["Left"] = lambda event: services.shards.client_left(event[1], event[2])
+        self.peers.links.on_event["Left"] = self._client_left
         connections.early.hand_over(self.peers.links, self)
         for message in connections.messages:
             self._on_message(message)
@@ -287,7 +288,7 @@ class Cluster:
         self._services.shards.node_lost(index, epoch)
         self._services.groups.node_lost(index, f"{lost.host_name} is lost: {lost.reason}")
         for puid, group in self._services.registry.in_groups().items():
-            if self._services.groups.home_of(group) == index:
+            if group >> PUID_NODE_SHIFT == index:
                 self._services.registry.signal(puid, signal.SIGKILL)  # the node that followed its group is lost
 
     async def _clear(self) -> None:
@@ -312,7 +313,7 @@ class Cluster:
     async def _answer(self, number: int, request: msgspec.Raw) -> None:
         """Answer a question of the front end."""
         try:
-            value = self._handle(decode_request(bytes(request)), os.getpid(), [])
+            value = self._handle(decode_request(bytes(request)), Caller(self.peers.index, os.getpid()))
             if isinstance(value, asyncio.Future):
                 value = await value
             self._control.send(front_end.Answered(number, msgspec.Raw(encode(value))))
@@ -348,22 +349,24 @@ class Cluster:
         return [
             agents.Members.served_by(lambda r: self.peers.members),
             agents.WriteFor.served_by(self._services.streams.write),
-            agents.StartFor.served_for(
-                lambda r, caller: asyncio.ensure_future(self._services.processes.start_for(r, caller))
-            ),
+            agents.StartFor.served_for(self._services.processes.start_for),
             agents.AnnounceFor.served_by(lambda r: wire.announce(r.node, r.name, r.count)),
-            agents.MakeFor.served_for(lambda r, caller: self._make_for(caller.node, r)),
+            agents.MakeFor.served_for(self._make_for),
         ]
 
-    def _make_for(self, node: int, wanted: agents.MakeFor) -> Name:
+    def _make_for(self, wanted: agents.MakeFor, caller: Caller) -> Name:
         """Create an object, which stays alive until a process of that node has attached to it."""
         if wanted.kind not in KINDS:
             raise ValueError(f"an agent cannot create a {wanted.kind!r}")
         made = getattr(handles, wanted.kind)(*wanted.given, **wanted.options)
         made._made_at(wanted.made_at)
         name: Name = made._name()
-        self.peers.links.wire.announce(node, name, 1)
+        self.peers.links.wire.announce(caller.node, name, 1)
         return name
+
+    def _client_left(self, event: _core.WireEvent) -> None:
+        if self._services.shards.serving is not None:
+            self._services.shards.serving.client_left(event[1], event[2])
 
     def on_link_broken(self, node: int, reason: str) -> None:
         """Discard what was in flight to a node."""

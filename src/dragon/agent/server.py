@@ -177,18 +177,18 @@ class Agent:
             ]
         )
         table = self.services.table
+        # Executes a request of a process. The result, exception or future is the answer.
         self._do: Callable[[Request[object], Caller], object] = table.do
         self.cluster: Cluster | None = None
         if connections is not None:
             from dragon.agent.cluster import Cluster, Router
 
             self._do = Router(table, connections.peers).do
-            self.cluster = Cluster(
-                connections, self.services, self.handle
-            )  # executes the requests that others have sent already
+            # Executes the requests that others have sent already.
+            self.cluster = Cluster(connections, self.services, self._do)
         self._views = serving.Views(self.ask) if connections is None and serving.are_wanted() else None
         self._opening = self._loop.create_task(self._views.open()) if self._views is not None else None
-        self.clients = Clients(requests, self.handle)
+        self.clients = Clients(requests, run.node, self._do)
 
     def _sweep(self) -> None:
         """Free the memory of ended processes that the zygote did not start: programs that joined the run, and forks of
@@ -203,13 +203,9 @@ class Agent:
 
     # ---- requests
 
-    def handle(self, request: Request[object], pid: int, descriptors: list[int]) -> object:
-        """Execute a request of a process. The result, exception or future is the answer."""
-        return self._do(request, Caller(self.run.node, pid, descriptors))
-
     async def ask(self, request: Request[_Answer]) -> _Answer:
         """Execute a request as for a process, and return the answer."""
-        answer = self.handle(request, os.getpid(), [])
+        answer = self._do(request, Caller(self.run.node, os.getpid()))
         if isinstance(answer, asyncio.Future):
             answer = await answer
         return cast(_Answer, answer)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dragon import _core
-from dragon.agent.groups.group_jobs import GroupNotices
+from dragon.agent.groups.group import Home
 from dragon.agent.groups.groups import Groups
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.desk import Desk
@@ -30,13 +30,14 @@ from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.folder import process_start_time
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol import groups
-from dragon.runtime.protocol.agents import MemberEvent
+from dragon.runtime.protocol.agents import MemberEvent, MembersEnded
 from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
 from dragon.runtime.protocol.request import Handler
 from dragon.runtime.run import Run
 
 log = runtime_log("agent")
 
+_BATCH_S = 0.05  # seconds in which notices of ends are gathered while processes are started
 _RESTART_DELAY_S = 1.0  # seconds between two attempts to start one
 _END_WITHIN_S = 5.0  # seconds to wait until a tracker has removed what no process uses any more
 
@@ -198,6 +199,30 @@ class NamedGroups:
         self._known.pop(number, None)
 
 
+class Notices:
+    """Tells the nodes that follow groups and processes of their ends here. Each notice wakes another agent, which takes
+    as long as many starts. So while this node is starting processes, successful ends of members are batched."""
+
+    def __init__(self, peers: Peers, spawner: Spawner) -> None:
+        self._peers = peers
+        self._spawner = spawner
+        self._untold: dict[int, list[MemberEvent]] = {}
+
+    def tell(self, home: int, event: MemberEvent) -> None:
+        """Notify a node of an event. Events of a node are sent in order."""
+        untold = self._untold.setdefault(home, [])
+        untold.append(event)
+        if event.failed or event.code != 0 or event.record is not None or not self._spawner.unanswered:
+            self._send(home)
+        elif len(untold) == 1:
+            asyncio.get_running_loop().call_later(_BATCH_S, self._send, home)
+
+    def _send(self, home: int) -> None:
+        events = self._untold.pop(home, [])
+        if events and home not in self._peers.lost:
+            self._peers.links.notify(home, MembersEnded(events))
+
+
 _NOT_STARTED = 127  # the exit code that is reported to a job for a member that could not be started
 
 
@@ -219,8 +244,9 @@ class Services:
         self.registry = Registry(run.node, zygote)
         self.jobs = Jobs(run.node, peers)
         self.processes = Processes(run, spawner, self.registry, self.jobs, peers, self.streams)
-        self.groups = Groups(run.node, self.registry, self.processes, self.jobs, self.streams, self.host_name, peers)
-        self._notices = GroupNotices(peers, spawner) if peers is not None else None
+        shared = self.registry, self.processes, self.streams, self.jobs
+        self.groups = Groups(Home(run.node, self.host_name, *shared, peers))
+        self._notices = Notices(peers, spawner) if peers is not None else None
         self.shards = Shards(run, peers)
         self.trackers = Trackers()
         self.remote = RemoteObjects(peers) if peers is not None else None
@@ -270,14 +296,17 @@ class Services:
         pid, under_way = self.registry.query(event.puid).pid, None
         if self.remote is not None:
             under_way = self.remote.left(pid)
-            self.shards.client_left(self.run.node, pid)
+            if self.shards.serving is not None and (self.run.node, pid) in self.shards.serving.inboxes:
+                self.shards.serving.client_left(self.run.node, pid)
         elif self.desk.wire is not None:
             self.desk.wire.left(pid)
         if self.desk.wire is not None:
             self.desk.wire.look_at_all()  # it may not have told what it changed
         if not event.leaves:
             killed = event.code == -signal.SIGKILL
-            self.groups.creator_ended(event.puid, killed)
+            for group in self.groups.present.values():
+                if group.settings.creator == event.puid:
+                    group.creator_ended(killed)
             if event.puid in self.processes.elsewhere:
                 self.processes.creator_ended(event.puid, killed)
         if under_way is not None:
@@ -293,7 +322,9 @@ class Services:
             del self._ending[event.puid]
             if ending.cancelled():
                 return  # the run has ended
-        self.streams.catch_up(event.puid)
+        for number in (1, 2):
+            if (reader := self.streams.readers.get((event.puid, number))) is not None and reader.tails:
+                reader.catch_up()
         self.registry.exited(event)
         self._member_ended(event)
 
@@ -305,13 +336,13 @@ class Services:
             if record is not None and self._notices is not None and isinstance(event, Exited):
                 self._notices.tell(node, MemberEvent(puid, 0, "", event.code, record=record))
             return
+        if self.jobs.ranks:
+            self.jobs.ended(puid, event.code if isinstance(event, Exited) else _NOT_STARTED)
         if isinstance(event, Exited):
-            self.jobs.ended(puid, event.code)
             told = MemberEvent(puid, group, self.streams.errors.pop(puid), event.code)
         else:
-            self.jobs.ended(puid, _NOT_STARTED)
             told = MemberEvent(puid, group, event.text, failed=True, error=event.error)
-        home = self.groups.home_of(group)
+        home = group >> PUID_NODE_SHIFT  # the node that follows it
         if home == self.run.node or self._notices is None:
             self.groups.on_event(told)
         else:

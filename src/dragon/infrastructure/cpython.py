@@ -33,11 +33,6 @@ def is_exiting() -> bool:
     return bool(mp_util._exiting)  # type: ignore[attr-defined]
 
 
-def end_threads() -> None:
-    """Wait for threads that are not daemons, as the interpreter does at its end."""
-    threading._shutdown()  # type: ignore[attr-defined]
-
-
 def end_multiprocessing() -> None:
     """End multiprocessing as at the end of a process: call finalizers, end daemons, and wait for other children."""
     mp_util._exit_function()  # type: ignore[attr-defined]
@@ -45,6 +40,14 @@ def end_multiprocessing() -> None:
 
 def call_exit_handlers() -> None:
     """Call the functions registered with `atexit`."""
+    atexit._run_exitfuncs()
+
+
+def end() -> None:
+    """End this process's threads that are no daemons, then multiprocessing, and call the functions registered with
+    `atexit`, as the interpreter does at its end."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    mp_util._exit_function()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
 
 

@@ -25,11 +25,6 @@ def give_back_limit(pid: int) -> None:
         return  # the child has ended
 
 
-def files_left() -> int:
-    """Return how many more files this process may open."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
-
-
 def check_files(needed: int, what: str) -> None:
     """Raise RunEndedError if `what` needs more open files than the hard limit of this process."""
     if 0 <= _GIVEN[1] < needed:

@@ -124,7 +124,8 @@ class Process(ProcessTemplate):
             raise ProcessError(f"process create failed: {error}") from error
         request = self.request(self._name, placed, self._kind)
         self._placed = placed
-        self._connections = connect_pipes(request.streams)
+        if PIPE in (self.stdin, self.stdout, self.stderr):
+            self._connections = connect_pipes(request.streams)
         self._started = start(request)
         plan.note(placed, request.name, self.target, request.puid)
         self._creator = request.parent

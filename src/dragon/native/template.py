@@ -97,7 +97,7 @@ class ProcessTemplate:
             raise TypeError(f"target must be callable or the name of an executable, not {target!r}")
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(f"policy must be a Policy, not {policy!r}")
-        self.args = checked_arguments(args)
+        self.args = () if args is None else checked_arguments(args)
         if not isinstance(kwargs, Mapping | None):
             raise TypeError(f"kwargs must map the names of arguments to their values, not {kwargs!r}")
         self.kwargs = dict(kwargs or {})
@@ -105,7 +105,7 @@ class ProcessTemplate:
         self.cwd = os.path.abspath(cwd if os.path.isabs(cwd) else os.path.join(current_folder(local=False), cwd))
         if not os.path.isdir(self.cwd):
             raise FileNotFoundError(2, "the working directory of a process does not exist", self.cwd)
-        self.env = checked_environment(env)
+        self.env = {} if env is None else checked_environment(env)
         self.stdin = stdin if stdin is None else checked_stream("stdin", stdin)
         self.stdout = stdout if stdout is None else checked_stream("stdout", stdout)
         self.stderr = stderr if stderr is None else checked_stream("stderr", stderr)

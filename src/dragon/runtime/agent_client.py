@@ -22,6 +22,7 @@ from dragon.runtime.protocol.request import Request, decode_reply, encode_reques
 from dragon.runtime.run import Run, this_run
 
 _HEAD = 4  # bytes before a reply, with its size
+_MOST = 256 * 1024  # bytes that are received at once
 
 _Answer = TypeVar("_Answer")
 
@@ -81,17 +82,19 @@ def ask(
     return cast(_Answer, answer.value)  # a reply without an error has a value
 
 
-def _received(connection: socket.socket, deadline: float | None) -> bytearray:
+def _received(connection: socket.socket, deadline: float | None) -> bytes | bytearray:
     """Return the bytes of a reply. Raises Unwanted."""
-    size = int.from_bytes(_exactly(_HEAD, connection, deadline), "little")
-    return _exactly(size, connection, deadline)
-
-
-def _exactly(size: int, connection: socket.socket, deadline: float | None) -> bytearray:
-    data, done = bytearray(size), 0
-    while done < size:
-        done += _receive(connection, memoryview(data)[done:], deadline)
-    return data
+    data: bytes | bytearray = _receive(connection, deadline)
+    while len(data) < _HEAD:
+        data += _receive(connection, deadline)
+    left = int.from_bytes(data[:_HEAD], "little") - (len(data) - _HEAD)
+    if left:
+        data = bytearray(data)
+        while left > 0:
+            some = _receive(connection, deadline, min(left, _MOST))
+            data += some
+            left -= len(some)
+    return data[_HEAD:]
 
 
 def tell(request: Request[None], descriptors: Sequence[int]) -> None:
@@ -163,12 +166,12 @@ def _taken(folder: Path) -> _Connection:
         raise _no_answer(this_run(), error) from error
 
 
-def _receive(connection: socket.socket, buffer: memoryview, deadline: float | None) -> int:
-    """Receive at least a byte. Returns the number of bytes."""
+def _receive(connection: socket.socket, deadline: float | None, most: int = _MOST) -> bytes:
+    """Receive at least a byte, and at most so many. Returns the bytes."""
     shortened = False
     while True:
         try:
-            received = connection.recv_into(buffer)
+            received = connection.recv(most)
         except BlockingIOError as error:  # after a second
             if is_of_handler(error):
                 raise

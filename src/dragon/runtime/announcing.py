@@ -15,29 +15,11 @@ Mention = tuple[Any, Send]
 
 
 class _State(threading.local):
-    names: list[Mention] | None = None
+    names: list[Mention] | None = None  # the handles pickled in this attempt: a failed one announces none
     attachments: Callable[[Any, Send], None] | None = None
 
 
-_state = _State()
-
-
-# Every message uses these two: a class takes a third of the time of a generator.
-
-
-class collected:
-    """A context manager that collects the names of the handles pickled in its block. A failed attempt announces
-    none."""
-
-    __slots__ = ("_outer",)
-
-    def __enter__(self) -> list[Mention]:
-        names: list[Mention] = []
-        self._outer, _state.names = _state.names, names
-        return names
-
-    def __exit__(self, *raised: object) -> None:
-        _state.names = self._outer
+state = _State()
 
 
 class announcing:
@@ -46,15 +28,15 @@ class announcing:
     __slots__ = ("_outer",)
 
     def __enter__(self) -> None:
-        self._outer, _state.attachments = _state.attachments, None
+        self._outer, state.attachments = state.attachments, None
 
     def __exit__(self, *raised: object) -> None:
-        _state.attachments = self._outer
+        state.attachments = self._outer
 
 
 def announce(name: Any, send: Send) -> None:
     """Pass a handle that is sent to the collector of attachments; without one, keep its object alive by `send`."""
-    take = _state.attachments
+    take = state.attachments
     if take is None:
         send()
     else:
@@ -63,7 +45,7 @@ def announce(name: Any, send: Send) -> None:
 
 def mention(name: tuple[int, int, int], send: Send) -> None:
     """Note that a handle of this name is being pickled; `send` keeps its object alive until the reader is attached."""
-    names = _state.names
+    names = state.names
     if names is None:
         announce(name, send)
     else:
@@ -78,8 +60,8 @@ class mentions:
 
     def __enter__(self) -> list[Mention]:
         kept: list[Mention] = []
-        self._outer, _state.attachments = _state.attachments, lambda name, send: kept.append((name, send))
+        self._outer, state.attachments = state.attachments, lambda name, send: kept.append((name, send))
         return kept
 
     def __exit__(self, *raised: object) -> None:
-        _state.attachments = self._outer
+        state.attachments = self._outer

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dragon.infrastructure import cpython
-from dragon.runtime.announcing import collected
+from dragon.runtime import announcing
 
 Token = tuple[str, Any]
 
@@ -80,8 +80,11 @@ def _token_of_value(value: Any, reduce: Callable[[Any], Any]) -> Token:
     file, digest = io.BytesIO(), hashlib.blake2b(digest_size=16)
     try:
         pickler = _DigestPickler(file, reduce, protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
-        with collected():  # its handles are announced when it is sent
+        outer, announcing.state.names = announcing.state.names, []  # its handles are announced when it is sent
+        try:
             pickler.dump(value)
+        finally:
+            announcing.state.names = outer
     except Exception:
         return _token_of_object(value)  # the contents cannot be pickled: use the identity
     digest.update(file.getbuffer())

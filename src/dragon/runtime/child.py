@@ -104,23 +104,20 @@ def run_forked(
 
 def run_entry(entry: str, payload: bytes | tuple[Name, int], variables: list[str], descriptors: list[int]) -> int:
     """Call an entry of the runtime with its payload, which may be in the arena. Returns the exit code."""
-    _open_streams()
+    if os.isatty(1) != _TERMINAL:  # output to a terminal is line-buffered
+        sys.stdout.reconfigure(line_buffering=not _TERMINAL)  # type: ignore[union-attr]
     for variable, descriptor in zip(variables, descriptors, strict=False):
         os.environ[variable] = str(descriptor)
     try:
-        return find_entry(entry)(payload if isinstance(payload, bytes) else _in_arena(*payload), descriptors)
+        return (_entries.get(entry) or find_entry(entry))(
+            payload if isinstance(payload, bytes) else _in_arena(*payload), descriptors
+        )
     finally:
         write_back()
 
 
 def _in_arena(name: Name, size: int) -> memoryview:
     return memoryview(Words._attached(name)).cast("B")[:size]
-
-
-def _open_streams() -> None:
-    """Adapt Python's streams to the descriptors of this process: output to a terminal is line-buffered."""
-    if os.isatty(1) != _TERMINAL:
-        sys.stdout.reconfigure(line_buffering=not _TERMINAL)  # type: ignore[union-attr]
 
 
 def write_whole_lines() -> None:
@@ -155,11 +152,10 @@ def run_exit_handlers(code: int) -> bool:
     raised. A rank of MPI that fails, as `code` says, does not wait for the others in MPI_Finalize: its end ends the
     job."""
     try:
-        cpython.end_threads()
-        cpython.end_multiprocessing()
-        cpython.call_exit_handlers()
-        if code == 0:
-            _finalise_mpi()
+        cpython.end()
+        mpi: Any = sys.modules.get("mpi4py.MPI")
+        if code == 0 and mpi is not None and mpi.Is_initialized():
+            _finalise(mpi)
     except BaseException as error:
         write_traceback(error)
         return False
@@ -168,11 +164,8 @@ def run_exit_handlers(code: int) -> bool:
     return True
 
 
-def _finalise_mpi() -> None:
+def _finalise(mpi: Any) -> None:
     """Finalize MPI, which mpi4py and MPICH do in C at the exit of a process; a forked process does not reach that."""
-    mpi: Any = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not mpi.Is_initialized():
-        return
     if not mpi.Is_finalized():
         mpi.Finalize()
     if "PMI_FD" in os.environ:

@@ -28,7 +28,7 @@ from typing import Any
 from dragon import _core
 from dragon.infrastructure import cpython
 from dragon.infrastructure.system import sendable
-from dragon.runtime.announcing import announce, announcing, collected
+from dragon.runtime.announcing import Mention, announce, announcing, state
 from dragon.runtime.by_value import Origin, shared_reduction
 from dragon.runtime.picklers import is_nameless, reduce_type
 from dragon.runtime.unsendable import explained
@@ -271,8 +271,12 @@ def _dump(pickler: Callable[..., Any], obj: Any, buffers: Callable[[pickle.Pickl
         _Pickler.dispatch_table = copyreg.dispatch_table | _EXTRA | _METHODS
     file = io.BytesIO()
     kept: list[pickle.PickleBuffer] = []
-    with collected() as names:
+    names: list[Mention] = []
+    outer, state.names = state.names, names
+    try:
         pickler(file, protocol=5, buffer_callback=kept.append if buffers else None).dump(obj)
+    finally:
+        state.names = outer
     for name in names:
         announce(*name)
     if buffers:

@@ -62,14 +62,15 @@ class Started:
     _pidfd: int | None = None
     _close = staticmethod(os.close)  # still available when the interpreter has cleared the module at its end
 
-    def __init__(self, puid: int, record: Words, name: str, pid: int) -> None:
+    def __init__(self, puid: int, record: _core.Words, name: str, pid: int) -> None:
         self.puid, self.record, self.name, self.pid = puid, record, name, pid
         if type(self) is Started:
             with suppress(ProcessLookupError):  # it has ended already
                 self._pidfd = _core.open_process(pid)
 
     def __reduce__(self) -> Any:
-        return started, (self.puid, self.record, self.name, self.pid)  # the descriptor is this process's own
+        # The descriptor is this process's own.
+        return started, (self.puid, Words._attached(self.record._name()), self.name, self.pid)
 
     def __del__(self) -> None:
         if self._pidfd is not None:
@@ -192,7 +193,8 @@ _keep: dict[tuple[int, int, int], Words] = {}
 
 def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
     """Request a process and wait until it runs. Raises OSError if that fails, RunEndedError if the run has ended."""
-    run, record = this_run(), Words(RECORD_WORDS)
+    run = this_run()
+    record = _core.Words(RECORD_WORDS)
     request.record, request.parent = record._name(), identity().puid
     try:
         with standard_streams() as streams:
@@ -201,7 +203,7 @@ def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
                 request.puid, (status, record[PID], code, error) = ask(StartElsewhere(request), streams)
             else:
                 _start_here(run, request, [*streams, *extra_descriptors])
-                while not record.wait(STATUS, ASKED, 1.0):
+                while record.wait(STATUS, ASKED, 1.0) is None:
                     run.check()
                 status, code, error = record[STATUS], record[CODE], record[ERROR]
     finally:
@@ -283,6 +285,6 @@ def new_request(name: str, umask: int = -1, *, folder: str, **fields: Any) -> Sp
         umask=umask if umask >= 0 else _core.current_umask(),
         limits=_core.current_limits(),
         signals=_core.current_signals(),
-        folder=sendable(folder),
+        folder=folder if folder.isascii() else sendable(folder),
         **fields,
     )

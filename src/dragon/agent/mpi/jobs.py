@@ -56,7 +56,7 @@ class Jobs:
         self._served_since: dict[str, float] = {}
         self._removing: list[float] = []  # the start times of jobs whose memory is being removed
         self._pmix: dict[str, PmixServer] = {}
-        self._ranks: dict[int, tuple[str, int]] = {}  # by puid: job and rank
+        self.ranks: dict[int, tuple[str, int]] = {}  # by puid: job and rank
         self._services: dict[str, str] = {}  # MPI_Publish_name, on the first node
         self._table = Table(self.handlers())
 
@@ -85,7 +85,7 @@ class Jobs:
             JobBegun.served_by(lambda r: self._job(r.job).begin()),
             RankMissing.served_by(lambda r: self._job(r.job).lacks(r.rank, r.code)),
             RelayLost.served_by(lambda r: self._job(r.job).lose_relay(r.rank)),
-            SpawnRanks.served_by(lambda r: asyncio.ensure_future(self._job(r.job).spawn(r.rank, r.programs))),
+            SpawnRanks.served_by(lambda r: self._job(r.job).spawn(r.rank, r.programs)),
             LaunchEnd.served_by(lambda r: self._job(r.job).launch_end()),
             Publish.served_by(lambda r: self._services.update({r.service: r.port})),
             Unpublish.served_by(lambda r: self._unpublish(r.service)),
@@ -107,7 +107,7 @@ class Jobs:
         """Prepare this node for ranks of a job that are about to be started here."""
         home, since = _HomeNode(self, part), time.time()
         # Simulated nodes share the CPUs of their machine.
-        ranks = part.size if own_node().real_cpus else len(self._ranks) + len(part.ranks)
+        ranks = part.size if own_node().real_cpus else len(self.ranks) + len(part.ranks)
         part.crowded = ranks > len(os.sched_getaffinity(0))
         if part.backend == PMIBackend.PMIX:
             pmix = Pmix(part, home, self._pmix_server(part.library))
@@ -131,16 +131,16 @@ class Jobs:
     def join(self, part: Part, rank: int, puid: int) -> Joining:
         """Return what a rank is started with."""
         joining = self._serving[part.name].join(rank)
-        self._ranks[puid] = part.name, rank
+        self.ranks[puid] = part.name, rank
         return joining
 
     def ended(self, puid: int, code: int) -> None:
         """Handle the end of a process of this node, which may have been a rank."""
-        name, rank = self._ranks.pop(puid, ("", 0))
+        name, rank = self.ranks.pop(puid, ("", 0))
         if not name:
             return
         handled = self._serving[name].ended(rank, code)
-        if any(other == name for other, _ in self._ranks.values()):
+        if any(other == name for other, _ in self.ranks.values()):
             return
         if handled is None:
             self._close_soon(name)

@@ -58,7 +58,7 @@ class RemoteObjects:
             OpenProxy.served_for(lambda r, caller: self.proxy(caller.pid, r.name)),
             WhyGone.served_by(lambda r: self._links.why_gone(r.outbox)),
             WhyLost.served_by(lambda r: self._links.wire.why_lost(r.name)),
-            Announce.served_by(lambda r: asyncio.ensure_future(self._peers.announce(self._peers.index, r.names))),
+            Announce.served_by(lambda r: self._peers.announce(self._peers.index, r.names)),
             CloseAtEnd.served_for(lambda r, caller: self.close_at_end(caller.descriptors, r.puid)),
             MakeObject.served_by(self.make),
         ]

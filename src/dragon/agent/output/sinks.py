@@ -231,6 +231,4 @@ class Tails:
 
     def pop(self, puid: int) -> str:
         """Return the tail as text, and remove it."""
-        text = self.of(puid)
-        self._tails.pop(puid, None)
-        return text
+        return self._tails.pop(puid, b"").decode(errors="replace").strip()

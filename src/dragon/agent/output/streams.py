@@ -40,7 +40,7 @@ class Streams:
         self.loop = asyncio.get_running_loop()
         self._node = node
         self._host_name = host_name
-        self._readers: dict[tuple[int, int], _Reader] = {}
+        self.readers: dict[tuple[int, int], Reader] = {}  # by puid and number
         self._descriptors: set[ToDescriptor] = set()
         self.errors = Tails()  # stderr of members of groups
         self.outputs = Tails()  # both streams of all processes
@@ -91,7 +91,7 @@ class Streams:
             if self.label:
                 where = f"{self._host_name} {puid} {name} {_NAMES[number]}" if self.label == "verbose" else name
                 label = f"[{where}] ".encode()
-        self._readers[puid, number] = _Reader(self, (puid, number), descriptors[0], sink, label, tails)
+        self.readers[puid, number] = Reader(self, (puid, number), descriptors[0], sink, label, tails)
 
     def _target(self, puid: int, number: int, descriptors: list[int], kept: Name | None) -> Sink:
         if len(descriptors) > 1:
@@ -143,19 +143,12 @@ class Streams:
 
     def done(self, key: tuple[int, int]) -> None:
         """Forget a stream that has ended."""
-        self._readers.pop(key, None)
+        self.readers.pop(key, None)
         self._to_front_end.pop(key, None)
-
-    def catch_up(self, puid: int) -> None:
-        """Forward the last output of a process that has ended."""
-        for number in (1, 2):
-            reader = self._readers.get((puid, number))
-            if reader is not None and reader.tails:
-                reader.catch_up()
 
     def drain(self) -> None:
         """Forward the remaining output of all processes, at the end of the run."""
-        for reader in list(self._readers.values()):
+        for reader in list(self.readers.values()):
             reader.read_rest()
         for descriptor in list(self._descriptors):
             descriptor.finish()
@@ -175,7 +168,7 @@ class _Kept:
     processes: int
 
 
-class _Reader:
+class Reader:
     """Reads one pipe until its end. Keeps the end of the output in all of `tails`, for error messages, and puts the
     label before every line."""
 
@@ -249,7 +242,8 @@ class _Reader:
             self.loop.add_reader(self.fd, self.on_readable)
 
     def catch_up(self) -> None:
-        """Read as much as a pipe can hold, and no more, as another process may continue to write."""
+        """Read the last output of a process that has ended: as much as a pipe can hold, and no more, as another process
+        may continue to write."""
         self.draining = True
         for _ in range(2):
             if not self.on_readable():

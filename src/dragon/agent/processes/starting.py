@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,7 +21,6 @@ from dragon.agent.objects.peers import Peers
 from dragon.agent.output.streams import Streams
 from dragon.agent.processes.registry import Event, Failed, Registry, Started, Stream, Synchronised, decode_events
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Instance, Name, Output, Spawn, default_name, encode
-from dragon.infrastructure.system import files_left
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import StartFor
 from dragon.runtime.protocol.jobs import Part
@@ -344,10 +344,6 @@ class Processes:
             assert self._peers is not None
             self._peers.forward(node, EndStartedBy(puid, killed))
 
-    async def prepare(self, part: Part) -> None:
-        """Prepare this node for ranks of an MPI job."""
-        await self._jobs.serve(part)
-
     def start_here(
         self, templates: list[Spawn], instances: list[Instance], descriptors: list[int], part: Part | None = None
     ) -> list[tuple[int, _core.Words]]:
@@ -392,7 +388,7 @@ class Processes:
 
     def _see_that_files_are_left(self, templates: list[Spawn], instances: list[Instance]) -> None:
         """Raise OSError if the agent cannot open enough files for the output of the processes."""
-        needed, left = 0, files_left()
+        needed, left = 0, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
         for instance in instances:
             for stream in (instance.streams or templates[instance.template].streams)[1:]:
                 needed += _FILES.get("tee" if stream.kind == "inherit" and self._labels else stream.kind, 0)

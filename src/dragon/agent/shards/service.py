@@ -73,7 +73,7 @@ class ShardService:
         self.name: Name = self._requests._name()
         self._ways: dict[Name, Channel] = {}
         self._tell = Once(log)
-        self._inboxes: dict[tuple[int, int], set[Name]] = {}
+        self.inboxes: dict[tuple[int, int], set[Name]] = {}
         self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._replication = Replication(peers, copies, self.name, self._way_to, self.afterwards)
         self._loop.add_reader(self._requests._fileno(), self._on_requests)
@@ -81,7 +81,7 @@ class ShardService:
 
     def client_left(self, node: int, pid: int) -> None:
         """Forget a process that has ended: nothing is sent to it any more."""
-        for name in self._inboxes.pop((node, pid), ()):
+        for name in self.inboxes.pop((node, pid), ()):
             self._ways.pop(name, None)
             if node != self._peers.index:
                 self._peers.links.wire.leave(os.getpid(), name)
@@ -247,6 +247,6 @@ class ShardService:
         return None
 
     def _way_to(self, pid: int, name: Name) -> Channel:
-        self._inboxes.setdefault((node_of(name), pid), set()).add(name)
+        self.inboxes.setdefault((node_of(name), pid), set()).add(name)
         is_here = node_of(name) == self._peers.index
         return Channel._attached(name if is_here else self._peers.links.wire.open_outbox(os.getpid(), name, True))

@@ -82,7 +82,7 @@ class Shards:
         self._dictionaries: dict[str, _Dictionary] = {}
         self._kept: dict[str, _Dictionary] = {}  # by name: destroyed dictionaries that may be restarted
         self._lock = threading.Lock()
-        self._service: ShardService | None = None
+        self.serving: ShardService | None = None
         self._snapshots = Snapshots()
 
     # ---- lifetime
@@ -160,8 +160,8 @@ class Shards:
         known.holdings[manager] = Holding(max(lost, default=0), left)
         self.service()
         if lost:
-            assert self._service is not None
-            self._service.look_after_copies()
+            assert self.serving is not None
+            self.serving.look_after_copies()
 
     def describe(self, number: str, descriptor: str, nodes: list[int], life: Name) -> None:
         """Keep what others need to attach to a dictionary that was created on this node, while `life` exists."""
@@ -190,8 +190,8 @@ class Shards:
             known = self._dictionaries.pop(number, None)
         if known is None:
             return None
-        if self._service is not None:
-            self._service.forget(number)
+        if self.serving is not None:
+            self.serving.forget(number)
         may_be_due = any(settings.persist_freq for settings, *_ in known.shards.values())
         for manager in list(known.shards):
             self._remove(known, manager)
@@ -215,8 +215,8 @@ class Shards:
         shards = [self._shard(number, manager) for manager in self._dictionaries[number].shards]
         with self._lock:
             known = self._dictionaries.pop(number)
-        if self._service is not None:
-            self._service.forget(number)
+        if self.serving is not None:
+            self.serving.forget(number)
         known.descriptor, known.life = descriptor, None
         for shard in shards:
             mark_gone(shard.words)
@@ -274,7 +274,7 @@ class Shards:
         """Run `do` in turn, once the service is done with what was requested before: nothing uses a shard then that is
         no longer known.
         """
-        if self._service is None:
+        if self.serving is None:
             return self._snapshots.in_turn(do, *arguments)
         done: Future[_Result] = Future()
 
@@ -290,7 +290,7 @@ class Shards:
             except RuntimeError as error:  # no thread can be started
                 done.set_exception(error)
 
-        self._service.afterwards(begin)
+        self.serving.afterwards(begin)
         return done
 
     def _descriptors(self) -> list[str]:
@@ -308,32 +308,27 @@ class Shards:
 
     def service(self) -> Name:
         """Return the channel through which other nodes' processes reach the shards of this node."""
-        if self._service is None:
+        if self.serving is None:
             assert self._peers is not None
             from dragon.agent.shards.service import ShardService  # a node without dictionaries starts faster without it
 
-            self._service = ShardService(self._peers, self._shard, self)
-        return self._service.name
-
-    def client_left(self, node: int, pid: int) -> None:
-        """Forget a process that has ended."""
-        if self._service is not None:
-            self._service.client_left(node, pid)
+            self.serving = ShardService(self._peers, self._shard, self)
+        return self.serving.name
 
     def node_lost(self, node: int, epoch: int) -> None:
         """Handle the loss of a node, which the front end decided with the number `epoch`."""
-        if self._service is not None:
-            self._service.node_lost(node, epoch)
+        if self.serving is not None:
+            self.serving.node_lost(node, epoch)
 
     def decided(self, number: str, manager: int, holders: list[int], epoch: int) -> None:
         """Take over a decision of the front end which nodes keep a shard."""
-        if self._service is not None:
-            self._service.decided((number, manager), Holding(epoch, holders))
+        if self.serving is not None:
+            self.serving.decided((number, manager), Holding(epoch, holders))
 
     def link_broken(self, node: int) -> None:
         """Handle that the connection to another node broke."""
-        if self._service is not None:
-            self._service.link_broken(node)
+        if self.serving is not None:
+            self.serving.link_broken(node)
 
     # ---- copies
 

@@ -12,14 +12,13 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from dragon import _core
 from dragon.agent.wire.bulk import Fabric, Lane
-from dragon.agent.wire.frames import Forwarded, Frame, Noticed, decode_frame
+from dragon.agent.wire.frames import Forwarded, Noticed, decode_frame
 from dragon.agent.wire.handshake import Hello, Shaken, shake_hands
 from dragon.agent.wire.session import Answer, RemoteError, Serve, Session
 from dragon.infrastructure.errors import NodeLostError
@@ -237,26 +236,24 @@ class Links:
     def _session_of(self, node: int) -> Session:
         session = self._sessions.get(node)
         if session is None:
-            session = self._sessions[node] = Session(node, partial(self._send, node), lambda: self.serve)
+            session = self._sessions[node] = Session(self, node)
         return session
-
-    def _send(self, node: int, frame: Frame, payload: Any) -> int:
-        return self.wire.send(node, encode(frame), payload, False)
 
     # ---- events of the wire
 
     def _take(self) -> None:
         for event in self.wire.take():
             try:
-                self._handle(event)
+                if event[0] == "Control":
+                    self._hear(event)
+                else:
+                    self._handle(event)
             except Exception:
                 log.exception("what %s sent cannot be handled", self.host(event[1]))
 
     def _handle(self, event: _core.WireEvent) -> None:
         kind, node, number, _, _, flag, text, payload = event
         match kind:
-            case "Control":
-                self._hear(node, number, text, payload)
             case "Wanted":
                 self._connect_to(node)
             case "Made":
@@ -275,7 +272,8 @@ class Links:
             case _ if kind in self.on_event:
                 self.on_event[kind](event)
 
-    def _hear(self, node: int, epoch: int, data: bytes, payload: Any) -> None:
+    def _hear(self, event: _core.WireEvent) -> None:
+        _, node, epoch, _, _, _, data, payload = event
         if node in self.lost:
             return
         try:
@@ -290,7 +288,7 @@ class Links:
             case Forwarded(request):
                 self.serve(node, request, b"", lambda *answer: None)
             case _:  # a node that is about to be told who the others are is not a member yet
-                self._session_of(node).hear(epoch, frame, payload)
+                (self._sessions.get(node) or self._session_of(node)).hear(epoch, frame, payload)
 
     def _broken(self, node: int, connection: int, reason: str, is_invalid: bool) -> None:
         lane = self._lanes.pop(connection, None)

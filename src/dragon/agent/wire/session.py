@@ -6,13 +6,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar, cast
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
 from dragon.agent.wire.frames import Asked, Cancelled, Failed, Frame, Value
 from dragon.infrastructure.ddict_errors import DDictError
+from dragon.infrastructure.messages import encode
 from dragon.runtime.protocol.request import Caller, Handler, Request, tag_of
+
+if TYPE_CHECKING:
+    from dragon.agent.wire.links import Links
 
 __all__ = ["Answer", "RemoteError", "Serve", "Session", "Table", "error_of", "then", "value_of"]
 
@@ -24,20 +29,21 @@ class Table:
     """The handlers, by the kind of request that each answers."""
 
     def __init__(self, handlers: Iterable[Handler] = ()) -> None:
-        self._handlers: dict[type[Request[object]], Callable[[Any, Caller], object]] = {}
+        self._handlers: dict[type[Request[object]], Handler] = {}
         self.serve(handlers)
 
     def serve(self, handlers: Iterable[Handler]) -> None:
         """Let these handlers answer the requests of their kinds."""
-        self._handlers.update(handlers)
+        self._handlers.update((handler.kind, handler) for handler in handlers)
 
     def do(self, request: Request[_Answer], caller: Caller) -> _Answer | asyncio.Future[_Answer]:
         """Return the answer, or a future of it. Raises what the handler raises, and ValueError if there is no
         handler."""
-        do = self._handlers.get(type(request))
-        if do is None:
+        handler = self._handlers.get(type(request))
+        if handler is None:
             raise ValueError(f"the agent knows no operation {tag_of(type(request))!r}")
-        return cast(_Answer, do(request, caller))
+        answer: Any = handler.do(request, caller) if handler.for_caller else handler.do(request)
+        return cast(_Answer, asyncio.ensure_future(answer) if type(answer) is CoroutineType else answer)
 
 
 # An answer: an encoded value, and a payload.
@@ -112,13 +118,10 @@ Serve = Callable[[int, Request[object], Any, Callable[..., None]], Callable[[], 
 
 
 class Session:
-    """The requests to and from one node. `send` sends it a frame and a payload, and returns the epoch in which; `serve`
-    executes its requests."""
+    """The requests to and from one node."""
 
-    def __init__(self, node: int, send: Callable[[Frame, Any], int], serve: Callable[[], Serve]) -> None:
-        self._node = node
-        self._send = send
-        self._serve_with = serve
+    def __init__(self, links: Links, node: int) -> None:
+        self._links, self._node = links, node
         # Requests are numbered on over all epochs, so that late answers are not taken for those of others.
         self._asked = 0
         self._pending: dict[int, tuple[int, asyncio.Future[Answer]]] = {}  # with the epoch
@@ -145,7 +148,7 @@ class Session:
             return
         self._asked = number = self._asked + 1
         self._pending[number] = self._send(Asked(number, request), payload), future
-        future.add_done_callback(lambda done: self._asked_no_more(number, done))
+        future.add_done_callback(partial(self._asked_no_more, number))
 
     def _asked_no_more(self, number: int, future: asyncio.Future[Answer]) -> None:
         if self._pending.pop(number, None) is not None and future.cancelled():
@@ -155,20 +158,25 @@ class Session:
         """Handle a request, an answer or a cancellation."""
         match frame:
             case Asked(number, request):
-                self._serve(epoch, number, request, payload)
+                cancel = self._links.serve(self._node, request, payload, partial(self._respond, number))
+                if cancel is not None:
+                    self._serving[number] = epoch, cancel
             case Value(number, value):
-                self._answered(number, (value, payload))
+                _, future = self._pending.pop(number, (0, None))
+                if future is not None and not future.done():
+                    future.set_result((value, payload))
             case Failed(number, kind, text):
-                self._answered(number, RemoteError(kind, text))
+                _, future = self._pending.pop(number, (0, None))
+                if future is not None and not future.done():
+                    future.set_exception(RemoteError(kind, text))
             case Cancelled(number):
                 if number in self._serving:
                     self._serving[number][1]()
                     self._respond(number, None, b"", asyncio.CancelledError())
 
-    def _serve(self, epoch: int, number: int, request: Request[object], payload: Any) -> None:
-        cancel = self._serve_with()(self._node, request, payload, partial(self._respond, number))
-        if cancel is not None:
-            self._serving[number] = epoch, cancel
+    def _send(self, frame: Frame, payload: Any) -> int:
+        """Send a frame and a payload. Returns the epoch in which."""
+        return self._links.wire.send(self._node, encode(frame), payload, False)
 
     def _respond(self, number: int, value: Any, payload: Any = b"", error: BaseException | None = None) -> None:
         self._serving.pop(number, None)
@@ -176,12 +184,3 @@ class Session:
             self._send(Failed(number, *error_of(error)), None)
         else:
             self._send(Value(number, value), payload)
-
-    def _answered(self, number: int, answer: Answer | RemoteError) -> None:
-        _, future = self._pending.pop(number, (0, None))
-        if future is None or future.done():
-            return
-        if isinstance(answer, RemoteError):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, get_args
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, get_args
 
 import msgspec
 
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, node_of_puid
 from dragon.infrastructure.messages import decoder_of, encode
-
-if TYPE_CHECKING:
-    import asyncio
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 Item = TypeVar("Item")
@@ -45,7 +42,8 @@ class Handler(NamedTuple):
     """The function of an agent that handles a kind of request."""
 
     kind: type[Request[object]]
-    do: Callable[[Any, Caller], object]  # returns the reply, or a future of it
+    do: Callable[..., object]  # returns the reply, or a future or coroutine of it
+    for_caller: bool  # whether it is called with the caller, too
 
 
 class Request(msgspec.Struct, Generic[Answer_co], frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -59,14 +57,14 @@ class Request(msgspec.Struct, Generic[Answer_co], frozen=True, array_like=True, 
         return Where.HERE
 
     @classmethod
-    def served_by(cls, do: Callable[[Self], Answer_co | asyncio.Future[Answer_co]]) -> Handler:
+    def served_by(cls, do: Callable[[Self], Answer_co | Awaitable[Answer_co]]) -> Handler:
         """Return a handler that calls `do(request)`."""
-        return Handler(cls, lambda request, _: do(request))
+        return Handler(cls, do, False)
 
     @classmethod
-    def served_for(cls, do: Callable[[Self, Caller], Answer_co | asyncio.Future[Answer_co]]) -> Handler:
+    def served_for(cls, do: Callable[[Self, Caller], Answer_co | Awaitable[Answer_co]]) -> Handler:
         """Return a handler that calls `do(request, caller)`."""
-        return Handler(cls, do)
+        return Handler(cls, do, True)
 
 
 class BetweenAgents(Request[Answer_co], Generic[Answer_co], frozen=True):
@@ -154,7 +152,8 @@ def frame(body: bytes) -> bytes:
 
 def encode_request(request: Request[object]) -> bytes:
     """Return the frame of a request. Raises ValueError for text that is not UTF-8."""
-    return frame(encode(request))
+    body = encode(request)
+    return len(body).to_bytes(4, "little") + body
 
 
 def decode_reply(request: Request[Value], body: bytes | bytearray) -> Reply[Value]:

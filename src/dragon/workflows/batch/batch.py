@@ -198,7 +198,8 @@ class Batch:
         streams: tuple[int | str | None, int | str | None],
     ) -> Task:
         data, buffers, inputs = describe(kind, work, Task, self._promise_of)
-        stdout, stderr = (mine if mine is not None else all_ for mine, all_ in zip(streams, self._streams, strict=True))
+        stdout = self._streams[0] if streams[0] is None else streams[0]
+        stderr = self._streams[1] if streams[1] is None else streams[1]
         key = self._client.next_key()
         if self._logs is not None:
             files = self._logs.streams(f"{key[0]}-{key[1]}", kind == Kind.JOB)

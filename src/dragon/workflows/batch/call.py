@@ -142,7 +142,8 @@ def describe(
     """Return the call as bytes and buffers, and the tasks whose results it takes. Raises what pickling raises."""
     target, args, kwargs = work
     inputs: list[Key | Promise] = []
-    if any(True for _ in contained((_searched(kind, args), kwargs), task_class)):
+    given = args if kind == Kind.FUNCTION else _searched(kind, args)
+    if next(contained((given, kwargs), task_class), None) is not None:
 
         def stand_in(task: Any) -> Input:
             inputs.append(promise_of(task))
@@ -155,8 +156,6 @@ def describe(
 
 
 def _searched(kind: Kind, args: tuple[Any, ...]) -> Any:
-    if kind == Kind.FUNCTION:
-        return args
     templates = [args[0]] if kind == Kind.PROCESS else [template for _, template in args[0]]
     return tuple(part for template in templates for part in (template.args, template.kwargs))
 

@@ -159,25 +159,23 @@ class Places:
             if job.state == State.READY:
                 self._running_jobs += 1
                 self._running_ranks += job.weight
-                return self._placed(job)
+                job.slot = self._free.pop()
+                return job
         while self._free and self._tasks and not self._is_full():
             entry = self._tasks.popleft()
             if entry.state == State.READY:
-                return self._placed(entry)
+                entry.slot = self._free.pop()
+                return entry
         return None
 
     def _is_full(self) -> bool:
-        under_way = len(self) - len(self._free)
+        under_way = _AHEAD * self._workers - len(self._free)
         return under_way >= _LARGE_AHEAD * self._workers and self._much_memory()
 
     def _is_full_for(self, job: Entry) -> bool:
         if not self._running_jobs:
             return False
         return self._running_ranks + job.weight > self._workers or self._running_jobs == self._most_jobs
-
-    def _placed(self, entry: Entry) -> Entry:
-        entry.slot = self._free.pop()
-        return entry
 
     def leave(self, entry: Entry) -> None:
         """Free the slot of a task."""

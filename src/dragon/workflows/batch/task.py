@@ -224,13 +224,19 @@ class Options:
         leave_running: bool,
     ) -> None:
         self._submit = submit
-        self._accesses = [*_checked("reads", reads), *_checked("writes", writes)]
-        timeout = checked_seconds("timeout", timeout)
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
-        self._name = name or ""
-        self._timeout = NEVER if timeout is None else timeout
-        self._streams = checked_stream("stdout", stdout), checked_stream("stderr", stderr)
+        self._accesses: list[Access] = []
+        for kind, accesses in (("reads", reads), ("writes", writes)):
+            if accesses is not None:
+                self._accesses += _checked(kind, accesses)
+        self._name, self._timeout = name or "", NEVER
+        if timeout is not None:
+            self._timeout = checked_seconds("timeout", timeout)
+            if not self._timeout > 0:
+                raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
+        self._streams = (
+            None if stdout is None else checked_stream("stdout", stdout),
+            None if stderr is None else checked_stream("stderr", stderr),
+        )
         self._pmi = pmi
         self._leaves = leave_running
 
