@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dragon import _core
-from dragon.agent.groups.group import Home
+from dragon.agent.groups.group_jobs import Home
 from dragon.agent.groups.groups import Groups
 from dragon.agent.mpi.jobs import Jobs
-from dragon.agent.objects.desk import Desk
-from dragon.agent.objects.named_objects import NamedObjects
 from dragon.agent.objects.peers import Peers
 from dragon.agent.objects.remote_objects import RemoteObjects
 from dragon.agent.output.streams import Streams
@@ -29,7 +27,7 @@ from dragon.infrastructure.facts import PUID_NODE_SHIFT
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.folder import process_start_time
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol import groups
+from dragon.runtime.protocol import groups, objects
 from dragon.runtime.protocol.agents import MemberEvent, MembersEnded
 from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
 from dragon.runtime.protocol.request import Handler
@@ -197,6 +195,75 @@ class NamedGroups:
     def forget(self, number: int) -> None:
         """Remove a group; its members are not affected."""
         self._known.pop(number, None)
+
+
+_FIRST_OBJECT = 2**63  # above all numbers of processes and default pools
+
+
+class NamedObjects:
+    """Channels and pools that programs create with dragon.globalservices, by number and name. Node 0 keeps those of all
+    nodes."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[int, objects.NamedObject]] = {}
+
+    def handlers(self) -> list[Handler]:
+        """Return the handlers of the requests that this object serves."""
+        return [
+            objects.CreateNamedObject.served_by(lambda r: self.create(r.kind, r.name, r.at, r.serialized)),
+            objects.FindNamedObject.served_by(lambda r: self.find(r.kind, r.key)),
+            objects.ListNamedObjects.served_by(lambda r: self.numbers(r.kind)),
+            objects.ForgetNamedObject.served_by(lambda r: self.forget(r.kind, r.number)),
+        ]
+
+    def create(self, kind: str, name: str, at: int, serialized: bytes) -> objects.NamedObject:
+        """Register an object. For an empty name a unique one is chosen. Raises ValueError if the name is taken."""
+        known = self._known.setdefault(kind, {})
+        if name and any(one.name == name and one.alive for one in known.values()):
+            raise ValueError(f"a {kind} {name!r} exists already in this run")
+        number = _FIRST_OBJECT + len(known)
+        known[number] = objects.NamedObject(kind, number, name or f"dragon_{kind}_{number}", at, serialized)
+        return known[number]
+
+    def find(self, kind: str, key: int | str) -> objects.NamedObject:
+        """Return the object of that number, even if it was destroyed, or the live one of that name. Raises
+        LookupError."""
+        for one in self._known.get(kind, {}).values():
+            if key == one.number or (key == one.name and one.alive):
+                return one
+        raise LookupError(f"the run has no {kind} {key!r}")
+
+    def numbers(self, kind: str) -> list[int]:
+        """Return the numbers of live objects."""
+        return [one.number for one in self._known.get(kind, {}).values() if one.alive]
+
+    def forget(self, kind: str, number: int) -> None:
+        """Mark an object as destroyed."""
+        self._known[kind][number].alive = False
+
+
+class Desk:
+    """The channel in which processes put operations on objects of other nodes, and what event loops wait for: in a run
+    of one node (`peers` is None) it is opened for these."""
+
+    def __init__(self, peers: Peers | None) -> None:
+        self.wire = peers.links.wire if peers is not None else None
+        if self.wire is not None:
+            self.wire.open_desk()
+
+    def handlers(self) -> list[Handler]:
+        """Return the handlers of the requests that this object serves."""
+        return [objects.OpenDesk.served_by(lambda r: self._open())]
+
+    def _open(self) -> None:
+        if self.wire is None:
+            self.wire = _core.Wire(0)
+            self.wire.open_desk()
+
+    def look_at_all(self) -> None:
+        """Look at all that is waited for."""
+        if self.wire is not None:
+            self.wire.look_at_all()
 
 
 class Notices:

@@ -126,7 +126,7 @@ class StartedElsewhere(Started):
         if self._pidfd is None:
             self._pidfd, writing = os.pipe()
             try:
-                ask(CloseAtEnd(self.puid), [writing])
+                ask(CloseAtEnd(self.record._name()), [writing])
             finally:
                 os.close(writing)
         return self._pidfd

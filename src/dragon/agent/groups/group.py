@@ -11,27 +11,20 @@ import asyncio
 import os
 import signal
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
 from signal import Signals
 from typing import Any
 
 from msgspec.structs import replace
 
 from dragon import _core
-from dragon.agent.groups.group_jobs import GroupJobs
+from dragon.agent.groups.group_jobs import GroupJobs, Home, Member
 from dragon.agent.mpi.job import Job, follows_another
-from dragon.agent.mpi.jobs import Jobs
-from dragon.agent.objects.peers import Peers
-from dragon.agent.output.streams import Streams
-from dragon.agent.processes.registry import Registry
-from dragon.agent.processes.starting import Processes
 from dragon.agent.wire.session import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend, node_of_puid
 from dragon.infrastructure.messages import Instance, Name, Output, Spawn
 from dragon.infrastructure.policy import Policy, choose
 from dragon.infrastructure.system import may_pass, what_to_raise
-from dragon.runtime.connection import Connection, connect_pipes
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.protocol import groups
@@ -44,52 +37,6 @@ log = runtime_log("groups")
 _KILL_DELAY_S = 5.0
 _RESTART_PAUSES = (0.0, 0.0, 0.1, 0.5, 1.0)  # seconds before each restart of a member; the last is repeated
 _FOR_OWN_END = 1.0  # seconds between a member's failure and the end of the others
-
-
-@dataclass(frozen=True)
-class Home:
-    """What groups use of the node that follows them."""
-
-    node: int
-    host_name: str
-    registry: Registry
-    processes: Processes
-    streams: Streams
-    jobs: Jobs
-    peers: Peers | None
-
-    def host(self, node: int) -> str:
-        """Return the host name of a node."""
-        return self.peers.host(node) if self.peers is not None else self.host_name
-
-
-@dataclass(eq=False)
-class Member:
-    """A slot in a group; a restarted member is a new process in the same slot."""
-
-    rank: int
-    template: Spawn
-    puid: int = 0
-    alive: bool = False
-    code: int | None = None
-    restarts: int = 0
-    signals: list[int] = field(default_factory=list)  # sent to it when it is started
-    connections: dict[int, Connection] = field(default_factory=dict)  # by stream: our ends, for clients that ask
-
-    def connect(self) -> list[Output]:
-        """Return its streams if some of them are PIPEs of its own, else an empty list (those of the template)."""
-        for stream in self.template.streams:
-            if stream.kind == "pipe":
-                self.disconnect()
-                streams = [replace(each) for each in self.template.streams]
-                self.connections = connect_pipes(streams)
-                return streams
-        return []
-
-    def disconnect(self) -> None:
-        """Close our ends of its pipes."""
-        while self.connections:
-            self.connections.popitem()[1].close()
 
 
 class Group:
@@ -238,6 +185,10 @@ class Group:
         """Send SIGINT, SIGTERM and SIGKILL to the members, with `patience` seconds between the steps."""
         self.ending = True
         self._later(self._escalate([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], patience))
+
+    def stop_restart(self) -> None:
+        """Restart no member any more."""
+        self.restart = False
 
     def creator_ended(self, killed: bool) -> None:
         """End the members: with SIGKILL if the creator was killed, else with SIGTERM first."""

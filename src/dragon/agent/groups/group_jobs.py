@@ -1,31 +1,99 @@
-"""Groups whose members are the ranks of MPI jobs."""
+"""The members of groups, and the MPI jobs whose ranks they are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-import msgspec
+from msgspec.structs import replace
 
 from dragon.agent.mpi.job import Job
+from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.launched import Launch
+from dragon.agent.objects.peers import Peers
+from dragon.agent.output.streams import Streams
+from dragon.agent.processes.registry import Registry
+from dragon.agent.processes.starting import Processes
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, choose
 from dragon.infrastructure.system import restored, sendable
+from dragon.runtime.connection import Connection, connect_pipes
 from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
+from dragon.runtime.protocol.groups import GroupSettings
 from dragon.runtime.protocol.jobs import Part, Program
 
-if TYPE_CHECKING:
-    from dragon.agent.groups.group import Group, Member
+
+@dataclass(frozen=True)
+class Home:
+    """What groups use of the node that follows them."""
+
+    node: int
+    host_name: str
+    registry: Registry
+    processes: Processes
+    streams: Streams
+    jobs: Jobs
+    peers: Peers | None
+
+    def host(self, node: int) -> str:
+        """Return the host name of a node."""
+        return self.peers.host(node) if self.peers is not None else self.host_name
+
+
+@dataclass(eq=False)
+class Member:
+    """A slot in a group; a restarted member is a new process in the same slot."""
+
+    rank: int
+    template: Spawn
+    puid: int = 0
+    alive: bool = False
+    code: int | None = None
+    restarts: int = 0
+    signals: list[int] = field(default_factory=list)  # sent to it when it is started
+    connections: dict[int, Connection] = field(default_factory=dict)  # by stream: our ends, for clients that ask
+
+    def connect(self) -> list[Output]:
+        """Return its streams if some of them are PIPEs of its own, else an empty list (those of the template)."""
+        for stream in self.template.streams:
+            if stream.kind == "pipe":
+                self.disconnect()
+                streams = [replace(each) for each in self.template.streams]
+                self.connections = connect_pipes(streams)
+                return streams
+        return []
+
+    def disconnect(self) -> None:
+        """Close our ends of its pipes."""
+        while self.connections:
+            self.connections.popitem()[1].close()
+
+
+class _Group(Protocol):
+    """What the jobs of a group use of it."""
+
+    settings: GroupSettings
+    home: Home
+    members: list[Member]
+
+    def job_failed(self, member: Member, what: str, code: int, at_once: bool) -> None:
+        """Handle the failure of a rank."""
+
+    def extend(self, templates: list[Spawn]) -> list[Member]:
+        """Add members while it runs."""
+
+    async def start_members(self, members: list[Member], job: Job | None = None) -> None:
+        """Start members."""
 
 
 class GroupJobs:
     """The MPI jobs of a group: at first one of all members, and another for each MPI_Comm_spawn."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: _Group) -> None:
         self._group = group
         self._jobs: list[Job] = []
         self._launches: dict[str, Launch] = {}  # by job, where the site's launcher starts it
@@ -94,7 +162,7 @@ class GroupJobs:
             for _ in range(program.count):
                 index = len(self._group.members) + len(templates)
                 node = host or choose(run_nodes(), index, Policy.Distribution.DEFAULT)
-                templates.append(msgspec.structs.replace(template, node=node.index))
+                templates.append(replace(template, node=node.index))
                 applications.append(number)
             values.update(program.values)
         members = self._group.extend(templates)
@@ -107,7 +175,7 @@ class GroupJobs:
             executable = search_executable(program.executable, folder)
         except AttributeError as error:
             raise LookupError(str(error)) from error
-        return msgspec.structs.replace(
+        return replace(
             parent,
             entry="",
             payload=b"",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dragon.agent.groups.group import Group, Home
+from dragon.agent.groups.group import Group
+from dragon.agent.groups.group_jobs import Home
 from dragon.infrastructure.facts import PUID_NODE_SHIFT
 from dragon.runtime.protocol import groups
 from dragon.runtime.protocol.agents import MemberEvent
@@ -28,7 +29,7 @@ class Groups:
             groups.StartGroup.served_by(lambda r: self._group(r.number).start()),
             groups.SignalGroup.served_by(lambda r: self._group(r.number).signal(r.which)),
             groups.StopGroup.served_by(lambda r: self._group(r.number).stop(r.patience)),
-            groups.StopRestart.served_by(lambda r: setattr(self._group(r.number), "restart", False)),
+            groups.StopRestart.served_by(lambda r: self._group(r.number).stop_restart()),
             groups.IsGroupEnding.served_by(lambda r: r.number not in self.present or self.present[r.number].ending),
             groups.GroupStatus.served_by(lambda r: self._group(r.number).status()),
             groups.MemberStream.served_by(lambda r: self._group(r.number).stream(r.puid, r.stream)),

@@ -5,30 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from dragon import _core
 from dragon.agent.objects.peers import Peers
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Name
 from dragon.runtime.protocol.agents import MakeFor
 from dragon.runtime.protocol.objects import (
     Announce,
-    CloseAtEnd,
     MakeObject,
     OpenOutbox,
     OpenProxy,
     WhyGone,
     WhyLost,
 )
-from dragon.runtime.protocol.processes import AwaitEnd
 from dragon.runtime.protocol.request import Handler
 from dragon.runtime.remote import node_of
 
 __all__ = ["RemoteObjects"]
-
-_RETRY_S = 1.0  # seconds until a node is asked again that could not be reached
 
 
 class RemoteObjects:
@@ -59,7 +54,6 @@ class RemoteObjects:
             WhyGone.served_by(lambda r: self._links.why_gone(r.outbox)),
             WhyLost.served_by(lambda r: self._links.wire.why_lost(r.name)),
             Announce.served_by(lambda r: self._peers.announce(self._peers.index, r.names)),
-            CloseAtEnd.served_for(lambda r, caller: self.close_at_end(caller.descriptors, r.puid)),
             MakeObject.served_by(self.make),
         ]
 
@@ -128,20 +122,3 @@ class RemoteObjects:
         arriving = self._arriving.pop(event[2], None)
         if arriving is not None and not arriving.done():
             arriving.set_result(None)
-
-    def close_at_end(self, descriptors: Sequence[int], puid: int) -> None:
-        """Close descriptors when a process of another node has ended, or is lost."""
-        mine, node = [os.dup(fd) for fd in descriptors], node_of_puid(puid)
-
-        def ask() -> None:
-            self._peers.ask(node, AwaitEnd(puid)).add_done_callback(ended)
-
-        def ended(future: asyncio.Future[int]) -> None:
-            error = None if future.cancelled() else future.exception()
-            if isinstance(error, NodeLostError) and node not in self._peers.lost:
-                self._loop.call_later(_RETRY_S, ask)  # it cannot be reached now, but may still run
-                return
-            for fd in mine:
-                os.close(fd)
-
-        ask()

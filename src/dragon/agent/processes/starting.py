@@ -24,6 +24,7 @@ from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Instance, Name
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import StartFor
 from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.objects import CloseAtEnd
 from dragon.runtime.protocol.processes import EndStartedBy, StartElsewhere
 from dragon.runtime.protocol.request import Caller, Handler, decode_answer
 from dragon.runtime.remote import node_of
@@ -263,12 +264,13 @@ class Processes:
         self._streams = streams
         self.elsewhere: dict[int, set[int]] = {}  # by puid: the nodes on which a process has started others
         self._followed: dict[Name, int] = {}  # the nodes of those, by the records that their creators have
+        self._to_close: dict[Name, list[int]] = {}  # by their records: descriptors
         # Those that other nodes have started here, by puid: node, and the creator's record.
         self.followers: dict[int, tuple[int, Name]] = {}
 
     def handlers(self) -> list[Handler]:
         """Return the handlers of the requests that this object serves."""
-        return [StartElsewhere.served_for(self.start)]
+        return [StartElsewhere.served_for(self.start), CloseAtEnd.served_for(self.close_at_end)]
 
     def start(self, wanted: StartElsewhere, caller: Caller) -> asyncio.Future[tuple[int, list[int]]]:
         """Start a process of this node's on another one. Returns a future of its puid and the words of its record."""
@@ -326,12 +328,21 @@ class Processes:
                 own = [name for name in template.attached if node_of(name) == node]
                 templates[which] = replace(template, attached=own)
 
+    def close_at_end(self, wanted: CloseAtEnd, caller: Caller) -> None:
+        """Close descriptors once a process that was started on another node has ended; at once if it has."""
+        if wanted.record[2] >> 8 != self._node:
+            raise ValueError("the end of a process of another node is known on its creator's node")
+        if wanted.record in self._followed:
+            self._to_close.setdefault(wanted.record, []).extend(map(os.dup, caller.descriptors))
+
     def ended(self, record: Name, code: int, status: int = EXITED) -> None:
         """Store the end of a process of another node in the record that its creator has."""
         self._followed.pop(record, None)
         with suppress(_core.DestroyedError):  # its creator has ended, or has dropped it
             words = _core.Words(record)
             words[CODE], words[STATUS] = code % 2**64, status
+        for fd in self._to_close.pop(record, ()):
+            os.close(fd)
 
     def node_lost(self, node: int) -> None:
         """Store the ends of the processes that were started on a node that is lost."""

@@ -7,17 +7,15 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
+from dragon import _core
 from dragon.agent.wire.frames import Asked, Cancelled, Failed, Frame, Value
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.messages import encode
 from dragon.runtime.protocol.request import Caller, Handler, Request, tag_of
-
-if TYPE_CHECKING:
-    from dragon.agent.wire.links import Links
 
 __all__ = ["Answer", "RemoteError", "Serve", "Session", "Table", "error_of", "then", "value_of"]
 
@@ -117,10 +115,15 @@ class RemoteError(Exception):
 Serve = Callable[[int, Request[object], Any, Callable[..., None]], Callable[[], None] | None]
 
 
+class _Links(Protocol):
+    wire: _core.Wire
+    serve: Serve
+
+
 class Session:
     """The requests to and from one node."""
 
-    def __init__(self, links: Links, node: int) -> None:
+    def __init__(self, links: _Links, node: int) -> None:
         self._links, self._node = links, node
         # Requests are numbered on over all epochs, so that late answers are not taken for those of others.
         self._asked = 0

@@ -55,9 +55,10 @@ class Announce(OfAProcess[None], tag="remote.announce", frozen=True):
 
 
 class CloseAtEnd(OfAProcess[None], tag="remote.close_at_end", frozen=True):
-    """Close the descriptor that is sent along when a process of another node has ended, or its node is lost."""
+    """Close the descriptors that are sent along when the process of another node has ended whose creator has this
+    record, or its node is lost."""
 
-    puid: int
+    record: Name
 
 
 class MakeObject(OfAProcess[Name], tag="remote.make", frozen=True):
