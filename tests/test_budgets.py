@@ -22,10 +22,10 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 65_280,
-    "files of Python": 380,
+    "lines of Python": 65_230,
+    "files of Python": 378,
     "lines of C++": 14_500,  # the wire and the shards: what 4,100 lines of Python did
-    "lines of dragon.agent": 11_441,
+    "lines of dragon.agent": 11_340,
     "lines of torchloader.loader": 5_450,
     "lines of tests": 63_000,
     "annotations Any": 1_114,  # keys of a dictionary, of any type
