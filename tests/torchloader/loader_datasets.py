@@ -19,6 +19,18 @@ def pid_of(process: Any) -> int:
     return pid
 
 
+def kill_a_worker(loader: Any, which: int) -> None:
+    """Kill one of the ready workers with SIGKILL."""
+    pids = [
+        pid_of(worker.process) for worker in list(loader._crew._workers.values()) if worker.ready and worker.process
+    ]
+    if pids:
+        try:
+            os.kill(pids[which % len(pids)], signal.SIGKILL)
+        except ProcessLookupError:
+            return  # an earlier kill is not noticed yet
+
+
 class Noisy:
     """Samples that show the random state in which they were made."""
 

@@ -16,7 +16,7 @@ from stream_datasets import Numbers
 from conftest import Site
 from dragon.claims import Claim
 from torchloader import ElasticDataLoader
-from torchloader.loader.tuner import Lease
+from torchloader.allocation.budget import Lease
 
 HERE = Path(__file__).parent
 LONG = 10**6

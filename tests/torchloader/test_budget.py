@@ -14,11 +14,11 @@ import pytest
 from dragon.claims import Claim
 from dragon.cores import usable_cores
 from dragon.runtime.folder import find_runs
-from torchloader.loader.tuner import CORES, Budget, cores_of_node, fair_share
+from torchloader.allocation.budget import CORES, Budget, cores_of_node, fair_share
 
 CLAIMING = """
 import sys
-from torchloader.loader.tuner import Budget
+from torchloader.allocation.budget import Budget
 
 budget = Budget(4.0)
 print(budget.ask(8, 1.0, 0.01), flush=True)

@@ -13,7 +13,7 @@ from test_scheduler import HUNGRY, MODEST, decide, queued, running
 
 from conftest import Site
 from dragon.claims import Claim as OthersClaim
-from torchloader.loader.tuner import Lease
+from torchloader.allocation.budget import Lease
 from torchloader.scheduling.application import Action, Cause, Launch, Node, Pause, Resize, cores_of
 from torchloader.service.lending import Lender, Share
 from torchloader.service.messages import Claim, Granted

@@ -6,7 +6,6 @@ import inspect
 import multiprocessing as mp
 import os
 import random
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from loader_datasets import (
     Asking,
@@ -34,7 +33,7 @@ from loader_datasets import (
     UnreadableInTwoArguments,
     be_slow,
     count_call,
-    pid_of,
+    kill_a_worker,
 )
 
 from conftest import Site
@@ -61,55 +60,8 @@ def all_indices_of(batches: Any) -> list[int]:
     return [index for batch in batches for index, *_ in batch]
 
 
-def kill_a_worker(loader: ElasticDataLoader, which: int) -> None:
-    """Kill one of the ready workers with SIGKILL."""
-    pids = [
-        pid_of(worker.process) for worker in list(loader._crew._workers.values()) if worker.ready and worker.process
-    ]
-    if pids:
-        try:
-            os.kill(pids[which % len(pids)], signal.SIGKILL)
-        except ProcessLookupError:
-            return  # an earlier kill is not noticed yet
-
-
 LENGTH = 120
 UNDISTURBED = list(loader_of(Noisy(LENGTH), shuffle=True))
-
-
-@pytest.fixture(scope="module", params=["fork", "spawn"])
-def elastic(request: Any) -> Iterator[ElasticDataLoader]:
-    """One loader for many epochs."""
-    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=2, multiprocessing_context=request.param) as loader:
-        yield loader
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_batches_do_not_depend_on_the_number_of_workers(workers: int) -> None:
-    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=workers) as loader:
-        assert list(loader) == UNDISTURBED
-
-
-DEEDS = st.one_of(st.tuples(st.just("resize"), st.integers(0, 4)), st.tuples(st.just("kill"), st.integers(0, 3)))
-SCHEDULES = st.dictionaries(st.integers(0, len(UNDISTURBED) - 1), DEEDS, max_size=5)
-
-
-@pytest.mark.long
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(schedule=SCHEDULES)
-def test_resizes_and_kills_do_not_change_batches(
-    elastic: ElasticDataLoader, schedule: dict[int, tuple[str, int]]
-) -> None:
-    elastic.set_epoch(0)
-    given = []
-    for number, batch in enumerate(elastic):
-        given.append(batch)
-        deed, value = schedule.get(number, ("", 0))
-        if deed == "resize":
-            elastic.resize(value)
-        elif deed == "kill":
-            kill_a_worker(elastic, value)
-    assert given == UNDISTURBED
 
 
 @pytest.mark.parametrize(
@@ -189,18 +141,6 @@ def test_each_epoch_has_another_order_and_can_be_repeated() -> None:
     assert list(loader) == first
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 3), (2, 1)])
-def test_any_number_of_workers_can_continue_an_epoch(before: int, after: int) -> None:
-    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=before) as loader:
-        batches = iter(loader)
-        begun = [next(batches) for _ in range(11)]
-        state = loader.state_dict()
-    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=after) as other:
-        other.load_state_dict(state)
-        assert begun + list(other) == UNDISTURBED
-        assert len(list(other)) == len(UNDISTURBED)  # the epoch after it is whole
-
-
 def test_a_state_after_an_epoch_is_that_of_the_beginning_of_the_next() -> None:
     loader, other = loader_of(Noisy(20), shuffle=True), loader_of(Noisy(20), shuffle=True)
     list(loader)
@@ -270,10 +210,6 @@ def test_a_batch_sampler_determines_the_batches() -> None:
     loader = loader_of(ByKey(), 1, batch_sampler=[["a", "b"], ["c"]])
     assert len(loader) == 2
     assert [[key for key, _ in batch] for batch in loader] == [["a", "b"], ["c"]]
-
-
-def test_samples_can_be_loaded_without_batches() -> None:
-    assert [sample[0] for sample in loader_of(Noisy(5), None, num_workers=1)] == list(range(5))
 
 
 def test_two_iterations_at_the_same_time_have_the_same_batches() -> None:

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_datasets import Deadly, Failing, Noisy
-from stream_datasets import Noisy as Streaming
-from stream_datasets import StatefulDataset
-from test_loader import DEEDS, kill_a_worker
 
 from torchloader import ElasticDataLoader, LoadingError, elastic
 from torchloader.streaming import shard
@@ -100,40 +97,6 @@ def test_no_more_batches_are_prefetched_than_in_order(tmp_path: Path) -> None:
 
 def test_without_workers_batches_are_in_order() -> None:
     assert list(loader_of(Noisy(LENGTH), shuffle=True)) == IN_ORDER
-
-
-@pytest.fixture(scope="module")
-def overtaking() -> Iterator[ElasticDataLoader]:
-    """One loader for many epochs, whose workers are kept."""
-    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=2) as loader:
-        yield loader
-
-
-@pytest.mark.long
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    schedule=st.dictionaries(st.integers(0, LENGTH // 4 - 1), DEEDS, max_size=5),
-    stop=st.integers(0, LENGTH // 4),
-)
-def test_resizes_and_kills_do_not_change_the_set_of_batches(
-    overtaking: ElasticDataLoader, schedule: dict[int, tuple[str, int]], stop: int
-) -> None:
-    overtaking.set_epoch(0)
-    given, state = [], None
-    for number, batch in enumerate(overtaking):
-        given.append(batch)
-        if number + 1 == stop:
-            state = state_of(overtaking)
-        deed, value = schedule.get(number, ("", 0))
-        if deed == "resize":
-            overtaking.resize(value)
-        elif deed == "kill":
-            kill_a_worker(overtaking, value)
-    assert sorted(given) == sorted(IN_ORDER)
-    if state is not None:
-        rest = loader_of(Noisy(LENGTH), shuffle=True)
-        rest.load_state_dict(state)
-        assert sorted(given[:stop] + list(rest)) == sorted(IN_ORDER)
 
 
 @pytest.mark.parametrize("in_order", [True, False])
@@ -305,21 +268,6 @@ def test_streams_overtake_each_other_and_each_one_is_in_order(tmp_path: Path) ->
         given += list(batches)
     for stream in range(2):
         assert [number for batch in given for number in batch if number % 2 == stream] == list(range(stream, 400, 2))
-
-
-@pytest.mark.parametrize("kind", [Streaming, StatefulDataset])
-@pytest.mark.parametrize("taken", [1, 5, 9])
-def test_streams_are_continued_from_their_different_positions(kind: type, taken: int) -> None:
-    whole = list(loader_of(kind(40), 3, streams=3, in_order=True))
-    with loader_of(kind(40), 3, num_workers=2, streams=3) as loader:
-        batches = iter(loader)
-        given = take(batches, taken)
-        loader.resize(1)
-        given += take(batches, 2)
-        state = state_of(loader)
-    rest = loader_of(kind(40), 3, streams=3)
-    rest.load_state_dict(state)
-    assert sorted(given + list(rest)) == sorted(whole)
 
 
 class Told:

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loader_datasets import Noisy
+from loader_datasets import Noisy, kill_a_worker
 from stream_datasets import Numbers
-from test_loader import kill_a_worker
 
 from conftest import Site
 from torchloader import ElasticDataLoader

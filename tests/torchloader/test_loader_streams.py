@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from stream_datasets import (
     Buffered,
     Changing,
@@ -24,12 +22,9 @@ from stream_datasets import (
     Numbers,
     Remembering,
     Restarting,
-    StatefulDataset,
-    StatefulIterator,
     Unloadable,
     Unseeded,
 )
-from test_loader import kill_a_worker
 
 from torchloader import ElasticDataLoader, LoadingError
 
@@ -58,63 +53,6 @@ def test_ended_streams_are_skipped() -> None:
             return iter([f"{stream}{letter}" for letter in "abcd"[: 4 if stream == 1 else stream]])
 
     assert list(streamed(Unequal(3), 1)) == [["1a"], ["2a"], ["1b"], ["2b"], ["1c"], ["1d"]]
-
-
-@pytest.mark.parametrize("dataset", [Noisy(LENGTH), StatefulIterator(LENGTH), StatefulDataset(LENGTH)])
-@pytest.mark.parametrize("workers", [1, 4])
-def test_batches_do_not_depend_on_the_number_of_workers(dataset: Any, workers: int) -> None:
-    with streamed(dataset, num_workers=workers) as loader:
-        assert list(loader) == UNDISTURBED
-
-
-DEEDS = st.one_of(
-    st.tuples(st.just("resize"), st.integers(0, 4)),
-    st.tuples(st.just("kill"), st.integers(0, 3)),
-    st.tuples(st.just("resume"), st.just(0)),
-)
-SCHEDULES = st.dictionaries(st.integers(0, len(UNDISTURBED) - 1), DEEDS, max_size=6)
-
-
-@pytest.fixture(scope="module", params=[Noisy, StatefulIterator])
-def elastic(request: Any) -> Iterator[ElasticDataLoader]:
-    """One loader for many epochs, whose workers are kept."""
-    with streamed(request.param(LENGTH), num_workers=2) as loader:
-        yield loader
-
-
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(schedule=SCHEDULES)
-def test_resizes_kills_and_resumptions_do_not_change_batches(
-    elastic: ElasticDataLoader, schedule: dict[int, tuple[str, int]]
-) -> None:
-    elastic.set_epoch(0)
-    batches, taken = iter(elastic), []
-    while True:
-        try:
-            taken.append(next(batches))
-        except StopIteration:
-            break
-        deed, value = schedule.get(len(taken) - 1, ("", 0))
-        if deed == "resize":
-            elastic.resize(value)
-        elif deed == "kill":
-            kill_a_worker(elastic, value)
-        elif deed == "resume":
-            elastic.load_state_dict(json.loads(json.dumps(elastic.state_dict())))
-            batches = iter(elastic)
-    assert taken == UNDISTURBED
-
-
-@pytest.mark.parametrize(("before", "after"), [(0, 3), (2, 1)])
-def test_any_number_of_workers_can_continue_an_epoch(before: int, after: int) -> None:
-    with streamed(StatefulDataset(LENGTH), num_workers=before) as loader:
-        batches = iter(loader)
-        begun = [next(batches) for _ in range(11)]
-        state = loader.state_dict()
-    with streamed(StatefulDataset(LENGTH), num_workers=after) as other:
-        other.load_state_dict(state)
-        assert begun + list(other) == UNDISTURBED
-        assert len(list(other)) == len(UNDISTURBED)  # the epoch after it is whole
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

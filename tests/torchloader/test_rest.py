@@ -12,7 +12,7 @@ WINDOW = 5
 PLACE = 0, 1
 
 
-def part_of_an_epoch(dice: Random, rest: Rest, standing: int | Gaps) -> tuple[list[list[int]], int | Gaps]:
+def part_of_an_epoch(dice: Random, rest: Rest) -> tuple[list[list[int]], int | Gaps]:
     """Take batches in random order until a random stop or the end; return them and the position of the trainer."""
     given, ahead, over = [], [], False
     while dice.random() > 0.05:
@@ -24,9 +24,9 @@ def part_of_an_epoch(dice: Random, rest: Rest, standing: int | Gaps) -> tuple[li
         if not ahead:
             break
         indices, part = ahead.pop(dice.randrange(len(ahead)))
-        standing = rest.give(part)
+        rest.give(part)
         given.append(indices)
-    return given, standing
+    return given, rest.position
 
 
 def test_batches_are_given_once_with_any_order_and_any_stops() -> None:
@@ -38,8 +38,8 @@ def test_batches_are_given_once_with_any_order_and_any_stops() -> None:
         given: list[list[int]] = []
         standing: int | Gaps = 0
         while len(given) < len(expected):
-            rest = Rest(order, 0, standing, None, in_order=False, has_digest=False)
-            more, standing = part_of_an_epoch(dice, rest, standing)
+            rest = Rest(order, 0, standing, None, in_order=False, with_digest=False)
+            more, standing = part_of_an_epoch(dice, rest)
             given += more
             told = json.loads(json.dumps(tell(standing, order.whole, PLACE)))
             assert len(told.get("beyond", {"given": []})["given"]) < WINDOW
@@ -55,8 +55,8 @@ def test_the_digest_covers_the_samples_before_the_position() -> None:
         standing: int | Gaps = 0
         before = 0
         while (standing.position if isinstance(standing, Gaps) else standing) < len(samples):
-            rest = Rest(order, 0, standing, before, in_order=False, has_digest=True)  # which checks it
-            _, standing = part_of_an_epoch(dice, rest, standing)
+            rest = Rest(order, 0, standing, before, in_order=False, with_digest=True)  # which checks it
+            _, standing = part_of_an_epoch(dice, rest)
             before = rest.digest
             position = standing.position if isinstance(standing, Gaps) else standing
             assert before == digest(samples[:position]), seed

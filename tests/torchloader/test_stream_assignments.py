@@ -44,7 +44,7 @@ class Play:
         self.leaving: set[int] = set()
         self.results: deque[tuple[int, Task, Outcome]] = deque()
         self.made: dict[int, Outcome] = {}
-        self.ahead: dict[int, int] = {}  # streams of the batches that were asked for
+        self.ahead: dict[int, StreamBatch] = {}  # streams of the batches that were asked for
         self.given: list[Any] = []
         self.born = self.iteration = 0
         self.begin(self.order.beginning())
@@ -59,13 +59,13 @@ class Play:
 
     def ask(self) -> None:
         while not self.is_over and self.asked - self.taken < self.assignments.window():
-            batch = self.turns.ask()
-            if batch is None:
+            drawn = self.turns.draw()
+            if drawn is None:
                 self.is_over = True
                 return
-            key = self.iteration, self.asked
+            batch, key = drawn[0], (self.iteration, self.asked)
             self.assignments.want(key, Task(*key, EPOCH, batch))
-            self.ahead[self.asked] = batch.stream
+            self.ahead[self.asked] = batch
             self.asked += 1
             self.hand_out()
 
@@ -118,10 +118,9 @@ class Play:
 
     def take(self) -> None:
         while self.taken in self.made:
-            made, stream = self.made.pop(self.taken), self.ahead.pop(self.taken)
+            made, batch = self.made.pop(self.taken), self.ahead.pop(self.taken)
             self.taken += 1
-            assert made.progress is not None
-            self.turns.note(stream, made.progress)
+            self.turns.give(batch, made.progress)
             if not made.is_end:
                 self.given.append(made.batch)
 
@@ -146,7 +145,7 @@ class Play:
         elif deed == "take":
             self.take()
         elif deed == "resume" and self.dice.random() < 0.1:
-            self.begin(self.order.place(self.order.tell(self.turns.place)))
+            self.begin(self.order.place(self.order.tell(self.turns.position)))
         self.hand_out()
         self.ask()
 
@@ -211,9 +210,9 @@ def test_streams_are_distributed_evenly() -> None:
     for worker in range(3):
         assignments.join(worker)
     for number in range(16):
-        batch = turns.ask()
-        assert batch is not None
-        assignments.want((1, number), Task(1, number, 0, batch))
+        drawn = turns.draw()
+        assert drawn is not None
+        assignments.want((1, number), Task(1, number, 0, drawn[0]))
     owners: dict[int, int] = {}
     for worker, _, task in assignments.hand_out():
         assert owners.setdefault(task.indices.stream, worker) == worker  # type: ignore[union-attr]

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from dragon.claims import Claim
+from torchloader.allocation.budget import Budget
 from torchloader.loader.crew import Tally
 from torchloader.loader.messages import Effort
-from torchloader.loader.tuner import Budget, Limit, Look, Search, Tuner
+from torchloader.loader.tuner import Limit, Look, Search, Tuner
 
 CORES = 4
 PREFETCH = 2

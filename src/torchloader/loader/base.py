@@ -27,7 +27,8 @@ else:
         from torch.utils.data import DistributedSampler as _Shared
         from torch.utils.data import IterableDataset as Streaming
     except ImportError:
-        HAS_TORCH, Base, _Shared, Streaming = False, object, object, object
+        # object itself could not come before Generic.
+        HAS_TORCH, Base, _Shared, Streaming = False, type("Base", (), {}), object, object
     else:
         HAS_TORCH = True
 

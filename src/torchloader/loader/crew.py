@@ -29,10 +29,9 @@ from torchloader.loader.forks import Fork, Template
 from torchloader.loader.making import Maker
 from torchloader.loader.messages import Effort, Outcome, unpack
 from torchloader.loader.options import WorkerPolicy
-from torchloader.loader.order import Indices
 from torchloader.loader.randomness import Kept, mix
 from torchloader.loader.snapshot import AnySnapshot, Snapshots, received
-from torchloader.loader.streams import HERE, Assignments, Key, Place, Share, StreamBatch, Task
+from torchloader.loader.streams import HERE, Assignments, Key, Place, Share, Task
 from torchloader.loader.worker import Made, Ready, Release, Shipment, work
 
 
@@ -55,11 +54,6 @@ class Member:
     takes: bool = False  # batches
     ready: bool = False
     leaving: bool = False
-
-    def arguments(self, workers: int, nice: int, results: Queue, floor: Value) -> tuple[Any, ...]:
-        """Return the arguments of work() for this worker, as one of `workers`."""
-        orders = (os.getpid(), self.leave, floor) if self.node is None else None
-        return self.number, (self.slot, workers), nice, self.tasks, results, orders
 
 
 def compared(
@@ -142,137 +136,28 @@ def heard(results: Queue, timeout: float) -> Iterator[Any]:
         return
 
 
-class Starts:
-    """The workers that are waiting to be started. `lock` is that of the snapshots.
-
-    Where workers are forked and there is no template yet, they wait until the trainer calls resume(): forking in this
-    thread would copy other threads in the middle of an operation.
-    """
-
-    def __init__(self, snapshots: Snapshots, policy: WorkerPolicy, lock: threading.RLock) -> None:
-        self._snapshots, self._policy, self._lock = snapshots, policy, lock
-        self._queue: SimpleQueue[Member | None] = SimpleQueue()
-        self._postponed: list[Member] = []
-        self._thread: threading.Thread | None = None
-
-    def put(self, worker: Member) -> None:
-        """Add a worker that is to be started."""
-        self._queue.put(worker)
-
-    def begin(self, start: Callable[[Member], None]) -> None:
-        """Start the thread, which calls `start` for each worker."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=start_each, args=(self._queue, WeakMethod(start)), name="loading workers", daemon=True
-            )
-            self._thread.start()
-
-    def end(self) -> None:
-        """Start no more workers."""
-        self._queue.put(None)
-
-    @property
-    def wait_for_fork(self) -> bool:
-        """Whether workers are waiting until the trainer forks a template."""
-        return bool(self._postponed)
-
-    def resume(self, snapshot: AnySnapshot | None) -> None:
-        """Start the postponed workers if `snapshot` is not None, that is, if the trainer has forked a template."""
-        with self._lock:
-            if snapshot is not None:
-                self._snapshots.keep(snapshot)
-                postponed, self._postponed = self._postponed, []
-                for worker in postponed:
-                    self._queue.put(worker)
-
-    def dismiss(self, worker: Member) -> None:
-        """Remove a leaving worker from those that wait for the trainer."""
-        if worker in self._postponed:
-            self._postponed.remove(worker)
-            self._queue.put(worker)
-
-    def postpones(self, worker: Member) -> bool:
-        """Postpone a worker if it has to wait until the trainer forks a template. Returns whether it was postponed."""
-        with self._lock:
-            postpones = self._policy.forks and self._snapshots.lacking and not worker.leaving
-            if postpones:
-                self._postponed.append(worker)
-            return postpones
-
-    def first_of(self, worker: Member) -> tuple[Shipment, Template | None] | None:
-        """Return a worker's first message and its template (None for a new process); None if the worker is leaving."""
-        with self._lock:
-            lacking = self._snapshots.lacking and not self._policy.forks
-        snapshot = self._snapshots.take() if lacking and not worker.leaving else None
-        with self._lock:
-            if snapshot is not None:
-                self._snapshots.keep(snapshot)
-            if worker.leaving:
-                return None
-            latest, needed = self._snapshots.latest, self._snapshots.numbers
-            kept, template = self._snapshots[latest], self._snapshots.template_of(latest)
-        # Without the lock, which a trainer needs to take batches.
-        return Shipment(latest, needed, self._snapshots.content(latest, kept, needed, worker.node), 0), template
-
-
 _LOOK_AFTER_WORKERS_S = 0.01, 0.1  # seconds without a batch: the first time, and at most
 _SLOW_S = 1.0  # seconds between two checks of the workers while batches arrive
 _DEATHS = _FAILED_STARTS = 3
 
 
-class Here:
-    """Makes batches in the trainer from its own dataset; for streams that may move to a worker, from a copy of it."""
-
-    def __init__(self, maker: Maker, snapshots: Snapshots, tally: Tally) -> None:
-        self._maker, self._snapshots, self._tally = maker, snapshots, tally
-        self._kept = Kept()
-        self._makers: dict[int, Maker] = {}  # of iterations with streams
-
-    def keep_streams(self, iteration: int) -> None:
-        """Read the streams of an iteration from the trainer's own dataset to the end."""
-        self._makers[iteration] = self._maker
-
-    def forget(self, iteration: int) -> None:
-        """Release what is kept for an iteration."""
-        self._makers.pop(iteration, self._maker).forget(iteration)
-
-    def maker_for(self, task: Task) -> Maker:
-        """Return the maker for the batch of a task."""
-        if task.start is None or task.iteration in self._makers:
-            return self._makers.get(task.iteration, self._maker)
-        kept = self._snapshots[self._snapshots.number_for(task.iteration)]
-        return self._makers.setdefault(task.iteration, received(loads(dumps(kept))))
-
-    def make(self, task: Task, maker: Maker) -> tuple[Outcome, float]:
-        """Make the batch, and restore the program's random state. Returns also the seconds that it took."""
-        start = time.perf_counter()
-        with self._kept:
-            outcome = maker.make(task)
-        seconds = time.perf_counter() - start
-        self._tally.note((seconds, 0.0, 0.0), outcome.samples)
-        return outcome, seconds
-
-
 class Crew:
     """The workers of a loader, the iterations that they serve, and the batches that they have made.
 
-    The batches of one iteration must be taken by one thread at a time.
+    The batches of one iteration must be taken by one thread at a time. `nodes` are those that the workers are spread
+    over in turn; None is this node.
+
+    Where workers are forked and there is no template yet, they are postponed until the trainer forks one: forking in
+    the thread that starts them would copy other threads in the middle of an operation.
     """
 
     def __init__(
-        self,
-        maker: Maker,
-        prefetch: int,
-        size: int,
-        timeout: float,
-        policy: WorkerPolicy,
-        nodes: Sequence[str | None] = (None,),
+        self, maker: Maker, prefetch: int, size: int, policy: WorkerPolicy, nodes: Sequence[str | None] = (None,)
     ) -> None:
-        """`nodes` are those that the workers are spread over in turn; None is this node."""
         self._policy, self._nodes = policy, list(nodes)
+        self._is_map_style = maker.is_map_style
         self._snapshots = Snapshots(maker, policy, copied=not maker.is_map_style)
         self._lock = threading.RLock()
-        self._is_map_style = maker.is_map_style
         self.assignments = Assignments(prefetch)
         self._workers: dict[int, Member] = {}
         self._born = self._born_before = self._entropy = 0
@@ -281,44 +166,33 @@ class Crew:
         self._memory_kills = MemoryKills()
         self._trouble: BaseException | None = None
         self._to_warn = ""  # of what another thread may have met, in the one that takes batches
-        self._starts = Starts(self._snapshots, policy, self._lock)
+        self._starts: SimpleQueue[Member | None] = SimpleQueue()
+        self._starter: threading.Thread | None = None
+        self._postponed: list[Member] = []
         self._results: Queue | None = None
         self._floor: Any = None
         self._looked = time.monotonic()
         self._closed = False
-        self.tally = Tally()
-        self.size = size
-        self.timeout = timeout
-        self._iterations = 0
+        self.tally, self.size = Tally(), size
+        self.begun = 0  # the number of iterations that have begun so far
         self._made: dict[Key, Outcome] = {}
         self._taker: int | None = None
         self._keeper = Keeper()
-        self._here = Here(maker, self._snapshots, self.tally)
+        self._maker, self._kept = maker, Kept()
+        self._makers: dict[int, Maker] = {}  # of iterations with streams that the trainer reads
 
     # ---- iterations
 
-    def open(self, entropy: int) -> int:
-        """Begin an iteration, and return its number. Its workers use the dataset as it is now, and the seeds of their
-        worker_init_fn depend on `entropy`."""
-        return self._open(False, entropy)
+    def open(self, entropy: int, place: Place | None = None, shares: Sequence[Share] = ()) -> int:
+        """Begin an iteration, over the streams of these shares from a place on if it is given. Returns its number.
 
-    def open_streams(self, place: Place, shares: list[Share]) -> int:
-        """Begin an iteration over streams at a place, and return its number.
-
-        Without workers, a single stream with no share (0 streams) is read by the trainer to the end.
+        Workers use the dataset as it is now, and the seeds of their worker_init_fn depend on `entropy`. Without
+        workers, a single stream that is no share is read by the trainer to the end.
         """
         is_plain = not self.size and len(shares) == 1 and not shares[0].streams
-        iteration = self._open(not is_plain)
-        with self._lock:
-            self.assignments.begin(iteration, place.progress, shares, is_plain)
-        if is_plain:
-            self._here.keep_streams(iteration)
-        return iteration
-
-    def _open(self, with_snapshot: bool, entropy: int = 0) -> int:
         while True:
             self._check_open()
-            snapshot = self._snapshots.take() if self.size or with_snapshot else None
+            snapshot = self._snapshots.take() if self.size or (shares and not is_plain) else None
             with self._lock:
                 if self.size and snapshot is None:
                     continue  # they have become more meanwhile
@@ -327,13 +201,17 @@ class Crew:
                 begins_anew = not self._policy.stays and (self._policy.forks or not self._live)
                 if begins_anew or self._snapshots.is_foreign(snapshot):
                     self._dismiss_all()
-                self._iterations += 1
+                self.begun += 1
                 self._entropy, self._born_before = entropy, self._born
-                self._live.add(self._iterations)
-                self._snapshots.begin(self._iterations, snapshot)
+                self._live.add(self.begun)
+                self._snapshots.begin(self.begun, snapshot)
                 self._reconcile(is_first=True)
-                self._starts.resume(snapshot)
-                return self._iterations
+                self._start_postponed(snapshot)
+                if place is not None:
+                    self.assignments.begin(self.begun, place.progress, shares, is_plain)
+                if is_plain:
+                    self._makers[self.begun] = self._maker
+                return self.begun
 
     def finish(self, iteration: int) -> None:
         """End an iteration: release its batches and its snapshot."""
@@ -341,19 +219,14 @@ class Crew:
             self._live.discard(iteration)
             self._snapshots.finish(iteration)
             self.assignments.drop(iteration)
-            self._here.forget(iteration)
+            self._makers.pop(iteration, self._maker).forget(iteration)
             if not self._live and self._policy.forks and not self._policy.stays:
                 self._dismiss_all()
                 self._snapshots.leave_templates()
             for key in [key for key in self._made if key[0] == iteration]:
                 del self._made[key]
             if self._floor is not None:
-                self._floor.value = min(self._live, default=self._iterations + 1)
-
-    @property
-    def begun(self) -> int:
-        """The number of iterations that have begun so far."""
-        return self._iterations
+                self._floor.value = min(self._live, default=self.begun + 1)
 
     @property
     def window(self) -> int:
@@ -374,30 +247,30 @@ class Crew:
 
     # ---- batches
 
-    def want(self, iteration: int, number: int, epoch: int, indices: Indices | StreamBatch) -> None:
+    def want(self, task: Task) -> None:
         """Request a batch."""
         with self._lock:
-            self._check_live(iteration)
-            self.assignments.want((iteration, number), Task(iteration, number, epoch, indices))
+            self._check_live(task.iteration)
+            self.assignments.want((task.iteration, task.number), task)
             self._hand_out()
 
-    def take(self, iteration: int, numbers: list[int], alone: bool) -> tuple[int, Outcome, float]:
+    def take(self, iteration: int, numbers: list[int], alone: bool, timeout: float) -> tuple[int, Outcome, float]:
         """Return the first of these batches that is made: its number, its outcome, and the seconds in which none was
         ready.
 
         Without workers the first batch is made in the trainer; with `alone`, also while workers are starting. Raises
-        LoadingError, TimeoutError after the loader's timeout, and ValueError if the loader is closed.
+        LoadingError, TimeoutError after `timeout` seconds unless that is 0, and ValueError if the loader is closed.
         """
         self._check_live(iteration)
         self._taker = threading.get_ident()
-        if self._starts.wait_for_fork:
-            self._starts.resume(self._snapshots.take())
+        if self._postponed:
+            self._start_postponed(self._snapshots.take())
         self._receive(0)
         since = time.perf_counter()
         waited = 0.0
         number = self._first(iteration, numbers)
         if number is None:
-            number = self._await(iteration, numbers, alone, since)
+            number = self._await(iteration, numbers, alone, timeout, since)
             waited = time.perf_counter() - since
         return number, self._made.pop((iteration, number)), waited
 
@@ -411,7 +284,7 @@ class Crew:
     def _first(self, iteration: int, numbers: list[int]) -> int | None:
         return next((number for number in numbers if (iteration, number) in self._made), None)
 
-    def _await(self, iteration: int, numbers: list[int], alone: bool, since: float) -> int:
+    def _await(self, iteration: int, numbers: list[int], alone: bool, timeout: float, since: float) -> int:
         key = iteration, numbers[0]
         pause, longest = _LOOK_AFTER_WORKERS_S
         while True:
@@ -423,7 +296,9 @@ class Crew:
             if self.assignments.is_here(iteration) or (not self.ready and (alone or not self.size)):
                 task = self.assignments.task(key)
                 if task is not None:
-                    self._made[key] = self._make_here(key, task)
+                    self._made[key], _ = self.make_here(task)
+                    with self._lock:
+                        self.assignments.made(HERE, key, self._made[key].progress)
                     return numbers[0]
             if not self._receive(pause):
                 self._look_after_workers()
@@ -434,8 +309,8 @@ class Crew:
             if self._to_warn:
                 told, self._to_warn = self._to_warn, ""
                 warnings.warn(told, RuntimeWarning, stacklevel=2)
-            if self.timeout and time.perf_counter() - since > self.timeout:
-                raise TimeoutError(f"no batch in {self.timeout} s from {self.ready} loading workers")
+            if timeout and time.perf_counter() - since > timeout:
+                raise TimeoutError(f"no batch in {timeout} s from {self.ready} loading workers")
 
     def is_bare(self, iteration: int) -> bool:
         """Whether the trainer makes each batch: there are no workers, and none that leave; or it reads the streams."""
@@ -443,25 +318,25 @@ class Crew:
             return not self.size and not self._workers
         return self.assignments.is_here(iteration)
 
-    def make_here(
-        self, iteration: int, number: int, epoch: int, indices: Indices | StreamBatch
-    ) -> tuple[Outcome, float]:
-        """Make a batch in the trainer without assigning it to a worker. Returns also the seconds that it took."""
-        self._check_live(iteration)
-        task = Task(iteration, number, epoch, indices)
+    def make_here(self, task: Task) -> tuple[Outcome, float]:
+        """Make a batch in the trainer, from its own dataset; for streams that may move to a worker, from a copy of it.
+        Returns also the seconds that it took."""
+        self._check_live(task.iteration)
+        maker = self._maker
         if not self._is_map_style:
-            task = self.assignments.started(HERE, task)
-        return self._here.make(task, self._here.maker_for(task))
-
-    def _make_here(self, key: Key, task: Task) -> Outcome:
-        with self._lock:
-            task = self.assignments.started(HERE, task)
-            self._release()
-            maker = self._here.maker_for(task)
-        outcome, _ = self._here.make(task, maker)
-        with self._lock:
-            self.assignments.made(HERE, key, outcome.progress)
-        return outcome
+            with self._lock:
+                task = self.assignments.started(HERE, task)
+                self._release()
+                if task.start is not None and task.iteration not in self._makers:
+                    kept = self._snapshots[self._snapshots.number_for(task.iteration)]
+                    self._makers[task.iteration] = received(loads(dumps(kept)))
+                maker = self._makers[task.iteration]
+        start = time.perf_counter()
+        with self._kept:  # the program's random state
+            outcome = maker.make(task)
+        seconds = time.perf_counter() - start
+        self.tally.note((seconds, 0.0, 0.0), outcome.samples)
+        return outcome, seconds
 
     def _receive(self, timeout: float) -> bool:
         """Process the messages of workers, waiting up to `timeout` seconds. Returns whether there were any."""
@@ -534,7 +409,7 @@ class Crew:
             self._closed = True
             self.size, self._keeper = 0, Keeper()
             self._reconcile()
-            self._starts.end()
+            self._starts.put(None)
             self._snapshots.close()
 
     def _check_live(self, iteration: int) -> None:
@@ -587,22 +462,55 @@ class Crew:
             self._workers[worker.number] = worker
             self._born += 1
             self._starts.put(worker)
-        self._starts.begin(self._start)
+        if self._starter is None:
+            start = WeakMethod[Callable[[Member], None]](self._start)
+            self._starter = threading.Thread(
+                target=start_each, args=(self._starts, start), name="loading workers", daemon=True
+            )
+            self._starter.start()
+
+    def _start_postponed(self, snapshot: AnySnapshot | None) -> None:
+        """Start the postponed workers if `snapshot` is not None, that is, if the trainer has forked a template."""
+        with self._lock:
+            if snapshot is not None:
+                self._snapshots.keep(snapshot)
+                postponed, self._postponed = self._postponed, []
+                for worker in postponed:
+                    self._starts.put(worker)
+
+    def _first_of(self, worker: Member) -> tuple[Shipment, Template | None] | None:
+        """Return a worker's first message and its template (None for a new process); None if the worker is leaving."""
+        with self._lock:
+            lacking = self._snapshots.lacking and not self._policy.forks
+        snapshot = self._snapshots.take() if lacking and not worker.leaving else None
+        with self._lock:
+            if snapshot is not None:
+                self._snapshots.keep(snapshot)
+            if worker.leaving:
+                return None
+            latest, needed = self._snapshots.latest, self._snapshots.numbers
+            kept, template = self._snapshots[latest], self._snapshots.template_of(latest)
+        # Without the lock, which a trainer needs to take batches.
+        content = self._snapshots.content(latest, kept, needed, worker.node)
+        return Shipment(latest, needed, content, self._seed_of(worker)), template
 
     def _start(self, worker: Member) -> None:
         """Start a worker. Runs in the thread of the starts."""
-        if self._starts.postpones(worker):
-            return
+        with self._lock:
+            if self._policy.forks and self._snapshots.lacking and not worker.leaving:
+                self._postponed.append(worker)
+                return
         try:
-            first = self._starts.first_of(worker)
+            first = self._first_of(worker)
             if first is None:
                 self._ended(worker, died=False)
                 return
-            shipment, template = first[0]._replace(seed=self._seed_of(worker)), first[1]
+            shipment, template = first
             worker.datasets.add(shipment.dataset)
             worker.tasks.put(shipment)
-            assert self._results is not None
-            arguments = worker.arguments(self.size, self._policy.nice, self._results, self._floor)
+            orders = (os.getpid(), worker.leave, self._floor) if worker.node is None else None
+            place = worker.slot, self.size
+            arguments = worker.number, place, self._policy.nice, worker.tasks, self._results, orders
             worker.process = started(work, arguments, template, worker.node)
             with self._lock:
                 # Others take batches once they are ready, and a trainer never waits for one that starts.
@@ -646,7 +554,9 @@ class Crew:
         self.assignments.leave(worker.number)
         worker.leave.set()
         worker.tasks.put(None)
-        self._starts.dismiss(worker)
+        if worker in self._postponed:
+            self._postponed.remove(worker)
+            self._starts.put(worker)
 
     def _look_after_workers(self) -> None:
         self._looked = time.monotonic()

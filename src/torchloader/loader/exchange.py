@@ -30,8 +30,7 @@ _ENTRY = struct.Struct("=16sqqQ")  # a key, and the process, descriptor and inod
 _TRUSTED = _SLOTS * _ENTRY.size  # where the tokens of loaders lie
 _TOKEN = 8  # bytes
 _DIFFERS = _TRUSTED + _SLOTS * _TOKEN  # where it lies whether loaders were found to differ
-SIZE = _DIFFERS + 1
-"""Bytes of the file."""
+_SIZE = _DIFFERS + 1  # bytes of the file
 
 _MOST_BYTES = 128 << 20  # of batches that a process keeps for others
 _MOST_BATCHES = 64
@@ -41,12 +40,35 @@ _FIRST_POLL_S, _LONGEST_POLL_S = 0.0005, 0.05  # seconds between two looks
 
 
 class Membership(NamedTuple):
-    """What the workers of a loader need to share batches: the name, the path of the file, and the token of their
-    loader."""
+    """What the workers of a loader need to share batches."""
 
     name: str
-    path: str
-    token: bytes
+    path: str  # of the file
+    token: bytes  # of their loader
+
+
+def joined(name: str | None, is_map_style: bool) -> tuple[NodeFile | None, Membership | None]:
+    """Return the file of the loaders of that name, which the caller must close, and a membership for a new loader.
+
+    Both are None without a name, and, after a RuntimeWarning, if the file cannot be made. Raises TypeError if it is no
+    name, ValueError if the dataset is iterable-style.
+    """
+    if name is None:
+        return None, None
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"shared_as must be a name, not {name!r}")
+    if not is_map_style:
+        raise ValueError(
+            f"shared_as={name!r} is for map-style datasets: a batch of an iterable-style one depends on all that its "
+            "stream gave before"
+        )
+    digest = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
+    try:
+        file = NodeFile(f"batches_1_{digest}", _SIZE)
+    except (OSError, RunEndedError) as error:
+        warnings.warn(f"batches are not shared as {name!r}: {error}", RuntimeWarning, stacklevel=3)
+        return None, None
+    return file, Membership(name, str(file.path), os.urandom(_TOKEN))
 
 
 def key_of(seed: int, task: Task) -> bytes:
@@ -55,12 +77,11 @@ def key_of(seed: int, task: Task) -> bytes:
 
 
 class Kept(NamedTuple):
-    """Where a worker keeps a batch for others: the path of the file, the offset of the slot in bytes, and the entry in
-    it."""
+    """Where a worker keeps a batch for others."""
 
-    path: str
-    at: int
-    entry: bytes
+    path: str  # of the file
+    at: int  # the offset of the slot in bytes
+    entry: bytes  # in the slot
 
 
 class Keeper:
@@ -90,45 +111,18 @@ class Keeper:
             return
 
 
-def joined(name: str | None, is_map_style: bool) -> tuple[NodeFile | None, Membership | None]:
-    """Return the file of the loaders of that name, which the caller must close, and a membership for a new loader.
-
-    Both are None without a name, and, after a RuntimeWarning, if the file cannot be made. Raises TypeError if it is no
-    name, ValueError if the dataset is iterable-style.
-    """
-    if name is None:
-        return None, None
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"shared_as must be a name, not {name!r}")
-    if not is_map_style:
-        raise ValueError(
-            f"shared_as={name!r} is for map-style datasets: a batch of an iterable-style one depends on all that its "
-            "stream gave before"
-        )
-    digest = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
-    try:
-        file = NodeFile(f"batches_1_{digest}", SIZE)
-    except (OSError, RunEndedError) as error:
-        warnings.warn(f"batches are not shared as {name!r}: {error}", RuntimeWarning, stacklevel=3)
-        return None, None
-    return file, Membership(name, str(file.path), os.urandom(_TOKEN))
-
-
 class Exchange:
-    """A worker's access to the batches that other loaders' workers make.
+    """A worker's access to the batches that other loaders' workers make. Raises OSError if the file no longer exists.
 
     All loaders of one name must make the same batches. Each loader makes the first batch of an iteration itself and
     compares it with the shared one; before it has done so once, its workers neither take nor share other batches.
-
-    Args:
-        membership: that of the worker's loader.
-
-    Raises OSError if the file no longer exists.
     """
 
     def __init__(self, membership: Membership) -> None:
-        self.membership = membership
+        self._membership = membership
         self._file = os.open(membership.path, os.O_RDWR | os.O_CLOEXEC)
+        # Where the token of this loader is, once its first batch was compared.
+        self._own = _TRUSTED + int.from_bytes(membership.token, "little") % _SLOTS * _TOKEN
         self._keeper = Keeper(_MOST_BATCHES_OF_WORKER)
         self._longest = 0.0  # seconds that making one took here
         self._waits = True  # for the first batch of its loader
@@ -141,12 +135,16 @@ class Exchange:
         If loaders of the name make different batches, a packed ValueError is returned instead.
         """
         slot = int.from_bytes(key[:8], "little") % _SLOTS
-        if not (is_first or self._is_trusted(gives_up)) or not self._lock(slot, gives_up):
+        if not (is_first or self._is_trusted(gives_up)) or not self._until(lambda: self._locks(slot), gives_up):
             return self._made(make), False, None
         try:
             if self._differs():
                 return self._difference(), False, None
-            found = self._find(slot, key)
+            noted, *place = _ENTRY.unpack(os.pread(self._file, _ENTRY.size, slot * _ENTRY.size))
+            try:
+                found = Parts(tuple(place)).views() if noted == key else None
+            except SnapshotGoneError:  # whoever had it has given it up, or has ended
+                found = None
             if found is None:
                 packed = self._made(make)
                 kept = self._keep(slot, key, packed)
@@ -178,7 +176,7 @@ class Exchange:
     def _difference(self) -> Packed:
         return pack_error(
             ValueError(
-                f"loaders with shared_as={self.membership.name!r} on this node make different batches of the same "
+                f"loaders with shared_as={self._membership.name!r} on this node make different batches of the same "
                 "samples: give those with another dataset, transform or collate_fn another name, and run all of them "
                 "again, as some may have been given a batch of others"
             )
@@ -187,34 +185,24 @@ class Exchange:
     def _differs(self) -> bool:
         return os.pread(self._file, 1, _DIFFERS) == b"\1"
 
-    @property
-    def _own(self) -> int:
-        """The offset of this loader's token in the file, in bytes."""
-        return _TRUSTED + int.from_bytes(self.membership.token, "little") % _SLOTS * _TOKEN
-
     def _trust(self) -> None:
-        os.pwrite(self._file, self.membership.token, self._own)
+        os.pwrite(self._file, self._membership.token, self._own)
 
     def _is_trusted(self, gives_up: Callable[[], bool]) -> bool:
         """Return whether the first batch of this loader was compared. Waits for that only in the first call."""
 
-        def looked() -> bool:
-            return os.pread(self._file, _TOKEN, self._own) == self.membership.token
+        def compared() -> bool:
+            return os.pread(self._file, _TOKEN, self._own) == self._membership.token
 
         waits, self._waits = self._waits, False
-        return self._until(lambda: looked() or self._differs(), gives_up) if waits else looked()
+        return self._until(lambda: compared() or self._differs(), gives_up) if waits else compared()
 
-    def _lock(self, slot: int, gives_up: Callable[[], bool]) -> bool:
-        """Lock a slot, waiting while another process holds it."""
-
-        def locked() -> bool:
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
-            except OSError:  # it is locked, or the system has no lock left
-                return False
-            return True
-
-        return self._until(locked, gives_up)
+    def _locks(self, slot: int) -> bool:
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
+        except OSError:  # it is locked, or the system has no lock left
+            return False
+        return True
 
     def _until(self, holds: Callable[[], bool], gives_up: Callable[[], bool]) -> bool:
         until = time.monotonic() + max(_WAIT_S, 3 * self._longest)
@@ -225,16 +213,6 @@ class Exchange:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_S)
         return True
-
-    def _find(self, slot: int, key: bytes) -> list[memoryview] | None:
-        """Return the parts of a batch, or None if it is not available."""
-        noted, *place = _ENTRY.unpack(os.pread(self._file, _ENTRY.size, slot * _ENTRY.size))
-        if noted != key:
-            return None
-        try:
-            return Parts(tuple(place)).views()
-        except SnapshotGoneError:  # whoever had it has given it up, or has ended
-            return None
 
     def _keep(self, slot: int, key: bytes, packed: Packed) -> Kept | None:
         """Keep a batch for others. Returns None if it is an error or there is no memory for it."""
@@ -247,12 +225,9 @@ class Exchange:
         self._keeper.keep(memory)
         entry, at = _ENTRY.pack(key, *memory.place), slot * _ENTRY.size
         os.pwrite(self._file, entry, at)
-        return Kept(self.membership.path, at, entry)
+        return Kept(self._membership.path, at, entry)
 
 
 def _equal(one: Packed, other: Packed) -> bool:
-    return (one.data, *map(_bytes, one.buffers)) == (other.data, *map(_bytes, other.buffers))
-
-
-def _bytes(buffer: pickle.PickleBuffer) -> bytes:
-    return buffer.raw().tobytes()
+    views = ([each.data, *(buffer.raw().tobytes() for buffer in each.buffers)] for each in (one, other))
+    return next(views) == next(views)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import select
 import signal
 import socket
 import sys
@@ -19,6 +18,7 @@ import traceback
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
 from dragon.forking import begin_child
@@ -50,14 +50,18 @@ class Fork:
         return self._template.code_of(self.pid)
 
 
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+
+
 class Template:
     """A process that keeps the trainer's state at the time of its construction, and forks workers. Raises OSError if
     fork() fails."""
 
     def __init__(self, inherited: Any) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(AttributeError, OSError, ValueError):
-                stream.flush()  # or every fork would write again what is still to be written
+        _flush()  # or every fork would write again what is still to be written
         _reap()
         Event()  # the run's memory is there, so that forks have it, too
         self._trainer = os.getpid()
@@ -67,7 +71,7 @@ class Template:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                pid = os.fork()
+                self._pid = pid = os.fork()
             except OSError:
                 self._ours.close()
                 raise
@@ -75,7 +79,6 @@ class Template:
                 self._ours.close()
                 surroundings.inherited = inherited
                 _serve(theirs, self._trainer)
-        self._pid = pid
         # No __del__, which may come after that of the socket, whose own warns that nobody closed it.
         weakref.finalize(self, _leave, self._ours, self._trainer, pid).atexit = False
 
@@ -113,7 +116,7 @@ class Template:
 
     def _hear_all(self) -> None:
         """Process all messages of the template that have arrived."""
-        while not self._is_gone and _readable(0, self._ours.fileno()):
+        while not self._is_gone and wait([self._ours], 0):
             self._hear()
 
     def _hear(self) -> Any:
@@ -168,14 +171,6 @@ def _leave(template: socket.socket, trainer: int, pid: int) -> None:
     _left.add(pid)
 
 
-def _readable(timeout: float, *descriptors: int) -> list[int]:
-    """Return the descriptors that can be read from, waiting at most `timeout` seconds."""
-    waiting = select.poll()
-    for descriptor in descriptors:
-        waiting.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, _ in waiting.poll(timeout * 1000)]
-
-
 def _inherited() -> Any:
     return surroundings.inherited
 
@@ -208,10 +203,10 @@ def _serve(trainer: socket.socket, pid: int) -> NoReturn:
         gc.freeze()  # or the first collection of each worker would write to every object, and so copy its page
         serves = has_workers = True
         while os.getppid() == pid and (serves or has_workers):
-            ready = _readable(_LOOK_AFTER_TRAINER_S, trainer.fileno(), ended.fileno())
-            if ended.fileno() in ready:
+            ready = wait([trainer, ended], _LOOK_AFTER_TRAINER_S)
+            if ended in ready:
                 ended.recv(_LONGEST)
-            if trainer.fileno() in ready:
+            if trainer in ready:
                 data = trainer.recv(_LONGEST)
                 if not data:
                     break
@@ -242,14 +237,14 @@ def _tell_of_ended(trainer: socket.socket) -> bool:
 
 def _fork(trainer: socket.socket, data: bytes) -> None:
     template = os.getpid()
+    reply: int | OSError
     try:
-        pid = os.fork()
+        reply = os.fork()
     except OSError as error:
-        trainer.send(pickle.dumps(error))
-        return
-    if pid == 0:
+        reply = error
+    if reply == 0:
         _be_worker(trainer, data, template)
-    trainer.send(pickle.dumps(pid))
+    trainer.send(pickle.dumps(reply))
 
 
 def _be_worker(trainer: socket.socket, data: bytes, template: int) -> NoReturn:
@@ -269,7 +264,5 @@ def _be_worker(trainer: socket.socket, data: bytes, template: int) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(AttributeError, OSError, ValueError):
-                stream.flush()
+        _flush()
         os._exit(code)

@@ -10,25 +10,21 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from dragon.node_files import NodeFile
-from torchloader.loader.attributes import Attributes
-from torchloader.loader.base import RankSampler, samplers_of
+from torchloader.loader.base import HAS_TORCH, Base, RankSampler, samplers_of
 from torchloader.loader.crew import Crew
 from torchloader.loader.exchange import joined
-from torchloader.loader.iteration import Iteration, StreamIteration, standing_of, tell
-from torchloader.loader.making import Maker, StreamMaker
+from torchloader.loader.iteration import Iteration, standing_of, tell
+from torchloader.loader.making import Maker, StreamMaker, default_collate
 from torchloader.loader.options import (
     WorkerPolicy,
-    check_dataset,
     check_number,
     check_options,
-    check_stream_options,
     check_timeout,
-    check_worker_options,
+    check_workers,
     is_iterable_style,
     nodes_for,
 )
 from torchloader.loader.order import (
-    BatchSamplerOrder,
     SampleOrder,
     SamplerOrder,
     distributed_place,
@@ -40,39 +36,38 @@ from torchloader.loader.order import (
     warn_of_ranks,
 )
 from torchloader.loader.streams import StreamOrder
-from torchloader.loader.tuner import by_environment, tuner_of
+from torchloader.loader.tuner import Tuner, Tuning, by_environment, tuner_of
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a loader has done since it was made.
+    """What a loader has done since it was made."""
 
-    Attributes:
-        batches: batches given to the trainer.
-        samples: samples given to the trainer.
-        waited: seconds in which the trainer wanted a batch and none was ready.
-        computed: seconds between batches in which the trainer did not wait.
-        made: samples that workers have made.
-        service: average seconds of a worker's time per sample.
-        depth: batches that are ready now.
-        workers: workers that take batches now.
-        replaced: workers that died.
-        shared: batches that workers of other loaders have made (`shared_as`).
-    """
-
-    batches: int
-    samples: int
-    waited: float
-    computed: float
-    made: int
-    service: float
-    depth: int
-    workers: int
-    replaced: int
-    shared: int = 0
+    batches: int  # batches given to the trainer
+    samples: int  # samples given to the trainer
+    waited: float  # seconds in which the trainer wanted a batch and none was ready
+    computed: float  # seconds between batches in which the trainer did not wait
+    made: int  # samples that workers have made
+    service: float  # average seconds of a worker's time per sample
+    depth: int  # batches that are ready now
+    workers: int  # workers that take batches now
+    replaced: int  # workers that died
+    shared: int = 0  # batches that workers of other loaders have made (`shared_as`)
 
 
 _PREFETCH = 2
+
+# What PyTorch's loader lets nobody set, and what ours needs at the start.
+_FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers"} | {
+    *("generator", "multiprocessing_context", "in_order", "pin_memory_device", "seed", "rank", "world_size"),
+    *("max_workers", "streams", "snapshot_every_n_steps", "workers_on", "nice", "shared_as"),
+}
+# Options that are the same-named attributes, and those that are kept elsewhere but lie in vars() as well.
+_PLAIN = [
+    *("dataset", "pin_memory", "timeout", "worker_init_fn", "generator", "pin_memory_device", "in_order"),
+    *("max_workers", "streams", "snapshot_every_n_steps", "workers_on", "nice", "shared_as"),
+]
+_REFLECTED = ["num_workers", "multiprocessing_context", "prefetch_factor", "persistent_workers"]
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -85,49 +80,36 @@ else:
     Batch = TypeVar("Batch")
 
 
-class ElasticDataLoader(Attributes, Generic[Batch]):
+class ElasticDataLoader(Base, Generic[Batch]):
     """Batches of a dataset, made by a number of worker processes that can change at any time.
 
     Where PyTorch is installed this is a torch.utils.data.DataLoader. It takes the same arguments, and more:
 
     Args:
         num_workers: the number of loading workers at first. 0 loads in the trainer. "auto" finds the smallest number
-            with which the trainer hardly waits, within the cores of the node, which all such loaders share; `tuning`
-            shows the result.
-        max_workers: the largest number that "auto" may choose; by default eight for each core that this process may
-            use.
-        multiprocessing_context: how workers start; by default with the start method of multiprocessing, as in PyTorch.
-            "fork" forks them from the trainer, with all that it has in memory. With any other method they are new
-            processes, to which the dataset is sent.
-        persistent_workers: whether workers stay from one epoch to the next. By default new processes do, and get the
-            dataset again if it has changed; forked ones do not, as they keep the dataset of their fork.
+            with which the trainer hardly waits, within the cores of the node, which all such loaders share.
+        max_workers: the largest number that "auto" may choose; by default eight for each core.
+        multiprocessing_context: how workers start; by default with the start method of multiprocessing. "fork" forks
+            them from the trainer. With any other method they are new processes, to which the dataset is sent.
+        persistent_workers: whether workers stay from one epoch to the next: by default new processes, not forked ones.
         seed: with the epoch, determines order and content. By default that of `generator`, else PyTorch's; with several
             ranks 0, as all must have the same.
         rank, world_size: the rank of this trainer, and the number of trainers that share each epoch. `batch_size` is
-            per rank. world_size=1 gives every rank all samples where torch.distributed is initialized.
+            per rank.
         streams: the number of parts in which an iterable-style dataset is read, which get_worker_info() returns as
             num_workers. By default the number of workers at first. Workers beyond the number of streams are idle.
-        workers_on: the name of a node, or several, over which the workers are spread in turn; by default the trainer's
-            node. `dragon.native.machine.System().hostname_policies()` has the names of the run's nodes.
-        snapshot_every_n_steps: the number of batches of a stream between two calls of state_dict() of the dataset or
-            its iterator.
+        snapshot_every_n_steps: the number of batches of a stream between two calls of its state_dict().
+        workers_on: the name of a node, or several, over which the workers are spread in turn.
         nice: by how much the priority of the workers is below the trainer's, from 0 to 19. By default 0, and 10 in jobs
-            of torchloader: where cores are scarce the trainer then has priority, and so has every other program.
-        in_order: False gives batches as soon as they are ready, so that slow ones do not delay others. The batches are
-            the same; those of one stream stay in order.
+            of torchloader.
+        in_order: False gives batches as soon as they are ready; those of one stream stay in order.
         shared_as: a name that loaders of several programs on a node use if they read the same data: each batch is made
-            once for all of them. Has no effect for workers on other nodes and without workers.
+            once for all of them.
 
     The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
-    die: before each batch the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
-    Each iteration is the next epoch unless set_epoch() chooses another. With several ranks an iteration counts once it
-    has given its last batch, so a rank that only looks at one batch stays at the epoch of the others. All workers of an
-    epoch have the dataset as it was when its iterator was made; forked workers that stay keep the dataset of the first
-    epoch.
-
-    Batches of an iterable-style dataset come from its streams in turn, as from the workers of PyTorch's DataLoader; the
-    generators are seeded from (seed, epoch, stream, batch). A stream moves to another worker by its state, or is read
-    again from its beginning if it has none.
+    die: before each batch the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index), for
+    an iterable-style dataset from (seed, epoch, stream, batch). Each iteration is the next epoch unless set_epoch()
+    chooses another; with several ranks it counts once it has given its last batch.
 
     Raises ValueError for arguments that exclude each other, TypeError for one of a wrong type. While iterating: the
     error that the dataset raised, with the worker's traceback as a note; LoadingError if workers cannot be kept alive;
@@ -143,6 +125,17 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         [4, 5, 6, 7]
         >>> loader.close()
     """
+
+    _DataLoader__initialized = False  # PyTorch's, which subclasses set to replace a sampler
+    collate_fn: Any  # None without PyTorch where none was given
+    worker_init_fn: Callable[[int], None] | None
+    timeout: float  # seconds to wait for a batch from the workers; 0 means no limit
+    max_workers: int | None
+    streams: int | None  # None for a map-style dataset; 0 means one for which get_worker_info() is None
+    snapshot_every_n_steps: int
+    workers_on: str | Sequence[str] | None
+    nice: int
+    shared_as: str | None
 
     def __init__(
         self,
@@ -174,57 +167,51 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         nice: int | None = None,
         shared_as: str | None = None,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name != "self"}
         before = vars(self).keys() - {"_DataLoader__initialized"}  # what a subclass has set
         self._DataLoader__initialized = False
         # An iterable-style dataset may share its samples among ranks itself.
         is_streaming = is_iterable_style(dataset)
         if num_workers != "auto":
-            num_workers, streams = by_environment(num_workers, streams, is_streaming)
+            num_workers, given["streams"] = by_environment(num_workers, streams, is_streaming)
         is_placed = rank is not None or world_size is not None
         self._is_unaware = not (is_streaming or is_placed or sampler is not None or batch_sampler is not None)
-        rank, world_size = place_of(rank, world_size)
-        check_dataset(dataset, sampler is not None or batch_sampler is not None)
-        check_options(
-            batch_size,
-            bool(shuffle),
-            sampler,
-            batch_sampler,
-            drop_last,
-            max_workers,
-            seed,
-            generator,
-            world_size,
-        )
-        chosen = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
-        check_stream_options(is_streaming, streams, snapshot_every_n_steps, num_workers, chosen)
-        check_timeout(timeout)
-        check_worker_options(num_workers, prefetch_factor, persistent_workers, multiprocessing_context)
-        self.dataset, self.drop_last = dataset, drop_last
-        self.batch_size = None if batch_sampler is not None else batch_size
-        self.generator, self.in_order = generator, in_order
-        self.pin_memory, self.pin_memory_device, self.shared_as = pin_memory, pin_memory_device, shared_as
-        self._context, self._workers_on = multiprocessing_context, workers_on
-        self._persistent_workers, self._max_workers = persistent_workers, max_workers
-        self._given_seed, self._given_samplers, self._place = seed, (sampler, batch_sampler), (rank, world_size)
-        self._seed_is_given = seed is not None or generator is not None
-        seed = seed_of(seed, generator, world_size)
-        self._own_sampler: Any = sampler if batch_sampler is None else batch_sampler
-        streams = int(num_workers if streams is None else streams) if is_streaming else None
-        batch, samplers, place = (batch_size, bool(drop_last)), self._given_samplers, (rank, world_size)
-        self._order: AnyOrder = order_of(dataset, seed, batch, samplers, bool(shuffle), streams, place)
-        sources = generator, self._given_seed
-        self.sampler, self.batch_sampler = samplers_of(
-            dataset, self._order, sampler, batch_sampler, (self.batch_size, drop_last), sources, self.set_epoch
-        )
-        self._deciding = self._index_sampler
-        functions = collate_fn, worker_init_fn
-        self._maker = _maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps)
-        file, self._maker.membership = joined(shared_as, self._maker.is_map_style)
+        self._place = rank, world_size = place_of(rank, world_size)
+        check_options(given, is_streaming, num_workers, world_size)
+        if is_streaming:
+            given["streams"] = int(num_workers if given["streams"] is None else given["streams"])
         # Workers of other nodes are new processes, whatever the start method is.
         self._policy = WorkerPolicy("dragon" if workers_on else multiprocessing_context, persistent_workers, nice)
+        given["nice"] = self._policy.nice
+        vars(self).update({name: given[name] for name in _PLAIN}, drop_last=drop_last)
+        self.batch_size = None if batch_sampler is not None else batch_size
+        self._context, self._persistent_workers, self._given_seed = multiprocessing_context, persistent_workers, seed
+        self._given_samplers: tuple[Any, Any] = sampler, batch_sampler
+        self._seed_is_given = seed is not None or generator is not None
+        self._own_sampler: Any = sampler if batch_sampler is None else batch_sampler
+        batch, seed = (batch_size, bool(drop_last)), seed_of(seed, generator, world_size)
+        if is_streaming:
+            self._order: AnyOrder = StreamOrder(dataset, seed, *batch, given["streams"], rank, world_size)
+        else:
+            self._order = _order_of(dataset, seed, batch, self._given_samplers, bool(shuffle), self._place)
+        sources, whole = (generator, self._given_seed), (self.batch_size, drop_last)
+        self.sampler, self.batch_sampler = samplers_of(
+            dataset, self._order, sampler, batch_sampler, whole, sources, self.set_epoch
+        )
+        self._deciding = self._index_sampler
+        functions, is_batched = (collate_fn, worker_init_fn), self._order.gives_batches or batch_size is not None
+        self._maker = (
+            StreamMaker(dataset, *functions, *batch, seed, snapshot_every_n_steps)
+            if is_streaming
+            else Maker(dataset, *functions, is_batched, seed)
+        )
+        self.collate_fn = self._maker.collate_fn
+        file, self._maker.membership = joined(shared_as, self._maker.is_map_style)
         nodes, at_first = nodes_for(workers_on, multiprocessing_context), 1 if num_workers == "auto" else num_workers
-        self._crew = Crew(self._maker, prefetch_factor or _PREFETCH, at_first, timeout, self._policy, nodes)
-        self._tuner = tuner_of(max_workers, streams, nodes) if num_workers == "auto" else None
+        self._crew = Crew(self._maker, prefetch_factor or _PREFETCH, at_first, self._policy, nodes)
+        self._tuner: Tuner | None = None
+        if num_workers == "auto":
+            self._tuner = tuner_of(max_workers, given["streams"], nodes)
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
         self._finalizer = mp_util.Finalize(self, _close, (self._crew, file), exitpriority=15)
         self._next_epoch = self._epoch = 0
@@ -240,6 +227,40 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         self._reflect()
         self._DataLoader__initialized = True
         self._known: set[str] = vars(self).keys() - before
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._DataLoader__initialized and name in _FIXED:
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        if name == "timeout":
+            check_timeout(value)
+        if name in ("collate_fn", "worker_init_fn"):  # workers use a new one from the next epoch on
+            setattr(self._maker, name, value)
+            if name == "collate_fn" and value is None and HAS_TORCH:
+                value = default_collate(self._maker.batched)
+        super().__setattr__(name, value)
+
+    def _options(self) -> dict[str, Any]:
+        """Return the constructor arguments that make an equal loader."""
+        sampler, batch_sampler = self._given_samplers
+        options = {name: getattr(self, name) for name in [*_PLAIN, *_REFLECTED, "seed", "rank", "world_size"]}
+        return options | {
+            "sampler": sampler,
+            "batch_sampler": batch_sampler,
+            "batch_size": 1 if batch_sampler is not None else self.batch_size,
+            "drop_last": self.drop_last and batch_sampler is None,
+            "shuffle": self._order.shuffle,
+            "num_workers": self.num_workers if self._tuner is None else "auto",
+            "collate_fn": self._maker.collate_fn,
+            "persistent_workers": self._persistent_workers if self.workers else None,
+        }
+
+    def _reflect(self) -> None:
+        """Store the options in vars(), from which frameworks construct a similar loader, as they do with PyTorch's
+        DataLoader. rank and world_size are left out, since the sampler already divides the samples among ranks."""
+        options = self._options()
+        vars(self).update({name: options[name] for name in _REFLECTED})
+        if self._given_seed is not None:
+            vars(self)["seed"] = self._given_seed
 
     def __class_getitem__(cls, batch: Any) -> GenericAlias:
         return GenericAlias(cls, batch)
@@ -257,15 +278,12 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         ElasticDataLoader.__init__(self, **state["options"])
         vars(self).update(state["fields"])
 
-    def _warn_of_ranks(self) -> None:
-        self._is_unaware = self._is_unaware and not warn_of_ranks()
-
     def __len__(self) -> int:
         self._take_over_sampler()
         return len(self._order)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        self._warn_of_ranks()
+        self._is_unaware = self._is_unaware and not warn_of_ranks()
         iteration: Iterator[Batch] = self._get_iterator()
         return iteration
 
@@ -279,22 +297,24 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         if sampler is not self._deciding and not isinstance(self._order, StreamOrder):
             self._deciding = self._own_sampler = sampler
             self._given_samplers = (None, sampler) if batched else (sampler, None)
-            self._order = order_of(self.dataset, self.seed, (None, False), self._given_samplers, False, None, (0, 1))
+            self._order = _order_of(self.dataset, self.seed, (None, False), self._given_samplers, False, (0, 1))
 
     def _get_iterator(self) -> Any:  # which such subclasses call, as that of PyTorch's
         self._take_over_sampler()
         self._epoch, (self._position, before) = self._next_epoch, self._resumed
         self._sampler_state = self._state_of_sampler()
         self._digest = before or 0
-        iteration: Iteration
-        if isinstance(self._order, StreamOrder):
-            iteration = StreamIteration(self, self._epoch, self._position or self._order.beginning())
-        else:
-            iteration = Iteration(self, self._epoch, self._position, before)
+        iteration: Any = Iteration(self, self._epoch, self._position, before)
         if self.world_size == 1:
             self._go_to(self._epoch + 1)
         else:
-            self._warn_of_repetition()
+            if self._taken > 1 or self._begun > 1:
+                warnings.warn(
+                    f"epoch {self._next_epoch} begins once more with its first batches, since its last iteration was "
+                    "left before the end: with several ranks only whole epochs count. Call set_epoch() to go on to "
+                    "another",
+                    stacklevel=3,
+                )
             self._begun, self._taken = self._begun + 1, 0
         iteration.begin()
         return iteration
@@ -311,13 +331,96 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         if self._choices == choices:
             self._go_to(epoch + 1)
 
-    def _warn_of_repetition(self) -> None:
-        if self._taken > 1 or self._begun > 1:
-            warnings.warn(
-                f"epoch {self._next_epoch} begins once more with its first batches, since its last iteration was left "
-                "before the end: with several ranks only whole epochs count. Call set_epoch() to go on to another",
-                stacklevel=4,
-            )
+    # ---- settings
+
+    @property
+    def seed(self) -> int:
+        """The seed that, with the epoch, determines the order and content of batches."""
+        return self._maker.seed
+
+    @property
+    def rank(self) -> int:
+        """The rank of this trainer among the `world_size` trainers that share each epoch."""
+        return self._place[0]
+
+    @property
+    def world_size(self) -> int:
+        """The number of trainers that share each epoch."""
+        return self._place[1]
+
+    @property
+    def has_shared_place(self) -> bool:
+        """Whether all ranks that took equally many batches have the same position, so that one rank's state serves all.
+
+        False for streams, with a sampler or batch sampler, and with in_order=False: there each rank has its own
+        position.
+        """
+        return self.in_order and isinstance(self._order, SampleOrder)
+
+    @property
+    def workers(self) -> int:
+        """The requested number of loading workers. Setting it calls resize()."""
+        return self._crew.size
+
+    @workers.setter
+    def workers(self, workers: int) -> None:
+        self.resize(workers)
+
+    num_workers = workers
+
+    def resize(self, workers: int, workers_on: str | Sequence[str] | None = None) -> None:
+        """Set the number of loading workers, and end "auto". May be called from any thread at any time, and does not
+        wait.
+
+        New workers take batches once they are ready; those that leave finish the batch that they are making.
+        `workers_on` names the nodes that the workers are spread over in turn; by default they stay where they are.
+
+        Raises ValueError if the loader is closed, or for `workers_on` if the loader was made without it (its workers
+        may be forked from the trainer).
+        """
+        check_workers(workers=workers)
+        nodes = None
+        if workers_on is not None:
+            if self.workers_on is None:
+                raise ValueError(
+                    f"resize() gets workers_on={workers_on!r}, and the loader was made without: make it with "
+                    "workers_on=, at first the name of the trainer's node"
+                )
+            nodes = nodes_for(workers_on, None)
+        tuner, self._tuner = self._tuner, None
+        if tuner is not None:
+            tuner.close()
+        self._crew.resize(workers, nodes)
+        if workers_on is not None:
+            vars(self)["workers_on"] = workers_on
+        self._reflect()
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """What "auto" has chosen and last measured; str() of it is one line. None before the first measurement and
+        without "auto"."""
+        return None if self._tuner is None else self._tuner.tuning
+
+    @property
+    def persistent_workers(self) -> bool:  # type: ignore[override]
+        """Whether workers stay from one epoch to the next."""
+        return self._policy.stays and self.workers > 0
+
+    @property
+    def prefetch_factor(self) -> int | None:
+        """The number of batches that each worker makes ahead; None without workers."""
+        return self._crew.assignments.prefetch if self.workers else None
+
+    @prefetch_factor.setter
+    def prefetch_factor(self, prefetch: int | None) -> None:
+        check_number(1, prefetch_factor=prefetch)
+        self._crew.assignments.prefetch = int(prefetch or 1)
+        self._reflect()
+
+    @property  # type: ignore[misc]
+    def multiprocessing_context(self) -> Any:
+        """The start method or context that was given; None without workers."""
+        return self._context if self.workers else None
 
     # ---- what it has done
 
@@ -413,15 +516,15 @@ class ElasticDataLoader(Attributes, Generic[Batch]):
         return self._place if self.world_size > 1 else distributed_place()
 
     def _place_of(self, state: dict[str, Any]) -> Any:
-        told = state["position"]
-        if isinstance(told, dict) != isinstance(self._order, StreamOrder) and told != 0:
+        told, order = state["position"], self._order
+        if isinstance(told, dict) != isinstance(order, StreamOrder) and told != 0:
             raise ValueError(
                 "the state is of a loader of another style of dataset: a map-style one has a number as its position, "
                 "an iterable-style one its streams"
             )
-        if isinstance(self._order, StreamOrder):
-            return self._order.place(told) if told != 0 else 0
-        return standing_of(state, self._order.whole, self._own_place())
+        if isinstance(order, StreamOrder):
+            return order.place(told) if told != 0 else 0
+        return standing_of(state, order.whole, self._own_place())
 
     def _restore_sampler(self, state: dict[str, Any]) -> int | None:
         sources, rank = state["sampler"], rank_of(self._own_sampler)
@@ -451,58 +554,35 @@ def _close(crew: Crew, file: NodeFile | None) -> None:
         file.close()
 
 
-AnyOrder = SampleOrder | SamplerOrder | BatchSamplerOrder | StreamOrder
+AnyOrder = SampleOrder | SamplerOrder | StreamOrder
 
 
-def order_of(
+def _order_of(
     dataset: Any,
     seed: int,
     batch: tuple[int | None, bool],
     samplers: tuple[Iterable[Any] | None, Iterable[Any] | None],
     shuffle: bool,
-    streams: int | None,
     place: tuple[int, int],
-) -> AnyOrder:
-    """Return the order of the batches. `batch` is (size, whether a smaller last one is dropped), `place` (rank, world
-    size).
-
-    `streams` is None for a map-style dataset.
-    """
+) -> SampleOrder | SamplerOrder:
+    """Return the order of the batches of a map-style dataset. `batch` is (size, whether a smaller last one is dropped),
+    `place` (rank, world size)."""
     sampler, batch_sampler = samplers
-    if streams is not None:
-        return StreamOrder(dataset, seed, *batch, streams, *place)
     if batch_sampler is not None:
-        return BatchSamplerOrder(batch_sampler, seed)
+        return SamplerOrder(batch_sampler, seed, *batch, gives_batches=True)
     if sampler is not None:
         return SamplerOrder(sampler, seed, *batch)
     len(dataset)  # where it raises it does so here
     return SampleOrder(dataset, shuffle, seed, *batch, *place)
 
 
-def _maker_of(
-    order: AnyOrder,
-    dataset: Any,
-    functions: tuple[Callable[[Any], Any] | None, Callable[[int], None] | None],
-    batch: tuple[int | None, bool],
-    snapshot_every: int,
-) -> Maker:
-    if isinstance(order, StreamOrder):
-        return StreamMaker(dataset, *functions, *batch, order.seed, snapshot_every)
-    return Maker(dataset, *functions, isinstance(order, BatchSamplerOrder) or batch[0] is not None, order.seed)
-
-
 def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:
-    """Make an ElasticDataLoader from the settings of a DataLoader of PyTorch.
-
-    `changes` are options of ElasticDataLoader that replace those settings, such as num_workers="auto", or rank and
-    world_size.
+    """Make an ElasticDataLoader from the settings of a DataLoader of PyTorch, which is not changed. `changes` are
+    options that replace those settings, such as num_workers="auto", or rank and world_size.
 
     A plain sequential or shuffled order becomes the loader's own order, so that ranks can share it and its state is
-    small; other samplers are used unchanged. Workers start with the start method of the loader. They stay from one
-    epoch to the next, as with ElasticDataLoader, unless `changes` has persistent_workers. The given loader and its
-    iterators are not changed.
-
-    An iterable-style dataset is read in as many streams as the loader has workers.
+    small; other samplers are used unchanged. An iterable-style dataset is read in as many streams as the loader has
+    workers.
 
     Raises TypeError if `loader` is not a DataLoader, or is of a class that overrides how it iterates.
     """
@@ -526,10 +606,10 @@ def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:
         options["prefetch_factor"] = loader.prefetch_factor
         options["multiprocessing_context"] = loader.multiprocessing_context
         options["persistent_workers"] = loader.persistent_workers or None
-    return ElasticDataLoader(**{**options, **_order_of(loader), **changes})
+    return ElasticDataLoader(**{**options, **_order_options(loader), **changes})
 
 
-def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
+def _order_options(loader: DataLoader[Any]) -> dict[str, Any]:
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
     sampler, batch_sampler = loader.sampler, loader.batch_sampler

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from dragon.serialization import OnNode, dumps, loads
 from torchloader.loader import options as surroundings
-from torchloader.loader.exchange import Membership
+from torchloader.loader import randomness
 from torchloader.loader.messages import Outcome
 from torchloader.loader.options import is_iterable_style
 from torchloader.loader.order import Indices
@@ -47,11 +47,13 @@ class Source:
         self._is_over = bool(state.get("over"))
         if "dataset" in state:
             dataset.load_state_dict(state["dataset"])
-        self._iterator: Any = _Items(dataset) if _is_map_style(dataset) else iter(dataset)
+        is_items = not is_iterable_style(dataset) and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        self._iterator: Any = _Items(dataset) if is_items else iter(dataset)
         if "iterator" in state:
             self._iterator.load_state_dict(state["iterator"])
         keepers = ("iterator", self._iterator), ("dataset", self._dataset)
         self._keeper = next(((name, keeper) for name, keeper in keepers if _is_stateful(keeper)), None)
+        self.is_stateful = self._keeper is not None  # whether the position can be saved
 
     def next(self) -> Any:
         """Return the next sample, or END."""
@@ -64,11 +66,6 @@ class Source:
         samples = list(islice(self._iterator, count))
         self._is_over = len(samples) < count
         return samples
-
-    @property
-    def is_stateful(self) -> bool:
-        """Whether the position can be saved."""
-        return self._keeper is not None
 
     def state(self) -> dict[str, Any]:
         """Return the position, for another Source of the same dataset. Raises TypeError if it cannot be saved."""
@@ -94,10 +91,6 @@ def _takes(method: Any, *arguments: object) -> bool:
     except ValueError:  # a function in C that does not tell its parameters
         return callable(method)
     return True
-
-
-def _is_map_style(dataset: Any) -> bool:
-    return not is_iterable_style(dataset) and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
 class _Items:
@@ -138,30 +131,35 @@ class Maker:
         seed: int,
     ) -> None:
         self.dataset, self.collate_fn, self.worker_init_fn = dataset, collate_fn, worker_init_fn
-        self.seed = seed
-        self.batched = batched
+        self.seed, self.batched = seed, batched
         self._known: tuple[Any, int] = None, 0
         self._info: Any = None
         self._share: Share | None = None
-        self.membership: Membership | None = None  # where its batches are shared with other loaders
+        self.membership: Any = None  # the Membership where its batches are shared with other loaders
         self.origin: OnNode | None = None  # what it was loaded from, where that is there once for all workers
 
     def make(self, task: Task) -> Outcome:
         """Return the batch of a task, or the error that was raised. Leaves the random state that the last sample
         left."""
-        samples = len(task.indices) if isinstance(task.indices, list) else 1
+        known, before = (self.seed, task.epoch), randomness.base
+        if self._known[0] != known:  # which is the same for most batches after another
+            self._known = known, mix(*known)
+        randomness.base = self._known[1]
+        try:
+            return self._made(task)
+        finally:
+            randomness.base = before
+
+    def _made(self, task: Task) -> Outcome:
+        indices = task.indices
+        samples = len(indices) if isinstance(indices, list) else 1
         try:
             with self.as_worker():
-                return Outcome(self.collate(self._fetch(self._base(task.epoch), task.indices)), None, samples)
+                # Not for each sample, as that takes 8 µs.
+                self._seed(self._known[1], *map(number_of, indices[:1] if self.batched else [indices]))
+                return Outcome(self.collate(self._fetch(indices)), None, samples)
         except Exception as error:
             return Outcome(None, error, samples)
-
-    def _base(self, epoch: int) -> int:
-        """Return mix(seed, epoch), which is the same for most batches after another."""
-        known = self.seed, epoch
-        if self._known[0] != known:
-            self._known = known, mix(*known)
-        return self._known[1]
 
     def collate(self, samples: Any) -> Any:
         """Make a batch from samples, or convert a single sample."""
@@ -175,10 +173,8 @@ class Maker:
     def release(self, iteration: int, stream: int) -> None:
         """Release a stream that another process continues: there are none in this class."""
 
-    def _fetch(self, base: int, indices: Indices) -> Any:
-        """Return the samples, after seeding the generators for them: not for each one, as that takes 8 µs."""
+    def _fetch(self, indices: Indices) -> Any:
         dataset = self.dataset
-        self._seed(base, *map(number_of, indices[:1] if self.batched else [indices]))
         if not self.batched:
             return dataset[indices]
         if getattr(dataset, "__getitems__", None):
@@ -213,23 +209,25 @@ class Maker:
 
     def as_worker(self) -> AbstractContextManager[None]:
         """Within the block, let get_worker_info() return this worker's information."""
-        if self._share is None and self._info is None and surroundings.share is None:
-            return nullcontext()
-        return self._as_worker()
+        is_plain = self._share is None and self._info is None and surroundings.share is None
+        return _NOTHING if is_plain else self._as_worker()
 
     @contextmanager
     def _as_worker(self) -> Iterator[None]:
-        with surroundings.sharing(self._share):
-            if self._info is None:
-                yield
-                return
+        surroundings.share, share = self._share, surroundings.share
+        if self._info is not None:
             from torch.utils.data._utils import worker
 
-            worker._worker_info, before = self._info, worker._worker_info
-            try:
-                yield
-            finally:
-                worker._worker_info = before
+            worker._worker_info, info = self._info, worker._worker_info
+        try:
+            yield
+        finally:
+            surroundings.share = share
+            if self._info is not None:
+                worker._worker_info = info
+
+
+_NOTHING = nullcontext()
 
 
 @cache
@@ -319,8 +317,7 @@ class StreamMaker(Maker):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_running": {}}
 
-    def make(self, task: Task) -> Outcome:
-        """Return the outcome of a task, which begins or continues a stream."""
+    def _made(self, task: Task) -> Outcome:
         assert isinstance(task.indices, StreamBatch)
         key = task.iteration, task.indices.stream
         if task.start is not None:
@@ -381,7 +378,7 @@ class _Running:
         with self._maker.as_worker():
             # Another process has made these meanwhile, which had them in hand when the stream was taken up here.
             for skipped in range(self._progress.batches, number):
-                self._skip(source, skipped)
+                self._make(source, skipped, is_wanted=False)
             outcome = self._make(source, number)
         if not self._progress.ended:
             self._source = source
@@ -389,19 +386,24 @@ class _Running:
 
     def _open(self) -> Source:
         """Return the samples that follow the batches so far."""
-        reached = self._progress
+        reached, given = self._progress, self._given_maker
         if reached.state is not None:
             try:
                 return self._opened(self._copy())
-            except _DiffersError as error:
-                if error.digest and self._digest_again() not in ("", error.digest):
+            except Exception as error:
+                digest = error.digest if isinstance(error, _DiffersError) else ""
+                if digest and self._digest_again() not in ("", digest):
                     # The samples are others each time, wherever they are read from: only the position matters.
                     self._progress = reached._replace(digest="")
                 else:
-                    self._give_up_state(error)
-            except Exception as error:
-                self._give_up_state(error)
-        return self._opened(self._given_maker.another() if self._copies else self._given_maker)
+                    warnings.warn(
+                        f"{type(given.dataset).__name__} does not continue from its state_dict() as before "
+                        f"({type(error).__name__}: {error}), so its streams are read again from their beginning",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
+                    self._progress = reached._replace(saved=0, state=None, digest="", is_exact=False)
+        return self._opened(given.another() if self._copies else given)
 
     def _digest_again(self) -> str:
         """Return the digest of the batch after the state in another copy of the dataset; "" if it is as before."""
@@ -410,16 +412,6 @@ class _Running:
         except _DiffersError as error:
             return error.digest
         return ""
-
-    def _give_up_state(self, error: Exception) -> None:
-        """Warn, and read the stream from its beginning from now on."""
-        warnings.warn(
-            f"{type(self._given_maker.dataset).__name__} does not continue from its state_dict() as before "
-            f"({type(error).__name__}: {error}), so its streams are read again from their beginning",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        self._progress = self._progress._replace(saved=0, state=None, digest="", is_exact=False)
 
     def _copy(self) -> StreamMaker:
         """Return a copy of the maker to continue from a state, which the trainer's own dataset would keep for later
@@ -441,28 +433,23 @@ class _Running:
         state = None if reached.state is None else loads(reached.state)
         with maker.as_worker():
             source = Source(maker.dataset, state)
-            for skipped in range(reached.saved, reached.batches):
-                self._skip(source, skipped)
+            for number in range(reached.saved, reached.batches):
+                self._compare(source, number)
         return source
 
-    def _skip(self, source: Source, number: int) -> None:
-        """Read a batch without returning it. Raises RuntimeError if it was read before and differs from then."""
-        reached = self._progress
+    def _compare(self, source: Source, number: int) -> None:
+        """Read a batch that was read before. Raises _DiffersError if it differs from then."""
+        reached, digest = self._progress, ""
         try:
             samples = self._fetch(source, number)
         except Exception:
-            if number >= reached.batches:
-                self._progress = reached._replace(batches=number + 1, failed=(*reached.failed, number))
-            elif number not in reached.failed:
+            if number not in reached.failed:
                 raise
             return
-        if number >= reached.batches:
-            if samples is not END:
-                self._reach(source, number, samples)
-            return
-        digest = ""
-        if samples is END or number in reached.failed:
-            now = "it ended" if samples is END else "it did not raise"
+        if samples is END:
+            now = "it ended"
+        elif number in reached.failed:
+            now = "it did not raise"
         elif number == reached.saved and reached.digest not in ("", digest := self._digest(samples)):
             now = "others came"
         else:
@@ -475,24 +462,23 @@ class _Running:
             digest,
         )
 
-    def _make(self, source: Source, number: int) -> Outcome:
-        raised: Exception | None
+    def _make(self, source: Source, number: int, is_wanted: bool = True) -> Outcome:
         try:
             samples = self._fetch(source, number)
         except Exception as error:
-            raised, before = error, self._progress
-            self._progress = before._replace(failed=(*before.failed, number))
+            self._progress = self._progress._replace(failed=(*self._progress.failed, number))
             self._reach(source, number, None)
-            return Outcome(None, raised, 0, self._progress)
+            return Outcome(None, error, 0, self._progress)
         if samples is END:
             self._progress = self._progress._replace(ended=True)
             return Outcome(None, None, 0, self._progress)
-        raised = self._reach(source, number, samples)
-        try:
-            batch = self._maker.collate(samples)
-        except Exception as error:
-            raised = error
-        return Outcome(batch if raised is None else None, raised, self._count(samples), self._progress)
+        raised, batch = self._reach(source, number, samples), None
+        if is_wanted and raised is None:
+            try:
+                batch = self._maker.collate(samples)
+            except Exception as error:
+                raised = error
+        return Outcome(batch, raised, self._count(samples), self._progress)
 
     def _reach(self, source: Source, number: int, samples: Any) -> Exception | None:
         """Note that a batch was read; `samples` are None if the dataset raised an error."""
@@ -501,19 +487,11 @@ class _Running:
             digest = "" if samples is None else self._digest(samples)
             reached = reached._replace(saved=number, state=self._latest, digest=digest)
             self._latest = None
-        self._progress = Progress(  # _replace() takes twice as long
-            number + 1,
-            reached.samples + count,
-            reached.saved,
-            reached.state,
-            reached.failed,
-            reached.ended or self._exhausted,
-            reached.digest,
-            reached.is_exact,
-        )
-        if self._exhausted or not (source.is_stateful and reached.is_exact):
-            return None
-        if (number + 1) % self._maker.snapshot_every == 0:
+        saved, ended = reached[2:5], reached.ended or self._exhausted
+        # _replace() takes twice as long.
+        self._progress = Progress(number + 1, reached.samples + count, *saved, ended, reached.digest, reached.is_exact)
+        is_due = (number + 1) % self._maker.snapshot_every == 0 and not self._exhausted
+        if is_due and source.is_stateful and reached.is_exact:
             try:
                 self._latest = dumps(source.state(), lasting=True)
             except Exception as error:

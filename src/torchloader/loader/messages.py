@@ -42,12 +42,10 @@ class Packed(NamedTuple):
 
 
 def pack(batch: Any) -> Packed:
-    """Pack a batch; if it cannot be pickled, pack the error.
-
-    Tensors in shared memory or on a GPU are copied: one that is shared can only be received while its worker lives.
-    """
+    """Pack a batch; if it cannot be pickled, pack the error."""
     buffers: list[pickle.PickleBuffer] = []
     try:
+        # With copies of tensors in shared memory or on a GPU, which could only be received while their worker lives.
         return Packed(dumps(Outcome(batch, None), buffers.append, lasting=True), buffers, "", "")
     except Exception as error:  # whatever pickling it raises
         return pack_unsent(error)

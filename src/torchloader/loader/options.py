@@ -5,8 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.context import BaseContext
 from numbers import Integral
 from typing import Any
@@ -19,16 +18,8 @@ inherited: Any = None  # what a worker that was forked from its trainer has from
 
 share: tuple[int, int] | None = None  # the number of the worker, or stream, and how many there are
 
-
-@contextmanager
-def sharing(given: tuple[int, int] | None) -> Iterator[None]:
-    """Within the block, set `share`."""
-    global share
-    share, before = given, share
-    try:
-        yield
-    finally:
-        share = before
+NICE = "TORCHLOADER_NICE"  # the variable that says it for loaders that were told nothing
+_LOWEST = 19
 
 
 def check_number(least: int | None = None, **parameters: Any) -> None:
@@ -49,6 +40,14 @@ def check_workers(**parameters: Any) -> None:
             raise ValueError(f'the number of loading workers is 0 or more, or "auto" at the start, not {value!r}')
 
 
+def check_timeout(timeout: float) -> None:
+    """Raise TypeError if `timeout` is not a number, ValueError if it is negative."""
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
+        raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
+    if not timeout >= 0:
+        raise ValueError(f"timeout must not be negative, not {timeout}")
+
+
 def is_iterable_style(dataset: Any) -> bool:
     """Return whether the dataset decides the order of its samples: an IterableDataset of PyTorch, or an object without
     __getitem__() whose __iter__() begins again each time."""
@@ -59,111 +58,74 @@ def is_iterable_style(dataset: Any) -> bool:
     return isinstance(dataset, Iterable) and not isinstance(dataset, Iterator) and not hasattr(dataset, "__getitem__")
 
 
-def check_dataset(dataset: Any, has_sampler: bool) -> None:
-    """Raise TypeError if `dataset` is neither map-style nor iterable-style."""
-    if is_iterable_style(dataset):
-        return
-    if not hasattr(dataset, "__getitem__") or not (hasattr(dataset, "__len__") or has_sampler):
-        raise TypeError(
-            f"{type(dataset).__name__} is no dataset: it needs __getitem__() and __len__(), or an __iter__() that "
-            "begins anew each time"
-        )
-
-
-def check_stream_options(
-    is_streaming: bool, streams: int | None, snapshot_every: int, workers: Any, order: dict[str, Any]
-) -> None:
-    """Check the options that depend on the style of the dataset.
-
-    `order` has the options that choose samples. Raises ValueError for options that the style does not permit, TypeError
-    for one of a wrong type.
-    """
-    check_number(1, snapshot_every_n_steps=snapshot_every)
-    if streams is not None:
-        check_number(0, streams=streams)
-    if not is_streaming:
-        if streams is not None or snapshot_every != 1:
-            raise ValueError(
-                "streams and snapshot_every_n_steps are for iterable-style datasets, this one is map-style"
-            )
-        return
-    for name, value in order.items():
-        if value is not None and value is not False:
-            raise ValueError(f"an iterable-style dataset decides the order itself: give it without {name}={value!r}")
-    if workers == "auto" and streams is None:
-        raise ValueError(
-            'num_workers="auto" needs streams= with an iterable-style dataset: its batches depend on the number of '
-            "streams, which is at most the number of workers that have something to do"
-        )
-
-
-def check_timeout(timeout: float) -> None:
-    """Raise TypeError if `timeout` is not a number, ValueError if it is negative."""
-    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
-        raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
-    if not timeout >= 0:
-        raise ValueError(f"timeout must not be negative, not {timeout}")
-
-
-def check_worker_options(
-    workers: Any, prefetch_factor: int | None, persistent_workers: bool | None, context: Any
-) -> None:
-    """Check the options of workers as PyTorch does, and the start method."""
-    if prefetch_factor is not None:
-        check_number(1, prefetch_factor=prefetch_factor)
+def check_options(given: Mapping[str, Any], is_streaming: bool, workers: Any, world_size: int) -> None:
+    """Raise TypeError for a constructor argument of a wrong type, ValueError for arguments that exclude each other."""
+    for name, least in (
+        *(("batch_size", 1), ("max_workers", 1), ("prefetch_factor", 1), ("seed", None)),
+        *(("streams", 0), ("snapshot_every_n_steps", 1)),
+    ):
+        if given[name] is not None:
+            check_number(least, **{name: given[name]})
+    check_timeout(given["timeout"])
+    if given["generator"] is not None and not hasattr(given["generator"], "initial_seed"):
+        raise TypeError(f"generator must be a torch.Generator, not {given['generator']!r}")
+    if is_streaming:
+        _check_streams(given, workers)
+    else:
+        _check_order(given, world_size)
+    if given["batch_size"] is None and given["drop_last"]:
+        raise ValueError("without batches (batch_size=None) there is no last one to drop")
     if workers == 0:
-        if prefetch_factor is not None:
+        if given["prefetch_factor"] is not None:
             raise ValueError("prefetch_factor needs num_workers > 0: without workers nothing is loaded ahead")
-        if persistent_workers:
-            raise ValueError("persistent_workers needs num_workers > 0")
-        if context is not None:
-            raise ValueError("multiprocessing_context needs num_workers > 0")
-    if context is not None:
-        _check_context(context)
+        for name in ("persistent_workers", "multiprocessing_context"):
+            if given[name] not in (None, False):
+                raise ValueError(f"{name} needs num_workers > 0")
+    if given["multiprocessing_context"] is not None:
+        _check_context(given["multiprocessing_context"])
 
 
 def _check_context(context: Any) -> None:
     methods = multiprocessing.get_all_start_methods()
     if not isinstance(context, (str, BaseContext)):
         raise TypeError(f"multiprocessing_context must be a start method of {methods} or a context, not {context!r}")
-    method = context if isinstance(context, str) else context.get_start_method()
-    if method not in methods:
+    if _method_of(context) not in methods:
         raise ValueError(f"multiprocessing_context must be one of {methods}, not {context!r}")
 
 
-def check_options(
-    batch_size: int | None,
-    shuffle: bool,
-    sampler: Any,
-    batch_sampler: Any,
-    drop_last: bool,
-    max_workers: int | None,
-    seed: int | None,
-    generator: Any,
-    world_size: int,
-) -> None:
-    """Raise TypeError for an option of a wrong type, ValueError for options that exclude each other."""
-    optional = {"batch_size": batch_size, "max_workers": max_workers}
-    check_number(1, **{name: value for name, value in optional.items() if value is not None})
-    if seed is not None:
-        check_number(seed=seed)
-    if generator is not None and not hasattr(generator, "initial_seed"):
-        raise TypeError(f"generator must be a torch.Generator, not {generator!r}")
-    for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-        if given is not None and not isinstance(given, Iterable) and not hasattr(given, "__getitem__"):
-            raise TypeError(f"{name} must give one index or batch of indices after another, not {given!r}")
-    if world_size > 1 and (sampler is not None or batch_sampler is not None):
+def _check_streams(given: Mapping[str, Any], workers: Any) -> None:
+    for name in ("shuffle", "sampler", "batch_sampler"):
+        if given[name] is not None and given[name] is not False:
+            raise ValueError(
+                f"an iterable-style dataset decides the order itself: give it without {name}={given[name]!r}"
+            )
+    if workers == "auto" and given["streams"] is None:
+        raise ValueError(
+            'num_workers="auto" needs streams= with an iterable-style dataset: its batches depend on the number of '
+            "streams, which is at most the number of workers that have something to do"
+        )
+
+
+def _check_order(given: Mapping[str, Any], world_size: int) -> None:
+    dataset, sampler, batch_sampler = given["dataset"], given["sampler"], given["batch_sampler"]
+    has_sampler = sampler is not None or batch_sampler is not None
+    if not hasattr(dataset, "__getitem__") or not (hasattr(dataset, "__len__") or has_sampler):
+        raise TypeError(
+            f"{type(dataset).__name__} is no dataset: it needs __getitem__() and __len__(), or an __iter__() that "
+            "begins anew each time"
+        )
+    if given["streams"] is not None or given["snapshot_every_n_steps"] != 1:
+        raise ValueError("streams and snapshot_every_n_steps are for iterable-style datasets, this one is map-style")
+    if world_size > 1 and has_sampler:
         raise ValueError("a sampler shares the samples among ranks itself: give it without rank and world_size")
-    if sampler is not None and shuffle:
+    for name, one in ("sampler", sampler), ("batch_sampler", batch_sampler):
+        if one is not None and not isinstance(one, Iterable) and not hasattr(one, "__getitem__"):
+            raise TypeError(f"{name} must give one index or batch of indices after another, not {one!r}")
+    if sampler is not None and given["shuffle"]:
         raise ValueError("a sampler decides the order: give it without shuffle")
-    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+    others = given["batch_size"] != 1 or given["shuffle"] or sampler is not None or given["drop_last"]
+    if batch_sampler is not None and others:
         raise ValueError("a batch_sampler decides everything: give it without batch_size, shuffle, sampler, drop_last")
-    if batch_size is None and drop_last:
-        raise ValueError("without batches (batch_size=None) there is no last one to drop")
-
-
-NICE = "TORCHLOADER_NICE"  # the variable that says it for loaders that were told nothing
-_LOWEST = 19
 
 
 class WorkerPolicy:
@@ -182,8 +144,13 @@ class WorkerPolicy:
 
     def __init__(self, context: Any, persistent: bool | None, nice: int | None = None) -> None:
         self._context, self._persistent = context, persistent
-        self.nice = _checked(nice)
         self._forks: bool | None = None
+        text, name = (os.environ.get(NICE, "0"), NICE) if nice is None else (str(nice), "nice")
+        if nice is not None:
+            check_number(nice=nice)
+        if not text.isdigit() or int(text) > _LOWEST:
+            raise ValueError(f"{name} must be a whole number from 0 to {_LOWEST}, not {text!r}")
+        self.nice = int(text)
 
     @property
     def forks(self) -> bool:
@@ -198,18 +165,6 @@ class WorkerPolicy:
     def stays(self) -> bool:
         """Whether workers stay from one epoch to the next."""
         return bool(self._persistent) if self.forks else self._persistent is not False
-
-
-def _checked(nice: int | None) -> int:
-    if nice is not None:
-        check_number(0, nice=nice)
-        if nice > _LOWEST:
-            raise ValueError(f"nice must be at most {_LOWEST}, not {nice}")
-        return nice
-    text = os.environ.get(NICE, "0")
-    if not text.isdigit() or int(text) > _LOWEST:
-        raise ValueError(f"{NICE} must be a whole number from 0 to {_LOWEST}, not {text!r}")
-    return int(text)
 
 
 def _method_of(context: Any) -> str:

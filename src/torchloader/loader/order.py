@@ -12,7 +12,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sized
 from itertools import chain, islice
-from typing import Any, Protocol
+from typing import Any
 
 from torchloader.loader.options import check_number
 from torchloader.loader.randomness import Stream, mix, number_of
@@ -54,11 +54,6 @@ def distributed_place() -> tuple[int, int]:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 0, 1
     return distributed.get_rank(), distributed.get_world_size()
-
-
-def distributed_rank() -> int:
-    """Return the rank in torch.distributed; 0 if it is not initialized."""
-    return distributed_place()[0]
 
 
 def warn_of_ranks() -> bool:
@@ -107,7 +102,7 @@ def rank_of(sampler: Any) -> int:
     """Return the rank whose samples a sampler gives: the attribute `rank` of it or of a nested sampler, or else the
     rank in torch.distributed."""
     ranks = (one.rank for _, one in _samplers(sampler, "sampler", 0) if isinstance(vars(one).get("rank"), int))
-    return next(ranks, distributed_rank())
+    return next(ranks, distributed_place()[0])
 
 
 def _samplers(sampler: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -147,16 +142,13 @@ def _state(generator: Any) -> Any:
     if hasattr(generator, "bit_generator"):
         return _plain(generator.bit_generator.state)
     state = generator.get_state()
-    if isinstance(state, tuple):  # of numpy.random.RandomState
-        name, words, *others = state
-        return [name, words.tolist(), *others]
-    return state.numpy().tobytes().hex()
+    # A tuple is of numpy.random.RandomState.
+    return [_plain(each) for each in state] if isinstance(state, tuple) else state.numpy().tobytes().hex()
 
 
 def _set_state(generator: Any, state: Any) -> None:
     if isinstance(generator, random.Random):
-        version, words, gauss = state
-        generator.setstate((version, tuple(words), gauss))
+        generator.setstate((state[0], tuple(state[1]), state[2]))
     elif hasattr(generator, "bit_generator"):
         generator.bit_generator.state = state
     elif isinstance(state, str):
@@ -181,25 +173,6 @@ _INDICES_AT_ONCE, _BATCHES_AT_ONCE = 256, 4
 _ORDER = 0x6F72646572  # what the random numbers are for
 
 
-class Order(Protocol):
-    """The batches of an epoch."""
-
-    seed: int
-
-    @property
-    def whole(self) -> int:
-        """By how much a full batch of all ranks advances the position."""
-
-    def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
-        """Yield the batches of this rank from a position on, each with the position after it.
-
-        `before` is the digest of the samples before the position; ValueError if the sampler gives other ones now.
-        """
-
-    def __len__(self) -> int:
-        """Return the number of batches of this rank in an epoch. Raises TypeError if a sampler has no length."""
-
-
 class SampleOrder:
     """All samples in order, or shuffled; each rank has its part of each global batch.
 
@@ -207,17 +180,15 @@ class SampleOrder:
     ranks, it is filled with the first samples of the epoch, so that all ranks have equally many batches.
     """
 
+    gives_batches = False
+
     def __init__(
         self, dataset: Sized, shuffle: bool, seed: int, batch: int | None, drop_last: bool, rank: int, world_size: int
     ) -> None:
         self._dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self._batch, self._drop_last = batch, drop_last
         self.rank, self.world_size = rank, world_size
-
-    @property
-    def whole(self) -> int:
-        """By how much a full batch of all ranks advances the position."""
-        return (self._batch or 1) * self.world_size
+        self.whole = (batch or 1) * world_size  # by how much a full batch of all ranks advances the position
 
     def __len__(self) -> int:
         length = len(self._dataset)
@@ -227,53 +198,69 @@ class SampleOrder:
     def samples(self) -> int:
         """The number of samples of this rank in an epoch."""
         whole, rest = divmod(len(self._dataset), self.whole)
-        if self._drop_last or not rest:
-            return whole * (self._batch or 1)
         each, more = divmod(max(rest, self.world_size), self.world_size)
-        return whole * (self._batch or 1) + each + (self.rank < more)
-
-    def _indices(self, epoch: int) -> Any:
-        length = len(self._dataset)
-        if not self.shuffle:
-            return range(length)
-        import numpy
-
-        return numpy.random.default_rng([mix(self.seed, _ORDER), epoch]).permutation(length)
+        last = 0 if self._drop_last or not rest else each + (self.rank < more)
+        return whole * (self._batch or 1) + last
 
     def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
         """Yield the batches of this rank from a position on, each with the position after it. Uses the present length
         of the dataset."""
-        return self._parts(self._indices(epoch), position)
+        length = len(self._dataset)
+        if not self.shuffle:
+            return self._parts(range(length), position)
+        import numpy
+
+        return self._parts(numpy.random.default_rng([mix(self.seed, _ORDER), epoch]).permutation(length), position)
 
     def _parts(self, indices: Any, position: int) -> Iterator[tuple[Indices, int]]:
-        whole = [int(index) for index in indices[: self.world_size]]
+        first = [int(index) for index in indices[: self.world_size]]
         while position < len(indices):
             part = indices[position : position + self.whole]
             if self._drop_last and len(part) < self.whole:
                 return
             position += len(part)
-            mine = self._part(list(part) if isinstance(part, range) else part.tolist(), whole)
+            mine = list(part) if isinstance(part, range) else part.tolist()
+            if self.world_size > 1:
+                mine = self._part(mine, first)
             yield (mine if self._batch is not None else mine[0]), position
 
-    def _part(self, samples: list[int], filling: list[int]) -> list[int]:
-        if self.world_size == 1:
-            return samples
+    def _part(self, samples: list[int], first: list[int]) -> list[int]:
         missing = self.world_size - len(samples)
         if missing > 0:
-            samples = samples + (filling * (missing // len(filling) + 1))[:missing]
+            samples = samples + (first * (missing // len(first) + 1))[:missing]
         each, more = divmod(len(samples), self.world_size)
         start = self.rank * each + min(self.rank, more)
         return samples[start : start + each + (self.rank < more)]
 
 
-class _Sampled:
-    """The indices that the user's sampler gives. Random numbers that it draws depend on seed and epoch; the program's
-    random state is kept."""
+class SamplerOrder:
+    """The indices that the user's sampler gives, or the batches of a batch sampler (`gives_batches`). Random numbers
+    that it draws depend on seed and epoch; the program's random state is kept."""
 
-    _at_once = _INDICES_AT_ONCE
+    shuffle, rank, world_size = False, 0, 1
 
-    def __init__(self, sampler: Iterable[Any], seed: int) -> None:
-        self._sampler, self.seed = sampler, seed
+    def __init__(
+        self, sampler: Iterable[Any], seed: int, batch: int | None, drop_last: bool, gives_batches: bool = False
+    ) -> None:
+        self._sampler, self.seed, self.gives_batches = sampler, seed, gives_batches
+        self._batch, self._drop_last = (None, False) if gives_batches else (batch, drop_last)
+        self.whole = self._batch or 1  # by how much a full batch advances the position
+
+    def __len__(self) -> int:
+        length = len(self._sampler)  # type: ignore[arg-type]
+        return length // self.whole if self._drop_last else -(-length // self.whole)
+
+    def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
+        """Yield the batches from a position on, each with the position after it.
+
+        `before` is the digest of the samples before the position; ValueError if the sampler gives other ones now.
+        """
+        source = self._rest(epoch, position, before)
+        while some := list(islice(source, self.whole)):
+            if self._drop_last and len(some) < self.whole:
+                return
+            position += len(some)
+            yield list(some[0]) if self.gives_batches else some if self._batch is not None else some[0], position
 
     def _drawn(self, epoch: int) -> Iterator[Any]:
         stream = Stream(mix(self.seed, _ORDER, epoch))
@@ -282,18 +269,18 @@ class _Sampled:
             source = (each for each in self._sampler)
         while True:
             with stream:
-                some = list(islice(source, self._at_once))
+                some = list(islice(source, _BATCHES_AT_ONCE if self.gives_batches else _INDICES_AT_ONCE))
             if not some:
                 return
             yield from some
 
     def _rest(self, epoch: int, position: int, before: int | None) -> Iterator[Any]:
         source = self._drawn(epoch)
-        skipped = islice(source, position)
+        skipped: Iterable[Any] = islice(source, position)
         if before is None:
             for _ in skipped:
                 pass
-        elif self._digest(skipped) != before:
+        elif digest(chain.from_iterable(skipped) if self.gives_batches else skipped) != before:
             raise ValueError(
                 f"the sampler begins epoch {epoch} with other samples than it had given when the state was saved: "
                 "what it draws must depend on the program's random numbers, on torch, numpy or random generators that "
@@ -301,50 +288,5 @@ class _Sampled:
             )
         return source
 
-    def _digest(self, drawn: Iterable[Any]) -> int:
-        return digest(drawn)
 
-
-class SamplerOrder(_Sampled):
-    """The indices of a sampler, in batches."""
-
-    def __init__(self, sampler: Iterable[Any], seed: int, batch: int | None, drop_last: bool) -> None:
-        super().__init__(sampler, seed)
-        self._batch, self._drop_last = batch, drop_last
-
-    @property
-    def whole(self) -> int:
-        """By how much a full batch advances the position."""
-        return self._batch or 1
-
-    def __len__(self) -> int:
-        length, batch = len(self._sampler), self._batch or 1  # type: ignore[arg-type]
-        return length // batch if self._drop_last else -(-length // batch)
-
-    def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
-        """Yield the batches from a position on; see `Order.batches`."""
-        source = self._rest(epoch, position, before)
-        while some := list(islice(source, self._batch or 1)):
-            if self._drop_last and len(some) < (self._batch or 1):
-                return
-            position += len(some)
-            yield (some if self._batch is not None else some[0]), position
-
-
-class BatchSamplerOrder(_Sampled):
-    """The batches of a batch sampler."""
-
-    whole = 1
-    _at_once = _BATCHES_AT_ONCE
-
-    def __len__(self) -> int:
-        return len(self._sampler)  # type: ignore[arg-type]
-
-    def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
-        """Yield the batches from a position on; see `Order.batches`."""
-        for batch in self._rest(epoch, position, before):
-            position += 1
-            yield list(batch), position
-
-    def _digest(self, drawn: Iterable[Any]) -> int:
-        return digest(chain.from_iterable(drawn))
+AnyOrder = SampleOrder | SamplerOrder

@@ -1,4 +1,4 @@
-"""Sets the random state of Python, NumPy and PyTorch for a sample, and restores the program's own."""
+"""Sets the random state of Python, NumPy and PyTorch for a batch, and restores the program's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hashlib
 import operator
 import random
 import sys
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any
 
 _MASK = (1 << 64) - 1
@@ -34,28 +34,63 @@ def number_of(index: Any) -> int:
         return int.from_bytes(hashlib.blake2b(repr(index).encode(), digest_size=8).digest(), "little")
 
 
+base: int | None = None  # made of the seed and the epoch of the batch that is being made
+
+
+def sample_seed(index: Any) -> int:
+    """Return a seed that depends on the loader's seed, the epoch and this index, for a dataset that gives each sample a
+    generator of its own. With a sampler of the program, which may give an index again, it depends on the batch, too.
+
+    Raises RuntimeError where no ElasticDataLoader makes a batch.
+
+    Examples:
+        >>> import random
+        >>> from torchloader import ElasticDataLoader, sample_seed
+        >>> class Rolls:
+        ...     def __len__(self):
+        ...         return 4
+        ...     def __getitem__(self, index):
+        ...         return random.Random(sample_seed(index)).randint(1, 6)
+        >>> pairs = list(ElasticDataLoader(Rolls(), batch_size=2, seed=1, collate_fn=list))
+        >>> sum(pairs, []) == next(iter(ElasticDataLoader(Rolls(), batch_size=4, seed=1, collate_fn=list)))
+        True
+    """
+    if base is None:
+        raise RuntimeError("sample_seed() is for a dataset or collate_fn while an ElasticDataLoader makes a batch")
+    return mix(base, number_of(index), 1) >> 1
+
+
 # The global generator of Python. To read its state takes 15 µs, as 625 numbers are made of it; to copy the bytes behind
 # the header of the object, which are the words and the index of the next, takes a quarter of one.
 _python: Any = random.seed.__self__  # type: ignore[attr-defined]
 _seed_python = _random.Random.seed  # without the checks of random.seed()
-_address = id(_python) + object.__basicsize__
 _size = _random.Random.__basicsize__ - object.__basicsize__
+_words = memoryview((ctypes.c_char * _size).from_address(id(_python) + object.__basicsize__)).cast("B")
 
 
-def _copies_bytes() -> bool:
-    """Return whether a copy of the bytes brings all of a state back. Leaves the generator as it was."""
-    if sys.implementation.name != "cpython":
-        return False
-    before = random.getstate()
-    copy = ctypes.string_at(_address, _size)
-    drawn = [random.random() for _ in range(400)]  # more than there are words
-    ctypes.memmove(_address, copy, _size)
-    found = random.getstate() == before and [random.random() for _ in range(400)] == drawn
-    random.setstate(before)
-    return found
+def _copied() -> Any:
+    return bytes(_words), _python.gauss_next
 
 
-_is_copied = _copies_bytes()
+def _put_back(state: Any) -> None:
+    _words[:] = state[0]
+    _python.gauss_next = state[1]
+
+
+def _accesses() -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """Return what reads and writes the state of Python's generator: copies of its bytes where these are all of it."""
+    if sys.implementation.name == "cpython":
+        before, copy = random.getstate(), _copied()
+        drawn = [random.random() for _ in range(400)]  # more than there are words
+        _put_back(copy)
+        found = random.getstate() == before and [random.random() for _ in range(400)] == drawn
+        random.setstate(before)
+        if found:
+            return _copied, _put_back
+    return random.getstate, random.setstate
+
+
+_read, _write = _accesses()
 
 
 def seed_all(value: int) -> None:
@@ -75,58 +110,44 @@ class Kept:
     NumPy gets another generator meanwhile: reading and writing the state of its own takes 70 µs.
     """
 
-    def __init__(self) -> None:
-        self._numpy: Any = None
-        self._words = ctypes.create_string_buffer(_size)
+    _other: Any = None
 
     def __enter__(self) -> None:
-        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-        if _is_copied:
-            ctypes.memmove(self._words, _address, _size)
-            self._random = _python.gauss_next
-        else:
-            self._random = random.getstate()
-        self._torch = None if torch is None else torch.default_generator.get_state()
-        self._replaced = None if numpy is None else numpy.random.get_bit_generator()
-        if numpy is not None:
-            self._numpy = numpy.random.MT19937() if self._numpy is None else self._numpy
-            numpy.random.set_bit_generator(self._numpy)
+        self._state, self._torch, self._replaced = _read(), None, None
+        if (torch := sys.modules.get("torch")) is not None:
+            self._torch = torch.default_generator, torch.default_generator.get_state()
+        if (numpy := sys.modules.get("numpy")) is not None:
+            self._replaced = numpy.random, numpy.random.get_bit_generator()
+            self._other = self._other or numpy.random.MT19937()
+            numpy.random.set_bit_generator(self._other)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if _is_copied:
-            ctypes.memmove(_address, self._words, _size)
-            _python.gauss_next = self._random
-        else:
-            random.setstate(self._random)
+    def __exit__(self, *exc_info: object) -> None:
+        _write(self._state)
         if self._torch is not None:
-            sys.modules["torch"].default_generator.set_state(self._torch)
+            self._torch[0].set_state(self._torch[1])
         if self._replaced is not None:
-            sys.modules["numpy"].random.set_bit_generator(self._replaced)
+            self._replaced[0].set_bit_generator(self._replaced[1])
 
 
 class Stream(Kept):
     """A `Kept` block in which the generators continue where the previous block of this object ended. They are seeded in
     the first."""
 
+    _own: Any = None
+
     def __init__(self, seed: int) -> None:
-        super().__init__()
         self._seed = seed
-        self._own: tuple[Any, Any] | None = None
 
     def __enter__(self) -> None:
         super().__enter__()
         if self._own is None:
             seed_all(self._seed)
             return
-        random.setstate(self._own[0])
+        _write(self._own[0])
         if self._own[1] is not None:
             sys.modules["torch"].default_generator.set_state(self._own[1])
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         torch = sys.modules.get("torch")
-        self._own = random.getstate(), None if torch is None else torch.default_generator.get_state()
-        super().__exit__(kind, error, traceback)
+        self._own = _read(), None if torch is None else torch.default_generator.get_state()
+        super().__exit__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from queue import Empty
 from typing import Any
 
@@ -33,27 +33,26 @@ class NodeCopies:
         If the node cannot hold one, as its holder ends twice or has no memory for it, the worker is sent a copy of its
         own.
         """
+        copy = None
         with self._lock:
-            try:
+            for _ in range(2):
                 try:
-                    copy = self._holder(node).copy(number, snapshot, needed)
+                    holder = self._holders.get(node)
+                    if holder is None or not holder.process.is_alive:
+                        holder = self._holders[node] = _Holder(node)
+                    copy = holder.copy(number, snapshot, needed)
+                    break
                 except ChildProcessError:  # it was killed, which is known only now
-                    copy = self._holder(node).copy(number, snapshot, needed)
-            except (NodeLostError, OSError):  # to start a worker there says what is wrong
-                copy = None
+                    continue
+                except (NodeLostError, OSError):  # to start a worker there says what is wrong
+                    break
         return copy or snapshot.for_other_nodes()
-
-    def _holder(self, node: str) -> _Holder:
-        holder = self._holders.get(node)
-        if holder is None or not holder.is_alive:
-            holder = self._holders[node] = _Holder(node)
-        return holder
 
     def close(self) -> None:
         """Free all copies. Processes that have loaded one keep its memory."""
         with self._lock:
             for holder in self._holders.values():
-                holder.end()
+                holder.orders.put(None)
             self._holders.clear()
 
 
@@ -61,22 +60,17 @@ class _Holder:
     """The process on a node whose memory the copies are. Raises OSError and NodeLostError if it cannot be started."""
 
     def __init__(self, node: str) -> None:
-        self._orders, self._replies = Queue(0), Queue(0)
+        self.orders, self._replies = Queue(0), Queue(0)
         self._copies: dict[int, OnNode | None] = {}
         place = Policy(placement=Policy.Placement.HOST_NAME, host_name=node)
-        self._process = Process(_hold, (self._orders, self._replies), policy=place, _kind="dataset")
-        self._process.start()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether its copies are there. Raises NodeLostError."""
-        return bool(self._process.is_alive)
+        self.process = Process(_hold, (self.orders, self._replies), policy=place, _kind="dataset")
+        self.process.start()
 
     def copy(self, number: int, snapshot: NodeSnapshot, needed: set[int]) -> OnNode | None:
         """Return the copy of a snapshot, None if the node has no memory for it."""
         if number not in self._copies:
             parts = [pickle.PickleBuffer(part) for part in snapshot.parts()]
-            self._orders.put((number, needed, parts))
+            self.orders.put((number, needed, parts))
             self._copies = {kept: copy for kept, copy in self._copies.items() if kept in needed}
             self._copies[number] = self._reply(number)
         return self._copies[number]
@@ -88,12 +82,8 @@ class _Holder:
                 if of == number:  # else Ctrl-C has interrupted who waited for it
                     return copy  # type: ignore[no-any-return]
             except Empty:
-                if not self.is_alive:
+                if not self.process.is_alive:
                     raise ChildProcessError("the holder of a node's copies has ended") from None
-
-    def end(self) -> None:
-        """Have it end."""
-        self._orders.put(None)
 
 
 def _hold(orders: Queue, replies: Queue) -> None:
@@ -106,9 +96,8 @@ def _hold(orders: Queue, replies: Queue) -> None:
         try:
             copies[number] = NodeSnapshot([memoryview(part) for part in parts])
         except OSError:
-            replies.put((number, None))
-        else:
-            replies.put((number, copies[number]))
+            pass
+        replies.put((number, copies.get(number)))
         del order, parts
 
 
@@ -147,12 +136,6 @@ def received(content: Any) -> Maker:
     return maker
 
 
-def _end(template: Template | None) -> None:
-    """End a template once it has no workers."""
-    if template is not None:
-        template.end()
-
-
 class Snapshots:
     """The snapshots that iterations need, by number. An unchanged object keeps its number."""
 
@@ -160,10 +143,10 @@ class Snapshots:
         """`copied`: forked workers need the pickled object as well, to make copies of it."""
         self._value, self._policy, self._copied = value, policy, copied
         self._template: Template | None = None  # what workers are forked from that get the object pickled
-        self._replaced: list[Template] = []  # earlier ones, from which workers may still be about to start
+        self._replaced: list[Template | None] = []  # earlier ones, from which workers may still be about to start
         self._repeatable: bool | None = None
         self._kept: dict[int, AnySnapshot] = {}
-        self._latest = -1
+        self.latest = -1  # the number of the latest snapshot
         self._needed: dict[int, int | None] = {}
         self._copies = NodeCopies()
 
@@ -174,7 +157,7 @@ class Snapshots:
         could be in the middle of any operation.
         """
         self._policy.fix()
-        latest = self._kept.get(self._latest)
+        latest = self._kept.get(self.latest)
         if self._policy.forks and not self._copied:
             if isinstance(latest, Inherited) and self._policy.stays and latest.serves(self._value):
                 return latest
@@ -207,8 +190,7 @@ class Snapshots:
 
     def close(self) -> None:
         """End all templates."""
-        for number in self._kept:
-            _end(self.template_of(number))
+        self._end([self.template_of(number) for number in self._kept])
         self._replace(None)
         self._end_replaced()
         self._copies.close()
@@ -218,8 +200,7 @@ class Snapshots:
         if not self._needed and self._policy.forks:
             self._replace(None)
             self._end_replaced()
-            for number in [number for number, kept in self._kept.items() if isinstance(kept, Inherited)]:
-                self._drop(number)
+            self._drop([number for number, kept in self._kept.items() if isinstance(kept, Inherited)])
 
     def begin(self, iteration: int, snapshot: AnySnapshot | None) -> None:
         """Register an iteration with its snapshot; None to use the one of the first worker that starts.
@@ -233,57 +214,50 @@ class Snapshots:
 
     def is_foreign(self, snapshot: AnySnapshot | None) -> bool:
         """Return whether the present workers cannot use the snapshot, as they were not forked from it."""
-        return isinstance(snapshot, Inherited) and snapshot is not self._kept.get(self._latest)
+        return isinstance(snapshot, Inherited) and snapshot is not self._kept.get(self.latest)
 
     @property
     def lacking(self) -> bool:
         """Whether a snapshot must be taken before a worker starts."""
-        return self._latest < 0 or None in self._needed.values()
+        return self.latest < 0 or None in self._needed.values()
 
     def keep(self, snapshot: AnySnapshot) -> None:
         """Use this snapshot for all iterations that have none yet."""
-        latest = self._kept.get(self._latest)
+        latest = self._kept.get(self.latest)
         if latest is None or (snapshot is not latest and not snapshot.same_as(latest)):
-            self._latest += 1
-            self._kept[self._latest] = snapshot
+            self.latest += 1
+            self._kept[self.latest] = snapshot
         for iteration, number in self._needed.items():
             if number is None:
-                self._needed[iteration] = self._latest
-        self._forget()
+                self._needed[iteration] = self.latest
+        self._drop(self._kept.keys() - self.numbers)
 
     def finish(self, iteration: int) -> None:
         """Unregister an iteration."""
         self._needed.pop(iteration, None)
-        self._forget()
+        self._drop(self._kept.keys() - self.numbers)
 
     def _replace(self, template: Template | None) -> None:
-        if self._template is not None:
-            self._replaced.append(self._template)
+        self._replaced.append(self._template)
         self._template = template
 
     def _end_replaced(self) -> None:
         replaced, self._replaced = self._replaced, []
-        for template in replaced:
-            _end(template)
+        self._end(replaced)
 
-    def _forget(self) -> None:
-        for number in self._kept.keys() - self.numbers:
-            self._drop(number)
+    def _drop(self, numbers: Iterable[int]) -> None:
+        dropped = [self._kept.pop(number) for number in numbers]
+        self._end([kept.template for kept in dropped if isinstance(kept, Inherited)])
 
-    def _drop(self, number: int) -> None:
-        kept = self._kept.pop(number)
-        if isinstance(kept, Inherited):
-            _end(kept.template)
+    def _end(self, templates: list[Template | None] | list[Template]) -> None:
+        for template in templates:
+            if template is not None:
+                template.end()
 
     @property
     def numbers(self) -> set[int]:
         """The numbers of the snapshots that are needed, including the latest, which the next worker gets."""
-        return {self._latest, *(number for number in self._needed.values() if number is not None)}
-
-    @property
-    def latest(self) -> int:
-        """The number of the latest snapshot; -1 if there is none."""
-        return self._latest
+        return {self.latest, *(number for number in self._needed.values() if number is not None)}
 
     def number_for(self, iteration: int) -> int:
         """Return the number of an iteration's snapshot."""

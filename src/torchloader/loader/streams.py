@@ -1,4 +1,4 @@
-"""Decides which batch of which stream comes next. Starts no process.
+"""Decides which batch comes next, of which stream, and which worker makes it. Starts no process.
 
 A stream is what one worker of PyTorch's DataLoader makes of an iterable-style dataset. The number of streams is fixed
 for an epoch and independent of the workers: the trainer takes a batch of each in turn and skips those that have ended,
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dragon.serialization import dumps, loads
@@ -41,23 +41,19 @@ class Progress(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What get_worker_info() returns in a stream: its number and the number of streams. With 0 streams it
-    returns None."""
+    """What get_worker_info() returns in a stream; with 0 streams it returns None."""
 
     number: int
     streams: int
 
 
 class Start(NamedTuple):
-    """Where a worker continues a stream, and the iterations whose streams it may keep.
-
-    `copies` means that other streams use the dataset too, so the worker must copy it.
-    """
+    """Where a worker continues a stream."""
 
     progress: Progress
     share: Share
-    live: frozenset[int]
-    copies: bool
+    live: frozenset[int]  # the iterations whose streams it may keep
+    copies: bool  # whether other streams use the dataset too, so that the worker must copy it
 
 
 class Place(NamedTuple):
@@ -68,7 +64,7 @@ class Place(NamedTuple):
 
 
 class Turns:
-    """The batches of an epoch from a place on, in the order in which the trainer takes them.
+    """The batches of an epoch of streams from a place on, in the order in which the trainer takes them.
 
     Without `in_order`, the next batch is of a stream with the fewest pending ones, so that a slow stream does not use
     the places of all others.
@@ -77,33 +73,38 @@ class Turns:
     def __init__(self, place: Place, in_order: bool = True) -> None:
         self._in_order = in_order
         self._asked = [progress.batches for progress in place.progress]
-        self._next = place.turn
-        self._progress = list(place.progress)
-        self._turn = place.turn
+        self._progress, self._next, self._turn = list(place.progress), place.turn, place.turn
 
-    def ask(self) -> StreamBatch | None:
-        """Return the next batch to make; None if all streams have ended."""
+    def draw(self) -> tuple[StreamBatch, StreamBatch] | None:
+        """Return the next batch to make, twice, as its samples and its part of the epoch; None at the end."""
         streams = len(self._progress)
         turns = *range(self._next, streams), *range(self._next)
         going = [stream for stream in turns if not self._progress[stream].ended]
         if not going:
             return None
-        stream = going[0] if self._in_order else min(going, key=self._pending)
+        stream = going[0]
+        if not self._in_order:
+            stream = min(going, key=lambda each: self._asked[each] - self._progress[each].batches)
         self._next = (stream + 1) % streams
         self._asked[stream] += 1
-        return StreamBatch(stream, self._asked[stream] - 1)
+        batch = StreamBatch(stream, self._asked[stream] - 1)
+        return batch, batch
 
-    def _pending(self, stream: int) -> int:
-        """Return the number of batches that are requested and not taken."""
-        return self._asked[stream] - self._progress[stream].batches
-
-    def note(self, stream: int, progress: Progress) -> None:
+    def give(self, batch: StreamBatch, progress: Progress | None) -> None:
         """Note that the trainer has received the next batch of a stream, or that the stream has ended."""
-        self._progress[stream] = progress
-        self._turn = (stream + 1) % len(self._progress)
+        if progress is not None:
+            self._progress[batch.stream] = progress
+            self._turn = (batch.stream + 1) % len(self._progress)
+
+    def overtaking(self, pending: dict[int, StreamBatch]) -> list[int]:
+        """Return the first pending batch of each stream, since those of one stream stay in order."""
+        first: dict[int, int] = {}
+        for number, batch in pending.items():
+            first.setdefault(batch.stream, number)
+        return list(first.values())
 
     @property
-    def place(self) -> Place:
+    def position(self) -> Place:
         """The position of the trainer."""
         return Place(tuple(self._progress), self._turn)
 
@@ -115,13 +116,14 @@ class StreamOrder:
     divides them among ranks as well.
     """
 
-    shuffle = False
+    shuffle = gives_batches = False
 
     def __init__(
         self, dataset: Any, seed: int, batch: int | None, drop_last: bool, streams: int, rank: int, world_size: int
     ) -> None:
         self._dataset, self.seed, self._batch, self._drop_last = dataset, seed, batch, drop_last
         self.streams, self._rank, self._world_size = streams, rank, world_size
+        self._own = {"batch_size": batch, "rank": rank, "world_size": world_size, "shared": streams > 0}
         self.told_length: int | None = None
 
     def __len__(self) -> int:
@@ -142,26 +144,19 @@ class StreamOrder:
 
     def tell(self, place: Place) -> dict[str, Any]:
         """Return a place in the form of state_dict()."""
-        told = [
+        streams = [
             {
-                "batches": each.batches,
-                "samples": each.samples,
-                "saved": each.saved,
+                **each._asdict(),
                 "state": None if each.state is None else loads(each.state),
                 "failed": list(each.failed),
-                "ended": each.ended,
-                "digest": each.digest,
-                "is_exact": each.is_exact,
             }
             for each in place.progress
         ]
-        own = {"batch_size": self._batch, "rank": self._rank, "world_size": self._world_size}
-        return {**own, "shared": self.streams > 0, "turn": place.turn, "streams": told}
+        return {**self._own, "turn": place.turn, "streams": streams}
 
     def place(self, told: dict[str, Any]) -> Place:
         """Return the place from the form that tell() returns. Raises ValueError if it does not fit this loader."""
-        own = {"batch_size": self._batch, "rank": self._rank, "world_size": self._world_size}
-        for name, value in (*own.items(), ("shared", self.streams > 0)):
+        for name, value in self._own.items():
             if told.get(name) != value:
                 raise ValueError(
                     f"the state is of a loader with {name}={told.get(name)}, this one has {name}={value}: what a "
@@ -173,9 +168,7 @@ class StreamOrder:
         for each in told["streams"]:
             check_number(0, batches=each["batches"], samples=each["samples"], saved=each["saved"])
             state = None if each["state"] is None else dumps(each["state"], lasting=True)
-            counts = each["batches"], each["samples"], each["saved"]
-            known = each.get("digest", ""), each.get("is_exact", True)  # older states have neither
-            streams.append(Progress(*counts, state, tuple(each["failed"]), each["ended"], *known))
+            streams.append(Progress(**{**each, "state": state, "failed": tuple(each["failed"])}))
         return Place(tuple(streams), told["turn"])
 
 
@@ -187,15 +180,14 @@ HERE = -1  # the trainer as a worker
 
 
 class Task(NamedTuple):
-    """A batch to make, of these samples or of a stream. `start` is where the worker continues the stream; None if it
-    has it already."""
+    """A batch to make, of these samples or of a stream."""
 
     iteration: int
     number: int
     epoch: int
     indices: Indices | StreamBatch
     dataset: int = -1  # number of the dataset's snapshot
-    start: Start | None = None
+    start: Start | None = None  # where the worker continues the stream; None if it has it already
 
     @property
     def samples(self) -> str:
@@ -230,7 +222,7 @@ class Assignments:
         self._shares: dict[Stream, Share] = {}
         self._owners: dict[Stream, int] = {}  # of streams that go on: who is to have them
         self._running: dict[Stream, int] = {}  # who has their iterators
-        self._staying: set[int] = set()
+        self._staying: set[int] = set()  # iterations whose streams the trainer reads to the end
         self._released: list[tuple[int, Stream]] = []
 
     @property
@@ -244,7 +236,7 @@ class Assignments:
         most = max(workers, self.workers)
         return self.prefetch * max(1, min(most, len(self._progress)) if self._progress else most)
 
-    def begin(self, iteration: int, progress: tuple[Progress, ...], shares: list[Share], stays: bool) -> None:
+    def begin(self, iteration: int, progress: tuple[Progress, ...], shares: Sequence[Share], stays: bool) -> None:
         """Register the streams of an iteration. With `stays` the trainer reads them to the end."""
         for stream, (reached, share) in enumerate(zip(progress, shares, strict=True)):
             self._progress[iteration, stream], self._shares[iteration, stream] = reached, share
@@ -354,9 +346,8 @@ class Assignments:
             self._released.append((before, stream))
         self._running[stream] = worker
         live = frozenset(iteration for iteration, _ in self._progress)
-        return task._replace(
-            start=Start(self._progress[stream], self._shares[stream], live, stream[0] not in self._staying)
-        )
+        copies = stream[0] not in self._staying
+        return task._replace(start=Start(self._progress[stream], self._shares[stream], live, copies))
 
     def released(self) -> list[tuple[int, Stream]]:
         """Return (worker, stream) for each stream that another worker took over since the last call."""
@@ -377,19 +368,14 @@ class Assignments:
             if owned[owner] >= max(1, -(-len(self._going()) // max(1, self.expected, self.workers))):
                 return None
             self._owners[stream] = owner
-        return owner if self._holders(stream) <= {owner} else None
+        # Who has a batch of it in flight has to give that back first.
+        others = (held for workers in (self._held, self._leaving) for one, held in workers.items() if one != owner)
+        in_flight = (self._wanted[key].stream for held in others for key in held if key in self._wanted)
+        return None if stream in in_flight else owner
 
     def _going(self) -> list[Stream]:
         """Return the streams that workers read and that have not ended."""
         return [each for each, reached in self._progress.items() if not reached.ended and each[0] not in self._staying]
-
-    def _holders(self, stream: Stream) -> set[int]:
-        return {
-            worker
-            for workers in (self._held, self._leaving)
-            for worker, held in workers.items()
-            if any(key in self._wanted and self._wanted[key].stream == stream for key in held)
-        }
 
     def _return(self, keys: Iterable[Key]) -> None:
         for key in keys:

@@ -10,167 +10,30 @@ from __future__ import annotations
 import logging
 import math
 import os
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-import msgspec
-
-from dragon.claims import Claim
-from dragon.cores import usable_cores
-from dragon.infrastructure.errors import RunEndedError
 from dragon.native.machine import Node
+from torchloader.allocation.budget import Budget, cores_of_node
 from torchloader.loader.crew import Crew, Tally
 from torchloader.loader.messages import Effort
 from torchloader.loader.options import check_workers
 from torchloader.prediction.curve import SAME, sufficient
 
-CORES = "TORCHLOADER_CORES"
-_NAME = "loading_cores"
-_LEASE_S = 5.0  # seconds from one batch to the next after which others may take the cores
-_RENEWAL_S = 1.0
-_LEAST_SHARE = 1 / 16  # cores that a worker counts as, however little it computes: it takes memory
-_VARIATION = 0.5  # standard deviations of the number of workers that compute by which it may exceed the cores
-_ROUNDING = 0.1  # workers: a share is measured, and 1.02 cores are one
-
 _log = logging.getLogger(__name__)
-
-
-class Lease(msgspec.Struct):
-    """The cores that a loader wants and holds, in a file shared by the loaders of a node."""
-
-    wanted: float  # cores that its wanted workers would use
-    held: float  # cores that its granted workers use
-    until: float  # when the lease expires, in seconds of the machine's monotonic clock
-
-
-def cores_of_node() -> float:
-    """Return the number of cores that all loading workers of this node may use: TORCHLOADER_CORES, or the usable
-    cores."""
-    text = os.environ.get(CORES, "")
-    if not text:
-        return usable_cores()
-    try:
-        cores = float(text)
-    except ValueError:
-        cores = math.nan
-    if not 0 < cores < math.inf:
-        raise ValueError(f"{CORES} must be a positive number of cores, not {text!r}")
-    return cores
-
-
-def fair_share(wanted: float, others: Iterable[float], cores: float) -> float:
-    """Return the max-min fair share of `cores` for a loader that wants `wanted`, when the others want `others`."""
-    wishes = sorted([wanted, *others])
-    for number, wish in enumerate(wishes):
-        level = cores / (len(wishes) - number)
-        if wish > level:
-            return min(wanted, level)
-        cores -= wish
-    return wanted
-
-
-class Budget:
-    """One loader's share of the cores of its node.
-
-    Args:
-        cores: the cores of the node, for all loaders together.
-        claim: makes the claim on the cores when first used; None if no other loader shares them.
-        clock: returns seconds; must be the same clock in all processes of the node.
-    """
-
-    def __init__(
-        self,
-        cores: float,
-        claim: Callable[[], Claim] | None = lambda: Claim(_NAME),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.cores = cores
-        self._make_claim, self._clock = claim, clock
-        self._lock = threading.Lock()  # the program may close() in another thread
-        self._claim: Claim | None = None
-        self._is_alone = claim is None
-        self._renewed = -math.inf
-        self._granted = 1
-        self._last = 1, 1.0, 0.0
-        self.is_settled = False  # whether a request was decided: another program may have been deciding each time
-
-    @property
-    def is_due(self) -> bool:
-        """Whether renew() should be called now."""
-        return self._clock() - self._renewed >= _RENEWAL_S
-
-    def renew(self) -> int:
-        """Repeat the last request, and return the number of workers that are granted now."""
-        return self.ask(*self._last)
-
-    def ask(self, wanted: int, share: float, interval: float) -> int:
-        """Request cores, and return the number of workers that is granted, at least one."""
-        with self._lock:
-            return self._ask(wanted, share, interval)
-
-    def _ask(self, wanted: int, share: float, interval: float) -> int:
-        self._last = wanted, share, interval
-        self._renewed = self._clock()
-        if self._is_alone or self._make_claim is None:
-            return _workers(wanted, share, self.cores)
-
-        def decide(others: list[bytes]) -> bytes:
-            leases = [msgspec.json.decode(other, type=Lease) for other in others]
-            leases = [lease for lease in leases if lease.until > self._renewed]
-            fair = fair_share(_cores(wanted, share), [lease.wanted for lease in leases], self.cores)
-            free = self.cores - sum(lease.held for lease in leases)
-            self._granted = _workers(wanted, share, min(fair, free))
-            until = self._renewed + _LEASE_S + 10 * interval
-            return msgspec.json.encode(Lease(_cores(wanted, share), _cores(self._granted, share), until))
-
-        try:
-            if self._claim is None:
-                self._claim = self._make_claim()
-            self.is_settled = self._claim.settle(decide) or self.is_settled
-        except (OSError, RunEndedError, ValueError) as error:
-            self._is_alone = True
-            _log.warning(
-                "this loader shares the cores of the node with no other one, as it cannot claim any: %s", error
-            )
-            return _workers(wanted, share, self.cores)
-        return min(wanted, self._granted)
-
-    def close(self) -> None:
-        """Release the cores."""
-        with self._lock:
-            self._is_alone = True
-            if self._claim is not None:
-                self._claim.close()
-
-
-def _cores(workers: int, share: float) -> float:
-    """Return the cores that `workers` need when each computes for a fraction `share` of its time. The number that
-    compute at the same time varies by sqrt(n q (1 - q)) if they do so independently. If it equaled the cores only on
-    average, some cores would often be idle; so a part of this deviation is subtracted."""
-    share = max(_LEAST_SHARE, share)
-    return workers * share - _VARIATION * math.sqrt(workers * share * max(0.0, 1 - share))
-
-
-def _workers(wanted: int, share: float, cores: float) -> int:
-    """Return the largest number of workers, from 1 to `wanted`, that needs at most `cores`."""
-    fitting = 1
-    while fitting < wanted and _cores(fitting + 1, share) <= cores + _ROUNDING * share:
-        fitting += 1
-    return fitting
 
 
 class Limit(StrEnum):
     """The reason why there are no more workers."""
 
-    SEARCH = "another number is tried next"  # another number is tried next
-    NEED = "more are not needed"  # more are not needed
-    GAIN = "more bring nothing"  # more would not be faster
-    MOST = "max_workers allows no more"  # `max_workers` is reached
-    CORES = "the cores of the node allow no more"  # the cores of the node are used up
+    SEARCH = "another number is tried next"
+    NEED = "more are not needed"
+    GAIN = "more bring nothing"
+    MOST = "max_workers allows no more"
+    CORES = "the cores of the node allow no more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,21 +48,18 @@ class Tuning:
     limit: Limit  # the reason why there are no more workers
 
     def __str__(self) -> str:
+        step, service = (f"{seconds * 1e3:.3g} ms" for seconds in (self.step, self.service))
         return (
-            f"{self.workers} loading worker{'s' * (self.workers != 1)}: the trainer computes {_ms(self.step)} a batch "
-            f"and waits {self.waiting:.0%} of its time, a worker takes {_ms(self.service)} a batch ({self.share:.0%} "
-            f"of it CPU time); {self.limit}"
+            f"{self.workers} loading worker{'s' * (self.workers != 1)}: the trainer computes {step} a batch and waits "
+            f"{self.waiting:.0%} of its time, a worker takes {service} a batch ({self.share:.0%} of it CPU time); "
+            f"{self.limit}"
         )
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
 
 
 _LEAST = 1e-9  # seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Look:
     """A measurement over some batches with a constant number of workers."""
 
@@ -211,47 +71,23 @@ class Look:
     made: int = 0  # batches that workers made meanwhile
     effort: Effort = field(default=Effort())  # what these took the workers
 
-    @property
-    def seconds(self) -> float:
-        """The duration of the measurement in seconds."""
-        return self.waited + self.computed
+    seconds: float = field(init=False)  # of the measurement
+    rate: float = field(init=False)  # batches per second
+    waiting: float = field(init=False)  # the fraction of its time in which the trainer waited, from 0 to 1
+    step: float = field(init=False)  # seconds that the trainer computes per batch
+    service: float = field(init=False)  # seconds of one worker per batch, if a core is free
+    cpu: float = field(init=False)  # seconds of a worker's CPU time per batch
+    share: float = field(init=False)  # of a core that a busy worker uses if cores are free: nearly 0 if it waits
+    busy: float = field(init=False)  # average number of busy workers, with those that wait for a core (Little's law)
 
-    @property
-    def rate(self) -> float:
-        """Batches per second."""
-        return self.batches / max(_LEAST, self.seconds)
-
-    @property
-    def waiting(self) -> float:
-        """The fraction of its time in which the trainer waited, from 0 to 1."""
-        return self.waited / max(_LEAST, self.seconds)
-
-    @property
-    def step(self) -> float:
-        """Seconds that the trainer computes per batch."""
-        return self.computed / self.batches if self.batches else 0.0
-
-    @property
-    def service(self) -> float:
-        """Seconds of one worker per batch, if a core is free."""
-        return self.effort.alone / self.made if self.made else 0.0
-
-    @property
-    def cpu(self) -> float:
-        """Seconds of a worker's CPU time per batch."""
-        return self.effort.cpu / self.made if self.made else 0.0
-
-    @property
-    def share(self) -> float:
-        """The fraction of a core that one busy worker uses when cores are free: 1 if it computes, nearly 0 if
-        it waits."""
-        return self.cpu / self.service if self.service > 0 else 1.0
-
-    @property
-    def busy(self) -> float:
-        """The average number of busy workers, including those that wait for a core: by Little's law, batches per second
-        times a worker's seconds per batch."""
-        return self.rate * self.effort.seconds / self.made if self.made else 0.0
+    def __post_init__(self) -> None:
+        made = max(1, self.made)
+        self.seconds = self.waited + self.computed
+        self.rate, self.waiting = (each / max(_LEAST, self.seconds) for each in (self.batches, self.waited))
+        self.step = self.computed / max(1, self.batches)
+        self.service, self.cpu = self.effort.alone / made, self.effort.cpu / made
+        self.share = self.cpu / self.service if self.service > 0 else 1.0
+        self.busy = self.rate * self.effort.seconds / made
 
     def demand(self, cores: float) -> float:
         """Return the average number of busy workers, by Little's law, if batches came as fast as they can be used and
@@ -379,13 +215,7 @@ _NEEDED = 0.03  # the fraction of its time that a trainer that waits for more is
 
 
 class Tuner:
-    """Chooses the number of workers of one loader.
-
-    Args:
-        at_most: the largest number of workers.
-        budget: the loader's share of the node's cores.
-        cpu_clock: returns the seconds of CPU time of the trainer.
-    """
+    """Chooses the number of workers of one loader. `cpu_clock` returns the seconds of CPU time of the trainer."""
 
     def __init__(self, at_most: int, budget: Budget, cpu_clock: Callable[[], float] = time.process_time) -> None:
         self._at_most, self._budget, self._cpu_clock = at_most, budget, cpu_clock

@@ -33,6 +33,10 @@ _KEPT = 512 << 20  # bytes at the end of the heap
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 
+# The process of the trainer, what is set to dismiss this worker, and the number of the first iteration that goes on.
+Orders = tuple[int, Event, Value]
+
+
 class Shipment(NamedTuple):
     """A snapshot of the dataset. The worker discards all snapshots whose numbers are not in `needed`."""
 
@@ -76,50 +80,34 @@ class Made(NamedTuple):
 class Trainer:
     """The state of the trainer that a worker on the same node checks before each batch.
 
-    A worker on another node gets everything with its tasks, as each check would be a round trip; when its trainer has
-    ended, the run ends it.
+    A worker on another node, without `orders`, gets everything with its tasks, as each check would be a round trip;
+    when its trainer has ended, the run ends it.
     """
 
-    def __init__(self, process: int, leave: Event, floor: Value) -> None:
-        """`leave` is set to dismiss this worker; iterations below `floor` have ended. Raises NoSuchProcess."""
-        self._process, self._leave, self._floor = psutil.Process(process), leave, floor
+    def __init__(self, orders: Orders | None) -> None:
+        self._orders = orders
+        self._process = None if orders is None else psutil.Process(orders[0])
 
     @property
     def dismisses(self) -> bool:
         """Whether the worker is to leave."""
-        return self._leave.is_set()
+        return self._orders is not None and bool(self._orders[1].is_set())
 
     def needs(self, iteration: int) -> bool:
         """Return whether an iteration still takes batches."""
-        return bool(iteration >= self._floor.value)
+        return self._orders is None or bool(iteration >= self._orders[2].value)
 
     @property
     def is_gone(self) -> bool:
         """Whether the trainer's process has ended."""
         try:
-            return not self._process.is_running() or self._process.status() == psutil.STATUS_ZOMBIE
+            known = self._process
+            return known is not None and (not known.is_running() or known.status() == psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return True
 
 
-class FarTrainer:
-    """A trainer on another node, which is not checked."""
-
-    dismisses = is_gone = False
-
-    def needs(self, _: int) -> bool:
-        """Return whether an iteration still takes batches."""
-        return True
-
-
-def work(
-    worker: int,
-    place: tuple[int, int],
-    nice: int,
-    tasks: Queue,
-    results: Queue,
-    orders: tuple[int, Event, Value] | None,
-) -> None:
+def work(worker: int, place: tuple[int, int], nice: int, tasks: Queue, results: Queue, orders: Orders | None) -> None:
     """Make batches until dismissed: the main function of a loading worker."""
     surroundings.is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
@@ -127,7 +115,7 @@ def work(
     _keep_freed_memory()
     try:
         be_daemon(f"LoadingWorker-{worker + 1}", worker + 1, os.getppid() if orders is None else orders[0])
-        trainer = FarTrainer() if orders is None else Trainer(*orders)
+        trainer = Trainer(orders)
     except (ProcessLookupError, psutil.NoSuchProcess):
         return
     makers: dict[int, Maker] = {}
@@ -173,22 +161,19 @@ def work(
 
 
 def _take_in(shipment: Shipment, makers: dict[int, Maker], slot: int, workers: int) -> int | None:
-    """Add the maker of a shipment, and remove those that are no longer needed."""
+    """Add the maker of a shipment, and remove those that are no longer needed. Returns its number if it cannot be
+    loaded."""
     for number in makers.keys() - shipment.needed:
         del makers[number]
     try:
-        makers[shipment.dataset] = _prepare(shipment, slot, workers)
+        maker = received(shipment.content)
     except SnapshotGoneError:
         return shipment.dataset
-    return None
-
-
-def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:
-    maker = received(shipment.content)
     _use_one_thread()
     if maker.is_map_style:  # otherwise each stream does this
         maker.be_worker(slot, workers, shipment.seed)
-    return maker
+    makers[shipment.dataset] = maker
+    return None
 
 
 def _make(worker: int, maker: Maker, task: Task) -> Made:
@@ -206,9 +191,7 @@ def _exchange_of(maker: Maker) -> Exchange | None:
         return None
 
 
-def _make_or_take(
-    worker: int, maker: Maker, task: Task, exchange: Exchange | None, trainer: Trainer | FarTrainer
-) -> Made:
+def _make_or_take(worker: int, maker: Maker, task: Task, exchange: Exchange | None, trainer: Trainer) -> Made:
     """Make the batch, or take it from a worker of another loader."""
     if exchange is None:
         return _make(worker, maker, task)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from torchloader.loader.tuner import Budget
+from torchloader.allocation.budget import Budget
 from torchloader.scheduling.application import Node
 from torchloader.service.messages import Claim, Granted
 
