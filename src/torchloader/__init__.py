@@ -7,8 +7,9 @@ if TYPE_CHECKING:
     from torchloader.loader import ElasticDataLoader as ElasticDataLoader
     from torchloader.loader import LoadingError as LoadingError
     from torchloader.loader import elastic as elastic
+    from torchloader.loader import sample_seed as sample_seed
 
-__all__ = ["ElasticDataLoader", "LoadingError", "elastic"]
+__all__ = ["ElasticDataLoader", "LoadingError", "elastic", "sample_seed"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loader_datasets import pid_of
 
-from torchloader import ElasticDataLoader
+from torchloader import ElasticDataLoader, sample_seed
+from torchloader.streaming import shard
 
 torch = pytest.importorskip("torch")
 
@@ -236,3 +238,36 @@ def test_keys_with_the_same_beginning_have_their_own_random_numbers() -> None:
     keys = [f"photographs/{number}.jpg" for number in range(6)]
     loader = loader_of(dict.fromkeys(keys, None), sampler=keys, batch_size=1, collate_fn=lambda _: random.random())
     assert len(set(loader)) == 6
+
+
+class Rolling:
+    """Samples with a number of their own generator, map-style or in streams."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, random.Random(sample_seed(index)).random()
+
+
+class RollingStream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return (Rolling()[index] for index in shard(range(24)))
+
+
+def test_the_seed_of_a_sample_depends_on_seed_epoch_and_index_alone() -> None:
+    options: list[tuple[Any, dict[str, Any]]] = [
+        (Rolling(), {"batch_size": 5}),
+        (Rolling(), {"batch_size": 4, "shuffle": True, "num_workers": 2}),
+        (RollingStream(), {"batch_size": 2, "streams": 3}),
+    ]
+    loaders = [loader_of(dataset, **each) for dataset, each in options]
+    epochs = [[sorted(chain.from_iterable(loader)) for loader in loaders] for _ in range(2)]
+    for loader in loaders:
+        loader.close()
+    first, second = (epoch[0] for epoch in epochs)
+    assert epochs == [[first] * 3, [second] * 3]
+    other = sorted(chain.from_iterable(loader_of(Rolling(), seed=2)))
+    assert len({number for _, number in first + second + other}) == 3 * 24
+    with pytest.raises(RuntimeError, match="while an ElasticDataLoader makes a batch"):
+        sample_seed(0)
