@@ -55,10 +55,10 @@ FLOORS = {
     },
     "torchloader": {
         "prediction": 1,
-        "loader": 2,
         "allocation": 2,
+        "loader": 3,
         "scheduling": 3,
-        "streaming": 3,
+        "streaming": 4,
         "inputs": 4,
         "simulation": 5,
         "training": 5,

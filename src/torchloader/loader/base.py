@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torchloader.loader import options as surroundings
@@ -67,41 +67,30 @@ class RankSampler(_Shared):
 
 
 def samplers_of(
-    dataset: Any,
-    order: Any,
-    sampler: Iterable[Any] | None,
-    batch_sampler: Iterable[Any] | None,
-    batch: tuple[int | None, bool],
-    generators: tuple[Any, int | None],
-    tell: Callable[[int], None],
+    dataset: Any, order: Any, given: tuple[Any, Any], batch: tuple[int | None, bool], generator: Any, tell: Any
 ) -> tuple[Any, Any]:
     """Return the sampler and batch sampler that PyTorch's DataLoader would have where they were not given.
 
     A shuffled order gets a plain RandomSampler, since frameworks replace it or its generator to make ranks agree.
+    `generator` is that of the program, or its seed.
     """
+    sampler, batch_sampler = given
     if not HAS_TORCH:
-        return sampler, batch_sampler
-    from torch.utils.data import BatchSampler, SequentialSampler
+        return given
+    from torch import Generator
+    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
     from torch.utils.data.dataloader import _InfiniteConstantSampler
 
     if isinstance(order, StreamOrder):
         sampler = _InfiniteConstantSampler()
-    if sampler is None:
-        shuffles = isinstance(order, SampleOrder) and order.shuffle and len(dataset) > 0
-        if isinstance(order, SampleOrder) and order.world_size > 1:
-            sampler = RankSampler(order, dataset, tell)
-        else:
-            sampler = _random(dataset, *generators) if shuffles else SequentialSampler(dataset)
-    size, drop_last = batch
-    if batch_sampler is None and size is not None:
-        batch_sampler = BatchSampler(sampler, int(size), bool(drop_last))
+    elif sampler is None and order.world_size > 1:
+        sampler = RankSampler(order, dataset, tell)
+    elif sampler is None and order.shuffle and len(dataset) > 0:
+        if isinstance(generator, int):
+            generator = Generator().manual_seed(generator & _MASK)
+        sampler = RandomSampler(dataset, generator=generator)
+    elif sampler is None:
+        sampler = SequentialSampler(dataset)
+    if batch_sampler is None and batch[0] is not None:
+        batch_sampler = BatchSampler(sampler, int(batch[0]), bool(batch[1]))
     return sampler, batch_sampler
-
-
-def _random(dataset: Any, generator: Any, seed: int | None) -> Any:
-    from torch import Generator
-    from torch.utils.data import RandomSampler
-
-    if generator is None and seed is not None:
-        generator = Generator().manual_seed(int(seed) & _MASK)
-    return RandomSampler(dataset, generator=generator)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import util as mp_util
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 from torchloader.loader.crew import Crew
 from torchloader.loader.messages import Outcome
@@ -17,9 +17,6 @@ from torchloader.loader.options import check_number
 from torchloader.loader.order import AnyOrder, Indices, digest
 from torchloader.loader.randomness import mix
 from torchloader.loader.streams import Place, StreamOrder, Task, Turns
-
-if TYPE_CHECKING:
-    from torchloader.loader.loader import ElasticDataLoader
 
 Part = tuple[int, int]  # of an epoch: from one position to another
 
@@ -170,11 +167,11 @@ class Pinning:
 
 
 class Iteration:
-    """One epoch of a loader, or the rest of it."""
+    """One epoch of an ElasticDataLoader, whose module imports this one, or the rest of it."""
 
     _rest: Any  # a Rest of a map-style dataset, or the Turns of streams
 
-    def __init__(self, loader: ElasticDataLoader[Any], epoch: int, standing: int | Gaps | Place, before: int | None):
+    def __init__(self, loader: Any, epoch: int, standing: int | Gaps | Place, before: int | None) -> None:
         self._loader, self._epoch, self._order = loader, epoch, loader._order
         self._crew, self._in_order, self._choices = loader._crew, loader.in_order, loader._choices
         self._is_sampled = loader._own_sampler is not None

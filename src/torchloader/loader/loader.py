@@ -194,9 +194,9 @@ class ElasticDataLoader(Base, Generic[Batch]):
             self._order: AnyOrder = StreamOrder(dataset, seed, *batch, given["streams"], rank, world_size)
         else:
             self._order = _order_of(dataset, seed, batch, self._given_samplers, bool(shuffle), self._place)
-        sources, whole = (generator, self._given_seed), (self.batch_size, drop_last)
+        source = generator if generator is not None or self._given_seed is None else int(self._given_seed)
         self.sampler, self.batch_sampler = samplers_of(
-            dataset, self._order, sampler, batch_sampler, whole, sources, self.set_epoch
+            dataset, self._order, self._given_samplers, (self.batch_size, drop_last), source, self.set_epoch
         )
         self._deciding = self._index_sampler
         functions, is_batched = (collate_fn, worker_init_fn), self._order.gives_batches or batch_size is not None
