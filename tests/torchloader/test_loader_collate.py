@@ -24,7 +24,7 @@ MADE = [
     [{"a": 1}, {"a": 2}],
     [-(2**63), 2**63 - 1],
 ]
-REFUSED = [[(1, 2), (3,)], [(1, 2), 3], [1, 2**70], [1, "a"]]
+REFUSED = [2 * [torch.ones(2).to_sparse()], [(1, 2), (3,)], [(1, 2), 3], [1, 2**70], [1, "a"]]
 
 
 @pytest.mark.parametrize("samples", MADE, ids=str)

@@ -247,6 +247,10 @@ def _collate_in_own_memory() -> None:
             worker._worker_info = info
 
     collate.default_collate_fn_map[Tensor] = collated
+    _stacks.append(collated)
+
+
+_stacks: list[Any] = []  # what is registered for tensors and does what torch.stack() does
 
 
 @cache
@@ -265,13 +269,16 @@ def _collate() -> Callable[[Any], Any]:
     """Return a function that does what PyTorch's default_collate() does, for tensors, whole numbers and tuples of them
     in less time."""
     plain = default_collate(True)
-    from torch import Tensor, frombuffer, int64
-    from torch.utils.data._utils.collate import collate_int_fn, default_collate_fn_map
+    from torch import Tensor, frombuffer, int64, stack, strided
+    from torch.utils.data._utils.collate import collate_int_fn, collate_tensor_fn, default_collate_fn_map
+
+    _stacks.append(collate_tensor_fn)
 
     def column(samples: Any) -> Any:
         kind = type(samples[0])
-        if kind is Tensor:
-            return default_collate_fn_map[Tensor](samples, collate_fn_map=default_collate_fn_map)
+        if kind is Tensor and default_collate_fn_map[Tensor] in _stacks:
+            is_plain = samples[0].layout is strided and not samples[0].is_nested
+            return stack(samples) if is_plain else plain(samples)
         if kind is int and default_collate_fn_map.get(int) is collate_int_fn:
             try:
                 return frombuffer(array("q", samples), dtype=int64)  # four times as fast as torch.tensor()
