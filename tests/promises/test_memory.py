@@ -80,10 +80,11 @@ def test_a_process_that_the_kernel_kills_for_lack_of_memory_is_reported(small_gr
         f"""
 import multiprocessing
 
-import dragon
+from dragon.native import Process
 {GROW}
 if __name__ == "__main__":
     multiprocessing.set_start_method("dragon")
+    Process(None, ident="head")  # the agent, which has to know how many were killed before, has started then
     process = multiprocessing.Process(target=grow, name="large")
     process.start()
     process.join()

@@ -96,7 +96,7 @@ def test_the_load_of_a_process_is_that_since_its_last_reading(start: Start) -> N
     time.sleep(0.5)
     samples = source.read(seen)
     busy, idle = (of(samples, "process_cpu_percent")[puid] for puid in "12")
-    assert 10 < busy < 110
+    assert idle < busy < 110  # which has whatever other processes leave
     assert idle < 10
     assert of(samples, "process_state")["2"] == PROCESS_STATES.index("sleeping")
 

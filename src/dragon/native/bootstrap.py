@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from dragon.infrastructure import cpython
-from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import ask
 from dragon.runtime.child import end_as_interrupted, run_exit_handlers, write_traceback
@@ -44,6 +44,8 @@ def _call(payload: bytes | memoryview) -> int:
         if begun and not _is_stopped():
             write_traceback(error)
         return _INTERRUPTED
+    except RunEndedError:
+        return 1  # this process ends with the run, whose end is reported where it was started
     except BaseException as error:
         write_traceback(error)
         return 1

@@ -51,7 +51,7 @@ class Recording:
         >>> import subprocess, sys, tempfile
         >>> from dragon.telemetry import Recording
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     done = subprocess.run([sys.executable, "-m", "dragon", "--telemetry", folder, "sleep", "1"])
+        ...     done = subprocess.run([sys.executable, "-m", "dragon", "--telemetry", folder, "sleep", "3"])
         ...     "load_average" in Recording(folder).names()
         True
     """
