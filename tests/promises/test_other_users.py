@@ -109,7 +109,7 @@ def test_the_agent_closes_connections_of_other_users() -> None:
     handled: list[object] = []
 
     async def serve(listener: socket.socket, caller: socket.socket) -> bytes:
-        Clients(listener, lambda *request: handled.append(request))
+        Clients(listener, 0, lambda *request: handled.append(request))
         return await asyncio.get_running_loop().sock_recv(caller, 100)
 
     listener, caller = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)

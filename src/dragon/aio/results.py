@@ -29,8 +29,7 @@ async def join(process: Any) -> Any:
         await process._wait_with(lambda words, word, value: wait(words, "Words", "wait", word, value))
         return process.join()
     if process.is_alive() if isinstance(process, BaseProcess) else process.is_alive:
-        puid = _puid(process) if isinstance(process, BaseProcess) else process.puid
-        known = await asyncio.to_thread(processes.look_up, puid)
+        known = await asyncio.to_thread(processes.look_up, _puid(process))
         if known.ecode is None and known.record is not None:
             with suppress(DestroyedError):  # it has ended meanwhile
                 await wait(Words._attached(known.record), "Words", "wait", STATUS, RUNNING)
@@ -38,8 +37,8 @@ async def join(process: Any) -> Any:
 
 
 def _puid(process: Any) -> int:
-    """Return the puid of a process of multiprocessing. Raises TypeError for one of another start method."""
-    puid = getattr(process._popen, "puid", None)
+    """Return the puid of a process. Raises TypeError for one of another start method."""
+    puid = getattr(getattr(process, "_popen", process), "puid", None)
     if puid is None:
         raise TypeError(f"aio.join() takes processes of the start method 'dragon', not {process!r}")
     return int(puid)

@@ -44,10 +44,9 @@ def _call(payload: bytes | memoryview) -> int:
         if begun and not _is_stopped():
             write_traceback(error)
         return _INTERRUPTED
-    except RunEndedError:
-        return 1  # this process ends with the run, whose end is reported where it was started
     except BaseException as error:
-        write_traceback(error)
+        if not isinstance(error, RunEndedError):  # which is reported where the run was started
+            write_traceback(error)
         return 1
     return 0
 
