@@ -22,12 +22,12 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 64_480,
+    "lines of Python": 64_499,
     "files of Python": 378,
-    "lines of C++": 14_500,  # the wire and the shards: what 4,100 lines of Python did
+    "lines of C++": 14_557,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 11_300,
     "lines of torchloader.loader": 4_750,
-    "lines of tests": 62_951,
+    "lines of tests": 62_982,
     "annotations Any": 1_070,
     "modules of import dragon": 109,
     "modules of an agent": 301,

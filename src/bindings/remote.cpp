@@ -1,6 +1,7 @@
 // How processes ask their agent's wire to perform operations on objects: blocking, and from event loops.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <map>
 
@@ -253,19 +254,28 @@ nb::tuple operate(uint32_t what, Name object, nb::tuple arguments, nb::handle pa
 
 // Performs an operation on a shard. Returns (state, value): 1 if it was done, with a record as (head, blobs)
 // or with a number; 0 if the key is missing, with whether it may be with another manager; 2 if it is not done
-// so, and 3 if the agents did not answer within `limit` seconds.
+// so, and 3 if the agents did not answer within `limit` seconds. A spread puts the record with `others` too,
+// with flags of their own.
 nb::tuple operate_on_shard(uint32_t what, Name words, nb::bytes key, nb::object record, uint64_t checkpoint,
-                           uint64_t flags, nb::handle limit) {
+                           uint64_t flags, nb::handle limit, const std::vector<Name>& others,
+                           uint64_t flags_of_others) {
     nb::tuple elsewhere = nb::make_tuple(2, nb::none());
     std::string payload;
+    for (const Name& each : others) {
+        wire::Name other = name_of(each);
+        payload.append(reinterpret_cast<const char*>(&other), sizeof other);
+    }
     auto size = static_cast<uint32_t>(key.size());
     payload.append(reinterpret_cast<const char*>(&size), sizeof size).append(key.c_str(), size);
     if (!record.is_none()) {
         Given given(record);
-        if (given.record.size() > wire::kSmallRecord) return elsewhere;
+        if (given.record.size() > (others.empty() ? wire::kSmallRecord : wire::kSpreadRecord))
+            return elsewhere;
         payload += wire::encoded(given.record);
     }
-    Operation o = operation_of(what, words, nb::make_tuple(checkpoint, flags), nb::float_(0.0));
+    Operation o =
+        operation_of(what, words, nb::make_tuple(checkpoint, flags, others.size()), nb::float_(0.0));
+    o.ticket = flags_of_others;
     Arena* a;
     Message message;
     if (ask(o, payload, deadline_from(limit.ptr()), nb::none(), a, message) != 1)
@@ -387,7 +397,8 @@ void bind_remote(nb::module_& m) {
           nb::arg("limit").none() = nb::none(), nb::arg("ticket") = 0, nb::arg("words") = Name(),
           nb::arg("as_bytes") = false, nb::arg("handle").none() = nb::none(), nb::arg("kind") = 0);
     m.def("operate_on_shard", &operate_on_shard, nb::arg("what"), nb::arg("words"), nb::arg("key"),
-          nb::arg("record").none(), nb::arg("checkpoint"), nb::arg("flags"), nb::arg("limit").none());
+          nb::arg("record").none(), nb::arg("checkpoint"), nb::arg("flags"), nb::arg("limit").none(),
+          nb::arg("others") = std::vector<Name>(), nb::arg("flags_of_others") = 0);
     m.def("parts_of", &parts_of, nb::arg("obj").none());
     m.def("object_of", &object_of, nb::arg("kind"), nb::arg("data"));
     m.def("tell", &tell, nb::arg("what"), nb::arg("kind"), nb::arg("name"));

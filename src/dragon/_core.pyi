@@ -455,9 +455,17 @@ def object_of(kind: int, data: Buffer) -> Any:
     """Return the object of a message."""
 
 def operate_on_shard(
-    what: int, words: _Name, key: bytes, record: Record | None, checkpoint: int, flags: int, limit: float | None
+    what: int,
+    words: _Name,
+    key: bytes,
+    record: Record | None,
+    checkpoint: int,
+    flags: int,
+    limit: float | None,
+    others: list[_Name] = ...,
+    flags_of_others: int = 0,
 ) -> tuple[int, Any]:
-    """Have an operation performed on a shard of another node.
+    """Have an operation performed on a shard of another node; a spread with `others`, too.
 
     Returns 1 if it was done, with the head and the blobs of a record or a number; 0 if the key is missing, with whether
     it may be with another manager; 2 if the wire does not do it, and 3 if there was no answer within `limit` seconds.

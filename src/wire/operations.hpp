@@ -63,6 +63,8 @@ enum class Do : uint32_t {
     ShardPut,
     ShardPutNew,
     ShardPop,  // `b`: whether the record is wanted
+    // A put with this shard and, with the flags `ticket`, with `c` others, whose names precede the key
+    ShardSpread,
     // of the desk
     Cancel,
     kCount,
@@ -115,6 +117,7 @@ constexpr const char* kOperations[] = {
     "Shard.put",
     "Shard.put_new",
     "Shard.pop",
+    "Shard.spread",
     "cancel",
 };
 static_assert(std::size(kOperations) == static_cast<size_t>(Do::kCount));
@@ -156,6 +159,7 @@ struct Result {
 // another manager; or they are not done by the wire.
 inline constexpr uint64_t kChosen = 1, kElsewhere = 2;
 inline constexpr size_t kSmallRecord = 256 * 1024;  // bytes; larger ones are not sent so
+inline constexpr size_t kSpreadRecord = 4 << 20;    // the same, of one for several nodes
 
 // What an operation gave: whether it was done, a number, a message or bytes, or an error.
 struct Outcome {

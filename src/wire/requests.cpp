@@ -13,6 +13,7 @@ namespace dragon::wire {
 namespace {
 
 constexpr int kKept = 64;
+constexpr size_t kBranches = 8;
 constexpr int kDeliveries =
     500;  // attempts to put an answer into a channel that is locked, or without memory
 
@@ -129,16 +130,16 @@ uint64_t Requests::ask(Operation operation, Payload payload) {
 
 void Requests::cancel_own(uint64_t number) { cancel(static_cast<uint64_t>(getpid()), number); }
 
-void Requests::submit(const Operation& operation, Payload payload) {
+void Requests::submit(const Operation& operation, Payload payload, Guests::Answer done) {
     uint64_t id = ++last_;
-    Asked asked{operation, operation.object.node(), 0, 0, now()};
+    Asked asked{operation, operation.object.node(), 0, 0, now(), false, std::move(done)};
     if (asked.node == own_node_ && operation.what == Do::Release)
         return dropped(operation.pid, operation.object);
     if (asked.node == own_node_) {
         asked_[id] = asked;
         if (!operation.silent) ids_[{operation.pid, operation.number}] = id;
-        uint64_t waiting = guests_.perform(own_node_, operation, std::move(payload),
-                                           [this, id](Outcome outcome) { finish(id, std::move(outcome)); });
+        uint64_t waiting = perform(own_node_, operation, std::move(payload),
+                                   [this, id](Outcome outcome) { finish(id, std::move(outcome)); });
         if (auto found = asked_.find(id); found != asked_.end()) found->second.waiting = waiting;
         return;
     }
@@ -164,6 +165,45 @@ void Requests::submit(const Operation& operation, Payload payload) {
     if (operation.silent) return;
     asked_[id] = asked;
     ids_[{operation.pid, operation.number}] = id;
+}
+
+uint64_t Requests::perform(Node node, const Operation& operation, Payload payload, Guests::Answer answer) {
+    if (operation.what != Do::ShardSpread)
+        return guests_.perform(node, operation, std::move(payload), std::move(answer));
+    spread(node, operation, payload, std::move(answer));
+    return 0;
+}
+
+// Puts a record with a shard of this node, and has it put with the others: by at most kBranches of them, each
+// of which passes it on to its part of the rest.
+void Requests::spread(Node node, const Operation& operation, const Payload& payload, Guests::Answer answer) {
+    if (operation.c > payload.size / sizeof(Name)) throw Invalid("names of shards that are cut off");
+    std::vector<Name> others(operation.c);
+    std::copy_n(payload.data, operation.c * sizeof(Name), reinterpret_cast<char*>(others.data()));
+    std::string_view record = payload.view().substr(operation.c * sizeof(Name));
+    size_t branches = std::min(kBranches, others.size());
+    auto gather = [left = branches + 1, all = Outcome::of(true),
+                   answer = std::move(answer)](Outcome one) mutable {
+        if (!one.was_done()) all = std::move(one);
+        if (--left == 0) answer(std::move(all));
+    };
+    auto gathered = std::make_shared<decltype(gather)>(std::move(gather));
+    auto done = [gathered](Outcome one) { (*gathered)(std::move(one)); };
+    for (size_t i = 0; i < branches; ++i) {
+        size_t first = others.size() * i / branches, end = others.size() * (i + 1) / branches;
+        Operation branch = operation;
+        branch.object = others[first];
+        branch.b = operation.ticket;
+        branch.c = end - first - 1;
+        branch.number = ++last_;
+        branch.pid = 0;
+        branch.silent = 0;
+        std::string text(reinterpret_cast<const char*>(&others[first] + 1), branch.c * sizeof(Name));
+        submit(branch, Payload::of(text.append(record)), done);
+    }
+    Operation put = operation;
+    put.what = Do::ShardPut;
+    guests_.perform(node, put, {record.data(), record.size(), payload.keep, nullptr}, done);
 }
 
 void Requests::cancel(uint64_t pid, uint64_t number) {
@@ -204,6 +244,7 @@ void Requests::finish(uint64_t id, Outcome outcome) {
 }
 
 void Requests::deliver(const Asked& asked, Outcome outcome, int tries) {
+    if (asked.done) return asked.done(std::move(outcome));
     if (asked.operation.silent) return;
     if (!asked.operation.answers.offset) {  // the agent itself
         if (outcome.kind == kResult)
@@ -280,8 +321,8 @@ void Requests::asked(Node node, std::string_view body, Payload& payload) {
     uint64_t id = operation.number;
     bool silent = operation.silent != 0;
     uint64_t epoch = sessions_.epoch(node);
-    uint64_t waiting = guests_.perform(
-        node, operation, payload, [this, node, id, silent, epoch, operation](Outcome outcome) {
+    uint64_t waiting =
+        perform(node, operation, payload, [this, node, id, silent, epoch, operation](Outcome outcome) {
             serving_.erase({node, id});
             if (silent || sessions_.epoch(node) != epoch) return;
             Answered answered{id, outcome.kind, 0, outcome.result};

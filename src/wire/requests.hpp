@@ -65,9 +65,12 @@ class Requests {
         uint64_t waiting = 0;  // of an operation of this node
         Nanoseconds since = 0;
         bool cancelled = false;
+        Guests::Answer done{};  // in place of the channel for the answer
     };
     void take(const Message& message);
-    void submit(const Operation& operation, Payload payload);
+    void submit(const Operation& operation, Payload payload, Guests::Answer done = {});
+    uint64_t perform(Node node, const Operation& operation, Payload payload, Guests::Answer answer);
+    void spread(Node node, const Operation& operation, const Payload& payload, Guests::Answer answer);
     void cancel(uint64_t pid, uint64_t number);
     void finish(uint64_t id, Outcome outcome);
     void deliver(const Asked& asked, Outcome outcome, int tries = 0);

@@ -276,6 +276,37 @@ def test_processes_of_all_nodes_end_and_await_a_process_that_they_were_sent(site
     assert done.stdout == "-15 -15\n" * 4, done.stderr
 
 
+def test_a_broadcast_reaches_the_managers_of_all_nodes(site: Site) -> None:
+    program = site.write(
+        """
+        from dragon.data.ddict import DDict
+        from dragon.native import Process, Queue
+        from dragon.native.machine import System
+
+        VALUES = {"small": 1, "medium": bytes(300_000), "large": bytes(5 * 2**20)}
+
+        def read(ddict, queue):
+            for manager in range(12):
+                chosen = ddict.manager(manager)
+                queue.put((manager, all(chosen.bget(key) == VALUES[key] for key in VALUES)))
+
+        if __name__ == "__main__":
+            ddict, queue = DDict(4, 3, 12 * 2**25), Queue()
+            for key, value in VALUES.items():
+                ddict.bput(key, None)
+                ddict.bput(key, value)
+            for node in System().hostname_policies():
+                reader = Process(read, (ddict, queue), policy=node)
+                reader.start()
+                reader.join()
+            print(sorted(queue.get() for _ in range(36)) == [(i // 3, True) for i in range(36)], len(ddict))
+            ddict.destroy()
+        """
+    )
+    done = site.dragon("--nodes", "3", program, timeout=100)
+    assert done.stdout == "True 3\n", done.stderr
+
+
 def test_a_process_on_another_node_has_pipes_signals_and_a_sentinel(site: Site) -> None:
     done = site.dragon(
         "--nodes",

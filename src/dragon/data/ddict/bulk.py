@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from dragon.data.ddict.scope import Scope
-from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
+from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending, spread
 from dragon.data.ddict.writers import Writers
 from dragon.infrastructure.ddict_errors import DDictError, DDictFullError
 from dragon.infrastructure.plain_number import in_units
@@ -111,6 +111,10 @@ class Bulk:
                     f"{in_units(usage['used'])} are used: no manager has stored the broadcast"
                 )
         own = scope.place(key)
+        if any(shard.local is None for shard in shards) and spread(
+            shards, own, key, record, scope.checkpoint, BROADCAST, scope.timeout
+        ):
+            return
         pending = [
             shard.begin_put(key, record, scope.checkpoint, 0 if i == own else BROADCAST)
             for i, shard in enumerate(shards)

@@ -25,8 +25,8 @@ __all__ = ["LATER", "AnyShard", "Done", "LocalShard", "Note", "Pending", "Remote
 # A function that is called with the size in bytes of a value in its encoded form.
 Note = Callable[[int], None]
 
-_GET, _CONTAINS, _PUT, _PUT_NEW, _POP = (
-    _core.OPERATIONS[f"Shard.{name}"] for name in ("get", "contains", "put", "put_new", "pop")
+_GET, _CONTAINS, _PUT, _PUT_NEW, _POP, _SPREAD = (
+    _core.OPERATIONS[f"Shard.{name}"] for name in ("get", "contains", "put", "put_new", "pop", "spread")
 )
 _MISSING, _DONE, _ELSEWHERE, _NO_ANSWER = range(4)  # states of operate_on_shard()
 
@@ -378,6 +378,21 @@ class RemoteShard:
 
 
 AnyShard = LocalShard | RemoteShard
+
+
+def spread(
+    shards: list[AnyShard], first: int, key: bytes, record: Record, checkpoint: int, flags: int, timeout: float | None
+) -> bool:
+    """Put a record with all shards, the first without the flags, through a tree of nodes. Returns whether it was done;
+    if not, some shards may have it: the value is large, they have replicas, or one would have to wait."""
+    words = [shard.settings.words for shard in shards]
+    own = words.pop(first)
+    if shards[first].settings.holders:
+        return False
+    state, _ = _core.operate_on_shard(_SPREAD, own, key, record, checkpoint, 0, timeout, words, flags)
+    if state == _NO_ANSWER:
+        raise DDictTimeoutError("the nodes of the dictionary did not answer in time; some may still store the value")
+    return state == _DONE
 
 
 def _only_value(value: Any, buffers: list[Any]) -> Any:
