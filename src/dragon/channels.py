@@ -1,4 +1,4 @@
-"""Channels of messages, for programs of the low-level interface, implemented by the channels of the run.
+"""Channels of messages under dragonhpc's names: each is a queue of the run.
 
 A channel is a FIFO queue with any number of senders and receivers on all nodes. It exists while a process has it.
 Messages are copied when they are sent. dragon.native.queue.Queue does the same for objects with less code.
@@ -6,17 +6,18 @@ Messages are copied when they are sent. dragon.native.queue.Queue does the same 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import io
 import itertools
 import os
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar, cast
 
-import msgspec
+from msgspec.msgpack import decode, encode
 
 from dragon.dtypes import (
     ADAPTIVE_WAIT,
@@ -26,13 +27,15 @@ from dragon.dtypes import (
     DragonObjectDestroyed,
     ReturnWhen,
     WaitMode,
+    error_class,
 )
 from dragon.infrastructure.errors import DestroyedError, NotSupportedError
-from dragon.infrastructure.messages import SerializedName
-from dragon.managed_memory import MemoryAlloc, MemoryPool
+from dragon.infrastructure.policy import Policy
+from dragon.managed_memory import MemoryAlloc, MemoryPool, attaching
+from dragon.native.queue import Empty, Full, Queue
 from dragon.rc import DragonError as Code
-from dragon.runtime import handle
 from dragon.runtime.arguments import checked_seconds
+from dragon.runtime.run import this_run
 
 __all__ = [
     "ADAPTIVE_WAIT",
@@ -69,133 +72,81 @@ __all__ = [
     "PollResult",
 ]
 
+ChannelError = error_class("ChannelError", Code.FAILURE, DragonException)
+"""The base class of the errors of channels."""
+ChannelTimeout = error_class("ChannelTimeout", Code.TIMEOUT, ChannelError, TimeoutError)
+"""An operation did not finish in time."""
+ChannelValueError = error_class("ChannelValueError", Code.INVALID_ARGUMENT, ChannelError, ValueError)
+"""An argument is invalid."""
+ChannelSendError = error_class("ChannelSendError", Code.FAILURE, ChannelError)
+"""A message cannot be sent."""
+ChannelSendTimeout = error_class("ChannelSendTimeout", Code.TIMEOUT, ChannelSendError, TimeoutError)
+"""There was no room for a message in time."""
+ChannelFull = error_class("ChannelFull", Code.CHANNEL_FULL, ChannelSendError)
+"""There is no room for a message."""
+ChannelRecvError = error_class("ChannelRecvError", Code.FAILURE, ChannelError)
+"""A message cannot be received."""
+ChannelRecvTimeout = error_class("ChannelRecvTimeout", Code.TIMEOUT, ChannelRecvError, TimeoutError)
+"""There was no message in time."""
+ChannelEmpty = error_class("ChannelEmpty", Code.CHANNEL_EMPTY, ChannelRecvError)
+"""There is no message."""
+ChannelHandleNotOpenError = error_class("ChannelHandleNotOpenError", Code.FAILURE, ChannelError)
+"""A handle was used before open()."""
+ChannelDestroyed = error_class("ChannelDestroyed", Code.OBJECT_DESTROYED, ChannelError, DragonObjectDestroyed)
+"""The channel was destroyed."""
+ChannelBarrierBroken = error_class(
+    "ChannelBarrierBroken", Code.BARRIER_BROKEN, ChannelError, threading.BrokenBarrierError
+)
+"""Never raised: use dragon.native.barrier.Barrier."""
+ChannelSetError = error_class("ChannelSetError", Code.FAILURE, DragonException)
+"""The base class of the errors of a ChannelSet."""
+ChannelSetTimeout = error_class("ChannelSetTimeout", Code.TIMEOUT, ChannelSetError, TimeoutError)
+"""No channel of the set had a message in time."""
 
-class ChannelError(DragonException):
-    """The base class of the errors of channels."""
-
-
-class ChannelTimeout(ChannelError, TimeoutError):
-    """An operation did not finish in time."""
-
-    code = Code.TIMEOUT
-
-
-class ChannelValueError(ChannelError, ValueError):
-    """An argument is invalid."""
-
-    code = Code.INVALID_ARGUMENT
-
-
-class ChannelSendError(ChannelError):
-    """A message cannot be sent."""
-
-
-class ChannelSendTimeout(ChannelSendError, TimeoutError):
-    """There was no room for a message in time."""
-
-    code = Code.TIMEOUT
-
-
-class ChannelFull(ChannelSendError):
-    """There is no room for a message."""
-
-    code = Code.CHANNEL_FULL
-
-
-class ChannelRecvError(ChannelError):
-    """A message cannot be received."""
-
-
-class ChannelRecvTimeout(ChannelRecvError, TimeoutError):
-    """There was no message in time."""
-
-    code = Code.TIMEOUT
-
-
-class ChannelEmpty(ChannelRecvError):
-    """There is no message."""
-
-    code = Code.CHANNEL_EMPTY
-
-
-class ChannelHandleNotOpenError(ChannelError):
-    """A handle was used before open()."""
-
-
-class ChannelDestroyed(ChannelError, DragonObjectDestroyed):
-    """The channel was destroyed."""
-
-    code = Code.OBJECT_DESTROYED
-
-
-class ChannelBarrierBroken(ChannelError, threading.BrokenBarrierError):
-    """Never raised: use dragon.native.barrier.Barrier."""
-
-
-class ChannelSetError(DragonException):
-    """The base class of the errors of a ChannelSet."""
-
-
-class ChannelSetTimeout(ChannelSetError, TimeoutError):
-    """No channel of the set had a message in time."""
-
-    code = Code.TIMEOUT
-
-
-class EventType(enum.IntEnum):
-    """The events that poll() waits for. Those of barriers and semaphores are not supported: dragon.native has both.
-
-    Attributes:
-        POLLNOTHING: do not wait.
-        POLLIN: there is a message.
-        POLLOUT: there is room for a message.
-        POLLINOUT: there is a message, or room for one; always true.
-        POLLEMPTY: there is no message.
-        POLLFULL: there is no room for a message.
-        POLLSIZE: return the number of messages.
-        POLLRESET: drop all messages.
-    """
-
-    POLLNOTHING, POLLIN, POLLOUT, POLLINOUT, POLLEMPTY, POLLFULL, POLLSIZE, POLLRESET = range(8)
-
-
+EventType = enum.IntEnum(
+    "EventType", "POLLNOTHING POLLIN POLLOUT POLLINOUT POLLEMPTY POLLFULL POLLSIZE POLLRESET", start=0
+)
+"""The events that poll() waits for; POLLSIZE returns the number of messages, POLLRESET drops them all. Those of
+barriers and semaphores are not supported: dragon.native has both."""
 FlowControl = enum.IntEnum(
     "FlowControl", "NO_FLOW_CONTROL RESOURCES_FLOW_CONTROL MEMORY_FLOW_CONTROL MSGS_FLOW_CONTROL", start=0
 )
-"""Options of dragonhpc that have no effect."""
-
+"""Options without effect."""
 LockType = enum.IntEnum("LockType", "FIFO LITE GREEDY", start=0)
-"""Options of dragonhpc that have no effect."""
-
+"""Options without effect."""
 ChannelFlags = enum.IntEnum("ChannelFlags", "NO_FLAGS MASQUERADE_AS_REMOTE", start=0)
-"""Options of dragonhpc that have no effect."""
-
+"""Options without effect."""
 OwnershipOnSend = enum.IntEnum("OwnershipOnSend", "copy_on_send transfer_ownership_on_send", start=0)
 """Whether the sender keeps a message after send(), which copies it in both cases, or send() destroys it."""
 
+# What must hold for the number of messages and the capacity of a channel.
+_HOLDS: dict[EventType, Callable[[int, int], bool]] = {
+    EventType.POLLNOTHING: lambda count, capacity: True,
+    EventType.POLLOUT: lambda count, capacity: count < capacity,
+    EventType.POLLINOUT: lambda count, capacity: True,  # there is a message, or room for one
+    EventType.POLLEMPTY: lambda count, capacity: count == 0,
+    EventType.POLLFULL: lambda count, capacity: count >= capacity,
+}
+_CAPACITY, _BLOCK_SIZE = 100, 1024  # defaults: messages, bytes
+_LONGEST_SLEEP_S = 0.005  # seconds at most between two checks of a condition that is polled
+_DEFAULT = cast(float, "USE_CHANNEL_HANDLE_DEFAULT")
+_numbers = itertools.count(1)
+_Bytes = bytes | bytearray | memoryview
+_Sent = bytes | tuple[bytes, int, int]  # alone, or with hints and clientid
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
+
+@dataclass
 class PollResult:
-    """The result of a poll().
+    """The result of a poll(): what it returned, as a number, and SUCCESS, or TIMEOUT for False; None before."""
 
-    Attributes:
-        value: the value that poll() returned, as a number; None before.
-        rc: SUCCESS, or TIMEOUT if poll() returned False; None before.
-    """
-
-    def __init__(self, value: int | None = None, rc: Code | None = None) -> None:
-        self.value, self.rc = value, rc
-
-    def __repr__(self) -> str:
-        return f"PollResult(value={self.value}, rc={self.rc})"
+    value: int | None = None
+    rc: Code | None = None
 
 
 class Message:
-    """The bytes of a message that is sent or was received.
-
-    Attributes:
-        hints: a number that the sender chooses.
-        clientid: another number that the sender chooses.
-    """
+    """The bytes of a message, and two numbers that the sender chooses: `hints` and `clientid`."""
 
     def __init__(self, memory: MemoryAlloc | bytearray | None, hints: int = 0, clientid: int = 0) -> None:
         self._memory, self.hints, self.clientid = memory, hints, clientid
@@ -204,7 +155,7 @@ class Message:
     def create_alloc(
         cls, mpool: MemoryPool, nbytes: int, hints: int = 0, clientid: int = 0, timeout: float | None = None
     ) -> Message:
-        """Return a message of `nbytes` bytes in memory of a pool. `timeout` has no effect."""
+        """Return a message of `nbytes` bytes in memory of a pool."""
         return cls(mpool.alloc(nbytes), hints, clientid)
 
     @classmethod
@@ -239,20 +190,20 @@ class Message:
         self._memory = None
 
 
-_DEFAULT: Any = "USE_CHANNEL_HANDLE_DEFAULT"
-
-
-class _Openable:
+class _Openable(Generic[_T]):
     """Something that is used between open() and close(), or in a `with` block."""
 
-    _used: Any = None  # what is used meanwhile
+    _used: _T | None = None  # what is used meanwhile
 
-    def open(self) -> None:
-        """Open the object."""
+    def _begin(self) -> _T:
         raise NotImplementedError
 
+    def open(self) -> None:
+        """Open it. Raises ChannelError if the channel was detached."""
+        self._used = self._begin()
+
     def close(self) -> None:
-        """Close the object."""
+        """Close it."""
         self._used = None
 
     def __enter__(self) -> Self:
@@ -264,41 +215,41 @@ class _Openable:
             self._used = None  # do not send an incomplete message
         self.close()
 
-    def _opened(self) -> Any:
+    def _opened(self) -> _T:
         if self._used is None:
             raise ChannelHandleNotOpenError(f"this {type(self).__name__} is not open: open() it, or use it in a block")
         return self._used
 
 
-class _Handle(_Openable):
+class _Handle(_Openable[Queue[_Sent]]):
     """A handle of a channel."""
 
+    _late: tuple[type[DragonException], str]  # the errors with and without waiting
+    _now: tuple[type[DragonException], str]
+
     def __init__(self, channel: Channel, timeout: float | None) -> None:
-        self._whole = channel
-        self._timeout = checked_seconds("timeout", timeout)
+        self._channel, self._timeout = channel, checked_seconds("timeout", timeout)
 
-    def open(self) -> None:
-        """Open the handle. Raises ChannelError if the channel was detached."""
-        self._used = self._whole._its()
+    def _begin(self) -> Queue[_Sent]:
+        return self._channel._its()
 
-    def _wait(self, blocking: bool, timeout: Any) -> float | None:
-        """Return the seconds to wait: 0 for not at all, None for no limit."""
-        chosen = self._timeout if timeout is _DEFAULT else checked_seconds("timeout", timeout)
-        return chosen if blocking else 0.0
+    def _do(self, what: Callable[[Queue[_Sent], bool, float | None], _R], blocking: bool, timeout: float | None) -> _R:
+        seconds = self._timeout if timeout is _DEFAULT else checked_seconds("timeout", timeout)
+        seconds = seconds if blocking else 0  # 0: do not wait, None: no limit
+        with self._channel._exists():
+            try:
+                return what(self._opened(), seconds != 0, seconds or None)
+            except (Full, Empty):
+                error, told = self._late if seconds else self._now
+                raise error(f"channel {self._channel.cuid} {told}{f' within {seconds} s' if seconds else ''}") from None
 
 
 class ChannelSendH(_Handle):
-    """A handle for sending messages. Channel.sendh() makes it.
-
-    Attributes:
-        USE_CHANNEL_SENDH_DEFAULT: as a timeout: that of the handle.
-        copy_on_send: OwnershipOnSend.copy_on_send.
-        transfer_ownership_on_send: OwnershipOnSend.transfer_ownership_on_send.
-    """
+    """A handle for sending messages, made by Channel.sendh(), whose timeout is meant by USE_CHANNEL_SENDH_DEFAULT."""
 
     USE_CHANNEL_SENDH_DEFAULT = _DEFAULT
-    copy_on_send = OwnershipOnSend.copy_on_send
-    transfer_ownership_on_send = OwnershipOnSend.transfer_ownership_on_send
+    copy_on_send, transfer_ownership_on_send = OwnershipOnSend
+    _late, _now = (ChannelSendTimeout, "had no room"), (ChannelFull, "is full")
 
     def send(
         self,
@@ -321,33 +272,20 @@ class ChannelSendH(_Handle):
             msg.destroy()
 
     def send_bytes(
-        self, msg_bytes: Any, msg_len: int = 0, blocking: bool = True, timeout: float | None = _DEFAULT
+        self, msg_bytes: _Bytes, msg_len: int = 0, blocking: bool = True, timeout: float | None = _DEFAULT
     ) -> None:
         """Send the first `msg_len` bytes, by default all, as a message. Raises the same exceptions as send()."""
-        data = bytes(memoryview(msg_bytes).cast("B")[: msg_len or None])
-        self._put(data, blocking, timeout)
+        self._put(bytes(memoryview(msg_bytes).cast("B")[: msg_len or None]), blocking, timeout)
 
-    def _put(self, sent: Any, blocking: bool, timeout: Any) -> None:
-        channel, seconds = self._opened(), self._wait(blocking, timeout)
-        try:
-            channel.put(sent, seconds != 0, seconds or None)
-        except queue.Full:
-            cuid = self._whole.cuid
-            if seconds:
-                raise ChannelSendTimeout(f"channel {cuid} had no room within {seconds} s") from None
-            raise ChannelFull(f"channel {cuid} is full: it holds {self._whole.capacity} messages") from None
-        except DestroyedError as error:
-            raise ChannelDestroyed(f"channel {self._whole.cuid}: {error}") from error
+    def _put(self, sent: _Sent, blocking: bool, timeout: float | None) -> None:
+        self._do(lambda queue, *wait: queue.put(sent, *wait), blocking, timeout)
 
 
 class ChannelRecvH(_Handle):
-    """A handle for receiving messages. Channel.recvh() makes it.
-
-    Attributes:
-        USE_CHANNEL_RECVH_DEFAULT: as a timeout: that of the handle.
-    """
+    """A handle for receiving messages, made by Channel.recvh(), whose timeout is meant by USE_CHANNEL_RECVH_DEFAULT."""
 
     USE_CHANNEL_RECVH_DEFAULT = _DEFAULT
+    _late, _now = (ChannelRecvTimeout, "had no message"), (ChannelEmpty, "is empty")
 
     def recv(self, dest_msg: Message | None = None, blocking: bool = True, timeout: float | None = _DEFAULT) -> Message:
         """Return the next message. It is received into the memory of `dest_msg` if that is given, or as its new memory.
@@ -355,67 +293,37 @@ class ChannelRecvH(_Handle):
         If there is no message, raises ChannelEmpty, or ChannelRecvTimeout after `timeout` seconds. A message that is
         too large for `dest_msg` is lost, with a ChannelRecvError.
         """
-        found = self._get(blocking, timeout)
-        data, hints, clientid = found if isinstance(found, tuple) else (found, 0, 0)
-        if dest_msg is None:
-            return Message(bytearray(data), hints, clientid)
-        if dest_msg._memory is None:
-            dest_msg._memory = bytearray(data)
+        data, hints, clientid = self._get(blocking, timeout)
+        message = Message.create_empty() if dest_msg is None else dest_msg
+        if message._memory is None:
+            message._memory = bytearray(data)
         else:
-            memory = dest_msg.bytes_memview()
+            memory = message.bytes_memview()
             if len(memory) < len(data):
                 raise ChannelRecvError(f"a message of {len(data)} bytes does not fit into {len(memory)}; it is lost")
             memory[: len(data)] = data
-        dest_msg.hints, dest_msg.clientid = hints, clientid
-        return dest_msg
+        message.hints, message.clientid = hints, clientid
+        return message
 
     def recv_bytes(self, blocking: bool = True, timeout: float | None = _DEFAULT) -> bytes:
         """Return the bytes of the next message. Raises ChannelEmpty or ChannelRecvTimeout, as recv()."""
-        found = self._get(blocking, timeout)
-        return bytes(found[0] if isinstance(found, tuple) else found)
+        return self._get(blocking, timeout)[0]
 
-    def _get(self, blocking: bool, timeout: Any) -> Any:
-        channel, seconds = self._opened(), self._wait(blocking, timeout)
-        try:
-            return channel.get(seconds != 0, seconds or None)
-        except queue.Empty:
-            cuid = self._whole.cuid
-            if seconds:
-                raise ChannelRecvTimeout(f"channel {cuid} had no message within {seconds} s") from None
-            raise ChannelEmpty(f"channel {cuid} is empty") from None
-        except DestroyedError as error:
-            raise ChannelDestroyed(f"channel {self._whole.cuid}: {error}") from error
-
-
-_CAPACITY, _BLOCK_SIZE = 100, 1024  # defaults: messages, bytes
-_LONGEST_SLEEP_S = 0.005  # seconds at most between two checks of a condition that is polled
-_numbers = itertools.count(1)
-
-
-class _Told(msgspec.Struct, array_like=True):
-    """The form in which serialize() describes a channel."""
-
-    channel: SerializedName
-    cuid: int
-    capacity: int
-    block_size: int
+    def _get(self, blocking: bool, timeout: float | None) -> tuple[bytes, int, int]:
+        found = self._do(Queue.get, blocking, timeout)
+        return found if isinstance(found, tuple) else (bytes(found), 0, 0)
 
 
 class Channel:
     """A FIFO queue of messages.
 
     Args:
-        mem_pool: has no effect: the channel is in the memory of its node.
-        c_uid: a number for the program's own use.
-        block_size: has no effect: messages are of any size.
+        c_uid: a number for the program's own use: `cuid`.
         capacity: the number of messages that it holds; further sends wait. Default: 100.
-        lock_type, fc_type, flags: have no effect.
-        semaphore, bounded_semaphore, initial_sem_value: not supported; use dragon.native.semaphore.Semaphore.
+        semaphore, bounded_semaphore: not supported; use dragon.native.semaphore.Semaphore.
+        policy: a policy that names a host selects the node that holds the channel.
 
-    Attributes:
-        cuid: the number `c_uid`.
-        capacity: the number of messages that it holds.
-        block_size: as it was passed.
+    The other arguments have no effect: the channel is in the memory of its node, and messages are of any size.
     """
 
     def __init__(
@@ -430,16 +338,18 @@ class Channel:
         semaphore: bool = False,
         bounded_semaphore: bool = False,
         initial_sem_value: int = 0,
+        *,
+        policy: Policy | None = None,
     ) -> None:
         if semaphore or bounded_semaphore:
             raise NotSupportedError("a channel cannot be a semaphore: use dragon.native.semaphore.Semaphore")
         capacity = _CAPACITY if capacity is None else capacity
         if capacity < 1:
             raise ChannelValueError(f"capacity must be at least 1, not {capacity}")
-        self._open(handle.Channel(capacity), c_uid, capacity, _BLOCK_SIZE if block_size is None else block_size)
+        self._set(Queue(capacity, policy=policy), c_uid, capacity, _BLOCK_SIZE if block_size is None else block_size)
 
-    def _open(self, channel: handle.Channel, cuid: int, capacity: int, block_size: int) -> None:
-        self._channel: handle.Channel | None = channel
+    def _set(self, queue: Queue[_Sent], cuid: int, capacity: int, block_size: int) -> None:
+        self._queue: Queue[_Sent] | None = queue
         self.cuid, self.capacity, self.block_size = cuid, capacity, block_size
 
     @classmethod
@@ -450,48 +360,31 @@ class Channel:
         capacity: int | None = None,
         timeout: float | None = None,
     ) -> Self:
-        """Return a new channel with a number that is unique in the run. `timeout` has no effect."""
+        """Return a new channel with a number that is unique in the run."""
         return cls(pool, os.getpid() << 32 | next(_numbers), block_size, capacity)
 
     def destroy_process_local(self, timeout: float | None = None) -> None:
-        """Destroy the channel, as destroy(). `timeout` has no effect."""
+        """Destroy the channel, as destroy()."""
         self.destroy()
 
     @classmethod
-    def attach(cls, serialized_bytes: Any, mem_pool: MemoryPool | None = None) -> Self:
+    def attach(cls, serialized_bytes: bytes, mem_pool: MemoryPool | None = None) -> Self:
         """Return the channel that serialize() described, on any node. Raises ChannelError if it does not exist any
         more."""
-        try:
-            told = msgspec.msgpack.decode(bytes(serialized_bytes), type=_Told)
-        except (msgspec.MsgspecError, TypeError, ValueError) as error:
-            raise ChannelError(f"this is not what serialize() of a channel gave: {error}") from error
-        try:
-            channel = handle.Channel._attached(told.channel)
-        except DestroyedError as error:
-            raise ChannelDestroyed(f"channel {told.cuid} is gone: {error}") from error
-        except ValueError as error:
-            raise ChannelError(f"this is not what serialize() of a channel gave: {error}") from error
         found = cls.__new__(cls)
-        found._open(channel, told.cuid, told.capacity, told.block_size)
+        with attaching("channel", ChannelError, ChannelDestroyed):
+            name, *rest = decode(bytes(serialized_bytes), type=tuple[bytes, int, int, int])
+            found._set(Queue.attach(name), *rest)
         return found
 
     def serialize(self) -> bytes:
         """Return bytes that describe the channel, for attach()."""
-        return msgspec.msgpack.encode(_Told(self._its()._name(), self.cuid, self.capacity, self.block_size))
+        return encode((self._its().serialize(), self.cuid, self.capacity, self.block_size))
 
-    def __reduce__(self) -> Any:
-        return Channel._again, (self._its(), self.cuid, self.capacity, self.block_size)
-
-    @classmethod
-    def _again(cls, *parts: Any) -> Self:
-        found = cls.__new__(cls)
-        found._open(*parts)
-        return found
-
-    def _its(self) -> handle.Channel:
-        if self._channel is None:
+    def _its(self) -> Queue[_Sent]:
+        if self._queue is None:
             raise ChannelError(f"channel {self.cuid} was detached", Code.INVALID_OPERATION)
-        return self._channel
+        return self._queue
 
     def __enter__(self) -> Self:
         return self
@@ -512,8 +405,8 @@ class Channel:
 
     def recvh(
         self,
-        notification_type: Any = None,
-        signal: Any = None,
+        notification_type: object = None,
+        signal: object = None,
         wait_mode: WaitMode = ADAPTIVE_WAIT,
         timeout: float | None = None,
     ) -> ChannelRecvH:
@@ -537,71 +430,67 @@ class Channel:
 
         POLLSIZE returns the number of messages, POLLRESET drops them all. `poll_result` gets the value and its code.
         """
-        timeout = checked_seconds("timeout", timeout)
-        try:
-            found = self._poll(timeout, EventType(event_mask))
-        except DestroyedError as error:
-            raise ChannelDestroyed(f"channel {self.cuid}: {error}") from error
+        with self._exists():
+            found = self._poll(checked_seconds("timeout", timeout), EventType(event_mask))
         if poll_result is not None:
-            poll_result.value = int(found)
-            poll_result.rc = Code.TIMEOUT if found is False else Code.SUCCESS
+            poll_result.value, poll_result.rc = int(found), Code.TIMEOUT if found is False else Code.SUCCESS
         return found
 
     def _poll(self, timeout: float | None, event: EventType) -> bool | int:
-        channel = self._its()
+        queue = self._its()
         if event == EventType.POLLIN:
-            return bool(channel._wait_readable(timeout))
+            return queue.poll(timeout)
         if event == EventType.POLLSIZE:
-            return int(channel.qsize())
+            return queue.size()
         if event == EventType.POLLRESET:
-            return _drop_all(channel)
-        conditions: dict[EventType, Callable[[int], bool]] = {
-            EventType.POLLNOTHING: lambda count: True,
-            EventType.POLLOUT: lambda count: count < self.capacity,
-            EventType.POLLINOUT: lambda count: True,  # there is a message, or room for one
-            EventType.POLLEMPTY: lambda count: count == 0,
-            EventType.POLLFULL: lambda count: count >= self.capacity,
-        }
-        return _comes_about(lambda: conditions[event](channel.qsize()), timeout)
+            with contextlib.suppress(Empty):
+                while True:
+                    queue.get_nowait()
+            return True
+        return _comes_about(lambda: _HOLDS[event](queue.size(), self.capacity), timeout)
+
+    @contextlib.contextmanager
+    def _exists(self) -> Iterator[None]:
+        try:
+            yield
+        except DestroyedError as error:
+            raise ChannelDestroyed(f"channel {self.cuid}: {error}") from error
 
     # ---- attributes
 
     @property
     def num_msgs(self) -> int:
         """The number of messages in the channel."""
-        return int(self._its().qsize())
+        return self._its().size()
+
+    @property
+    def node(self) -> int:
+        """The index of the node that holds the channel."""
+        return self._its().node
 
     @property
     def is_local(self) -> bool:
         """Whether the channel is in the memory of this node."""
-        return type(self._its()) is handle.Channel
-
-    def get_pool(self) -> MemoryPool:
-        """Return the default pool of this node."""
-        return MemoryPool.default()
+        return self.node == this_run().node
 
     @property
     def default_alloc_pool(self) -> MemoryPool:
         """The default pool of this node."""
         return MemoryPool.default()
 
+    def get_pool(self) -> MemoryPool:
+        """Return the default pool of this node."""
+        return MemoryPool.default()
+
     # ---- ending
 
     def destroy(self) -> None:
         """Destroy the channel for all processes: every later use raises ChannelDestroyed."""
-        self._its()._destroy()
+        self._its().destroy()
 
     def detach(self, serialize: bool = False) -> None:
-        """Close the channel in this process. `serialize` has no effect."""
-        self._channel = None
-
-
-def _drop_all(channel: handle.Channel) -> bool:
-    try:
-        while True:
-            channel.get(False)
-    except queue.Empty:
-        return True
+        """Close the channel in this process."""
+        self._queue = None
 
 
 def _comes_about(condition: Callable[[], bool], timeout: float | None) -> bool:
@@ -618,8 +507,7 @@ def _comes_about(condition: Callable[[], bool], timeout: float | None) -> bool:
 
 
 class ChannelSet:
-    """Several channels to wait for. `mem_pool`, `lock_type`, `num_allowed_spin_waiters` and `capture_all_events` have
-    no effect."""
+    """Several channels to wait for. Only the channels and `event_mask` have an effect."""
 
     def __init__(
         self,
@@ -648,28 +536,27 @@ class ChannelSet:
         return found[0], int(self._event)
 
 
-class _ChannelFile(_Openable):
+class _ChannelFile(_Openable[io.BytesIO]):
     """A file over a channel. The data written between open() and close() is one message, which is read as a whole."""
 
-    def __init__(self, channel: Channel, options: Any = None, wait_mode: WaitMode = ADAPTIVE_WAIT) -> None:
+    def __init__(self, channel: Channel, options: object = None, wait_mode: WaitMode = ADAPTIVE_WAIT) -> None:
         self._channel = channel
-        self._blocking, self._timeout = True, None
+        self.set_adapter_timeout()
 
     def set_adapter_timeout(self, blocking: bool = True, timeout: float | None = None) -> None:
         """Set how long sending or receiving the message may wait, in seconds; None: no limit."""
         self._blocking, self._timeout = blocking, checked_seconds("timeout", timeout)
 
-    def open(self) -> None:
-        """Start a message."""
-        self._used = io.BytesIO()
+    def _begin(self) -> io.BytesIO:
+        return io.BytesIO()
 
 
 class Peer2PeerWritingChannelFile(_ChannelFile):
-    """A file to write to, for example with pickle.dump()."""
+    """A file to write to, for example with pickle.dump(). Messages of several writers are not mixed."""
 
-    def write(self, buf: Any) -> int:
+    def write(self, buf: _Bytes) -> int:
         """Append to the message. Returns the number of bytes."""
-        return int(self._opened().write(buf))
+        return self._opened().write(buf)
 
     def close(self) -> None:
         """Send the message."""
@@ -680,29 +567,24 @@ class Peer2PeerWritingChannelFile(_ChannelFile):
 
 
 class Peer2PeerReadingChannelFile(_ChannelFile):
-    """A file to read from, for example with pickle.load(). The message is received at the first read."""
+    """A file to read from, for example with pickle.load(). The message is received at the first read, by one reader."""
 
-    _received = False
-
-    def open(self) -> None:
-        """Start to read the next message."""
-        super().open()
-        self._received = False
+    _received: io.BytesIO | None = None
 
     def _message(self) -> io.BytesIO:
-        self._opened()
-        if not self._received:
+        file = self._opened()
+        if self._received is not file:
             with self._channel.recvh() as receiver:
-                self._used = io.BytesIO(receiver.recv_bytes(self._blocking, self._timeout))
-            self._received = True
-        file: io.BytesIO = self._opened()
+                file.write(receiver.recv_bytes(self._blocking, self._timeout))
+            file.seek(0)
+            self._received = file
         return file
 
     def read(self, size: int = -1) -> bytes:
         """Return `size` bytes of the message, by default all."""
         return self._message().read(size)
 
-    def readinto(self, buf: Any) -> int:
+    def readinto(self, buf: bytearray | memoryview) -> int:
         """Read into a buffer and return the number of bytes."""
         return self._message().readinto(buf)
 
@@ -711,12 +593,10 @@ class Peer2PeerReadingChannelFile(_ChannelFile):
         return self._message().readline()
 
 
-class Many2ManyWritingChannelFile(Peer2PeerWritingChannelFile):
-    """A file to write to, as Peer2PeerWritingChannelFile: messages of several writers are not mixed."""
-
-
-class Many2ManyReadingChannelFile(Peer2PeerReadingChannelFile):
-    """A file to read from, as Peer2PeerReadingChannelFile: each message has one reader."""
+Many2ManyWritingChannelFile = Peer2PeerWritingChannelFile
+"""The same class."""
+Many2ManyReadingChannelFile = Peer2PeerReadingChannelFile
+"""The same class."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,9 @@
-"""Constants and base classes of the low-level interface."""
+"""Constants and base classes of dragonhpc's low-level interface."""
 
 from __future__ import annotations
 
 import enum
+import sys
 
 from dragon.infrastructure.errors import DragonError
 from dragon.rc import DragonError as Code
@@ -21,24 +22,16 @@ __all__ = [
     "WaitMode",
 ]
 
-
 WaitMode = enum.IntEnum("WaitMode", "IDLE_WAIT SPIN_WAIT ADAPTIVE_WAIT", start=0)
-"""Options of dragonhpc that have no effect: waiting adapts by itself."""
-
+"""Options without effect: waiting adapts by itself."""
 ReturnWhen = enum.IntEnum("ReturnWhen", "WHEN_IMMEDIATE WHEN_BUFFERED WHEN_DEPOSITED WHEN_RECEIVED", start=0)
-"""Options of dragonhpc that have no effect: when send() returns, the message is in a channel of this node."""
-
+"""Options without effect: when send() returns, the message is in a channel of this node."""
 IDLE_WAIT, SPIN_WAIT, ADAPTIVE_WAIT = WaitMode
 WHEN_IMMEDIATE, WHEN_BUFFERED, WHEN_DEPOSITED, WHEN_RECEIVED = ReturnWhen
 
 
 class DragonException(DragonError):
-    """The base class of the errors of the low-level interface.
-
-    Attributes:
-        code: the default code of the class.
-        lib_err: the code of this error.
-    """
+    """The base class of the errors of the low-level interface: `lib_err` is the error's code, `code` its default."""
 
     code = Code.FAILURE
 
@@ -47,7 +40,12 @@ class DragonException(DragonError):
         self.lib_err = self.code if lib_err is None else lib_err
 
 
-class DragonObjectDestroyed(DragonException):
-    """The object was destroyed."""
+def error_class(name: str, code: Code, *bases: type[Exception]) -> type[DragonException]:
+    """Return a class of errors for the module that calls; the first base is a DragonException."""
+    module = sys._getframe(1).f_globals["__name__"]
+    made: type[DragonException] = type(name, bases, {"code": code, "__module__": module})
+    return made
 
-    code = Code.OBJECT_DESTROYED
+
+DragonObjectDestroyed = error_class("DragonObjectDestroyed", Code.OBJECT_DESTROYED, DragonException)
+"""The object was destroyed."""

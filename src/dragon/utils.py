@@ -67,14 +67,10 @@ class B64:
             raise ValueError(f"{the_str[:40]!r} is not base64: {error}") from None
 
 
-def b64encode(the_bytes: bytes) -> str:
-    """Return the base64 text of bytes. Raises TypeError for what is not bytes."""
-    return B64.bytes_to_str(the_bytes)
-
-
-def b64decode(the_str: str) -> bytes:
-    """Return the bytes of base64 text. Raises ValueError for invalid text."""
-    return B64.str_to_bytes(the_str)
+b64encode = B64.bytes_to_str
+"""Return the base64 text of bytes. Raises TypeError for what is not bytes."""
+b64decode = B64.str_to_bytes
+"""Return the bytes of base64 text. Raises ValueError for invalid text."""
 
 
 def host_id() -> int:

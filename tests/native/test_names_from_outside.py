@@ -85,7 +85,7 @@ def test_serialized_names_with_invalid_numbers_are_refused(objects: dict[Any, An
         with pytest.raises(ValueError, match=r"is not what serialize\(\) of a"):
             kind.attach(whole.encode() if text is bytes else whole)
     with pytest.raises(ChannelError):
-        Channel.attach(msgspec.msgpack.encode([name, 1, 1, 1]))
+        Channel.attach(msgspec.msgpack.encode([json.dumps([*name, False]).encode(), 1, 1, 1]))
 
 
 def test_a_serialized_block_outside_its_memory_is_refused(objects: dict[Any, Any]) -> None:

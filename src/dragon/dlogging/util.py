@@ -1,18 +1,16 @@
 """Sets up Python's logging for programs that use these functions of dragonhpc.
 
 There is no service that collects logs: a program's log goes to its stderr, which the front end shows, or to its own
-file.
+file. The arguments that name such a service are not used.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
-import os
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 __all__ = [
     "DragonLoggingServices",
@@ -58,18 +56,15 @@ def _add(handler: logging.Handler) -> None:
 
 def setup_BE_logging(
     service: DragonLoggingServices | str,
-    logger_sdesc: Any = None,
-    mpool: Any = None,
+    logger_sdesc: object = None,
+    mpool: object = None,
     hostname: str | None = None,
     ip_address: str | None = None,
     port: str | None = None,
     fname: str | None = None,
     load_sdesc_from_environ: bool = True,
 ) -> tuple[int, str]:
-    """Log to stderr, and to the file `fname` if it is given. Return the level of the service's logger, and the file.
-
-    The other arguments name a service that collects logs, and are not used.
-    """
+    """Log to stderr, and to the file `fname` if it is given. Return the level of the service's logger, and the file."""
     if not logging.getLogger().handlers:
         _add(logging.StreamHandler(sys.stderr))
     if fname:
@@ -78,7 +73,7 @@ def setup_BE_logging(
 
 
 def setup_FE_logging(
-    log_device_level_map: dict[str, Any] | None = None,
+    log_device_level_map: object = None,
     basename: str | None = None,
     basedir: str | None = None,
     force: bool = False,
@@ -88,14 +83,13 @@ def setup_FE_logging(
 ) -> tuple[int, str]:
     """Call setup_logging(). Return the level and the file, "" if there is none."""
     setup_logging(basename=basename, basedir=basedir, force=force, add_console=add_console)
-    files = [
-        handler.baseFilename for handler in logging.getLogger().handlers if isinstance(handler, logging.FileHandler)
-    ]
-    return logging.getLogger().getEffectiveLevel(), os.fspath(next(iter(files), ""))
+    handlers = logging.getLogger().handlers
+    files = (handler.baseFilename for handler in handlers if isinstance(handler, logging.FileHandler))
+    return logging.getLogger().getEffectiveLevel(), next(files, "")
 
 
 def setup_dragon_logging(node_index: int) -> None:
-    """Log to stderr. `node_index` is not used."""
+    """Log to stderr."""
     setup_logging()
 
 

@@ -5,8 +5,6 @@ No setup is needed: the first use of any object joins the run, or starts one.
 
 from __future__ import annotations
 
-from typing import Any
-
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.native.process import argument_data
 from dragon.runtime.run import this_run
@@ -15,7 +13,7 @@ __all__ = ["connect_as_external", "connect_to_infrastructure", "disconnect_infra
 
 
 def connect_to_infrastructure(force: bool = False) -> None:
-    """Join the run, or start one if the program belongs to none. May be called again. `force` has no effect."""
+    """Join the run, or start one if the program belongs to none. May be called again."""
     this_run()
 
 
@@ -28,7 +26,7 @@ def disconnect_infrastructure() -> None:
     """Do nothing: a program leaves its run when it ends."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> bytes | None:
     if name == "_ARG_PAYLOAD":
         return argument_data()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,18 +5,18 @@ A channel exists while a process has it: the process that made it keeps it until
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
 
 from dragon.channels import Channel
+from dragon.globalservices import node
 from dragon.infrastructure.channel_desc import ChannelDescriptor, ChannelOptions
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.policy import Policy
-from dragon.runtime import handle, placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds
-from dragon.runtime.handle import node_for_objects
 from dragon.runtime.protocol import objects
 
 __all__ = [
@@ -56,48 +56,38 @@ def create(
         user_name: the name by which others look it up.
         options: options with its capacity.
         soft: return the existing channel of that name, if there is one.
-        policy: the placement, which has precedence over `m_uid`.
-        puid_override: has no effect.
+        policy: a policy that names the node, which has precedence over `m_uid`.
 
     Raises ChannelError if the name is taken.
     """
     if soft and user_name:
-        try:
+        with contextlib.suppress(ChannelError):
             return query(user_name)
-        except ChannelError:
-            pass
-    if policy is not None:
-        node = placement.place(policy).node.index
-    else:
-        node = m_uid if m_uid is not None and m_uid < _FIRST_OF_POOLS else node_for_objects()
+    for one in node.query_all() if policy is None else ():
+        if one.index == m_uid:
+            policy = Policy(placement=Policy.Placement.HOST_ID, host_id=one.h_uid)
     local = getattr(options, "local_opts", None)
-    capacity = getattr(local, "capacity", None) or 100
-    block_size = getattr(local, "block_size", None) or 1024
-    channel = Channel._again(handle.Channel._on(node, capacity), 0, capacity, block_size)
+    channel = Channel(None, 0, getattr(local, "block_size", None), getattr(local, "capacity", None), policy=policy)
     try:
-        found = ask(objects.CreateNamedObject(_KIND, user_name, node, channel.serialize()))
+        found = ask(objects.CreateNamedObject(_KIND, user_name, channel.node, channel.serialize()))
     except ValueError as error:
         raise ChannelError(str(error)) from error
-    described = _described(found)
-    channel.cuid = described.c_uid
-    _made[described.c_uid] = channel
-    return described
-
-
-_FIRST_OF_POOLS = 2**63
+    channel.cuid = found.number
+    _made[found.number] = channel
+    return _described(found)
 
 
 def _described(found: objects.NamedObject) -> ChannelDescriptor:
-    channel = Channel.attach(found.serialized) if found.alive else None
-    if channel is not None:
+    sdesc, state = found.serialized, ChannelDescriptor.State.DEAD
+    if found.alive:
+        channel = Channel.attach(sdesc)
         channel.cuid = found.number
-    state = ChannelDescriptor.State.ACTIVE if found.alive else ChannelDescriptor.State.DEAD
-    sdesc = found.serialized if channel is None else channel.serialize()
+        sdesc, state = channel.serialize(), ChannelDescriptor.State.ACTIVE
     return ChannelDescriptor(found.node, found.number, found.name, found.node, state, sdesc)
 
 
 def query(identifier: int | str, *, inc_refcnt: bool = False) -> ChannelDescriptor:
-    """Return the channel of that number or name. Raises ChannelError if there is none. `inc_refcnt` has no effect."""
+    """Return the channel of that number or name. Raises ChannelError if there is none."""
     try:
         return _described(ask(objects.FindNamedObject(_KIND, identifier)))
     except LookupError as error:
@@ -138,29 +128,23 @@ def wait_for(
     timeout = checked_seconds("timeout", timeout)
     end = None if timeout is None else time.monotonic() + timeout
     while True:
-        try:
-            found = query(identifier)
-            if predicate(found):
+        with contextlib.suppress(ChannelError):
+            if predicate(found := query(identifier)):
                 return found
-        except ChannelError:
-            pass
         tries -= 1
         if tries <= 0 if end is None else time.monotonic() >= end:
             raise TimeoutError(f"channel {identifier!r} did not reach the expected state in time")
         time.sleep(interval)
 
 
-def wait(
-    identifier: int | str, state: ChannelDescriptor.State = ChannelDescriptor.State.DEAD, **options: Any
-) -> ChannelDescriptor:
+def wait(identifier: int | str, state: int = ChannelDescriptor.State.DEAD, **options: Any) -> ChannelDescriptor:
     """Wait until the channel is in that state, and return it. `options` are those of wait_for()."""
     return wait_for(identifier, lambda found: found.state == state, **options)
 
 
 def join(identifier: int | str, timeout: float | None = None) -> ChannelDescriptor:
     """Wait until the channel was made, and return it. Raises TimeoutError after `timeout` seconds."""
-    forever = 10**9 if timeout is None else timeout
-    return wait(identifier, ChannelDescriptor.State.ACTIVE, timeout=forever)
+    return wait(identifier, ChannelDescriptor.State.ACTIVE, timeout=10**9 if timeout is None else timeout)
 
 
 def get_refcnt(identifier: int | str) -> None:

@@ -17,7 +17,6 @@ from dragon.infrastructure.errors import DragonError, NodeLostError
 from dragon.infrastructure.group_desc import GroupDescriptor, GroupMember
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.native.process_group import ProcessGroup
-from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.processes import look_up
@@ -64,13 +63,10 @@ def create(
     if soft and not user_name:
         raise GroupError("soft=True needs the user_name of a group")
     if user_name:
-        try:
-            known = query(user_name)
-        except GroupError:
-            pass
-        else:
+        with suppress(LookupError, NodeLostError):
+            known = ask(groups.FindNamedGroup(user_name))
             if soft:
-                return known
+                return _described(known)
             raise GroupError(f"a group {user_name!r} already exists in this run")
     messages = _messages(items)
     job = _start_job(messages, policy)
@@ -91,8 +87,7 @@ def _start_job(items: Messages, policy: Policy | None) -> ProcessGroup | None:
     job = ProcessGroup(pmi=backends.pop(), policy=policy, ignore_error_on_exit=True)
     try:
         for count, message in items:
-            given = message.args, None, message.run_dir or ".", message.env, *message.streams
-            job.add_process(count, ProcessTemplate(message.exe, *given, policy=message.policy))
+            job.add_process(count, message.template())
         job.init()
         job.start()
     except (AttributeError, OSError, PolicyError, DragonError) as error:

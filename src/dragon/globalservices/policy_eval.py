@@ -15,25 +15,15 @@ __all__ = ["PolicyEvaluator", "ResourceLayout"]
 
 @dataclass
 class ResourceLayout:
-    """The place of one process.
-
-    Attributes:
-        h_uid: the host id of the node.
-        host_name: the host name of the node.
-        node_specified: whether the policy names the node.
-        numa_node: always 0.
-        cpu_core: the CPUs that the process may use.
-        gpu_core: the GPUs that the process may use, tiles as fractions.
-        accelerator_env: the environment variable that selects GPUs; empty if the node has none.
-    """
+    """The place of one process: a node, and the CPUs and GPUs there that it may use."""
 
     h_uid: int
     host_name: str
-    node_specified: bool = False
+    node_specified: bool = False  # whether the policy names the node
     numa_node: int = 0
     cpu_core: list[int] = field(default_factory=list)
-    gpu_core: list[int | float] = field(default_factory=list)
-    accelerator_env: str = ""
+    gpu_core: list[int | float] = field(default_factory=list)  # tiles as fractions
+    accelerator_env: str = ""  # the variable that selects GPUs; empty if the node has none
 
 
 class PolicyEvaluator:

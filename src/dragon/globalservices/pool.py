@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.pool_desc import PoolDescriptor, PoolOptions
 from dragon.managed_memory import MemoryPool
@@ -22,21 +24,18 @@ class PoolError(DragonError):
 def create(size: int, user_name: str = "", options: PoolOptions | None = None, soft: bool = False) -> PoolDescriptor:
     """Make a pool on this node with a limit of `size` bytes, which this process keeps until destroy() or its own end.
 
-    With `soft` the existing pool of that name is returned, if there is one. `options` has no effect. Raises PoolError
-    if the name is taken.
+    With `soft` the existing pool of that name is returned, if there is one. Raises PoolError if the name is taken.
     """
     if soft and user_name:
-        try:
+        with contextlib.suppress(PoolError):
             return query(user_name)
-        except PoolError:
-            pass
     pool = MemoryPool(size)
     try:
-        found = _described(ask(objects.CreateNamedObject(_KIND, user_name, this_run().node, pool.serialize())))
+        found = ask(objects.CreateNamedObject(_KIND, user_name, this_run().node, pool.serialize()))
     except ValueError as error:
         raise PoolError(str(error)) from error
-    _made[found.m_uid] = pool
-    return found
+    _made[found.number] = pool
+    return _described(found)
 
 
 def _described(found: objects.NamedObject) -> PoolDescriptor:
@@ -66,6 +65,5 @@ def destroy(identifier: int | str) -> None:
     found = query(identifier)
     if found.state == PoolDescriptor.State.DEAD or found.m_uid < 2**32:
         raise PoolError(f"pool {identifier!r} was destroyed, or is a node's own")
-    pool = _made.pop(found.m_uid, None) or MemoryPool.attach(found.sdesc)
-    pool.destroy()
+    (_made.pop(found.m_uid, None) or MemoryPool.attach(found.sdesc)).destroy()
     ask(objects.ForgetNamedObject(_KIND, found.m_uid))

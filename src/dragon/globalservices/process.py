@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import os
 import pickle
 import signal
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,8 +19,8 @@ from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.infrastructure.variables import ARGUMENT_DATA
 from dragon.native.queue import Queue
+from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement
-from dragon.runtime import placement as plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import (
     DEVNULL,
@@ -30,14 +30,12 @@ from dragon.runtime.arguments import (
     checked_arguments,
     checked_environment,
     checked_stream,
-    output_of,
     words_of,
 )
 from dragon.runtime.connection import connect_pipes
 from dragon.runtime.processes import join, kill, look_up
 from dragon.runtime.protocol.processes import Known, ListProcesses
-from dragon.runtime.run import this_run
-from dragon.runtime.spawning import environment_changes, new_request, start
+from dragon.runtime.spawning import start
 
 __all__ = [
     "DEVNULL",
@@ -66,35 +64,29 @@ __all__ = [
 
 
 class ProcessCreate(msgspec.Struct, frozen=True):
-    """The description of an executable to start and its placement. get_create_message() makes it.
-
-    Attributes:
-        exe: the executable.
-        run_dir: its working directory; empty for the creator's.
-        args: its arguments.
-        env: variables to set on top of the creator's environment.
-        user_name: its name; empty for a default one.
-        streams: stdin, stdout and stderr.
-        policy: its placement; None for the default.
-        argdata: the bytes for a Python program; None for none.
-        umask: its umask; -1 for the creator's.
-        pmi: how ranks of an MPI job find each other; None if it is not a rank.
-    """
+    """The description of an executable to start and its placement. get_create_message() makes it."""
 
     exe: str
-    run_dir: str
+    run_dir: str  # empty for the creator's
     args: list[str]
-    env: dict[str, str]
-    user_name: str
+    env: dict[str, str]  # on top of the creator's environment
+    user_name: str  # empty for a default one
     streams: tuple[StreamArgument, StreamArgument, StreamArgument]
     policy: Policy | None
-    argdata: bytes | None
-    umask: int
-    pmi: PMIBackend | None = None
+    argdata: bytes | None  # for a Python program
+    umask: int  # -1 for the creator's
+    pmi: PMIBackend | None = None  # None if it is not a rank of an MPI job
 
     def serialize(self) -> str:
         """Return the message as text, which the functions of groups take as well."""
         return base64.b64encode(pickle.dumps(self)).decode()
+
+    def template(self) -> ProcessTemplate:
+        """Return the template of such processes. Raises AttributeError if there is no such executable."""
+        given = self.args, None, self.run_dir or ".", self.env, *self.streams
+        template = ProcessTemplate(self.exe, *given, policy=self.policy)
+        template._umask = self.umask
+        return template
 
 
 def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int, dict[int, Connection]]:
@@ -102,29 +94,17 @@ def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int
 
     Raises AttributeError if there is no such executable, OSError if it cannot be started.
     """
-    folder = os.path.abspath(message.run_dir or ".")
-    executable = placement.search_executable(message.exe, folder)
-    request = new_request(
-        message.user_name,
-        message.umask,
-        executable=executable,
-        arguments=message.args,
-        folder=folder,
-        cpus=placed.mask,
-        node=placed.node.index,
-        streams=[output_of(stream) for stream in message.streams],
-    )
-    environment = {**placed.environment, **message.env}
+    template = message.template()
+    request = template.request(message.user_name, placed)
     if message.argdata is not None:
         # The process is attached to the queue before it runs, so this handle of it may be dropped.
         queue = Queue()
         queue.put(message.argdata)
         request.attached.append(queue._name())
-        environment[ARGUMENT_DATA] = ",".join(map(str, queue._name()))
-    request.environment = environment_changes(this_run(), environment)
+        request.environment[ARGUMENT_DATA] = ",".join(map(str, queue._name()))
     connections = connect_pipes(request.streams)
     start(request)
-    plan.note(placed, request.name, executable, request.puid)
+    placement.note(placed, request.name, template.target, request.puid)
     return request.puid, connections
 
 
@@ -139,25 +119,18 @@ def create(
     user_name: str = "",
     options: object = None,
     soft: bool = False,
-    stdin: StreamArgument = None,
-    stdout: StreamArgument = None,
-    stderr: StreamArgument = None,
-    group: object = None,
-    user: object = None,
-    umask: int = -1,
-    pipesize: int = -1,
-    pmi: PMIBackend | str | None = None,
-    policy: Policy | None = None,
+    *placed: Any,
+    **named: Any,
 ) -> ProcessDescriptor:
     """Start an executable and return its descriptor; dragon.native.process.Process does more.
 
-    With `soft` a live process of the same name is returned instead. Streams that are a PIPE are connections of the
-    descriptor. `options` and `pipesize` have no effect, nor has `pmi`: an MPI program not started as a rank is a
-    job of one rank; jobs of several ranks are groups. Raises ProcessError if it cannot be started, ValueError for an
-    invalid stream or `pmi`, NotSupportedError for another `group` or `user`.
+    With `soft` a live process of the same name is returned instead. The other parameters are those of
+    get_create_message(). Streams that are a PIPE are connections of the descriptor. `options` and `pipesize` have no
+    effect, nor has `pmi`: an MPI program not started as a rank is a job of one rank; jobs of several ranks are groups.
+    Raises ProcessError if it cannot be started, ValueError for an invalid stream or `pmi`, NotSupportedError for
+    another `group` or `user`.
     """
-    what = exe, run_dir, args, env, None, user_name, options, stdin, stdout, stderr
-    return _create(get_create_message_with_argdata(*what, group, user, umask, pipesize, pmi, policy), soft)
+    return _create(get_create_message(exe, run_dir, args, env, user_name, options, *placed, **named), soft)
 
 
 def create_with_argdata(
@@ -184,26 +157,14 @@ def create_with_argdata(
 
 
 def get_create_message(
-    exe: str,
-    run_dir: str,
-    args: Sequence[str],
-    env: dict[str, str] | None,
-    user_name: str = "",
-    options: object = None,
-    stdin: StreamArgument = None,
-    stdout: StreamArgument = None,
-    stderr: StreamArgument = None,
-    group: object = None,
-    user: object = None,
-    umask: int = -1,
-    pipesize: int = -1,
-    pmi: PMIBackend | str | None = None,
-    policy: Policy | None = None,
+    exe: str, run_dir: str, args: Sequence[str], env: dict[str, str] | None, *others: Any, **named: Any
 ) -> ProcessCreate:
-    """Return the message for what create() would start, for dragon.globalservices.group. Raises ValueError,
-    NotSupportedError."""
-    what = exe, run_dir, args, env, None, user_name, options, stdin, stdout, stderr
-    return get_create_message_with_argdata(*what, group, user, umask, pipesize, pmi, policy)
+    """Return the message for what create() would start, for dragon.globalservices.group.
+
+    The other parameters are those of get_create_message_with_argdata(), without `argdata`. Raises ValueError,
+    NotSupportedError.
+    """
+    return get_create_message_with_argdata(exe, run_dir, args, env, None, *others, **named)
 
 
 def get_create_message_with_argdata(
@@ -248,8 +209,8 @@ def start_capturing_child_mp_output() -> None:
     """Do nothing: the output of child processes is always shown, in a notebook below the cell."""
 
 
-def stop_capturing_child_mp_output() -> None:
-    """Do nothing: the output of child processes is always shown."""
+stop_capturing_child_mp_output = start_capturing_child_mp_output
+"""The same."""
 
 
 def _create(message: ProcessCreate, soft: bool) -> ProcessDescriptor:
@@ -265,10 +226,8 @@ def _create(message: ProcessCreate, soft: bool) -> ProcessDescriptor:
         puid, connections = start_process(message, placement.place(message.policy))
     except (AttributeError, OSError, PolicyError) as error:
         raise ProcessError(f"process create failed: {error}") from error
-    stdin, stdout, stderr = (connections.get(number) for number in range(3))
-    return msgspec.structs.replace(
-        look_up(puid), policy=message.policy, stdin_conn=stdin, stdout_conn=stdout, stderr_conn=stderr
-    )
+    ends = {f"{name}_conn": connections.get(number) for number, name in enumerate(("stdin", "stdout", "stderr"))}
+    return msgspec.structs.replace(look_up(puid), policy=message.policy, **ends)
 
 
 def _living() -> list[Known]:
@@ -283,9 +242,8 @@ def get_list() -> list[int]:
 def query(identifier: int | str) -> ProcessDescriptor:
     """Return the process of that puid or name, also if it has ended. Raises ProcessError if there is none."""
     found = look_up(identifier)
-    return msgspec.structs.replace(
-        found, live_children={process.puid for process in _living() if process.parent == found.p_uid}
-    )
+    children = {process.puid for process in _living() if process.parent == found.p_uid}
+    return msgspec.structs.replace(found, live_children=children)
 
 
 def multi_join(
@@ -313,18 +271,16 @@ def multi_join(
             if puid not in ended and (code := join(puid, 0)) is not None:
                 ended[puid] = code
         bad = return_on_bad_exit and any(ended.values())
-        if len(ended) == len(waiting) or (ended and not join_all) or bad:
+        done = len(ended) == len(waiting) or (ended and not join_all) or bad
+        if done or (end is not None and time.monotonic() >= end):
             break
-        if end is not None and time.monotonic() >= end:
-            return None, {str(puid): [SUCCESS, ended[puid]] if puid in ended else [TIMEOUT, None] for puid in waiting}
         # Wait for the first of those that are left, with a timeout, and check the others in between.
         left = next(puid for puid in waiting if puid not in ended)
         join(left, pause if end is None else min(pause, max(0.0, end - time.monotonic())))
         pause = min(pause * 2, 0.05)
-    statuses: dict[str, list[int | None]] = {
-        str(puid): [SUCCESS, ended[puid]] if puid in ended else [PENDING, None] for puid in waiting
-    }
-    return list(ended.items()), statuses
+    unfinished = PENDING if done else TIMEOUT
+    statuses = {str(puid): [SUCCESS if puid in ended else unfinished, ended.get(puid)] for puid in waiting}
+    return list(ended.items()) if done else None, statuses
 
 
 def get_multi_join_success_puids(statuses: dict[str, list[int | None]]) -> list[int]:

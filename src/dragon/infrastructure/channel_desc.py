@@ -1,45 +1,27 @@
-"""The description of a channel that dragon.globalservices.channel made."""
+"""The description of a channel of dragon.globalservices.channel."""
 
 from __future__ import annotations
 
-import enum
-from typing import Any
-
 import msgspec
+
+from dragon.infrastructure.process_desc import ProcessDescriptor
 
 
 class ChannelOptions(msgspec.Struct, kw_only=True):
-    """The options of a new channel.
+    """The options of a new channel: `capacity` and `block_size` of `local_opts`, if it has them."""
 
-    Attributes:
-        local_opts: an object whose `capacity` and `block_size` are used, if it has them.
-        ref_count: has no effect: every channel exists while a process has it.
-    """
-
-    local_opts: Any = None
+    local_opts: object = None
     ref_count: bool = False
 
 
 class ChannelDescriptor(msgspec.Struct):
-    """A channel.
+    """A channel. `m_uid` is the number of its pool: the index of its node; `sdesc` the argument of Channel.attach()."""
 
-    Attributes:
-        m_uid: the number of the pool that it is in, which is the index of its node.
-        c_uid: its number.
-        name: its name.
-        node: the index of its node.
-        state: whether it was destroyed.
-        sdesc: the argument of Channel.attach().
-    """
-
-    class State(enum.IntEnum):
-        """The state of a channel; PENDING is not used."""
-
-        PENDING, ACTIVE, DEAD = 1, 2, 3
+    State = ProcessDescriptor.State
 
     m_uid: int
     c_uid: int
     name: str
     node: int
-    state: State
+    state: ProcessDescriptor.State
     sdesc: bytes

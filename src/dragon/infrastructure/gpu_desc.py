@@ -10,32 +10,13 @@ from dragon.infrastructure.gpus import find_gpus
 
 __all__ = ["AccVendor", "AcceleratorDescriptor", "find_accelerators"]
 
-
-class AccVendor(enum.IntEnum):
-    """The vendor of accelerators.
-
-    Attributes:
-        NVIDIA: NVIDIA.
-        AMD: AMD.
-        INTEL: Intel.
-        UNKNOWN: there are no accelerators.
-    """
-
-    NVIDIA = 1
-    AMD = 2
-    INTEL = 3
-    UNKNOWN = 4
+AccVendor = enum.IntEnum("AccVendor", "NVIDIA AMD INTEL UNKNOWN")
+"""The vendor of accelerators; UNKNOWN if there are none."""
 
 
 @dataclass
 class AcceleratorDescriptor:
-    """The accelerators of a machine.
-
-    Attributes:
-        vendor: their vendor.
-        device_list: the numbers of the devices.
-        env_str: the environment variable that selects the devices of a process.
-    """
+    """The accelerators of a machine: vendor, numbers, and the environment variable that selects those of a process."""
 
     vendor: AccVendor = AccVendor.UNKNOWN
     device_list: list[int] = field(default_factory=list)
@@ -52,8 +33,7 @@ class AcceleratorDescriptor:
 
 
 def find_accelerators() -> AcceleratorDescriptor:
-    """Return the GPUs of this machine that the environment leaves visible; without GPUs, the vendor UNKNOWN and no
-    devices."""
+    """Return the GPUs of this machine that the environment leaves visible."""
     found = find_gpus()
     if not found.vendor:
         return AcceleratorDescriptor()

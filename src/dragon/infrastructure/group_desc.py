@@ -1,4 +1,4 @@
-"""The description of a group of processes that was made by name."""
+"""The description of a group of dragon.globalservices.group."""
 
 from __future__ import annotations
 
@@ -11,45 +11,27 @@ from dragon.infrastructure.process_desc import ProcessDescriptor
 
 
 class GroupMember(msgspec.Struct):
-    """A process of a group.
-
-    Attributes:
-        state: whether it runs.
-        uid: its puid.
-        placement: the index of its node.
-        desc: its description.
-        error_code: its exit code; None while it runs.
-        error_info: always None.
-    """
+    """A process of a group."""
 
     state: ProcessDescriptor.State
-    uid: int
-    placement: int
+    uid: int  # its puid
+    placement: int  # the index of its node
     desc: ProcessDescriptor
-    error_code: int | None = None
+    error_code: int | None = None  # its exit code; None while it runs
     error_info: str | None = None
 
 
 class GroupDescriptor(msgspec.Struct):
-    """A group.
-
-    Attributes:
-        state: whether it was destroyed.
-        g_uid: its number.
-        name: its name.
-        sets: its members, those that were made of one message in one list.
-        policy: the placement that create() was called with, in its result; else None.
-        resilient: always False.
-    """
+    """A group. `policy` is the placement that create() was called with, in its result."""
 
     class State(enum.IntEnum):
-        """The state of a group; PENDING is not used."""
+        """Whether it exists; PENDING is not used."""
 
-        PENDING, ACTIVE, DEAD = 0, 1, 2
+        PENDING, ACTIVE, DEAD = range(3)
 
     state: State
     g_uid: int
     name: str
-    sets: list[list[GroupMember]]
+    sets: list[list[GroupMember]]  # the members that were made of one message in one list
     policy: Policy | None = None
     resilient: bool = False

@@ -1,44 +1,34 @@
-"""The description of a pool that dragon.globalservices.pool made."""
+"""The description of a pool of dragon.globalservices.pool."""
 
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 import msgspec
 
+from dragon.infrastructure.process_desc import ProcessDescriptor
+
 
 class PoolOptions(msgspec.Struct):
-    """Options of dragonhpc that have no effect: a pool is on the node where it is made."""
+    """Options without effect: a pool is on the node where it is made."""
 
     class Placement(enum.IntEnum):
-        """The node of a pool; has no effect."""
+        """The node of a pool."""
 
         DEFAULT, LOCAL, SPECIFIC, ANYWHERE = range(4)
 
     placement: Placement = Placement.DEFAULT
     target_node: int = 0
-    sattr: Any = ""
+    sattr: object = ""
 
 
 class PoolDescriptor(msgspec.Struct):
-    """A pool.
+    """A pool. `sdesc` is the argument of MemoryPool.attach()."""
 
-    Attributes:
-        m_uid: its number.
-        name: its name.
-        node: the index of its node.
-        state: whether it was destroyed.
-        sdesc: the argument of MemoryPool.attach().
-    """
-
-    class State(enum.IntEnum):
-        """The state of a pool; PENDING is not used."""
-
-        PENDING, ACTIVE, DEAD = 1, 2, 3
+    State = ProcessDescriptor.State
 
     m_uid: int
     name: str
     node: int
-    state: State
+    state: ProcessDescriptor.State
     sdesc: bytes

@@ -1,4 +1,4 @@
-"""Functions that programs of dragonhpc import from here."""
+"""A function that programs of dragonhpc import from here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,5 @@ import socket
 
 def get_port() -> int:
     """Return a TCP port of this machine that is free at the moment. Raises OSError if there is none."""
-    with socket.socket() as found:
-        found.bind(("", 0))
-        port: int = found.getsockname()[1]
-    return port
+    with socket.create_server(("", 0)) as found:
+        return int(found.getsockname()[1])
