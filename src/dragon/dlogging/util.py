@@ -14,10 +14,7 @@ from pathlib import Path
 
 __all__ = [
     "DragonLoggingServices",
-    "close_FE_logging",
-    "detach_from_dragon_handler",
     "setup_BE_logging",
-    "setup_FE_logging",
     "setup_dragon_logging",
     "setup_logging",
 ]
@@ -72,32 +69,6 @@ def setup_BE_logging(
     return logging.getLogger(str(service)).getEffectiveLevel(), fname or ""
 
 
-def setup_FE_logging(
-    log_device_level_map: object = None,
-    basename: str | None = None,
-    basedir: str | None = None,
-    force: bool = False,
-    add_console: bool = False,
-    test_BE_dir: str | None = None,
-    multi_node_mode: bool = False,
-) -> tuple[int, str]:
-    """Call setup_logging(). Return the level and the file, "" if there is none."""
-    setup_logging(basename=basename, basedir=basedir, force=force, add_console=add_console)
-    handlers = logging.getLogger().handlers
-    files = (handler.baseFilename for handler in handlers if isinstance(handler, logging.FileHandler))
-    return logging.getLogger().getEffectiveLevel(), next(files, "")
-
-
 def setup_dragon_logging(node_index: int) -> None:
     """Log to stderr."""
     setup_logging()
-
-
-def close_FE_logging() -> None:
-    """Flush all handlers."""
-    for handler in logging.getLogger().handlers:
-        handler.flush()
-
-
-def detach_from_dragon_handler(service: DragonLoggingServices | str) -> None:
-    """Do nothing: there is no service that collects logs."""
