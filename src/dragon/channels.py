@@ -13,7 +13,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -236,12 +236,13 @@ class _Handle(_Openable[Queue[_Sent]]):
     def _do(self, what: Callable[[Queue[_Sent], bool, float | None], _R], blocking: bool, timeout: float | None) -> _R:
         seconds = self._timeout if timeout is _DEFAULT else checked_seconds("timeout", timeout)
         seconds = seconds if blocking else 0  # 0: do not wait, None: no limit
-        with self._channel._exists():
-            try:
-                return what(self._opened(), seconds != 0, seconds or None)
-            except (Full, Empty):
-                error, told = self._late if seconds else self._now
-                raise error(f"channel {self._channel.cuid} {told}{f' within {seconds} s' if seconds else ''}") from None
+        try:
+            return what(self._opened(), seconds != 0, seconds or None)
+        except (Full, Empty):
+            error, told = self._late if seconds else self._now
+            raise error(f"channel {self._channel.cuid} {told}{f' within {seconds} s' if seconds else ''}") from None
+        except DestroyedError as error:
+            raise ChannelDestroyed(f"channel {self._channel.cuid}: {error}") from error
 
 
 class ChannelSendH(_Handle):
@@ -430,8 +431,10 @@ class Channel:
 
         POLLSIZE returns the number of messages, POLLRESET drops them all. `poll_result` gets the value and its code.
         """
-        with self._exists():
+        try:
             found = self._poll(checked_seconds("timeout", timeout), EventType(event_mask))
+        except DestroyedError as error:
+            raise ChannelDestroyed(f"channel {self.cuid}: {error}") from error
         if poll_result is not None:
             poll_result.value, poll_result.rc = int(found), Code.TIMEOUT if found is False else Code.SUCCESS
         return found
@@ -448,13 +451,6 @@ class Channel:
                     queue.get_nowait()
             return True
         return _comes_about(lambda: _HOLDS[event](queue.size(), self.capacity), timeout)
-
-    @contextlib.contextmanager
-    def _exists(self) -> Iterator[None]:
-        try:
-            yield
-        except DestroyedError as error:
-            raise ChannelDestroyed(f"channel {self.cuid}: {error}") from error
 
     # ---- attributes
 
