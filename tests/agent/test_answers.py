@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dragon.agent.shards.answers import Answered, Answers
+from dragon.shards.operations import Result
 
 SHARD = ("dictionary", 0)
 
 
 def answered(size: int) -> Answered:
-    return Answered(SHARD, b"value", [bytes(size)], everywhere=True)
+    return Answered(SHARD, Result(b"value", [bytes(size)]), everywhere=True)
 
 
 def test_kept_replies_to_ended_processes_use_bounded_memory() -> None:
@@ -21,7 +22,7 @@ def test_kept_replies_to_ended_processes_use_bounded_memory() -> None:
         found = answers.find((b"%d" % number, 1, 0))
         assert found is not None
         assert found.forgotten == (number == 0)
-        assert bool(found.buffers) == (number == 999)
+        assert bool(found.result.buffers) == (number == 999)
 
 
 def test_kept_replies_that_a_new_replica_receives_use_bounded_memory() -> None:
@@ -44,4 +45,4 @@ def test_replies_that_are_not_yet_on_all_replicas_are_kept() -> None:
     answers.add((b"who waits", 1, 0), awaited)
     for number in range(1000):
         answers.add((b"%d" % number, 1, 0), answered(2**20))
-    assert awaited.buffers
+    assert awaited.result.buffers

@@ -17,20 +17,21 @@ import msgspec
 import pytest
 
 from dragon.agent.shards import followers, replication
-from dragon.agent.shards.holding import Holding, Tag, Whose
-from dragon.agent.shards.replication import REPLICATION, Replication
+from dragon.agent.shards.holding import Holding, Whose
+from dragon.agent.shards.replication import Replication
 from dragon.agent.wire.session import error_of
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.launcher.frontend import Decisions
 from dragon.runtime.protocol.front_end import Proposal
 from dragon.runtime.protocol.shards import CreateShard, ShardChannel
 from dragon.shards.entries import Settings
+from dragon.shards.operations import Identity, Reply, Request, Result, Tag
 
-WHOSE: Whose = ("dictionary", 0)
+WHOSE, WORDS = ("dictionary", 0), (0, 0, 0)
 STEPS = 2500
 SEEDS = int(os.environ.get("SEEDS", "8"))  # a long run: SEEDS=5000 pytest tests/agent/test_replication.py
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
+_decode = msgspec.msgpack.Decoder(Request | Reply).decode
 
 
 class Entries:
@@ -140,21 +141,20 @@ class Node:
         if sender in self.peers.lost:
             return
         request = _decode(head)
-        if len(request) == 3:
-            self.replication.acknowledged(*request)
+        if isinstance(request, Reply):
+            self.replication.acknowledged(request)
             return
-        number, _, _, *whose, operation, arguments, tag = request
-        assert operation in REPLICATION
 
-        def reply(value: Any, found: list[Any], error: Any, *, as_bytes: bool = False) -> None:
+        def reply(result: Result, error: Any) -> None:
             if not self.network.is_parted(self.index, sender):
-                self.network.under_way[self.index, sender].append((_encode((number, value, error)), []))
+                answer = _encode(Reply(request.number, result.value, error))
+                self.network.under_way[self.index, sender].append((answer, []))
 
         shard: Any = self.shard
         try:
-            self.replication.do(shard, tuple(whose), sender, operation, tag, arguments, buffers, reply)  # type: ignore[arg-type]
+            self.replication.do(shard, sender, request, buffers, reply)
         except Exception as error:
-            reply(None, [], error_of(error))
+            reply(Result(), error_of(error))
 
     def decided(self, holding: Holding) -> None:
         self.work.append(partial(self.replication.decided, WHOSE, holding))
@@ -247,31 +247,31 @@ class Client:
             self.asked += 1
         number = self.asked
 
-        def reply(value: Any, found: list[Any], error: Any, *, as_bytes: bool = False) -> None:
+        def reply(result: Result, error: Any) -> None:
             if error is None and self.answered < number:
                 self.answered = number
-                self.befores.append(value)
+                self.befores.append(result.value)
 
         self._ask(node, (self.name, number, number - 1), "add", [self.key, 1, 0], reply)
 
     def read(self, node: Node, clients: list[Client]) -> None:
         due = {client.key: client.answered for client in clients}
 
-        def reply(value: Any, found: list[Any], error: Any, *, as_bytes: bool = False) -> None:
+        def reply(result: Result, error: Any) -> None:
             if error is None:
                 self.reads += 1
-                shown = dict(value)
+                shown = dict(result.value)
                 assert all(shown.get(key, 0) >= least for key, least in due.items()), (shown, due)
 
         self._ask(node, None, "sizes", [0], reply)
 
-    def _ask(self, node: Node, identity: Any, operation: str, arguments: list[Any], reply: Any) -> None:
+    def _ask(self, node: Node, identity: Identity | None, operation: str, arguments: list[Any], reply: Any) -> None:
         def ask() -> None:
             shard: Any = node.shard
             try:
-                node.replication.ask(shard, WHOSE, identity, operation, arguments, [], reply)
+                node.replication.ask(shard, Request(0, WORDS, 0, *WHOSE, operation, arguments, identity), [], reply)
             except Exception as error:
-                reply(None, [], error_of(error))
+                reply(Result(), error_of(error))
 
         if node.shard is not None:
             node.work.append(ask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ class BusyService:
     """A service with pending requests: actions that must follow them wait until they are done."""
 
     def __init__(self) -> None:
+        self.replication = SimpleNamespace(forget=str)
         self.waiting: list[Callable[[], object]] = []
 
     def afterwards(self, do: Callable[[], object]) -> None:
@@ -27,9 +29,6 @@ class BusyService:
         """Serve the pending requests, and then perform the waiting actions."""
         while self.waiting:
             self.waiting.pop(0)()
-
-    def forget(self, number: str) -> None:
-        pass
 
 
 def test_a_kept_dictionary_can_be_restarted_once_its_files_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

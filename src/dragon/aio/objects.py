@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from dragon import _core
 from dragon.aio.waiting import is_here, readable, turn_of, wait
 from dragon.data.ddict import DDict
-from dragon.data.ddict.views import equal
+from dragon.data.ddict.handle import equal
 from dragon.native.queue import Queue as NativeQueue
 from dragon.runtime import handle as handles
 from dragon.runtime.connection import Connection
@@ -154,7 +154,7 @@ class Dict:
 
     async def _until(self, key: Any, wanted: Callable[[Any], bool]) -> Any:
         codec = self._ddict._codec
-        found = await self._ddict._lookups.await_until(
+        found = await self._ddict._scope.await_until(
             codec.key(key), lambda value: value is not MISSING and wanted(codec.loaded(value)), _changed
         )
         return codec.loaded(found)

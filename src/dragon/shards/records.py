@@ -7,6 +7,7 @@ and read into the memory of the value.
 
 from __future__ import annotations
 
+import io
 import math
 import pickle
 import struct
@@ -122,11 +123,11 @@ def _encode_other(key: Any) -> bytes:
 def _pickled(key: Any) -> bytes:
     try:
         # Without a memo, so that the bytes do not depend on which parts are the same object.
-        with _Collected() as file:
-            pickler = pickle.Pickler(file, 5)
-            pickler.fast = True
-            pickler.dump(key)
-        return b"p" + bytes(file)
+        file = io.BytesIO()
+        pickler = pickle.Pickler(file, 5)
+        pickler.fast = True
+        pickler.dump(key)
+        return b"p" + file.getvalue()
     except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError):
         try:
             return b"p" + dumps(key)
@@ -266,20 +267,6 @@ def _moment(is_time: bool, kind: int, *parts: Any, loads: Callable[..., Any]) ->
     return (made.time() if is_time else made).replace(tzinfo=zone)
 
 
-class _Collected(bytearray):
-    """A bytearray with the interface of a file."""
-
-    def __enter__(self) -> _Collected:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        return None
-
-    def write(self, data: Any) -> int:
-        self.extend(data)
-        return len(data)
-
-
 def decode_key(data: bytes, loads: Callable[..., Any] = pickle.loads) -> Any:
     """Return the key that encode_key() encoded, or one that is equal: of several equal keys, the one of the simplest
     type. `loads` loads a pickled key.
@@ -364,10 +351,7 @@ def _encode_object_value(value: Any) -> Record:
 
 
 def decode_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[..., Any] = pickle.loads) -> Any:
-    """Return the value of a record.
-
-    `blob(index, as_bytes)` returns a blob: as bytes, or as memory for the value. `loads` loads a pickle.
-    """
+    """Return the value of a record. `blob(index, as_bytes)` returns a blob, `loads` loads a pickle."""
     kind = head[0]
     if kind == _INT:
         return int.from_bytes(head[1:], "little", signed=True)
@@ -404,8 +388,7 @@ def _object_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable
 
 
 def bytes_in(head: bytes, blobs: int) -> int:
-    """Return the length of the bytes object in a record, -1 for any other value. `blobs` is the size of its blobs in
-    bytes."""
+    """Return the length of the bytes object in a record with `blobs` bytes of blobs, -1 for any other value."""
     if head[0] == _BYTES:
         return len(head) - 1
     return blobs if head[0] == _PLAIN_BLOB else -1

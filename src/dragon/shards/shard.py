@@ -85,8 +85,7 @@ class Shard(_core.Shard):
     # ---- reading
 
     def view(self, key: bytes, checkpoint: int) -> tuple[_core.Reading, Stored]:
-        """Return the reading in which a record is valid, which the caller aborts, and the record. Raises
-        DDictKeyError."""
+        """Return a record, and the reading in which it is valid, which the caller aborts. Raises DDictKeyError."""
         found = self._view(key, checkpoint)
         if found is None:
             raise DDictKeyError(f"no such key in {self.where}")
@@ -102,8 +101,7 @@ class Shard(_core.Shard):
         return [key for key, flags, _ in self.flagged_keys(checkpoint) if not flags & BROADCAST]
 
     def part(self, key: bytes, checkpoint: int, start: int | None, stop: int | None) -> bytes | None:
-        """Return value[start:stop] of a bytes value, None if there is no such key. Raises DDictError for any other
-        value."""
+        """Return value[start:stop] of a bytes value, None without the key. Raises DDictError for other values."""
 
         def take(stored: Stored) -> bytes:
             size = _size_of(stored)
@@ -126,13 +124,11 @@ class Shard(_core.Shard):
         return None if found is MISSING else int(found)
 
     def sizes(self, checkpoint: int) -> list[tuple[bytes, int]]:
-        """Return all keys without copies of broadcasts, with the lengths of their bytes values, -1 for any
-        other value."""
+        """Return all keys without copies of broadcasts, with the lengths of their bytes values, -1 for other values."""
         return [(stored.key, _size_of(stored)) for stored in self.scan(checkpoint) if not stored.flags & BROADCAST]
 
     def behind(self, checkpoint: int) -> int:
-        """Return how many keys of the checkpoints that would be dropped for `checkpoint` are not in the next one yet.
-        Persistent keys do not count."""
+        """Return how many keys of checkpoints that `checkpoint` drops are not in the next, except persistent ones."""
         self._check()
         dropped = range(self.oldest, checkpoint - self.settings.working_set + 1)
         return self._behind(dropped.start, dropped.stop) if dropped else 0
@@ -145,8 +141,7 @@ class Shard(_core.Shard):
     # ---- writing
 
     def add(self, key: bytes, value: int, checkpoint: int) -> int:
-        """Add to an integer, 0 if the key is missing, and return the value before. Raises DDictError for any other
-        value."""
+        """Add to an integer, 0 if the key is missing, and return the value before. Raises DDictError for others."""
 
         def added(stored: Stored | None) -> tuple[Record, int, int]:
             before = 0 if stored is None else int_of(stored.head)
@@ -180,10 +175,7 @@ class Shard(_core.Shard):
         )
 
     def _blocked(self, why: int, text: str, size: int, since: float | None) -> float | None:
-        """Wait until a write of `size` bytes that was not done may be tried again. Raises DDictFullError.
-
-        `since` is the time when it was not done first, for lack of memory.
-        """
+        """Wait until a write that was not done, `since` then for no memory, may be tried. Raises DDictFullError."""
         if why == _BLOCKED_BY_PAUSE:
             if self.words.wait(_STATE, _PAUSED, _MAX_PAUSE_S) is None:
                 self.pause(False)
@@ -229,6 +221,11 @@ class Shard(_core.Shard):
         """The oldest checkpoint that may be read and written."""
         return max(0, self.newest - self.settings.working_set + 1)
 
+    def state(self) -> tuple[int, int, bool, bool]:
+        """Return the oldest and the newest checkpoint, whether the shard is frozen, and is_chosen."""
+        self._check()
+        return self.oldest, self.newest, self.is_frozen, self.is_chosen
+
     def take_over(self, newest: int, frozen: bool, chosen: bool, since: int) -> None:
         """Set the state of the shard whose entries were loaded."""
         self.words[_NEWEST], self.words[_STATE] = newest, _FROZEN if frozen else _USABLE
@@ -259,14 +256,6 @@ class Shard(_core.Shard):
     def pause(self, on: bool) -> None:
         """Block writers from now on, except a current write; or no longer. Has no effect on a frozen shard."""
         self.words.swap_if(_STATE, *((_USABLE, _PAUSED) if on else (_PAUSED, _USABLE)))
-
-    def changed_since(self) -> int:
-        """Return a number that differs after a change."""
-        return self.words[CHANGES]
-
-    def wait_for_change(self, seen: int, timeout: float | None) -> bool:
-        """Wait until changed_since() is no longer `seen`."""
-        return self.words.wait(CHANGES, seen, timeout) is not None
 
 
 def _size_of(stored: Stored) -> int:

@@ -1,4 +1,4 @@
-"""A shard's records in a file, which is written atomically, and checked when it is read.
+"""A shard's records in a file, which is written atomically, and checked when it is read; and shards filled from files.
 
 A file consists of a magic word, a version, a header, the records, an end mark with their number, and a checksum. The
 files of a checkpoint that a dictionary's managers write together are a set, whose identity is in the name and header of
@@ -20,17 +20,19 @@ import msgspec
 
 from dragon.files import regular
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
-from dragon.shards.entries import Settings, Stored
-from dragon.shards.records import Record
+from dragon.shards.entries import BROADCAST, Settings, Stored, places_of
+from dragon.shards.records import Record, place_of
+from dragon.shards.shard import Shard
 
 __all__ = [
     "File",
     "Header",
     "files_in",
-    "keys_in",
     "managers_of",
+    "persisted_for",
     "read_header",
     "records_in",
+    "restore",
     "snapshot_path",
     "tidy",
     "write_snapshot",
@@ -50,8 +52,7 @@ _NAME = re.compile(r"(\.?)(.+)_([0-9]+)_([0-9]+)(?:\.([0-9a-f]{40}))?\.ddict(?:\
 
 
 class Header(msgspec.Struct):
-    """The header of a file: which manager of which dictionary wrote it, how many managers there were, the checkpoint,
-    and the identity of the set."""
+    """The header of a file: its writer, the number of managers, the checkpoint, and the identity of the set."""
 
     name: str
     manager: int
@@ -70,9 +71,9 @@ class File(NamedTuple):
     path: Path
 
 
-def snapshot_path(folder: str, name: str, manager: int, checkpoint: int, of_set: str) -> Path:
+def snapshot_path(settings: Settings, manager: int, checkpoint: int, of_set: str) -> Path:
     """Return the path of one manager's file of a checkpoint."""
-    return Path(folder) / f"{name}_{manager}_{checkpoint}{of_set and '.'}{of_set}.ddict"
+    return Path(settings.persist_path) / f"{settings.name}_{manager}_{checkpoint}{of_set and '.'}{of_set}.ddict"
 
 
 def files_in(folder: str | Path, unfinished: bool = False) -> Iterator[File]:
@@ -84,10 +85,7 @@ def files_in(folder: str | Path, unfinished: bool = False) -> Iterator[File]:
 
 
 def managers_of(files: dict[int, Path]) -> int:
-    """Return the number of managers that wrote a set, of which there are these files; 0 if some are missing.
-
-    A damaged file counts as present, so that reading it raises an error.
-    """
+    """Return how many managers wrote a set of these files, 0 if some are missing. (Reading finds a damaged one.)"""
     said = {}
     for manager, path in files.items():
         try:
@@ -102,9 +100,15 @@ def managers_of(files: dict[int, Path]) -> int:
     return 0
 
 
-def tidy(settings: Settings, checkpoint: int, of_set: str) -> None:
+def tidy(settings: Settings, checkpoint: int, of_set: str, complete: bool = True) -> None:
     """Remove what a complete set makes unneeded: older files of its checkpoint, and those of checkpoints before it, of
-    which as many are kept as the settings say. Later checkpoints are of another run, which may need them."""
+    which as many are kept as the settings say. Later checkpoints are of another run, which may need them.
+
+    Of an incomplete set, remove this manager's file.
+    """
+    if not complete:
+        snapshot_path(settings, settings.manager, checkpoint, of_set).unlink(missing_ok=True)
+        return
     mine = [file for file in files_in(settings.persist_path) if file.name == settings.name]
     numbers = sorted({file.checkpoint for file in mine if file.checkpoint <= checkpoint})
     dropped = set(numbers[: -settings.persist_count]) if settings.persist_count > 0 else set()
@@ -136,10 +140,7 @@ class _Summed:
 
 
 def write_snapshot(path: Path, header: Header, records: Iterator[Stored], progress: Callable[[], object]) -> None:
-    """Write records to a file. Raises DDictPersistCheckpointError if that fails, and leaves no file.
-
-    `progress` is called again and again while the disk takes the data.
-    """
+    """Write records to a file, or leave none. `progress` is called while the disk takes the data."""
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -213,29 +214,114 @@ def _header(path: Path, file: BinaryIO) -> Header:
         raise DDictPersistCheckpointError(f"{path} is damaged: {error}") from error
 
 
-def records_in(path: Path) -> Iterator[tuple[bytes, int, Record]]:
-    """Yield (key, flags, record) of a file that was checked before."""
+def records_in(path: Path, values: bool = True) -> Iterator[tuple[bytes, int, Record]]:
+    """Yield (key, flags, record) of a file that was checked before; without `values` the records are empty."""
     with open(path, "rb", opener=regular) as file:
-        for key, flags, head_size, sizes in _entries(path, file):
-            head = file.read(head_size)
-            yield key, flags, Record(head, [file.read(size) for size in sizes])
+        _header(path, file)
+        while True:
+            key_size, flags, head_size, count = _RECORD.unpack(file.read(_RECORD.size))
+            if key_size == _END:
+                return
+            sizes = [_SIZE.unpack(file.read(_SIZE.size))[0] for _ in range(count)]
+            key = file.read(key_size)
+            if values:
+                head = file.read(head_size)
+                yield key, flags, Record(head, [file.read(size) for size in sizes])
+            else:
+                file.seek(head_size + sum(sizes), os.SEEK_CUR)
+                yield key, flags, Record(b"", [])
 
 
-def keys_in(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Yield (key, flags) of a file that was checked before, without reading the values."""
-    with open(path, "rb", opener=regular) as file:
-        for key, flags, head_size, sizes in _entries(path, file):
-            file.seek(head_size + sum(sizes), os.SEEK_CUR)
-            yield key, flags
+# ---- filling shards from a set
 
 
-def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[bytes, int, int, list[int]]]:
-    """Yield (key, flags, size of the head, sizes of the blobs) of each record. The caller reads or skips head and
-    blobs."""
-    _header(path, file)
-    while True:
-        key_size, flags, head_size, count = _RECORD.unpack(file.read(_RECORD.size))
-        if key_size == _END:
-            return
-        sizes = [_SIZE.unpack(file.read(_SIZE.size))[0] for _ in range(count)]
-        yield file.read(key_size), flags, head_size, sizes
+def persisted_for(settings: Settings, only: int | None) -> dict[int, dict[str, int]]:
+    """Return the checkpoints from which a shard can be filled: their sets, and how many managers wrote each."""
+    sets: dict[tuple[int, str], dict[int, Path]] = {}
+    for file in files_in(settings.persist_path):
+        if file.name == settings.name and only in (None, file.checkpoint):
+            sets.setdefault((file.checkpoint, file.set), {})[file.manager] = file.path
+    found: dict[int, dict[str, int]] = {}
+    for (checkpoint, of_set), files in sets.items():
+        written_by = managers_of(files)
+        if written_by not in (0, settings.managers):
+            found.setdefault(checkpoint, {})[of_set] = written_by
+        elif settings.manager in files:
+            # The files of other managers may be on other nodes.
+            found.setdefault(checkpoint, {})[of_set] = settings.managers
+    return found
+
+
+def restore(shards: list[Shard], checkpoint: int, of_set: str, written_by: int, since: int) -> bool:
+    """Fill shards of one dictionary from a set. Returns whether a key is with another manager than its hash says.
+
+    If the number of managers equals that of the files' writers, each manager reads one file. Otherwise each reads all
+    of them, and takes its own keys. A key that was put through manager() stays with its manager if that exists;
+    otherwise its hash decides. If that gives two values for one key, nothing is restored.
+
+    `since` is the time from which on the dictionary writes other sets than before. Raises DDictPersistCheckpointError
+    if a file is missing or damaged, or two keys coincide; then the shards are unchanged.
+    """
+    settings, mine = shards[0].settings, {shard.settings.manager: shard for shard in shards}
+    managers = settings.managers
+    writers = mine if written_by == managers else range(written_by)
+    paths = {manager: snapshot_path(settings, manager, checkpoint, of_set) for manager in writers}
+    for path in paths.values():
+        _check(path, written_by, of_set)
+    if written_by != managers:
+        _check_chosen(list(paths.values()), managers)
+    for shard in shards:
+        shard.begin_anew(checkpoint, since)
+    found_chosen = False
+    for manager, path in paths.items():
+        for key, flags, record in records_in(path):
+            for place in places_of(key, flags, manager, written_by, managers):
+                if place in mine:
+                    mine[place].put(key, record, checkpoint, Shard.own_flags(flags))
+                    found_chosen = found_chosen or _is_chosen(key, flags, place, managers)
+    return found_chosen
+
+
+def _is_chosen(key: bytes, flags: int, manager: int, managers: int) -> bool:
+    """Return whether a manager holds a key that the key's hash assigns to another one."""
+    return not flags & BROADCAST and place_of(key, managers) != manager
+
+
+def _check_chosen(paths: list[Path], managers: int) -> None:
+    """Raise DDictPersistCheckpointError if a key that was put through manager() would coincide with an equal key."""
+    seen: dict[tuple[bytes, int], int] = {}
+    for key, manager, place in _placed(paths, managers, True):
+        if seen.setdefault((key, place), manager) != manager:
+            raise _met(key, seen[key, place], manager, place)
+    if seen:
+        for key, manager, place in _placed(paths, managers, False):
+            if (key, place) in seen:
+                raise _met(key, seen[key, place], manager, place)
+
+
+def _placed(paths: list[Path], managers: int, chosen: bool) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (key, manager, new manager) of the records whose manager was chosen, or was not."""
+    for manager, path in enumerate(paths):
+        for key, flags, _ in records_in(path, values=False):
+            if not flags & BROADCAST and _is_chosen(key, flags, manager, len(paths)) == chosen:
+                yield key, manager, places_of(key, flags, manager, len(paths), managers)[0]
+
+
+def _met(key: bytes, first: int, second: int, place: int) -> DDictPersistCheckpointError:
+    return DDictPersistCheckpointError(
+        f"key {key[1:60].decode(errors='replace')!r} was put with manager {first} and with manager {second}, and both "
+        f"would go to manager {place} now; restore it with as many managers as wrote it"
+    )
+
+
+def _check(path: Path, written_by: int, of_set: str) -> None:
+    header = read_header(path)
+    if header.managers != written_by:
+        raise DDictPersistCheckpointError(
+            f"{path} was written by one of {header.managers} managers, whose other files are not all there; "
+            "to restore it into another number of managers all nodes need all of them, in a folder that they share"
+        )
+    if header.set != of_set:
+        raise DDictPersistCheckpointError(
+            f"{path} was renamed: it belongs to the files whose names end in {header.set}.ddict; restore those"
+        )

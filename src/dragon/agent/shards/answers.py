@@ -4,83 +4,64 @@ answer, and nothing is done twice."""
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from dragon.agent.shards.holding import Whose
+from dragon.shards.operations import Error, Identity, Result
 
-__all__ = ["Answered", "Answers", "Identity", "Reply"]
+__all__ = ["Answer", "Answered", "Answers"]
 
 _SESSIONS = 4096
 _LARGEST = 2**20  # bytes of an answer that is kept
 _MOST = 64 * 2**20  # bytes of all answers that are kept
 _FORGOTTEN = "NodeLostError", "the key was removed, but its value was lost with the connection that it was sent over"
 
-# The session (a unique number of a thread), the number of the write, and the last write whose answer it has received.
-Identity = tuple[bytes, int, int]
-
-
-class Reply(Protocol):
-    """Sends a value and buffers, which become bytes objects or writable memory, or an error by its class's name and its
-    text."""
-
-    def __call__(
-        self, value: Any, buffers: list[Any], error: tuple[str, str] | None, /, *, as_bytes: bool = False
-    ) -> None: ...
+# A function that sends a result or an error.
+Answer = Callable[[Result, Error | None], None]
 
 
 @dataclass(slots=True)
 class Answered:
-    """A write that was done here, and its result. Clients wait until it is done `everywhere`: here and on all replicas
-    after this one."""
+    """A write that was done here, and its result, for which clients wait until all replicas behind have done it."""
 
     whose: Whose
-    value: Any
-    buffers: list[Any]
-    as_bytes: bool = False
+    result: Result
     everywhere: bool = False
-    waiting: list[Reply] = field(default_factory=list)
+    waiting: list[Answer] = field(default_factory=list)
     forgotten: bool = False
 
-    def answer(self, reply: Reply) -> None:
-        """Reply now, or once it is done everywhere."""
+    def answer(self, reply: Answer) -> None:
+        """Reply once it is done everywhere; with an error if the result was too large to be kept."""
         if self.everywhere:
-            self.tell(reply)
+            reply(self.result, _FORGOTTEN if self.forgotten else None)
         else:
             self.waiting.append(reply)
 
-    def fail(self, error: tuple[str, str]) -> None:
+    def fail(self, error: Error) -> None:
         """Reply with an error, because it will not be known here whether it is done everywhere."""
         waiting, self.waiting = self.waiting, []
         for reply in waiting:
-            reply(None, [], error)
-
-    def tell(self, reply: Reply) -> None:
-        """Reply; with an error if the answer was too large to be kept."""
-        error = _FORGOTTEN if self.forgotten else None
-        reply(self.value, self.buffers, error, as_bytes=self.as_bytes)
+            reply(Result(), error)
 
     def is_everywhere(self) -> None:
         """Note that all replicas have done it, and reply to those that wait."""
         self.everywhere = True
         waiting, self.waiting = self.waiting, []
         for reply in waiting:
-            self.tell(reply)
-        self.forget_large()
+            self.answer(reply)
+        if self.size > _LARGEST:  # no client waits for it here
+            self.forget()
 
     @property
     def size(self) -> int:
         """The bytes of its buffers."""
-        return sum(memoryview(buffer).nbytes for buffer in self.buffers)
-
-    def forget_large(self) -> None:
-        """Drop a large result, as no client waits for it here."""
-        if self.size > _LARGEST:
-            self.forget()
+        return sum(memoryview(buffer).nbytes for buffer in self.result.buffers)
 
     def forget(self) -> None:
         """Drop the result, and keep only that the write was done."""
-        self.value, self.buffers, self.forgotten = None, [], True
+        self.result, self.forgotten = Result(), True
 
 
 @dataclass(slots=True)
@@ -142,7 +123,7 @@ class Answers:
         for session in reversed(self._sessions.values()):
             for answer in session.answered.values():
                 taken += answer.size
-                if taken > _MOST and answer.everywhere and answer.buffers:
+                if taken > _MOST and answer.everywhere and answer.result.buffers:
                     answer.forget()
 
     def _session(self, name: bytes) -> _Session:
@@ -159,7 +140,7 @@ class Answers:
                 name,
                 session.settled,
                 [
-                    (number, answer.value, answer.buffers, answer.forgotten)
+                    (number, *answer.result[:2], answer.forgotten)
                     for number, answer in session.answered.items()
                     if answer.whose == whose
                 ],
@@ -174,5 +155,4 @@ class Answers:
             session.settle(settled)
             for number, value, buffers, forgotten in answers:
                 if number > session.settled:
-                    kept = Answered(whose, value, buffers, everywhere=True, forgotten=forgotten)
-                    self._keep(session, number, kept)
+                    self._keep(session, number, Answered(whose, Result(value, buffers), True, [], forgotten))

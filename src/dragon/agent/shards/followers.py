@@ -16,12 +16,13 @@ from typing import Any
 import msgspec
 
 from dragon.agent.objects.peers import Peers
-from dragon.agent.shards.holding import Tag, Whose
+from dragon.agent.shards.holding import Whose
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.protocol.front_end import Proposal
 from dragon.runtime.protocol.shards import CreateShard, ShardChannel
+from dragon.shards.operations import Request, Tag
 
 __all__ = ["Followers", "Sent"]
 
@@ -85,7 +86,7 @@ class Followers:
     ) -> None:
         """Send an operation to another replica. Without `keep` the buffers are valid only during the call."""
         self._last += 1
-        head = _encode((self._last, self._own_name, os.getpid(), *shard, operation, arguments, tag))
+        head = _encode(Request(self._last, self._own_name, os.getpid(), *shard, operation, arguments, tag=tag))
         kept = buffers if keep else None
         self._sent.setdefault(node, {})[self._last] = Sent(shard, operation, arguments, kept, done, head)
         if node in self._waiting:
@@ -129,8 +130,7 @@ class Followers:
         return [self._sent[node].pop(number) for number, node in sorted(found)]
 
     def prepare(self, node: int, request: CreateShard, then: Callable[[BaseException | None], None]) -> None:
-        """Request the creation of a shard from another agent before it is sent anything; `then` is called in this
-        thread with the exception, or None."""
+        """Have another agent create a shard; `then` is called in this thread with the exception, or None."""
 
         async def ask() -> Name:
             await self._peers.ask(node, request)

@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from dragon.shards.operations import Tag
 from dragon.shards.shard import Shard
 
-__all__ = ["Copies", "Holding", "Tag", "Whose"]
+__all__ = ["Copies", "Holding", "Whose"]
 
 # The dictionary's number and the manager.
 Whose = tuple[str, int]
 
 
-class Tag(NamedTuple):
-    """The context of a message about a shard: the decision (`epoch`) by which its sender knew the replicas, and for a
-    node that is still receiving its copy, the number of that transfer (else 0)."""
-
-    epoch: int
-    fill: int = 0
-
-
 class Holding(NamedTuple):
-    """The replicas of a shard by a decision of the front end, the primary first. Each replica forwards operations to
-    the next one."""
+    """The replicas of a shard by a decision of the front end, the primary first; each tells the next one."""
 
     epoch: int
     holders: list[int]
@@ -52,8 +44,7 @@ class Copies(Protocol):
         """Replace the holders of a shard by those of a later decision."""
 
     def teacher(self, whose: Whose) -> tuple[int, Tag] | None:
-        """Return the node that sends this node its copy, and the tag of the transfer, while the copy is incomplete;
-        else None."""
+        """Return the node that sends this node its copy, and its tag, while the copy is incomplete; else None."""
 
     def copy_of(self, whose: Whose) -> Shard | None:
         """Return this node's copy of a shard; None if it has no valid one."""

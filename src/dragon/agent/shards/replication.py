@@ -27,9 +27,9 @@ from typing import Any
 import msgspec
 
 from dragon.agent.objects.peers import Peers
-from dragon.agent.shards.answers import Answered, Answers, Identity, Reply
+from dragon.agent.shards.answers import Answer, Answered, Answers
 from dragon.agent.shards.followers import Followers
-from dragon.agent.shards.holding import Copies, Holding, Tag, Whose
+from dragon.agent.shards.holding import Copies, Holding, Whose
 from dragon.agent.wire.session import error_of
 from dragon.infrastructure.ddict_errors import DDictMovedError
 from dragon.infrastructure.errors import DestroyedError
@@ -38,18 +38,21 @@ from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.front_end import Proposal
 from dragon.runtime.protocol.shards import CreateShard
-from dragon.shards.operations import NOTHING, OPERATIONS, WRITES
+from dragon.shards.operations import NOTHING, OPERATIONS, WRITES, Error, Identity, Reply, Request, Result, Tag
 from dragon.shards.shard import Shard
 
-__all__ = ["REPLICATION", "Replication"]
+__all__ = ["Replication"]
 
 log = runtime_log("shards")
 
 _APPLY, _LOAD, _STATE = "_apply", "_load", "_state"
-REPLICATION = frozenset({_APPLY, _LOAD, _STATE})
 _COPY_BATCH_BYTES = 2**20  # bytes of entries that a new holder is sent at a time
 _RECOPY_S = 3.0  # seconds until shards with too few copies are looked at again, twice as many the next time
 _MAX_RECOPY_S = 60.0
+
+
+# An operation, its arguments, and the identity of the write.
+_Asked = tuple[str, list[Any], Identity | None]
 
 
 @dataclass(eq=False)
@@ -90,7 +93,7 @@ class Replication:
         self._peers = peers
         self._held = copies
         self._later = later
-        self._followers = Followers(peers, own_name, way_to, later, self._on_unreachable, self._on_torn)
+        self._followers = Followers(peers, own_name, way_to, later, self._doubt, self._on_torn)
         self._answers = Answers()
         self._copies: dict[Whose, _Copy] = {}
         self._seen = 0  # the last loss
@@ -100,50 +103,29 @@ class Replication:
 
     # ---- the holder that decides
 
-    def ask(
-        self,
-        shard: Shard,
-        whose: Whose,
-        identity: Identity | None,
-        operation: str,
-        arguments: list[Any],
-        buffers: list[Any],
-        reply: Reply,
-    ) -> None:
+    def ask(self, shard: Shard, request: Request, buffers: list[Any], reply: Answer) -> None:
         """Do an operation here, have every other holder do it, then answer.
 
         If the operation was done already, its answer is sent again. A read is done here only; it is answered when all
         holders behind have done what came before it and this node is still the primary, so it saw the newest values.
         """
+        whose = request.dictionary, request.manager
         try:
             holders = self._held.holding(whose).holders
         except LookupError as error:
             raise DDictMovedError(f"{shard.where} is no longer a valid replica: {error}") from error
         if holders[0] != self._peers.index:
             raise DDictMovedError(f"{shard.where} is not the primary, which is on node {holders[0]}")
-        answered = self._answers.find(identity)
+        answered = self._answers.find(request.identity)
         if answered is not None:
             answered.answer(reply)
         else:
-            self._perform(whose, shard, identity, operation, arguments, buffers, reply)
+            self._perform(whose, shard, (request.operation, request.arguments, request.identity), buffers, reply)
 
-    def _perform(
-        self,
-        whose: Whose,
-        shard: Shard,
-        identity: Identity | None,
-        operation: str,
-        arguments: list[Any],
-        buffers: list[Any],
-        reply: Reply,
-    ) -> None:
+    def _perform(self, whose: Whose, shard: Shard, asked: _Asked, buffers: list[Any], reply: Answer) -> None:
         """Do an operation, have the holders behind do it, and answer."""
-        answered = Answered(whose, None, [], waiting=[reply])
-
-        def keep(value: Any, found: list[Any], *, as_bytes: bool = False) -> None:
-            answered.value, answered.buffers, answered.as_bytes = value, found, as_bytes
-
-        OPERATIONS[operation](shard, arguments, buffers, keep)
+        operation, arguments, identity = asked
+        answered = Answered(whose, OPERATIONS[operation](shard, arguments, buffers), waiting=[reply])
         self._answers.add(identity, answered)
         copy = self._copy(whose)
         copy.position += 1
@@ -152,10 +134,10 @@ class Replication:
             answered.is_everywhere()
         else:
             copy.pending[copy.position] = answered
-            told, parts = (copy.position, operation, arguments, identity), buffers
             if operation not in WRITES:
-                told, parts = (copy.position, NOTHING, [], None), []
-            self._followers.send(to, whose, _APPLY, tag, told, parts, partial(self._passed, copy, copy.position))
+                asked, buffers = (NOTHING, [], None), []
+            done = partial(self._passed, copy, copy.position)
+            self._followers.send(to, whose, _APPLY, tag, [copy.position, *asked], buffers, done)
 
     def _next(self, whose: Whose) -> tuple[int | None, Tag]:
         """Return the node that is to do next what was done here (None: none is), and the tag to send with it."""
@@ -173,33 +155,24 @@ class Replication:
         if answered is not None:
             answered.is_everywhere()
 
-    def acknowledged(self, which: int, value: Any, error: Any) -> None:
+    def acknowledged(self, reply: Reply) -> None:
         """Note that another holder has done what it was sent, or failed to."""
-        found = self._followers.acknowledged(which)
+        found = self._followers.acknowledged(reply.number)
         if found is None:
             return
         node, sent = found
-        if error is None:
+        if reply.error is None:
             sent.done()
         else:
-            self._followers.put_back(node, which, sent)  # until the front end has decided about that node
-            self._doubt(sent.shard, node, error[1])
+            self._followers.put_back(node, reply.number, sent)  # until the front end has decided about that node
+            self._doubt(node, sent.shard, reply.error[1])
 
     # ---- those behind it
 
-    def do(
-        self,
-        shard: Shard,
-        whose: Whose,
-        sender: int,
-        operation: str,
-        tag: Any,
-        arguments: list[Any],
-        buffers: list[Any],
-        reply: Reply,
-    ) -> None:
+    def do(self, shard: Shard, sender: int, request: Request, buffers: list[Any], reply: Answer) -> None:
         """Do what another holder has sent, if it is the holder before this one and both know the same decision."""
-        meant = Tag(*tag)
+        whose, meant, operation = (request.dictionary, request.manager), request.tag, request.operation
+        assert meant is not None
         try:
             holding = self._held.holding(whose)
             known = holding.before(self._peers.index), Tag(holding.epoch)
@@ -210,42 +183,36 @@ class Replication:
                 return
             known = teacher
         if meant.epoch > known[1].epoch:
-            again = partial(self.do, shard, whose, sender, operation, tag, arguments, buffers, reply)
+            again = partial(self.do, shard, sender, request, buffers, reply)
             self._copy(whose).early.append(lambda: _answering(again, reply))
             return
         if (sender, meant) != known:
-            log.debug(
-                "dropped an operation of node %d on manager %d: its decision %s is not the one known here, %s",
-                sender,
-                whose[1],
-                meant,
-                known,
-            )
+            text = "dropped an operation of node %d on manager %d: its decision %s is not the one known here, %s"
+            log.debug(text, sender, whose[1], meant, known)
             return
         copy = self._copy(whose)
         if operation == _LOAD:
-            shard.load(arguments[0], buffers)
-            reply(None, [], None)
-        elif operation == _STATE and copy.filled == meant:
-            reply(None, [], None)
+            shard.load(request.arguments[0], buffers)
+            reply(Result(), None)
         elif operation == _STATE:
-            newest, frozen, chosen, since, answers, position = arguments
-            early, copy.early = copy.early, []
-            self._let_go(whose)  # operations on a copy that was here before
-            shard.take_over(newest, frozen, chosen, since)
-            self._answers.take_over(whose, answers)
-            self._copies[whose] = _Copy(position, early=early, filled=meant)
-            reply(None, [], None)
+            if copy.filled != meant:
+                *state, answers, position = request.arguments
+                early, copy.early = copy.early, []
+                self._let_go(whose)  # operations on a copy that was here before
+                shard.take_over(*state)
+                self._answers.take_over(whose, answers)
+                self._copies[whose] = _Copy(position, early=early, filled=meant)
+            reply(Result(), None)
         else:
-            self._apply(shard, whose, copy, arguments, buffers, reply)
+            self._apply(shard, whose, copy, request.arguments, buffers, reply)
 
     def _apply(
-        self, shard: Shard, whose: Whose, copy: _Copy, arguments: list[Any], buffers: list[Any], reply: Reply
+        self, shard: Shard, whose: Whose, copy: _Copy, arguments: list[Any], buffers: list[Any], reply: Answer
     ) -> None:
         position, operation, given, identity = arguments
 
-        def acknowledge(value: Any, found: list[Any], error: Any, *, as_bytes: bool = False) -> None:
-            reply(None, [], error)  # the holder before this one has no use for the value
+        def acknowledge(result: Result, error: Error | None) -> None:
+            reply(Result(), error)  # the holder before this one has no use for the value
 
         if copy.failure is not None:
             raise copy.failure
@@ -253,12 +220,12 @@ class Replication:
             if position in copy.pending:
                 copy.pending[position].answer(acknowledge)
             else:
-                reply(None, [], None)
+                reply(Result(), None)
             return
         try:
             if position != copy.position + 1:
                 raise RuntimeError(f"operation {position} came after {copy.position}")
-            self._perform(whose, shard, identity, operation, given, buffers, acknowledge)
+            self._perform(whose, shard, (operation, given, identity), buffers, acknowledge)
         except Exception as error:
             copy.failure = error
             raise
@@ -294,11 +261,7 @@ class Replication:
             do()
 
     def _let_go(self, whose: Whose) -> None:
-        """Drop the operations under way, because this node is no longer a valid replica, or the dictionary is
-        destroyed.
-
-        Whether they were done everywhere is not known here, so they are answered with an error.
-        """
+        """Answer the operations under way with an error: whether they are done everywhere will not be known here."""
         self._followers.take(whose)
         copy = self._copies.pop(whose)
         for answered in copy.pending.values():
@@ -326,16 +289,13 @@ class Replication:
         """Note that the connection to a node broke; the node itself may be alive."""
         self._followers.link_broken(node)
 
-    def _on_unreachable(self, node: int, whose: Whose, why: str) -> None:
-        self._doubt(whose, node, why)
-
     def _on_torn(self, node: int, whose: Whose) -> None:
         """Handle that the connection broke over which a node was given its copy."""
         log.info("the connection broke over which node %d was given manager %d", node, whose[1])
         self._abandon(whose, self._copy(whose))
         self._look_again()
 
-    def _doubt(self, whose: Whose, node: int, why: str) -> None:
+    def _doubt(self, node: int, whose: Whose, why: str) -> None:
         """Handle that a node does not do what it is sent.
 
         A holder is proposed for removal. A node that is being given a copy does not become a holder, unless that was
@@ -409,11 +369,11 @@ class Replication:
         learner.begun = True
         try:
             for names, entries in shard.export(_COPY_BATCH_BYTES):
-                self._followers.send(learner.node, whose, _LOAD, learner.tag, (names,), entries, _nothing, keep=False)
+                self._followers.send(learner.node, whose, _LOAD, learner.tag, [names], entries, _nothing, keep=False)
         except DestroyedError:
             return
         answers = self._answers.of(whose)
-        state = (shard.newest, shard.is_frozen, shard.is_chosen, shard.since, answers, copy.position)
+        state = [shard.newest, shard.is_frozen, shard.is_chosen, shard.since, answers, copy.position]
         done = partial(self._filled, whose, learner)
         self._followers.send(learner.node, whose, _STATE, learner.tag, state, [], done)
 
@@ -443,12 +403,12 @@ class Replication:
         return self._copies.setdefault(whose, _Copy())
 
 
-def _answering(do: Callable[[], None], reply: Reply) -> None:
+def _answering(do: Callable[[], None], reply: Answer) -> None:
     """Call `do`, and send its exception, if it raises one, as the answer."""
     try:
         do()
     except Exception as error:
-        reply(None, [], error_of(error))
+        reply(Result(), error_of(error))
 
 
 def _nothing() -> None:

@@ -1,14 +1,9 @@
 """Operations of other nodes' processes on this node's shards.
 
-A small read, which waits for nothing, is done where it arrives. A thread does everything else, one after the other, so
-a shard whose writer is stopped does not keep the agent from its work. A request comes through a channel, and its
-answer goes through a channel of the requesting thread; both pass through the outboxes.
-
-A request has seven parts or eight. The eighth is the identity of a write that is done once however often it is
-requested, or the epoch that one holder of a shard sends another, or empty, for a read that sees every write that was
-answered before it. An answer has three parts. A large answer is announced first, with the sizes of its buffers and
-whether they become bytes objects; its content follows in pieces out of the shard's own memory, so that it is sent
-while the other end copies it.
+A small read is done where it arrives. A thread does everything else, one after the other, so a shard whose writer is
+stopped does not keep the agent from its work. A request comes through a channel, and its reply goes through a channel
+of the requesting thread; both pass through the outboxes. The content of a large reply follows it in pieces out of the
+shard's own memory, so that it is sent while the other end copies it.
 """
 
 from __future__ import annotations
@@ -17,49 +12,38 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dragon import _core
 from dragon.agent.objects.peers import Peers
-from dragon.agent.shards.holding import Copies, Holding, Whose
-from dragon.agent.shards.replication import REPLICATION, Replication
+from dragon.agent.shards.holding import Copies
+from dragon.agent.shards.replication import Replication
 from dragon.agent.wire.session import error_of
-from dragon.infrastructure.messages import Name, as_name
+from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.remote import node_of
-from dragon.shards.operations import OPERATIONS, WRITES, read_here
+from dragon.shards.operations import OPERATIONS, WRITES, Error, Piece, Reply, Request, Result
 from dragon.shards.shard import Shard
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = ["ShardService"]
 
 log = runtime_log("shards")
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
+_decode = msgspec.msgpack.Decoder(Request | Reply).decode
 _REQUEST_BATCH = 256  # requests before others have their turn
+_SMALL = 256 * 1024  # bytes of a reply, at most, that is sent without the thread
 _PIECE = 4 * 2**20  # bytes
 _MEMORY_RETRY_S = 0.02  # seconds until memory is requested again
 _MEMORY_TIMEOUT_S = 10.0  # seconds without memory for an answer, after which an error is sent
-
-
-@dataclass(slots=True)
-class _Answer:
-    """An answer to the request `number` for the inbox of a process. It exists `since` then."""
-
-    pid: int
-    inbox: Name
-    number: int
-    value: Any
-    buffers: list[Any]
-    error: tuple[str, str] | None
-    as_bytes: bool
-    since: float
 
 
 class ShardService:
@@ -75,7 +59,7 @@ class ShardService:
         self._tell = Once(log)
         self.inboxes: dict[tuple[int, int], set[Name]] = {}
         self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._replication = Replication(peers, copies, self.name, self._way_to, self.afterwards)
+        self.replication = Replication(peers, copies, self.name, self._way_to, self.afterwards)
         self._loop.add_reader(self._requests._fileno(), self._on_requests)
         threading.Thread(target=self._serve, name="shards", daemon=True).start()
 
@@ -85,26 +69,6 @@ class ShardService:
             self._ways.pop(name, None)
             if node != self._peers.index:
                 self._peers.links.wire.leave(os.getpid(), name)
-
-    def node_lost(self, node: int, epoch: int) -> None:
-        """Handle the loss of a node, after all requests that came before."""
-        self.afterwards(partial(self._replication.node_lost, node, epoch))
-
-    def decided(self, whose: Whose, holding: Holding) -> None:
-        """Take over a decision of the front end which nodes keep a shard."""
-        self.afterwards(partial(self._replication.decided, whose, holding))
-
-    def forget(self, number: str) -> None:
-        """Forget a dictionary that was destroyed."""
-        self.afterwards(partial(self._replication.forget, number))
-
-    def look_after_copies(self) -> None:
-        """Start the copies of shards that are missing."""
-        self.afterwards(self._replication.look_after_copies)
-
-    def link_broken(self, node: int) -> None:
-        """Handle that the connection to another node broke."""
-        self.afterwards(partial(self._replication.link_broken, node))
 
     def afterwards(self, do: Callable[[], object]) -> None:
         """Have the thread call `do` after all that was requested before."""
@@ -118,27 +82,29 @@ class ShardService:
                 return
             try:
                 request = _decode(head)
-            except (msgspec.MsgspecError, ValueError):
+            except msgspec.MsgspecError:
                 log.exception("a request to a shard is malformed")
                 continue
-            if len(request) != 7 or not self._read_here(request):
+            if isinstance(request, Reply):
+                self._work.put(partial(self.replication.acknowledged, request))
+            elif not self._read_at_once(request):
                 self._work.put(partial(self._take, request, buffers))
         self._loop.call_soon(self._on_requests)
 
-    def _read_here(self, request: Any) -> bool:
-        """Answer a request at once if it is a small read that waits for nothing. Return whether it was."""
-        number, inbox, _, dictionary, manager, operation, arguments = request[:7]
-        way = self._ways.get(as_name(inbox))
-        if way is None:
+    def _read_at_once(self, request: Request) -> bool:
+        """Answer a request if it is a small read that waits for nothing. Return whether it was."""
+        way = self._ways.get(request.inbox)
+        if way is None or request.operation not in ("value", "values") or request.newest:
             return False
-
-        def answer(value: Any, buffers: list[Any], *, as_bytes: bool = False) -> None:
-            way._put_frames(_encode((number, value, None)), buffers, 0)
-
         try:
-            return read_here(self._shard(dictionary, manager), operation, arguments, answer)
+            shard = self._shard(request.dictionary, request.manager)
+            value, buffers, _ = OPERATIONS[request.operation](shard, request.arguments, [])
+            if sum(len(memoryview(each)) for each in buffers) > _SMALL:
+                return False
+            way._put_frames(_encode(Reply(request.number, value)), buffers, 0)
         except Exception:
             return False  # the thread answers with the error, or waits for memory
+        return True
 
     def _serve(self) -> None:
         while True:
@@ -149,77 +115,55 @@ class ShardService:
                 log.exception("an operation on a shard failed")
             del work  # and the memory that came with a request
 
-    def _take(self, request: Any, buffers: list[Any]) -> None:
-        if len(request) == 3:
-            self._replication.acknowledged(*request)
-            return
-        number, inbox, pid, dictionary, manager, operation, arguments, *more = request
-        name = as_name(inbox)
-        sender = node_of(name)
+    def _take(self, request: Request, buffers: list[Buffer]) -> None:
+        sender = node_of(request.inbox)
         if sender in self._peers.lost:
             return  # it sent this before it was declared lost: others may hold its locks by now
-        reply = partial(self._reply, pid, name, number)
+        reply = partial(self._reply, request, self._loop.time())
         try:
-            shard = self._shard(dictionary, manager)
-            if operation in REPLICATION:
-                self._replication.do(
-                    shard, (dictionary, manager), sender, operation, more[0], arguments, buffers, reply
-                )
-            elif shard.settings.holders and (more or operation in WRITES):
-                asked = (more[0] or None) if more else None
-                self._replication.ask(shard, (dictionary, manager), asked, operation, arguments, buffers, reply)
+            shard = self._shard(request.dictionary, request.manager)
+            if request.tag is not None:
+                self.replication.do(shard, sender, request, buffers, reply)
+            elif shard.settings.holders and (request.newest or request.identity or request.operation in WRITES):
+                self.replication.ask(shard, request, buffers, reply)
             else:
-                OPERATIONS[operation](shard, arguments, buffers, reply)
+                reply(OPERATIONS[request.operation](shard, request.arguments, buffers), None)
         except Exception as error:
-            reply(None, [], error_of(error))
+            reply(Result(), error_of(error))
 
-    def _reply(
-        self,
-        pid: int,
-        inbox: Name,
-        number: int,
-        value: Any,
-        buffers: list[Any],
-        error: tuple[str, str] | None = None,
-        *,
-        as_bytes: bool = False,
-    ) -> None:
-        self._give(_Answer(pid, inbox, number, value, buffers, error, as_bytes, self._loop.time()))
-
-    def _give(self, answer: _Answer) -> None:
-        """Send an answer as soon as there is memory for it; after too long without memory, send an error."""
+    def _reply(self, request: Request, since: float, result: Result, error: Error | None) -> None:
+        """Answer as soon as there is memory for it; after too long without memory, with an error."""
         try:
-            self._send_whole(answer)
+            self._send_whole(request, result, error)
         except MemoryError as failure:
-            if answer.error is None and self._loop.time() - answer.since > _MEMORY_TIMEOUT_S:
-                answer.value, answer.buffers, answer.error = None, [], error_of(failure)
-            self._later(partial(self._give, answer))
+            if error is None and self._loop.time() - since > _MEMORY_TIMEOUT_S:
+                result, error = Result(), error_of(failure)
+            self._later(partial(self._reply, request, since, result, error))
 
     def _later(self, do: Callable[[], object]) -> None:
         self._tell("answers to requests to dictionaries wait: this node has no free shared memory (DRAGON_ARENA_SIZE)")
         self._loop.call_soon_threadsafe(self._loop.call_later, _MEMORY_RETRY_S, self.afterwards, do)
 
-    def _send_whole(self, answer: _Answer) -> None:
+    def _send_whole(self, request: Request, result: Result, error: Error | None) -> None:
         """Send an answer, a large one in pieces. Raises MemoryError if nothing of it could be sent."""
-        number, buffers, inbox = answer.number, answer.buffers, answer.inbox
+        value, buffers, as_bytes = result
         sizes = [len(memoryview(each)) for each in buffers]
         if sum(sizes) <= _PIECE:
-            self._send(answer.pid, inbox, _encode((number, answer.value, answer.error)), buffers)
+            self._send(request, _encode(Reply(request.number, value, error)), buffers)
             return
-        told = _encode((number, answer.value, answer.error, sizes, answer.as_bytes))
-        way = self._send(answer.pid, inbox, told, [])
+        way = self._send(request, _encode(Reply(request.number, value, error, sizes, as_bytes)), [])
         if way is None:
             return
-        head = _encode((number,))
+        head = _encode(Piece(request.number))
         pieces = [
             memoryview(each)[start : start + _PIECE]
             for size, each in zip(sizes, buffers, strict=True)
             for start in range(0, size, _PIECE)
         ]
-        if node_of(inbox) != self._peers.index:
-            self._peers.links.lend(inbox, head, pieces)
-            return
-        self._hand_over(way, inbox, head, pieces)
+        if node_of(request.inbox) != self._peers.index:
+            self._peers.links.lend(request.inbox, head, pieces)
+        else:
+            self._hand_over(way, request.inbox, head, pieces)
 
     def _hand_over(self, way: Channel, name: Name, head: bytes, pieces: list[memoryview]) -> None:
         """Send the pieces of an answer to a process of this node."""
@@ -233,12 +177,13 @@ class ShardService:
                 self._ways.pop(name, None)
                 return
 
-    def _send(self, pid: int, name: Name, head: bytes, buffers: list[Any]) -> Channel | None:
+    def _send(self, request: Request, head: bytes, buffers: list[Buffer]) -> Channel | None:
+        name = request.inbox
         for _ in range(2):
             try:
                 channel = self._ways.get(name)
                 if channel is None:
-                    channel = self._ways[name] = self._way_to(pid, name)
+                    channel = self._ways[name] = self._way_to(request.pid, name)
                 channel._put_frames(head, buffers, None)
                 return channel
             except _core.DestroyedError:

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,7 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.objects.peers import Peers
-from dragon.agent.shards.holding import Holding, Tag, Whose
+from dragon.agent.shards.holding import Holding, Whose
 from dragon.agent.shards.snapshots import Snapshots
 from dragon.infrastructure.ddict_errors import DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
@@ -46,7 +47,9 @@ from dragon.runtime.protocol.shards import (
     TidyFiles,
 )
 from dragon.shards.entries import Settings
+from dragon.shards.operations import Tag
 from dragon.shards.shard import Shard, in_core, make_words, mark_gone, words_after
+from dragon.shards.snapshot import persisted_for, restore, tidy
 
 if TYPE_CHECKING:
     from dragon.agent.shards.service import ShardService
@@ -90,6 +93,14 @@ class Shards:
     def handlers(self) -> list[Handler]:
         """Return the handlers of the requests that this answers."""
         files = self._snapshots
+
+        def of(r: Any) -> Shard:
+            return self._shard(r.number, r.manager)
+
+        def restored(r: RestoreShards) -> asyncio.Future[bool]:
+            shards = [self._shard(r.number, manager) for manager in r.managers]
+            return files.run(restore, shards, r.checkpoint, r.of_set, r.written_by, r.since)
+
         return [
             ShardChannel.served_by(lambda r: self.service()),
             ListDictionaries.served_by(lambda r: self._descriptors()),
@@ -100,22 +111,14 @@ class Shards:
             KeepDictionary.served_by(lambda r: self.keep(r.number, r.name, r.descriptor)),
             KeptShards.served_by(lambda r: self.kept(r.name)),
             ReviveShard.served_by(lambda r: self.revive(r.number, r.name, r.manager, r.holders)),
-            OwnCopy.served_by(lambda r: self.copy(r.number, r.manager)),
+            OwnCopy.served_by(lambda r: getattr(self.copy_of((r.number, r.manager)), "settings", None)),
             ShardHolders.served_by(lambda r: self.holding((r.number, r.manager)).holders),
-            PauseWriters.served_by(lambda r: self._shard(r.number, r.manager).pause(r.on)),
-            HoldCheckpoint.served_by(lambda r: files.hold(self._shard(r.number, r.manager), r.checkpoint)),
-            Persist.served_by(
-                lambda r: files.persist(self._shard(r.number, r.manager), r.number, r.checkpoint, r.held, r.at)
-            ),
-            Persisted.served_by(lambda r: files.persisted(self._shard(r.number, r.manager).settings, r.only)),
-            TidyFiles.served_by(
-                lambda r: files.tidy(self._shard(r.number, r.manager).settings, r.checkpoint, r.of_set, r.complete)
-            ),
-            RestoreShards.served_by(
-                lambda r: files.restore(
-                    [self._shard(r.number, m) for m in r.managers], r.checkpoint, r.of_set, r.written_by, r.since
-                )
-            ),
+            PauseWriters.served_by(lambda r: of(r).pause(r.on)),
+            HoldCheckpoint.served_by(lambda r: files.hold(of(r), r.checkpoint)),
+            Persist.served_by(lambda r: files.persist(of(r), r.number, r.checkpoint, r.held, r.at)),
+            Persisted.served_by(lambda r: files.run(persisted_for, of(r).settings, r.only)),
+            TidyFiles.served_by(lambda r: files.run(tidy, of(r).settings, r.checkpoint, r.of_set, r.complete)),
+            RestoreShards.served_by(restored),
         ]
 
     def create(self, number: str, settings: Settings, teacher: tuple[int, int, int] | None = None) -> Settings:
@@ -129,24 +132,24 @@ class Shards:
         except (OSError, MemoryError) as error:
             raise DDictUnableToCreateError(f"manager {manager} on node {self._run.node}: {error}") from error
         words, lock = make_words(), Lock()
-        made = msgspec.structs.replace(
-            settings, words=words._name(), lock=lock._name(), folder=str(folder), node=self._run.node
-        )
+        settings = msgspec.structs.replace(settings, folder=str(folder), node=self._run.node)
         known = self._dictionaries.setdefault(number, _Dictionary())
         self._remove(known, manager)  # a copy that was no longer valid
-        known.shards[manager] = made, words, lock
         known.holdings.pop(manager, None)
-        self._serve(made)
+        made = self._add(known, settings, words, lock)
         if teacher is not None:
             known.teachers[manager] = teacher[0], Tag(*teacher[1:])
         elif made.holders:
             self._hold(known, manager, made.holders)
         return made
 
-    def _serve(self, settings: Settings) -> None:
-        """Let other nodes' processes use a shard by the wire. With replicas, the primary must number what is done."""
-        if self._peers is not None and not settings.holders:
-            self._peers.links.wire.serve_shard(settings.words, settings.lock, *in_core(settings))
+    def _add(self, known: _Dictionary, settings: Settings, words: Words, lock: Lock) -> Settings:
+        """Add a shard. Without replicas, for which the primary numbers what is done, other nodes use it by the wire."""
+        made = msgspec.structs.replace(settings, words=words._name(), lock=lock._name())
+        known.shards[made.manager] = made, words, lock
+        if self._peers is not None and not made.holders:
+            self._peers.links.wire.serve_shard(made.words, made.lock, *in_core(made))
+        return made
 
     def _forget(self, settings: Settings) -> None:
         if self._peers is not None:
@@ -161,7 +164,7 @@ class Shards:
         self.service()
         if lost:
             assert self.serving is not None
-            self.serving.look_after_copies()
+            self.serving.afterwards(self.serving.replication.look_after_copies)
 
     def describe(self, number: str, descriptor: str, nodes: list[int], life: Name) -> None:
         """Keep what others need to attach to a dictionary that was created on this node, while `life` exists."""
@@ -182,16 +185,12 @@ class Shards:
         self.destroy(number)
 
     def destroy(self, number: str) -> asyncio.Future[None] | None:
-        """Remove a dictionary's shards from this node. The future is done when the snapshots that are due are written.
-
-        Processes that use the shards get DestroyedError.
-        """
+        """Remove a dictionary's shards from this node. The future is done when its snapshots are written."""
         with self._lock:
             known = self._dictionaries.pop(number, None)
         if known is None:
             return None
-        if self.serving is not None:
-            self.serving.forget(number)
+        self._forget_copies(number)
         may_be_due = any(settings.persist_freq for settings, *_ in known.shards.values())
         for manager in list(known.shards):
             self._remove(known, manager)
@@ -202,21 +201,16 @@ class Shards:
         return self._snapshots.finish()
 
     def keep(self, number: str, name: str, descriptor: str) -> asyncio.Future[None] | None:
-        """Destroy a dictionary, but keep the content of its shards on this node for revive().
-
-        What was kept of an earlier dictionary with its name is dropped.
-        """
-        before = self._kept.pop(name, None)
-        for manager in list(before.shards) if before else []:
-            assert before is not None
+        """Destroy a dictionary, but keep its shards here for revive(), in place of an earlier one with its name."""
+        before = self._kept.pop(name, _Dictionary())
+        for manager in list(before.shards):
             self._remove(before, manager)
         if number not in self._dictionaries:
             return None
         shards = [self._shard(number, manager) for manager in self._dictionaries[number].shards]
         with self._lock:
             known = self._dictionaries.pop(number)
-        if self.serving is not None:
-            self.serving.forget(number)
+        self._forget_copies(number)
         known.descriptor, known.life = descriptor, None
         for shard in shards:
             mark_gone(shard.words)
@@ -248,10 +242,8 @@ class Shards:
         words, lock = words_after(before), Lock()
         before._close()
         old_lock._close()
-        made = msgspec.structs.replace(settings, words=words._name(), lock=lock._name(), holders=holders)
         known = self._dictionaries.setdefault(number, _Dictionary())
-        known.shards[manager] = made, words, lock
-        self._serve(made)
+        made = self._add(known, msgspec.structs.replace(settings, holders=holders), words, lock)
         if holders:
             self._hold(known, manager, holders)
         return made
@@ -271,9 +263,7 @@ class Shards:
             self._after_requests(shard.close)
 
     def _after_requests(self, do: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
-        """Run `do` in turn, once the service is done with what was requested before: nothing uses a shard then that is
-        no longer known.
-        """
+        """Run `do` in turn, once the service is done with earlier requests: nothing uses a forgotten shard then."""
         if self.serving is None:
             return self._snapshots.in_turn(do, *arguments)
         done: Future[_Result] = Future()
@@ -316,27 +306,29 @@ class Shards:
         return self.serving.name
 
     def node_lost(self, node: int, epoch: int) -> None:
-        """Handle the loss of a node, which the front end decided with the number `epoch`."""
+        """Handle the loss of a node, which the front end decided as number `epoch`, after all earlier requests."""
         if self.serving is not None:
-            self.serving.node_lost(node, epoch)
+            self.serving.afterwards(partial(self.serving.replication.node_lost, node, epoch))
 
     def decided(self, number: str, manager: int, holders: list[int], epoch: int) -> None:
         """Take over a decision of the front end which nodes keep a shard."""
         if self.serving is not None:
-            self.serving.decided((number, manager), Holding(epoch, holders))
+            decision = (number, manager), Holding(epoch, holders)
+            self.serving.afterwards(partial(self.serving.replication.decided, *decision))
 
     def link_broken(self, node: int) -> None:
         """Handle that the connection to another node broke."""
         if self.serving is not None:
-            self.serving.link_broken(node)
+            self.serving.afterwards(partial(self.serving.replication.link_broken, node))
+
+    def _forget_copies(self, number: str) -> None:
+        if self.serving is not None:
+            self.serving.afterwards(partial(self.serving.replication.forget, number))
 
     # ---- copies
 
     def holding(self, whose: Whose) -> Holding:
-        """Return the nodes that keep a replicated shard, by the front end's decision.
-
-        Raises LookupError if this node is not one of them.
-        """
+        """Return the nodes that keep a replicated shard. Raises LookupError if this node is not one of them."""
         number, manager = whose
         known = self._dictionaries.get(number)
         if known is None or manager not in known.holdings or self._run.node not in known.holdings[manager].holders:
@@ -373,14 +365,6 @@ class Shards:
             for manager, holding in list(known.holdings.items()):
                 if self._run.node in holding.holders:
                     yield (number, manager), self._shard(number, manager)
-
-    def copy(self, number: str, manager: int) -> Settings | None:
-        """Return the settings of this node's copy of a shard, None if it has no valid one."""
-        try:
-            self.holding((number, manager))
-        except LookupError:
-            return None
-        return self._dictionaries[number].shards[manager][0]
 
     def _shard(self, number: str, manager: int) -> Shard:
         with self._lock:

@@ -11,8 +11,6 @@ from typing import TypeVar
 from dragon import _core
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
 from dragon.runtime.log import runtime_log
-from dragon.shards.entries import Settings
-from dragon.shards.restoring import persisted_for, restore
 from dragon.shards.shard import Shard
 from dragon.shards.snapshot import Header, files_in, managers_of, snapshot_path, tidy, write_snapshot
 
@@ -40,19 +38,21 @@ class Snapshots:
         self._writing, self._progress = "", 0
 
     def in_turn(self, do: Callable[..., _Result], *arguments: object) -> Future[_Result]:
-        """Run `do`, which works with files, after what was given before. Raises RuntimeError if no thread can be
-        started."""
+        """Run `do`, which works with files, after what was given before. Raises RuntimeError without a thread."""
         self._wrote = True
         return self._files.submit(do, *arguments)
 
+    def run(self, do: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
+        """Run `do` as in_turn() does, and return a future of the event loop."""
+        return asyncio.wrap_future(self.in_turn(do, *arguments))
+
     def finish(self) -> asyncio.Future[None]:
-        """Return a future that is done when all snapshots that were due before are written, or the disk no longer
-        takes them."""
+        """Return a future that is done when all snapshots that were due are written, or the disk takes no more."""
         if not self._wrote:
             nothing = self._loop.create_future()  # the executor starts its thread at first use, and that may fail
             nothing.set_result(None)
             return nothing
-        return self._loop.create_task(self._wait(asyncio.wrap_future(self.in_turn(lambda: None))))
+        return self._loop.create_task(self._wait(self.run(lambda: None)))
 
     async def _wait(self, written: asyncio.Future[None]) -> None:
         seen, since = self._progress, self._loop.time()
@@ -89,16 +89,8 @@ class Snapshots:
             records.close()
 
     def persist(self, shard: Shard, number: str, checkpoint: int, held: int, at: int) -> asyncio.Future[str] | str:
-        """Write a checkpoint to its file. Return the identity of the set.
-
-        Args:
-            number: of the dictionary.
-            held: a number that hold() returned. The checkpoint is written as it was then. With 0, writing the
-                checkpoint as it is now is only started.
-            at: orders the calls, the latest last.
-
-        Raises DDictPersistCheckpointError if the checkpoint is no longer held.
-        """
+        """Write a checkpoint as it was when hold() returned `held`, and return the identity of the set; `at` orders the
+        calls. With 0, only start to write it as it is now. Raises DDictPersistCheckpointError if it is not held."""
         if not held:
             self.retire(shard, number, [checkpoint])
             return ""
@@ -118,7 +110,7 @@ class Snapshots:
         self, shard: Shard, checkpoint: int, records: _core.Scan, of_set: str, last: bool = False
     ) -> Future[str]:
         settings = shard.settings
-        path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint, of_set)
+        path = snapshot_path(settings, settings.manager, checkpoint, of_set)
         header = Header(settings.name, settings.manager, settings.managers, checkpoint, of_set)
 
         def write() -> str:
@@ -134,31 +126,6 @@ class Snapshots:
             return of_set
 
         return self.in_turn(write)
-
-    def persisted(self, settings: Settings, only: int | None) -> asyncio.Future[dict[int, dict[str, int]]]:
-        """Return the checkpoints of which this node has a file of a manager: their sets, and how many managers wrote
-        each.
-
-        If a set was written by more or fewer managers, it counts if all its files are there. Files that are being
-        written are waited for.
-        """
-        return asyncio.wrap_future(self.in_turn(persisted_for, settings, only))
-
-    def tidy(self, settings: Settings, checkpoint: int, of_set: str, complete: bool) -> asyncio.Future[None]:
-        """Remove what a complete set replaces, or this manager's file of an incomplete one."""
-        if complete:
-            return asyncio.wrap_future(self.in_turn(tidy, settings, checkpoint, of_set))
-        path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint, of_set)
-        return asyncio.wrap_future(self.in_turn(path.unlink, True))
-
-    def restore(
-        self, shards: list[Shard], checkpoint: int, of_set: str, written_by: int, since: int
-    ) -> asyncio.Future[bool]:
-        """Fill shards from a set of `written_by` managers, after checking that its files are complete.
-
-        Return whether a key is with another manager than its hash selects.
-        """
-        return asyncio.wrap_future(self.in_turn(restore, shards, checkpoint, of_set, written_by, since))
 
 
 def _log_failure(written: Future[str]) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
+
 from dragon.data.ddict.creation import moment
 from dragon.data.ddict.scope import Scope
 from dragon.data.plain_files import progress
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
 from dragon.runtime.agent_client import ask
 from dragon.runtime.protocol.shards import HoldCheckpoint, PauseWriters, Persist, Persisted, RestoreShards, TidyFiles
+from dragon.shards.snapshot import files_in
 
-__all__ = ["newest", "persist", "persisted", "restore"]
+__all__ = ["newest", "persist", "persisted", "restore", "warn_of_none"]
 
 
 def persist(scope: Scope) -> None:
-    """Write the scope's checkpoint to disk, as all managers held it at one moment. Raises DDictPersistCheckpointError;
-    then what was there before is left."""
+    """Write the scope's checkpoint to disk, as all managers held it at one moment; if it fails, older files stay."""
     number, managers, checkpoint = scope.descriptor.number, _homes(scope), scope.checkpoint
     try:
         for manager, node in managers:
@@ -52,8 +54,7 @@ def newest(scope: Scope) -> int | None:
 
 
 def _whole(scope: Scope, only: int | None = None) -> dict[int, tuple[str, int]]:
-    """Return the checkpoints of which every node sees the files it needs, each with its latest complete set of files,
-    and how many managers wrote that."""
+    """Return the checkpoints of which every node sees its part: the latest complete set, and the number of writers."""
     number = scope.descriptor.number
     first, *others = [ask(Persisted(node, number, manager, only)) for manager, node in _homes(scope)]
     whole = {}
@@ -65,11 +66,7 @@ def _whole(scope: Scope, only: int | None = None) -> dict[int, tuple[str, int]]:
 
 
 def restore(scope: Scope, checkpoint: int) -> bool:
-    """Replace the contents by a checkpoint on disk. Returns whether keys may be with other managers than their hashes
-    say.
-
-    Raises DDictPersistCheckpointError if there is no such checkpoint.
-    """
+    """Replace the contents by a checkpoint on disk. Returns whether keys may be with any manager."""
     available = _whole(scope)
     if checkpoint not in available:
         raise DDictPersistCheckpointError(
@@ -88,4 +85,15 @@ def restore(scope: Scope, checkpoint: int) -> bool:
 
 def _homes(scope: Scope) -> list[tuple[int, int]]:
     """Return each manager with the node of its primary."""
-    return [(manager, shard.home()) for manager, shard in enumerate(scope.open())]
+    return [(manager, shard.holders()[0]) for manager, shard in enumerate(scope.open())]
+
+
+def warn_of_none(name: str, folder: str) -> None:
+    """Warn that a restarted dictionary finds no checkpoint and begins empty."""
+    others = ", ".join(map(repr, sorted({file.name for file in files_in(folder)})))
+    warnings.warn(
+        f"restart: {folder} has no checkpoint of a dictionary {name!r}, which begins empty"
+        + (f"; there are those of {others}" if others else ""),
+        RuntimeWarning,
+        stacklevel=3,
+    )

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dragon.data.ddict.persistence import NULLCheckpointPersister, check_persister
+from dragon.data.ddict.creation import Options
+from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPersister, PosixCheckpointPersister
+from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.nodes import run_nodes
@@ -19,45 +21,35 @@ _NAMES = {int: "a whole number", str: "a string", bool: "True or False"}
 
 
 def check_parameters(
-    *,
-    managers_per_node: Any,
-    n_nodes: Any,
-    total_mem: Any,
-    working_set_size: Any,
-    wait_for_keys: Any,
-    wait_for_writers: Any,
-    policy: Any,
-    managers_per_policy: Any,
-    persist_freq: Any,
-    name: Any,
-    timeout: Any,
-    restart: Any,
-    read_only: Any,
-    restore_from: Any,
-    persist_count: Any,
-    persist_path: Any,
-    persister_class: Any,
-    replicas: Any,
-    linearizable: Any,
+    options: Options,
+    managers_per_node: int | None,
+    n_nodes: int | None,
+    total_mem: int,
+    policy: Policy | list[Policy] | None,
+    managers_per_policy: int,
+    restart: bool,
+    restore_from: int | None,
+    persister_class: type[CheckpointPersister],
 ) -> None:
     """Raise the exceptions that DDict() documents if its parameters are invalid or do not fit together."""
-    _check_kinds(int, working_set_size=working_set_size, managers_per_policy=managers_per_policy, replicas=replicas)
-    _check_kinds(int, persist_freq=persist_freq, persist_count=persist_count)
-    if restore_from is not None:
-        _check_kinds(int, restore_from=restore_from)
-    check_name(name, persister_class is not NULLCheckpointPersister)
-    if not isinstance(persist_path, Path):
-        _check_kinds(str, persist_path=persist_path)
-    _check_kinds(bool, wait_for_keys=wait_for_keys, wait_for_writers=wait_for_writers)
-    _check_kinds(bool, restart=restart, read_only=read_only, linearizable=linearizable)
-    check_timeout(timeout)
-    _check_numbers(total_mem, working_set_size, wait_for_keys or wait_for_writers, persist_freq, persist_count)
+    waits = options.wait_for_keys or options.wait_for_writers
+    for name in ("working_set_size", "replicas", "persist_freq", "persist_count"):
+        _check_kinds(int, **{name: getattr(options, name)})
+    _check_kinds(int, managers_per_policy=managers_per_policy, restore_from=0 if restore_from is None else restore_from)
+    check_name(options.name, persister_class is not NULLCheckpointPersister)
+    if not isinstance(options.persist_path, Path):
+        _check_kinds(str, persist_path=options.persist_path)
+    for name in ("wait_for_keys", "wait_for_writers", "read_only", "linearizable"):
+        _check_kinds(bool, **{name: getattr(options, name)})
+    _check_kinds(bool, restart=restart)
+    check_timeout(options.timeout)
+    _check_numbers(total_mem, options.working_set_size, waits, options.persist_freq, options.persist_count)
     _check_placement(policy, managers_per_node, n_nodes)
-    check_persister(persister_class, persist_freq)
-    if not 1 <= replicas <= len(run_nodes()):
-        raise ValueError(f"replicas must be from 1 to the run's {len(run_nodes())} nodes, not {replicas}")
-    _check_restoring(name, restart, read_only, restore_from, policy)
-    if read_only and (working_set_size != 1 or wait_for_keys or wait_for_writers or persist_count):
+    _check_persister(persister_class, options.persist_freq)
+    if not 1 <= options.replicas <= len(run_nodes()):
+        raise ValueError(f"replicas must be from 1 to the run's {len(run_nodes())} nodes, not {options.replicas}")
+    _check_restoring(options.name, restart, options.read_only, restore_from, policy)
+    if options.read_only and (options.working_set_size != 1 or waits or options.persist_count):
         raise AttributeError("read_only needs a working_set_size of 1, no wait_for_... and a persist_count of 0")
 
 
@@ -102,6 +94,17 @@ def _check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
             raise AttributeError("with a list of policies managers_per_node and n_nodes must be None")
     elif policy is not None and n_nodes is None:
         raise AttributeError("with one policy n_nodes must be given")
+
+
+def _check_persister(persister: type[CheckpointPersister], persist_freq: int) -> None:
+    """Raise NotSupportedError for a class that is not supported, AttributeError if nothing would be written."""
+    if persister is NULLCheckpointPersister and persist_freq:
+        raise AttributeError("persist_freq needs a persister_class that writes: PosixCheckpointPersister")
+    if persister not in (NULLCheckpointPersister, PosixCheckpointPersister):
+        raise NotSupportedError(
+            f"{getattr(persister, '__name__', persister)} is not offered; "
+            "PosixCheckpointPersister writes to any file system that is mounted"
+        )
 
 
 def check_name(name: str, persists: bool) -> None:

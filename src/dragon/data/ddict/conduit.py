@@ -22,6 +22,7 @@ from dragon.runtime.protocol.objects import WhyGone, WhyLost
 from dragon.runtime.protocol.shards import ShardChannel
 from dragon.runtime.remote import RemoteChannel
 from dragon.runtime.run import this_run
+from dragon.shards.operations import Identity, Piece, Reply, Request
 
 __all__ = ["Arrival", "Conduit", "Memory", "conduit_to"]
 
@@ -30,34 +31,26 @@ _IN_ARENA = 256 * 1024  # bytes from which a value's memory is taken from the ar
 
 
 class Arrival:
-    """A reply, as far as it has arrived.
+    """A reply, as far as it has arrived."""
 
-    `sizes` are the sizes in bytes of the buffers that follow in `pieces`; with `as_bytes` each becomes a bytes object.
-    """
+    __slots__ = ("_under_way", "buffers", "pieces", "reply")
 
-    __slots__ = ("_as_bytes", "_sizes", "_under_way", "buffers", "error", "pieces", "value")
-
-    def __init__(
-        self, buffers: list[Any], value: Any, error: Any, sizes: list[int] | None = None, as_bytes: bool = False
-    ) -> None:
-        self.buffers, self.value, self.error = buffers, value, error
+    def __init__(self, reply: Reply, buffers: list[Any]) -> None:
+        self.reply, self.buffers = reply, buffers
         self.pieces: list[Any] = []
-        self._sizes = sizes
-        self._as_bytes = as_bytes
         self._under_way: _core.BytesInPieces | Memory | None = None
 
     def gather(self) -> bool:
         """Copy the pieces into their buffers. Returns whether the reply is complete."""
-        while self._sizes:
+        while sizes := self.reply.sizes:
             if self._under_way is None:
-                size = self._sizes[0]
-                self._under_way = _core.BytesInPieces(size) if self._as_bytes else Memory(size)
+                self._under_way = _core.BytesInPieces(sizes[0]) if self.reply.as_bytes else Memory(sizes[0])
             while self.pieces and self._under_way.missing:
                 self._under_way.add(self.pieces.pop(0))
             if self._under_way.missing:
                 return False
             self.buffers.append(self._under_way.whole())
-            self._sizes.pop(0)
+            sizes.pop(0)
             self._under_way = None
         return True
 
@@ -90,7 +83,7 @@ def _new_memory(size: int) -> Any:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
+_decode = msgspec.msgpack.Decoder(Reply | Piece).decode
 _NODE_CHECK_S = 0.5  # seconds between checks whether the other node is still part of the run
 
 
@@ -115,18 +108,17 @@ class Conduit:
 
     def send(
         self,
-        number: str,
-        manager: int,
+        shard: tuple[str, int],
         operation: str,
-        arguments: tuple[Any, ...],
+        arguments: list[Any],
         buffers: list[Any],
-        identity: Any = None,
+        identity: Identity | None,
+        newest: bool,
     ) -> int:
-        """Send a request for an operation and return its number. `identity` identifies a write, so that a retry is done
-        once."""
+        """Send a request for an operation and return its number."""
         self._last += 1
-        request = (self._last, self.name, self.pid, number, manager, operation, arguments)
-        self._ways[self._last] = self._put(_encode(request if identity is None else (*request, identity)), buffers)
+        request = Request(self._last, self.name, self.pid, *shard, operation, arguments, identity, newest)
+        self._ways[self._last] = self._put(_encode(request), buffers)
         return self._last
 
     def _put(self, head: bytes, buffers: list[Any]) -> Channel:
@@ -164,15 +156,16 @@ class Conduit:
             except queue.Empty:
                 self._look(number)
                 continue
-            which, *answer = _decode(head)
-            if answer and which in self._ways:  # otherwise the request was given up
-                self._arrived[which] = Arrival(buffers, *answer)
-            elif which in self._arrived:
-                self._arrived[which].pieces.extend(buffers)
+            reply = _decode(head)
+            if isinstance(reply, Piece):
+                if reply.number in self._arrived:
+                    self._arrived[reply.number].pieces.extend(buffers)
+            elif reply.number in self._ways:  # otherwise the request was given up
+                self._arrived[reply.number] = Arrival(reply, buffers)
         self._give_up(number)
-        if arrival.error is not None:
-            raise error_named(*arrival.error)
-        return arrival.value, arrival.buffers
+        if arrival.reply.error is not None:
+            raise error_named(*arrival.reply.error)
+        return arrival.reply.value, arrival.buffers
 
     def _give_up(self, number: int) -> None:
         """Stop waiting for a reply."""
@@ -195,11 +188,10 @@ class Conduit:
             return
         kind, told = ask(WhyLost(self.name))
         if kind:  # a reply was lost, and it is not known which one
-            self._arrived.update((each, Arrival([], None, (kind, told))) for each in self._ways)
+            self._arrived.update((each, Arrival(Reply(each, error=(kind, told)), [])) for each in self._ways)
 
     def _why_gone(self, way: Channel | None, text: str) -> Exception:
-        """Return the error that ended the connection, or NodeLostError with the reason if the node is lost, else with
-        `text`."""
+        """Return the error that ended the connection, or NodeLostError: why the node is lost, else with `text`."""
         if way is not None:
             kind, told = ask(WhyGone(way._name()))
             if kind:

@@ -46,6 +46,9 @@ __all__ = [
     "to_text",
 ]
 
+# What the settings of each shard have from the options of the dictionary.
+_SAME = ("name", "wait_for_keys", "read_only", "persist_freq", "persist_count", "persist_path", "linearizable")
+
 DDICT_MIN_SIZE = 2 * 2**20
 """The size of the smallest shard in bytes."""
 
@@ -102,8 +105,7 @@ def new_name() -> str:
 
 
 def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, managers_per_policy: int) -> list[int]:
-    """Return the node of each manager. Raises AttributeError, ValueError, DDictUnableToCreateError and PolicyError for
-    parameters that cannot be met."""
+    """Return the node of each manager. Raises the errors that DDict() documents for parameters that cannot be met."""
     if isinstance(policy, (list, tuple)):
         if not policy:  # System().gpu_policies() is empty without GPUs
             warnings.warn(
@@ -137,19 +139,10 @@ def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descript
     try:
         for manager, node in enumerate(nodes):
             holders = _holders(node, options.replicas)
+            same = {name: getattr(options, name) for name in _SAME}
+            kept_by = holders if options.replicas > 1 else []
             settings = Settings(
-                manager,
-                len(nodes),
-                capacity,
-                name=options.name,
-                working_set=options.working_set_size,
-                wait_for_keys=options.wait_for_keys,
-                read_only=options.read_only,
-                persist_freq=options.persist_freq,
-                persist_count=options.persist_count,
-                persist_path=options.persist_path,
-                holders=holders if options.replicas > 1 else [],
-                linearizable=options.linearizable,
+                manager, len(nodes), capacity, working_set=options.working_set_size, holders=kept_by, **same
             )
             made = [ask(CreateShard(holder, number, settings)) for holder in holders]
             shards.append(made[0])
@@ -175,10 +168,7 @@ def _all_nodes(nodes: list[int], options: Options) -> list[int]:
 
 
 def revive(name: str, timeout: float | None) -> tuple[Descriptor, Event] | None:
-    """Restart the dictionary of that name that was destroyed with allow_restart, or return None if there is none.
-
-    Managers whose nodes are lost are created empty.
-    """
+    """Restart the dictionary of that name that was destroyed with allow_restart; managers of lost nodes begin empty."""
     holders: dict[int, list[int]] = {}
     text = ""
     for node in run_nodes():

@@ -10,24 +10,21 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
 
-from dragon.data.ddict import checkpoint_files, copies, creation
-from dragon.data.ddict.bulk import PutBatch
+from dragon.data.ddict import checkpoint_files, creation
 from dragon.data.ddict.checks import check_name, check_parameters
-from dragon.data.ddict.creation import Options
+from dragon.data.ddict.creation import Options, moment
 from dragon.data.ddict.filtering import FilterContextManager
-from dragon.data.ddict.items import Items
-from dragon.data.ddict.persistence import (
-    CheckpointPersister,
-    NULLCheckpointPersister,
-    warn_of_no_checkpoint,
-)
+from dragon.data.ddict.handle import Handle
+from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPersister
 from dragon.data.ddict.scope import Scope
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
+from dragon.data.ddict.writers import Batch, Writers
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.infrastructure.generic import K, V
 from dragon.infrastructure.lazy_modules import name_of_package
 from dragon.infrastructure.variables import parse_size
-from dragon.shards.entries import PERSISTENT
+from dragon.shards.entries import PERSISTENT, places_of
+from dragon.shards.records import encode_value
 from dragon.shards.shard import MISSING
 
 if TYPE_CHECKING:
@@ -40,10 +37,8 @@ __all__ = ["DDict"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_UNSET: Any = object()
 
-
-class DDict(Items[K, V], Generic[K, V]):
+class DDict(Handle[K, V], Generic[K, V]):
     """A dictionary in the memory of several nodes, which any process of the run can use at the same time.
 
     Args:
@@ -118,45 +113,28 @@ class DDict(Items[K, V], Generic[K, V]):
             total_mem = parse_size(total_mem)
         if isinstance(policy, (list, tuple)) and (managers_per_node, n_nodes) == (1, 1):
             managers_per_node = n_nodes = None
-        check_parameters(
-            managers_per_node=managers_per_node,
-            n_nodes=n_nodes,
-            total_mem=total_mem,
+        options = Options(
+            name=name,
             working_set_size=working_set_size,
             wait_for_keys=wait_for_keys,
             wait_for_writers=wait_for_writers,
-            policy=policy,
-            managers_per_policy=managers_per_policy,
-            persist_freq=persist_freq,
-            name=name,
             timeout=timeout,
-            restart=restart,
             read_only=read_only,
-            restore_from=restore_from,
+            persist_freq=persist_freq,
             persist_count=persist_count,
             persist_path=persist_path,
-            persister_class=persister_class,
-            replicas=replicas,
-            linearizable=linearizable,
-        )
-        if restart and self._revive(name, timeout, trace):
-            return
-        nodes = creation.nodes_of(managers_per_node, n_nodes, policy, managers_per_policy)
-        options = Options(
-            name=name or creation.new_name(),
-            working_set_size=working_set_size,
-            wait_for_keys=wait_for_keys,
-            wait_for_writers=wait_for_writers,
-            timeout=timeout,
-            read_only=read_only,
-            persist_freq=persist_freq,
-            persist_count=persist_count,
-            persist_path=str(Path(persist_path or ".").resolve()),
-            persister=persister_class.kind,
+            persister=getattr(persister_class, "kind", ""),
             replicas=replicas,
             linearizable=linearizable,
             first=restore_from or 0,
         )
+        managers = managers_per_node, n_nodes, total_mem, policy, managers_per_policy
+        check_parameters(options, *managers, restart, restore_from, persister_class)
+        if restart and self._revive(name, timeout, trace):
+            return
+        nodes = creation.nodes_of(managers_per_node, n_nodes, policy, managers_per_policy)
+        folder = str(Path(persist_path or ".").resolve())
+        options = msgspec.structs.replace(options, name=name or creation.new_name(), persist_path=folder)
         descriptor, life = creation.create(nodes, total_mem, options)
         self._use(Scope(descriptor, life))
         self._creator = True
@@ -166,7 +144,7 @@ class DDict(Items[K, V], Generic[K, V]):
             if restart:
                 restore_from = checkpoint_files.newest(self._scope)
                 if restore_from is None:
-                    warn_of_no_checkpoint(name, options.persist_path)
+                    checkpoint_files.warn_of_none(name, options.persist_path)
             if restore_from is not None:
                 self.restore(restore_from)
                 if restart:
@@ -193,10 +171,10 @@ class DDict(Items[K, V], Generic[K, V]):
         """Return the values of several keys, with few requests. Raises DDictKeyError for the first missing key."""
         codec = self._codec
         wanted = [(key, codec.key(key)) for key in keys]
-        found = dict(self._bulk.present((self._scope.shard(encoded), encoded) for _, encoded in wanted))
+        found = dict(self._scope.present((self._scope.shard(encoded), encoded) for _, encoded in wanted))
         for key, encoded in wanted:
             if encoded not in found:
-                found[encoded] = self._lookups.value(encoded)
+                found[encoded] = self._scope.value(encoded)
             if found[encoded] is MISSING:
                 raise self._missing(key)
         return [codec.loaded(found[encoded]) for _, encoded in wanted]
@@ -206,8 +184,11 @@ class DDict(Items[K, V], Generic[K, V]):
 
         `items` is a mapping, another object with keys() and indexing, or an iterable of pairs.
         """
-        encoded = ((self._codec.key(key), self._codec.record(value)) for key, value in _pairs(items))
-        self._bulk.put_all(((self._scope.place(key), key, record) for key, record in encoded), 0)
+        batch = Batch(self._scope, self._writers, 0)
+        for key, value in _pairs(items):
+            encoded = self._codec.key(key)
+            batch.add(self._scope.place(encoded), encoded, self._codec.record(value))
+        batch.send()
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """Put the keys and values that dict.update() would."""
@@ -223,7 +204,7 @@ class DDict(Items[K, V], Generic[K, V]):
         if self._batch is not None:
             raise DDictError("a batch has been started already", "INVALID_OPERATION")
         self._writers.refuse_if_read_only()
-        self._batch = PutBatch(self._scope, self._writers, self._bulk, PERSISTENT if persist else 0)
+        self._batch = Batch(self._scope, self._writers, PERSISTENT if persist else 0, lasting=True)
 
     def end_batch_put(self) -> None:
         """Send the rest of the batch and wait until it is stored.
@@ -243,9 +224,7 @@ class DDict(Items[K, V], Generic[K, V]):
         """
         if self._batch is not None:
             self._batch.check(0)
-        for shard in self._scope.open():
-            self._writers.refuse_future(shard)
-        self._bulk.broadcast(self._codec.key(key), self._codec.record(value))
+        self._writers.broadcast(self._codec.key(key), self._codec.record(value))
 
     def bget(self, key: K) -> V:
         """Return the value of a broadcast put, from this process's main manager if that has it."""
@@ -256,16 +235,15 @@ class DDict(Items[K, V], Generic[K, V]):
             # With one manager a broadcast is an ordinary put, and may have been restored into more.
             value = scope.shard(encoded).value(encoded, scope.checkpoint)
         if value is MISSING:
-            raise self._lookups.missing(key, shard)
+            raise self._scope.missing(key, shard)
         return self._codec.loaded(value)  # type: ignore[no-any-return]
 
     # ---- all keys
 
     def clear(self) -> None:
         """Remove all keys of this checkpoint."""
-        if self._writers.guarded:
-            for shard in self._scope.used():
-                self._writers.allow(shard)
+        for shard in self._scope.used():
+            self._writers.allowed(shard)
         self._scope.on_all("clear", self._scope.checkpoint)
 
     def sync(self, timeout: float | None = None) -> None:
@@ -276,7 +254,7 @@ class DDict(Items[K, V], Generic[K, V]):
         return sum(self._scope.on_all("count", self._scope.checkpoint))
 
     def __iter__(self) -> Iterator[K]:
-        return (self._codec.decoded(key) for _, key in self._bulk.stored_keys())
+        return (self._codec.decoded(key) for _, key in self._scope.stored_keys())
 
     def keys(self) -> DDictKeysView[K]:
         """Return a view of all keys, which reads the dictionary each time it is used."""
@@ -292,8 +270,8 @@ class DDict(Items[K, V], Generic[K, V]):
 
     def popitem(self) -> tuple[K, V]:
         """Remove an arbitrary key and return it with its value. Raises DDictKeyError for an empty dictionary."""
-        for shard, key in self._bulk.stored_keys():
-            value = self._writers.write(shard, functools.partial(shard.take, key, self._scope.checkpoint))
+        for shard, key in self._scope.stored_keys():
+            value = self._writers.allowed(shard).take(key, self._scope.checkpoint)
             if value is not MISSING:
                 return self._codec.decoded(key), self._codec.loaded(value)
         raise DDictKeyError(f"the dictionary {self.get_name()!r} is empty")
@@ -398,11 +376,11 @@ class DDict(Items[K, V], Generic[K, V]):
             self._copy_to(type(self).attach(text))
 
     def _copy_to(self, other: DDict, managers: Iterable[int] | None = None) -> None:
-        chosen = self._lookups.is_chosen(ask=True)
-        if copies.same_shape(self._scope, other._scope):
-            copies.copy_shards(self._scope, other._scope, range(self._scope.count) if managers is None else managers)
+        chosen = self._scope.is_chosen(ask=True)
+        if _same_shape(self._scope, other._scope):
+            _copy_shards(self._scope, other._scope, range(self._scope.count) if managers is None else managers)
         else:
-            copies.copy_all(self._scope, other._scope, other._writers)
+            _copy_all(self._scope, other._scope, other._writers)
         if chosen:
             other._writers.note_chosen()
 
@@ -413,15 +391,69 @@ class DDict(Items[K, V], Generic[K, V]):
         Raises DDictSyncError if the dictionaries have different numbers of managers, or different working sets.
         """
         ddicts = [cls.attach(text) for text in serialized_ddicts]
-        if any(not copies.same_shape(ddicts[0]._scope, ddict._scope) for ddict in ddicts[1:]):
+        if any(not _same_shape(ddicts[0]._scope, ddict._scope) for ddict in ddicts[1:]):
             raise DDictSyncError("the dictionaries have different numbers of managers, or different working sets")
         for manager in range(ddicts[0]._scope.count if ddicts else 0):
-            usages = [ddict._scope.open()[manager].begin("usage") for ddict in ddicts]
-            records = [usage.result(ddict.timeout)["records"] for ddict, usage in zip(ddicts, usages, strict=True)]
+            records = [ddict._scope.open()[manager].call("usage")["records"] for ddict in ddicts]
             source = next((ddict for ddict, count in zip(ddicts, records, strict=True) if count), None)
             for ddict, count in zip(ddicts, records, strict=True):
                 if source is not None and not count:
                     source._copy_to(ddict, [manager])
+
+
+def _same_shape(one: Scope, other: Scope) -> bool:
+    """Return whether two dictionaries have equal numbers of managers and checkpoints, so keys are placed equally."""
+    return (one.count, one.options.working_set_size) == (other.count, other.options.working_set_size)
+
+
+def _copy_shards(scope: Scope, other: Scope, managers: Iterable[int]) -> None:
+    """Replace managers of `other`, of the same shape, by all checkpoints of the same managers. Broadcasts stay such."""
+    since = moment(other.options)
+    for manager in managers:
+        _copy_shard(scope, manager, other, since)
+
+
+def _copy_all(scope: Scope, other: Scope, writers: Writers) -> None:
+    """Replace the contents of `other`, of another shape, whose `writers` these are, by this one's checkpoint."""
+    other.on_all("begin_anew", other.checkpoint, moment(other.options))
+    for shard in scope.used():
+        by_flags: dict[int, list[bytes]] = {}
+        for key, flags, _ in shard.call("flagged_keys", scope.checkpoint):
+            by_flags.setdefault(flags, []).append(key)
+        for flags, keys in by_flags.items():
+            batch = Batch(other, writers, flags)
+            for key, value in scope.present((shard, key) for key in keys):
+                record = encode_value(value)
+                for place in places_of(key, flags, shard.settings.manager, scope.count, other.count):
+                    batch.add(place, key, record)
+            batch.send()
+
+
+def _copy_shard(scope: Scope, manager: int, other: Scope, since: int) -> None:
+    reader, writer = scope.copied(), other.copied()
+    shard, copy = reader.open()[manager], writer.open()[manager]
+    writers = Writers(writer)
+    writers.guarded = False
+    oldest, newest, *_ = shard.call("state")
+    copy.call("begin_anew", oldest, since)
+    before: set[bytes] = set()
+    for checkpoint in range(oldest, newest + 1):
+        by_flags: dict[int, list[bytes]] = {}
+        seen = set()
+        for key, flags, put_in in shard.call("flagged_keys", checkpoint):
+            seen.add(key)
+            if checkpoint in (put_in, oldest):
+                by_flags.setdefault(flags, []).append(key)
+        copy.call("advance", checkpoint)
+        reader.checkpoint = writer.checkpoint = checkpoint
+        for flags, keys in by_flags.items():
+            batch = Batch(writer, writers, flags)
+            for key, value in reader.present((shard, key) for key in keys):
+                batch.add(manager, key, encode_value(value))
+            batch.send()
+        for key in before - seen:
+            copy.pop(key, checkpoint)
+        before = seen
 
 
 def _pairs(items: SupportsKeysAndGetItem[Any, Any] | Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:

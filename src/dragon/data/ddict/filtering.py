@@ -7,7 +7,6 @@ import heapq
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dragon.data.ddict.handle import Handle
@@ -223,10 +222,7 @@ class FilterContextManager:
         arguments: tuple[Any, ...],
         comparator: Callable[[Any, Any], Any],
     ) -> None:
-        self._ddict = ddict
-        self._code = code
-        self._arguments = arguments
-        self._comparator = comparator
+        self._ddict, self._code, self._arguments, self._comparator = ddict, code, arguments, comparator
         self._processes: list[Process] = []
 
     def __enter__(self) -> FilterIterator:
@@ -245,9 +241,7 @@ class FilterContextManager:
             items.append(_items(shard.settings.manager, process, queue))
         return FilterIterator(items, self._comparator)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for process in self._processes:
             process.kill()
         for process in self._processes:

@@ -1,4 +1,5 @@
-"""The part of a dictionary's handle that attaches, sends and drops it, and that has its managers and checkpoints."""
+"""The part of a dictionary's handle that attaches, sends and drops it, and has its single keys, managers and
+checkpoints."""
 
 from __future__ import annotations
 
@@ -7,19 +8,16 @@ import operator
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
 
 from dragon.data.ddict import checkpoint_files, creation
-from dragon.data.ddict.bulk import Bulk, PutBatch
 from dragon.data.ddict.checks import check_timeout
-from dragon.data.ddict.codec import OWN, Codec
 from dragon.data.ddict.creation import Descriptor
-from dragon.data.ddict.lookups import Lookups
 from dragon.data.ddict.profile import DDictOperationProfile
 from dragon.data.ddict.scope import Scope
-from dragon.data.ddict.writers import Writers
-from dragon.infrastructure.ddict_errors import DDictError, DDictPersistCheckpointError
+from dragon.data.ddict.shards import AnyShard, Pending
+from dragon.data.ddict.writers import Batch, Writers
+from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictPersistCheckpointError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.generic import K, V
 from dragon.infrastructure.plain_number import plain_number
@@ -27,12 +25,25 @@ from dragon.runtime.handle import Event
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import node_at
 from dragon.runtime.picklers import pickler_of
-from dragon.shards.entries import Settings
+from dragon.shards.entries import PERSISTENT, Settings
+from dragon.shards.records import FOREIGN, Record, decode_key, encode_key, encode_value
+from dragon.shards.shard import MISSING
 
 if TYPE_CHECKING:
     from dragon.native.machine import Node
 
-__all__ = ["DDictManagerStats", "Handle", "stats_of"]
+__all__ = ["DDictManagerStats", "Handle", "equal", "stats_of"]
+
+_UNSET: Any = object()
+T = TypeVar("T")
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two values are equal. Arrays and tensors are if their shapes and all their elements are equal."""
+    if getattr(one, "shape", ()) != getattr(other, "shape", ()):
+        return False
+    found = one == other
+    return bool(found.all() if hasattr(found, "all") else found)
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,35 @@ def stats_of(settings: Settings, usage: dict[str, int], keys: int) -> DDictManag
     )
 
 
+@dataclass(frozen=True)
+class Codec:
+    """The picklers of a handle, which have dumps() and loads(); None: the dictionary's own encoding."""
+
+    keys: Any = None
+    values: Any = None
+
+    def key(self, key: Any) -> bytes:
+        """Return the encoded form of a key."""
+        return encode_key(key) if self.keys is None else FOREIGN + bytes(self.keys.dumps(key))
+
+    def decoded(self, key: bytes) -> Any:
+        """Return the key of an encoded form."""
+        foreign = self.keys is not None and key.startswith(FOREIGN)
+        return self.keys.loads(key[len(FOREIGN) :]) if foreign else decode_key(key)
+
+    def record(self, value: Any) -> Record:
+        """Return the record of a value."""
+        return encode_value(value if self.values is None else self.values.dumps(value))
+
+    def loaded(self, value: Any) -> Any:
+        """Return the value that was put, from the value that a shard returned, which may be MISSING."""
+        return value if self.values is None or value is MISSING else self.values.loads(value)
+
+
+OWN = Codec()
+"""The codec without picklers."""
+
+
 class Handle(MutableMapping[K, V], Generic[K, V]):
     """One process's handle of a distributed dictionary. Must not be used by several threads at the same time."""
 
@@ -99,10 +139,8 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
     def _use(self, scope: Scope, codec: Codec = OWN) -> None:
         """Make this object a handle of the scope."""
         self._scope, self._codec = scope, codec
-        self._lookups = Lookups(scope)
         self._writers = Writers(scope)
-        self._bulk = Bulk(scope, self._writers)
-        self._batch: PutBatch | None = None
+        self._batch: Batch | None = None
 
     @classmethod
     def _of(cls, scope: Scope, codec: Codec = OWN) -> Self:
@@ -134,7 +172,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         if timeout is not None:
             scope.limit(plain_number(timeout))
         scope.checkpoint = descriptor.options.first
-        scope.shards[0].state()  # raises if the dictionary was destroyed
+        scope.shards[0].call("state")  # raises if the dictionary was destroyed
         found = cls._of(scope)
         if trace:
             found.setup_logging()
@@ -160,9 +198,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.destroy() if self._creator else self.detach()
 
     def __repr__(self) -> str:
@@ -198,6 +234,239 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         TypeError for any other object.
         """
         yield self._of(self._scope.copied(), Codec(pickler_of(key_pickler), pickler_of(value_pickler)))
+
+    # ---- one key
+
+    def __getitem__(self, key: K) -> V:
+        scope, codec = self._scope, self._codec
+        encoded = encode_key(key) if codec is OWN else codec.key(key)
+        shard = scope.one or scope.shard(encoded)
+        value = shard.value(encoded, scope.checkpoint)
+        if value is MISSING:
+            if scope.options.wait_for_keys:
+                value = scope.wait_for_key(encoded, key)
+            else:
+                value = scope.value_elsewhere(shard, encoded)
+                if value is MISSING:
+                    raise scope.missing(key, shard)
+        return value if codec is OWN else codec.loaded(value)  # type: ignore[no-any-return]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        scope, codec = self._scope, self._codec
+        encoded, record = (
+            (encode_key(key), encode_value(value)) if codec is OWN else (codec.key(key), codec.record(value))
+        )
+        if self._batch is not None:
+            self._add(encoded, record, 0)
+            return
+        shard = scope.one or scope.shard(encoded)
+        if self._writers.guarded:
+            self._writers.allow(shard)
+        shard.put(encoded, record, scope.checkpoint)
+
+    def pput(self, key: K, value: V) -> None:
+        """Put a value that later checkpoints have too. Raises DDictError within a batch that is not one of persistent
+        puts."""
+        encoded, record = self._codec.key(key), self._codec.record(value)
+        if self._batch is not None:
+            self._add(encoded, record, PERSISTENT)
+            return
+        self._writable(encoded).put(encoded, record, self._scope.checkpoint, PERSISTENT)
+
+    def _writable(self, key: bytes) -> AnyShard:
+        """Return the shard of a key, as soon as this handle may write to it."""
+        return self._writers.allowed(self._scope.shard(key))
+
+    def _add(self, key: bytes, record: Record, flags: int) -> None:
+        assert self._batch is not None
+        self._batch.check(flags)
+        self._batch.add(self._scope.place(key), key, record)
+
+    def __delitem__(self, key: K) -> None:
+        if self._removed(key, "pop") is MISSING:
+            raise self._missing(key)
+
+    @overload
+    def pop(self, key: K, /) -> V: ...
+    @overload
+    def pop(self, key: K, default: V | T) -> V | T: ...
+    def pop(self, key: K, default: Any = _UNSET) -> Any:
+        """Remove a key and return its value, or `default` if the key is missing. Raises DDictKeyError without a
+        default."""
+        found = self._removed(key, "take")
+        if found is MISSING:
+            if default is _UNSET:
+                raise self._missing(key)
+            return default
+        return self._codec.loaded(found)
+
+    def _removed(self, key: Any, method: str) -> Any:
+        """Return the result of pop() or take() of the shard that holds a key, MISSING if none does. With wait_for_keys
+        it waits for the key."""
+        encoded = self._codec.key(key)
+        shard = self._scope.shard(encoded)
+
+        def remove(shard: AnyShard) -> Any:
+            return getattr(self._writers.allowed(shard), method)(encoded, self._scope.checkpoint)
+
+        value = remove(shard)
+        if value is MISSING and (other := self._scope.elsewhere(shard, encoded)) is not None:
+            value = remove(other)
+        while value is MISSING and self.wait_for_keys:
+            self._scope.wait_for_key(encoded, key)
+            value = remove(shard)
+        return value
+
+    def _missing(self, key: Any) -> DDictKeyError:
+        return self._scope.missing(key, self._scope.shard(self._codec.key(key)))
+
+    def _now(self, key: Any) -> Any:
+        """Return the value of a key, or MISSING, without waiting for the key."""
+        return self._codec.loaded(self._scope.value(self._codec.key(key)))
+
+    @overload
+    def get(self, key: K, /) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | T) -> V | T: ...
+    def get(self, key: K, default: Any = _UNSET) -> Any:
+        """Return the value of a key, or `default` if the key is missing.
+
+        With wait_for_keys it waits for the key, unless a default is given and no checkpoint of the working set up to
+        this one has the key.
+        """
+        value = self._now(key)
+        if value is not MISSING:
+            return value
+        if self.wait_for_keys and (default is _UNSET or self._has_had(key)):
+            return self[key]
+        return None if default is _UNSET else default
+
+    def _has_had(self, key: Any) -> bool:
+        """Return whether a checkpoint of the working set up to this one has the key."""
+        encoded = self._codec.key(key)
+        return bool(self._scope.shard(encoded).call("has_had", encoded, self._scope.checkpoint))
+
+    def put_new(self, key: K, value: V) -> bool:
+        """Put a value unless the key exists. Returns whether it was put: of several processes that try, one
+        succeeds."""
+        encoded, record = self._codec.key(key), self._codec.record(value)
+        return self._writable(encoded).put_new(encoded, record, self._scope.checkpoint)
+
+    def setdefault(self, key: K, default: V = None) -> V:  # type: ignore[assignment]
+        """Return the value of a key, after putting `default` if the key is missing. All processes get the same
+        value."""
+        while True:
+            value = self._now(key)
+            if value is not MISSING:
+                return value  # type: ignore[no-any-return]
+            if self.put_new(key, default):
+                return default
+
+    def __contains__(self, key: Any) -> bool:
+        return self._scope.contains(self._codec.key(key))
+
+    def fetch_add(self, key: Any, val: int = 1) -> int:
+        """Add `val` to an integer and return the value before, which is 0 for a missing key.
+
+        Raises DDictError if the value is not an integer, TypeError if `val` is not.
+        """
+        val = operator.index(val)
+        encoded = self._codec.key(key)
+        return int(self._writable(encoded).call("add", encoded, val, self._scope.checkpoint))
+
+    def wait_for(self, key: Any, value: Any, timeout: float | None = None) -> None:
+        """Wait until a key has that value. Raises DDictTimeoutError after `timeout` seconds; None: the handle's
+        timeout."""
+        self._scope.wait_until(
+            self._codec.key(key),
+            lambda found: found is not MISSING and equal(self._codec.loaded(found), value),
+            f"key {key!r} to be {value!r}",
+            self.timeout if timeout is None else timeout,
+        )
+
+    # ---- operations on one key whose result is waited for later
+
+    def begin_get(self, key: Any) -> Pending:
+        """Request a value. result() of the returned object, called in the same thread, waits for it and returns it."""
+        pending, encoded = self._begin_get(key), self._codec.key(key)
+
+        def wait(timeout: float | None) -> Any:
+            value = pending.result(timeout)
+            if value is MISSING and (value := self._scope.value(encoded)) is MISSING:
+                raise self._missing(key)
+            return self._codec.loaded(value)
+
+        return Pending(wait)
+
+    def _begin_get(self, key: Any) -> Pending:
+        encoded = self._codec.key(key)
+        return self._scope.shard(encoded).begin("value", encoded, self._scope.checkpoint)
+
+    def begin_put(self, key: Any, value: Any) -> Pending:
+        """Send a value. result() of the returned object waits until it is stored."""
+        return self._begin_put("put", key, value)
+
+    def begin_put_new(self, key: Any, value: Any) -> Pending:
+        """Send a value unless the key exists. result() of the returned object returns whether it was put."""
+        return self._begin_put("put_new", key, value)
+
+    def _begin_put(self, method: str, key: Any, value: Any) -> Pending:
+        encoded, record = self._codec.key(key), self._codec.record(value)
+        return self._writable(encoded).begin(method, encoded, record, self._scope.checkpoint)
+
+    def _begin_part(self, key: Any, start: int | None, stop: int | None) -> Pending:
+        encoded = self._codec.key(key)
+        return self._scope.shard(encoded).begin("part", encoded, self._scope.checkpoint, start, stop)
+
+    # ---- parts of a value
+
+    def get_part(self, key: Any, start: int | None = None, stop: int | None = None) -> bytes:
+        """Return `self[key][start:stop]` of a bytes value, fetching only that part.
+
+        Raises DDictKeyError, and DDictError if the value is not a bytes object.
+        """
+        return bytes(self._scope.tell(self._codec.key(key), key, "part", start, stop))
+
+    def bytes_size(self, key: Any) -> int:
+        """Return the length of a bytes value without fetching it; -1 for any other value. Raises DDictKeyError."""
+        return int(self._scope.tell(self._codec.key(key), key, "size"))
+
+    def bytes_sizes(self) -> Iterator[tuple[Any, int]]:
+        """Yield all keys with the lengths of their bytes values, -1 for any other value."""
+        for sizes in self._scope.on_all("sizes", self._scope.checkpoint):
+            for key, size in sizes:
+                yield self._codec.decoded(key), size
+
+    @contextmanager
+    def view(self, key: Any) -> Iterator[memoryview]:
+        """Yield the memory of a bytes or array value on this node, read-only and without a copy, to a `with` block.
+
+        A value that is deleted or replaced meanwhile keeps its memory until the block ends. Raises DDictKeyError for a
+        missing key, DDictError if its manager is on another node or its value is not a single buffer.
+        """
+        scope, encoded = self._scope, self._codec.key(key)
+        attached = scope.attached  # its shards stay open until the block ends, also after detach() and destroy()
+        shard = scope.shard(encoded)
+        if scope.is_chosen() and not shard.call("holds", encoded, scope.checkpoint):
+            shard = scope.elsewhere(shard, encoded) or shard
+        if shard.local is None:
+            raise DDictError(f"key {key!r} is in {shard.where}; view() needs one of this node", "INVALID_OPERATION")
+        try:
+            transaction, stored = shard.local.view(encoded, scope.checkpoint)
+        except DDictKeyError:
+            raise scope.missing(key, shard) from None
+        try:
+            if len(stored.blobs) != 1 or len(stored.blobs[0]) != 1:
+                raise DDictError(
+                    f"the value of {key!r} is not one buffer of 32 KiB to 2 GiB; read it with d[key]",
+                    "INVALID_OPERATION",
+                )
+            memory = memoryview(stored.blobs[0][0]).toreadonly()
+            yield memory
+            memory.release()
+        finally:
+            transaction.abort()
+            del transaction, attached
 
     # ---- managers
 
@@ -246,14 +515,11 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
     def stats(self) -> list[DDictManagerStats]:
         """The memory and the number of keys of every manager."""
         scope = self._scope
-        usages = scope.on_all("usage")
-        oldest = [state[0] for state in scope.on_all("state")]
-        counts = [
-            shard.begin("count", max(scope.checkpoint, first)).result(scope.timeout)
-            for shard, first in zip(scope.used(), oldest, strict=True)
+        usages, states = scope.on_all("usage"), scope.on_all("state")
+        return [
+            stats_of(shard.settings, usage, shard.call("count", max(scope.checkpoint, state[0])))
+            for shard, usage, state in zip(scope.used(), usages, states, strict=True)
         ]
-        settings = [shard.settings for shard in scope.used()]
-        return [stats_of(*one) for one in zip(settings, usages, counts, strict=True)]
 
     @property
     def dstats(self) -> dict[int, DDictManagerStats]:
@@ -290,7 +556,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
     @property
     def is_frozen(self) -> bool:
         """Whether changes are refused."""
-        return any(shard.state()[2] for shard in self._scope.used())
+        return any(state[2] for state in self._scope.on_all("state"))
 
     # ---- checkpoints
 

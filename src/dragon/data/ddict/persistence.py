@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import ClassVar
 
-from dragon.infrastructure.errors import NotSupportedError
-from dragon.shards.snapshot import files_in
-
-__all__ = [
-    "CheckpointPersister",
-    "DAOSCheckpointPersister",
-    "NULLCheckpointPersister",
-    "PosixCheckpointPersister",
-    "check_persister",
-    "warn_of_no_checkpoint",
-]
+__all__ = ["CheckpointPersister", "DAOSCheckpointPersister", "NULLCheckpointPersister", "PosixCheckpointPersister"]
 
 
 class CheckpointPersister:
@@ -63,25 +52,3 @@ class DAOSCheckpointPersister(CheckpointPersister):
     """Not supported: DDict() raises NotSupportedError for it."""
 
     kind = "DAOS"
-
-
-def check_persister(persister: type[CheckpointPersister], persist_freq: int) -> None:
-    """Raise NotSupportedError for a class that is not supported, AttributeError if nothing would be written."""
-    if persister is NULLCheckpointPersister and persist_freq:
-        raise AttributeError("persist_freq needs a persister_class that writes: PosixCheckpointPersister")
-    if persister not in (NULLCheckpointPersister, PosixCheckpointPersister):
-        raise NotSupportedError(
-            f"{getattr(persister, '__name__', persister)} is not offered; "
-            "PosixCheckpointPersister writes to any file system that is mounted"
-        )
-
-
-def warn_of_no_checkpoint(name: str, folder: str) -> None:
-    """Warn that a restarted dictionary finds no checkpoint and begins empty."""
-    others = ", ".join(map(repr, sorted({file.name for file in files_in(folder)})))
-    warnings.warn(
-        f"restart: {folder} has no checkpoint of a dictionary {name!r}, which begins empty"
-        + (f"; there are those of {others}" if others else ""),
-        RuntimeWarning,
-        stacklevel=3,
-    )

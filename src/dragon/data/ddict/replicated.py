@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -16,12 +17,12 @@ from dragon.data.ddict.shards import LocalShard, Note, Pending, RemoteShard
 from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.runtime.agent_client import ask
-from dragon.runtime.handle import Lock, Words
+from dragon.runtime.handle import Words
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.protocol.shards import OwnCopy, ShardHolders
 from dragon.runtime.run import this_run
 from dragon.shards.entries import Settings
-from dragon.shards.operations import WRITES
+from dragon.shards.operations import WRITES, Identity
 
 __all__ = ["ReplicatedShard", "Session", "Write", "own_session"]
 
@@ -29,12 +30,8 @@ __all__ = ["ReplicatedShard", "Session", "Write", "own_session"]
 class Write:
     """A write whose reply may be requested again while this object exists."""
 
-    def __init__(self, session: Session, number: int) -> None:
-        self._session, self._number = session, number
-        self.identity = session.identity(number)
-
-    def __del__(self) -> None:
-        self._session.end(self._number)
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
 
 
 class Session:
@@ -44,21 +41,14 @@ class Session:
         self.pid = os.getpid()
         self._name = os.urandom(8)
         self._last = 0
-        self._open: dict[int, None] = {}  # in order
+        self._open: weakref.WeakValueDictionary[int, Write] = weakref.WeakValueDictionary()  # in order
 
     def begin_write(self) -> Write:
-        """Return the next write."""
+        """Return the next write. Its identity says up to which write no reply is needed any more."""
         self._last += 1
-        self._open[self._last] = None
-        return Write(self, self._last)
-
-    def end(self, number: int) -> None:
-        """Note that the reply to a write is no longer needed."""
-        self._open.pop(number, None)
-
-    def identity(self, number: int) -> tuple[bytes, int, int]:
-        """Return (session, number of the write, number up to which no reply is needed any more)."""
-        return self._name, number, min(next(iter(self._open), number), number) - 1
+        first = next(iter(self._open.keys()), self._last)
+        write = self._open[self._last] = Write((self._name, self._last, first - 1))
+        return write
 
 
 _local = threading.local()
@@ -74,10 +64,7 @@ def own_session() -> Session:
 
 _FAILOVER_TIMEOUT_S = 30.0  # seconds within which a new primary must be found
 _FAILOVER_POLL_S = 0.05  # seconds between two attempts
-# In place of a write's identity: a read that returns every write that had returned before the read began.
-NEWEST: Any = ()
-# Operations of begin() that the replica of this node can answer.
-_READS = frozenset({"part", "size"})
+_READS = frozenset({"value", "values", "contains", "part", "size"})  # what the replica of this node can answer
 
 
 class ReplicatedShard(RemoteShard):
@@ -92,15 +79,12 @@ class ReplicatedShard(RemoteShard):
         if this_run().node not in self._holders:
             return None
         settings = ask(OwnCopy(this_run().node, self.number, self.settings.manager))
-        if settings is None:
-            return None
-        words, lock = Words._attached(settings.words), Lock._attached(settings.lock)
-        return LocalShard(settings, words, lock, self.number)
+        return None if settings is None else LocalShard.attached(self.number, settings)
 
-    def within(self, timeout: float | None) -> Self:
-        """Return the same shard with a timeout in seconds, after which operations raise DDictTimeoutError."""
-        limited = super().within(timeout)
-        limited._local = self._local and self._local.within(timeout)
+    def within(self, timeout: float | None, note: Note | None = None) -> Self:
+        """Do the same as in the base class, also for this node's replica."""
+        limited = super().within(timeout, note)
+        limited._local = self._local and self._local.within(timeout, note)
         return limited
 
     @property
@@ -114,30 +98,20 @@ class ReplicatedShard(RemoteShard):
         if self._local is not None:
             self._local.close()
 
-    def value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
-        """Return the value of a key, or MISSING. `note` is called with the size of the value in bytes."""
-        return self._read("value", key, checkpoint, note)
-
-    def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
-        """Begin value()."""
-        pending: Pending = self._read("begin_value", key, checkpoint, note)
-        return pending
-
-    def begin_values(self, keys: list[bytes], checkpoint: int, notes: list[Note] | None = None) -> Pending:
-        """Begin value() of several keys."""
-        pending: Pending = self._read("begin_values", keys, checkpoint, notes)
-        return pending
-
-    def begin(self, method: str, *arguments: Any) -> Pending:
-        """Begin any operation with plain arguments."""
-        if method not in _READS:
-            return super().begin(method, *arguments)
-        pending: Pending = self._read("begin", method, *arguments)
-        return pending
+    def value(self, key: bytes, checkpoint: int) -> Any:
+        """Return the value of a key, or MISSING."""
+        return self._read("value", key, checkpoint)
 
     def contains(self, key: bytes, checkpoint: int) -> bool:
         """Return whether the key exists."""
         return bool(self._read("contains", key, checkpoint))
+
+    def begin(self, method: str, *arguments: Any) -> Pending:
+        """Send a request to call a method of the shard, or call it of this node's replica."""
+        if method in _READS:
+            pending: Pending = self._read("begin", method, *arguments)
+            return pending
+        return super().begin(method, *arguments)
 
     def _read(self, method: str, *arguments: Any) -> Any:
         if self._local is not None and not self.settings.linearizable:
@@ -152,43 +126,27 @@ class ReplicatedShard(RemoteShard):
         """The replica of this node; None if it has none."""
         return self._local
 
-    def home(self) -> int:
-        """Return the node of the primary."""
-        self.look_for_holders(time.monotonic() + _FAILOVER_TIMEOUT_S)
-        return self._holders[0]
-
     def holders(self) -> list[int]:
         """Return the nodes that hold the shard, the primary's first."""
-        self.home()
+        self.look_for_holders(time.monotonic() + _FAILOVER_TIMEOUT_S)
         return self._holders
 
     def changing_words(self) -> Words | None:
         """Return words of which the first changes with every change; None if this node has no replica."""
         return self._local.changing_words() if self._local is not None else None
 
-    def changed_since(self) -> int:
-        """Return a number that differs after a change; always 0 if this node has no replica."""
-        return self._local.changed_since() if self._local is not None else 0
-
-    def wait_for_change(self, seen: int, timeout: float | None) -> bool:
-        """Wait until changed_since() differs from `seen`, or for a moment if this node has no replica."""
-        if self._local is not None:
-            return self._local.wait_for_change(seen, timeout)
-        time.sleep(_FAILOVER_POLL_S if timeout is None else min(timeout, _FAILOVER_POLL_S))
-        return True
-
-    def _begin(self, operation: str, *arguments: Any, buffers: list[Any] | None = None, change: Any = None) -> Pending:
-        write = own_session().begin_write() if operation in WRITES else None
-        identity = NEWEST if write is None and self.settings.linearizable else write and write.identity
+    def _begin(self, method: str, arguments: list[Any], buffers: list[Any]) -> Pending:
+        write = own_session().begin_write() if method in WRITES else None
+        identity = None if write is None else write.identity
+        newest = write is None and self.settings.linearizable
 
         def begin() -> Pending:
-            return self._begin_at(self._holders[0], operation, arguments, buffers, change, identity)
+            return self._send(self._holders[0], method, arguments, buffers, identity, newest)
 
         return _Persistent(self, begin, write)
 
     def look_for_holders(self, deadline: float) -> None:
-        """Find the nodes that hold the shard now. Raises DDictError if no node holds it any more, or after
-        `deadline`."""
+        """Find the nodes that hold the shard now. Raises DDictError if no node holds it, or after `deadline`."""
         while True:
             living = {node.index for node in run_nodes()}
             known = [holder for holder in self._holders if holder in living]
@@ -215,10 +173,7 @@ class ReplicatedShard(RemoteShard):
 
 
 class _Persistent(Pending):
-    """A pending operation that is retried if its node is lost or is no longer the primary, or if the connection broke.
-
-    The primary recognizes a retried write by its identity and does it once.
-    """
+    """A pending operation that is retried at the new primary, or over a new connection; a write is done once."""
 
     def __init__(self, shard: ReplicatedShard, begin: Callable[[], Pending], write: Write | None) -> None:
         self._shard = shard

@@ -1,21 +1,36 @@
-"""The state of a handle: a dictionary, all its managers or one of them, a checkpoint and a timeout."""
+"""The state of a handle: a dictionary, all its managers or one of them, a checkpoint and a timeout.
+
+It finds keys: with the manager that the hash says, with any manager if keys were put through manager(), and by waiting
+until a key is written. Keys are in their encoded form, values are before decoding by the program's pickler.
+"""
 
 from __future__ import annotations
 
+import time
 import weakref
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, ClassVar, Self, cast
 
 from dragon import _core
 from dragon.data.ddict.creation import Descriptor
 from dragon.data.ddict.profile import Observed, Observer
 from dragon.data.ddict.replicated import ReplicatedShard
-from dragon.data.ddict.shards import AnyShard, LocalShard, open_shard
+from dragon.data.ddict.shards import LATER, AnyShard, Done, LocalShard, Pending, RemoteShard
+from dragon.infrastructure.ddict_errors import DDictKeyError, DDictTimeoutError
+from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.fork_hooks import ProcessLock
-from dragon.runtime.handle import Event
+from dragon.runtime.handle import Event, Words
+from dragon.runtime.run import this_run
 from dragon.shards.entries import Settings
 from dragon.shards.records import place_of
+from dragon.shards.shard import CHANGES, MISSING
 
-__all__ = ["Scope"]
+__all__ = ["Scope", "change_of", "wait_for_change"]
+
+_KEY_POLL_S = 0.1  # seconds between two searches for a key that may be put to any manager
+_POLL_S = 0.05  # seconds between two looks at a shard whose changes this node cannot see
+_KEY_BATCH = 64  # keys of one request
 
 
 class _Attached:
@@ -53,35 +68,24 @@ class _Attached:
 
 
 def _open(number: str, settings: Settings) -> AnyShard:
-    return ReplicatedShard(number, settings) if settings.holders else open_shard(number, settings)
+    """Open a shard. Raises DestroyedError if it was destroyed, NodeLostError if its node is lost."""
+    if settings.holders:
+        return ReplicatedShard(number, settings)
+    kind = LocalShard.attached if settings.node == this_run().node else RemoteShard
+    return kind(number, settings)
 
 
 class Scope:
-    """The managers of a dictionary as one handle uses them. Must not be used by several threads at the same time.
-
-    Args:
-        descriptor: of the dictionary.
-        life: an object that exists while a process is attached; None if its node is lost.
-
-    Attributes:
-        attached: the shards that this process has open; None once the handle is dropped.
-        shards: the same shards with the timeout, by manager; empty once the handle is dropped.
-        count: the number of managers of the dictionary.
-        bound: the only manager that the handle uses; None for all.
-        one: the shard of that manager, or the only shard of a dictionary with one manager; None if a key's hash
-            decides.
-        checkpoint: the checkpoint in which the handle reads and writes.
-        timeout: seconds that an operation may take; None: no limit.
-        observer: measures and logs the operations of the handle; None if that was not requested.
-    """
+    """The managers of a dictionary as one handle uses them. Must not be used by several threads at the same time."""
 
     def __init__(self, descriptor: Descriptor, life: Event | None) -> None:
-        self.descriptor, self.options, self.life = descriptor, descriptor.options, life
-        self.attached: _Attached | None = _Attached.to(descriptor)
+        self.descriptor, self.options = descriptor, descriptor.options
+        self.life = life  # exists while a process is attached; None if its node is lost
+        self.attached: _Attached | None = _Attached.to(descriptor)  # None once the handle is dropped
         self.count = len(self.attached.shards)
-        self.bound: int | None = None
+        self.bound: int | None = None  # the only manager that the handle uses; None for all
         self.checkpoint = 0
-        self.observer: Observer | None = None
+        self.observer: Observer | None = None  # measures and logs the operations of the handle
         self.limit(self.options.timeout)
 
     def limit(self, timeout: float | None) -> None:
@@ -89,6 +93,7 @@ class Scope:
         assert self.attached is not None
         shards = self.attached.shards
         self.timeout = timeout
+        # By manager; empty once the handle is dropped.
         self.shards = shards if timeout is None else [shard.within(timeout) for shard in shards]
         self._choose_one()
 
@@ -106,6 +111,7 @@ class Scope:
         return self.observer
 
     def _choose_one(self) -> None:
+        # The shard of the bound manager, or of the only one; None if a key's hash decides.
         place = 0 if self.count == 1 else self.bound
         self.one = None if place is None else self.shards[place]
 
@@ -143,9 +149,156 @@ class Scope:
 
     def on_all(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every shard that is used, at the same time, and return the results."""
-        pending = [shard.begin(method, *arguments) for shard in self.used()]
+        return self.on(self.used(), method, *arguments)
+
+    def on(self, shards: list[AnyShard], method: str, *arguments: Any) -> list[Any]:
+        """Call a method of these shards, at the same time, and return the results."""
+        pending = [shard.begin(method, *arguments) for shard in shards]
         return [one.result(self.timeout) for one in pending]
 
     def local(self) -> list[LocalShard]:
         """Return the used shards of this node."""
         return [shard.local for shard in self.used() if shard.local is not None]
+
+    # ---- one key
+
+    def value(self, key: bytes) -> Any:
+        """Return the value of a key, or MISSING."""
+        shard = self.shard(key)
+        value = shard.value(key, self.checkpoint)
+        return self.value_elsewhere(shard, key) if value is MISSING else value
+
+    def value_elsewhere(self, shard: AnyShard, key: bytes) -> Any:
+        """Return the value of a key that the shard of its hash does not have, or MISSING."""
+        other = self.elsewhere(shard, key)
+        return MISSING if other is None else other.value(key, self.checkpoint)
+
+    def elsewhere(self, shard: AnyShard, key: bytes, ask: bool = False) -> AnyShard | None:
+        """Return the other shard that holds a key, if it was put through manager(); else None.
+
+        The last reply of the hash's shard says whether any key was put that way; with `ask` it is requested if unknown.
+        """
+        if not self.is_chosen(ask):
+            return None
+        others = [other for other in self.open() if other is not shard]
+        held = self.on(others, "holds", key, self.checkpoint)
+        return next((other for other, holds in zip(others, held, strict=True) if holds), None)
+
+    def is_chosen(self, ask: bool = False) -> bool:
+        """Return whether keys may be with other managers than their hashes say, as far as this process knows.
+
+        A process with a shard on its node always knows; for another one, `ask` sends a request if needed.
+        """
+        attached = self.attached
+        if self.bound is not None or self.count == 1 or attached is None:
+            return False
+        if not attached.chosen:
+            near = next((shard.local for shard in self.shards if shard.local is not None), None)
+            if near is not None:
+                attached.chosen = near.is_chosen
+            else:
+                told = any(shard.told_chosen for shard in self.shards)
+                attached.chosen = told or (ask and self.shards[0].call("state")[3])
+        return attached.chosen
+
+    def contains(self, key: bytes) -> bool:
+        """Return whether a key exists."""
+        shard = self.shard(key)
+        return shard.contains(key, self.checkpoint) or self.elsewhere(shard, key) is not None
+
+    def tell(self, key: bytes, name: Any, method: str, *arguments: Any) -> Any:
+        """Return the result of a method of the shard that holds a key, the user's `name`. Raises DDictKeyError."""
+        shard = self.shard(key)
+        found = shard.call(method, key, self.checkpoint, *arguments)
+        if found is None and (other := self.elsewhere(shard, key, ask=True)) is not None:
+            found = other.call(method, key, self.checkpoint, *arguments)
+        if found is None:
+            raise self.missing(name, shard)
+        return found
+
+    def missing(self, name: Any, shard: AnyShard) -> DDictKeyError:
+        """Return the error for a key that a shard does not have."""
+        return DDictKeyError(f"no key {name!r} in checkpoint {self.checkpoint} of {shard.where}")
+
+    def wait_until(self, key: bytes, wanted: Callable[[Any], bool], what: str, timeout: float | None) -> Any:
+        """Wait until `wanted(value)` of a key's value is true, and return the value, which may be MISSING.
+
+        Raises DDictTimeoutError after `timeout` seconds, None: no limit. `what` names the condition in the message.
+        """
+        shard, timeout = self.shard(key), checked_seconds("timeout", timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            seen = change_of(words := shard.changing_words())
+            value = self.value(key)
+            if wanted(value):
+                return value
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                raise DDictTimeoutError(
+                    f"waited {timeout} s for {what}, in checkpoint {self.checkpoint} of {shard.where}"
+                )
+            if self.is_chosen():  # a change of another shard does not end the wait
+                remaining = _KEY_POLL_S if remaining is None else min(remaining, _KEY_POLL_S)
+            wait_for_change(words, seen, remaining)
+
+    async def await_until(
+        self, key: bytes, wanted: Callable[[Any], bool], wait: Callable[[Words | None, int], Awaitable[object]]
+    ) -> Any:
+        """Do the same as wait_until() in an event loop. `wait(words, seen)` waits until the first of `words` differs
+        from `seen`, or for a moment if `words` is None."""
+        shard = self.shard(key)
+        while True:
+            words = None if self.is_chosen() else shard.changing_words()
+            seen = change_of(words)
+            value = self.value(key)
+            if wanted(value):
+                return value
+            await wait(words, seen)
+
+    def wait_for_key(self, key: bytes, name: Any) -> Any:
+        """Wait until a key is written in this checkpoint, and return its value. Raises DDictTimeoutError."""
+        return self.wait_until(key, lambda value: value is not MISSING, f"key {name!r} to be written", self.timeout)
+
+    # ---- many keys
+
+    def stored_keys(self, managers: list[int] | None = None) -> Iterator[tuple[AnyShard, bytes]]:
+        """Yield all keys, or those of some managers, with the shard that holds each; a broadcast key once."""
+        shards = self.used() if managers is None else [self.open()[manager] for manager in managers]
+        for shard, keys in zip(shards, self.on(shards, "keys", self.checkpoint), strict=True):
+            for key in keys:
+                yield shard, key
+
+    def present(self, keys: Iterable[tuple[AnyShard, bytes]]) -> Iterator[tuple[bytes, Any]]:
+        """Yield keys of shards that exist with their values before decoding, read in batches."""
+        wanted = iter(keys)
+        while together := list(islice(wanted, _KEY_BATCH)):
+            for (shard, key), one in zip(together, self._ask_others(together), strict=True):
+                value = (one or shard.begin("value", key, self.checkpoint)).result(self.timeout)
+                if value is not MISSING:
+                    yield key, value
+
+    def _ask_others(self, keys: list[tuple[AnyShard, bytes]]) -> list[Pending | None]:
+        """Request values from other nodes; None for a value of this node, which is read only when it is needed."""
+        far: dict[AnyShard, list[int]] = {}
+        for place, (shard, _) in enumerate(keys):
+            if shard.local is None:
+                far.setdefault(shard, []).append(place)
+        asked = [shard.begin("values", [keys[i][1] for i in places], self.checkpoint) for shard, places in far.items()]
+        pending: list[Pending | None] = [None] * len(keys)
+        for (shard, places), values in zip(far.items(), asked, strict=True):
+            for place, value in zip(places, values.result(self.timeout), strict=True):
+                late = value is LATER
+                pending[place] = shard.begin("value", keys[place][1], self.checkpoint) if late else Done(value)
+        return pending
+
+
+def change_of(words: Words | None) -> int:
+    """Return a number of changing_words() that differs after a change."""
+    return 0 if words is None else words[CHANGES]
+
+
+def wait_for_change(words: Words | None, seen: int, timeout: float | None) -> bool:
+    """Wait until the change is not `seen`, or for a moment if it cannot be read. Returns whether it may differ."""
+    if words is None:
+        time.sleep(_POLL_S if timeout is None else min(timeout, _POLL_S))
+    return words is None or words.wait(CHANGES, seen, timeout) is not None

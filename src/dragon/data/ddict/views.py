@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Generic
 
-from dragon.data.ddict.handle import Handle
+from dragon.data.ddict.handle import Handle, equal
 from dragon.infrastructure.generic import K, V
 
-__all__ = ["DDictItemsView", "DDictKeysView", "DDictMappingProxy", "DDictValuesView", "equal"]
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Return whether two values are equal. Arrays and tensors are if their shapes and all their elements are equal."""
-    if getattr(one, "shape", ()) != getattr(other, "shape", ()):
-        return False
-    found = one == other
-    return bool(found.all() if hasattr(found, "all") else found)
+__all__ = ["DDictItemsView", "DDictKeysView", "DDictMappingProxy", "DDictValuesView"]
 
 
 class DDictMappingProxy:
@@ -95,12 +87,12 @@ class _View:
         raise NotImplementedError
 
     def _keys(self) -> Iterator[Any]:
-        return (self._ddict._codec.decoded(key) for _, key in self._ddict._bulk.stored_keys(self._managers))
+        return (self._ddict._codec.decoded(key) for _, key in self._ddict._scope.stored_keys(self._managers))
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
         # A key that is deleted before it is read is left out.
-        codec, bulk = self._ddict._codec, self._ddict._bulk
-        found = bulk.present(bulk.stored_keys(self._managers))
+        codec, scope = self._ddict._codec, self._ddict._scope
+        found = scope.present(scope.stored_keys(self._managers))
         return ((codec.decoded(key), codec.loaded(value)) for key, value in found)
 
 

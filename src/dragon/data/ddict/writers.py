@@ -1,30 +1,38 @@
-"""The steps before a write: checks whether it is allowed, registration of the writer, and waiting for other writers."""
+"""The writes of a handle, and the steps before one: a check whether it is allowed, the registration of the writer, and
+waiting for other writers."""
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
-from typing import Any
 
-from dragon.data.ddict.scope import Scope
-from dragon.data.ddict.shards import AnyShard, client_number
-from dragon.infrastructure.ddict_errors import DDictError, DDictFutureCheckpointError, DDictTimeoutError
+from dragon.data.ddict.scope import Scope, change_of, wait_for_change
+from dragon.data.ddict.shards import AnyShard, spread
+from dragon.infrastructure.ddict_errors import (
+    DDictError,
+    DDictFullError,
+    DDictFutureCheckpointError,
+    DDictTimeoutError,
+)
 from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.plain_number import in_units
 from dragon.runtime.agent_client import ask
+from dragon.runtime.folder import this_process
 from dragon.runtime.protocol.shards import IsAlive
+from dragon.runtime.run import this_run
+from dragon.shards.entries import BROADCAST
+from dragon.shards.records import Record
 
-__all__ = ["Writers"]
+__all__ = ["Batch", "Writers"]
+
+_AT_ONCE = 64 * 2**20  # bytes of records that are sent together
 
 _CLIENT = struct.Struct("<IIQ")
 _WRITER_CHECK_S = 1.0  # seconds between checks whether a writer that is waited for is still alive
 
 
 class Writers:
-    """The writes of a handle, among those of all clients of its dictionary.
-
-    `guarded` says whether allow() must be called before a write; if not, writing is faster.
-    """
+    """The writes of a handle. `guarded` says whether allow() must be called before a write, which is slower."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -35,19 +43,18 @@ class Writers:
         self.guarded = self._is_guarded()
 
     def _is_guarded(self) -> bool:
-        """Return whether a step is needed before each write. The first write to a bound manager, too, must be
-        announced."""
+        """Return whether a step is needed before each write; the first write to a bound manager must be announced."""
         scope = self._scope
         if scope.bound is not None and scope.count > 1 and not (scope.attached and scope.attached.chosen):
             return True
         options = scope.options
         return options.read_only or options.wait_for_writers or options.wait_for_keys or self._persists
 
-    def write(self, shard: AnyShard, do: Callable[[], Any]) -> Any:
-        """Call `do()` once the write is allowed, and return its result."""
+    def allowed(self, shard: AnyShard) -> AnyShard:
+        """Return the shard, once this handle may write to it."""
         if self.guarded:
             self.allow(shard)
-        return do()
+        return shard
 
     def allow(self, shard: AnyShard) -> None:
         """Wait until this handle may write to a shard. Raises DDictError if it may not, DDictTimeoutError."""
@@ -59,7 +66,7 @@ class Writers:
             manager = shard.settings.manager
             if manager not in self._noted:
                 self._noted.add(manager)
-                shard.begin("note_writer", _me(), scope.checkpoint).result(scope.timeout)
+                shard.call("note_writer", _me(), scope.checkpoint)
         self._wait_for_others(shard)
         if self._persists and self._begun != scope.checkpoint:
             self._begin_everywhere()
@@ -79,9 +86,9 @@ class Writers:
         self.refuse_if_read_only()
         if not (options.wait_for_writers or options.wait_for_keys):
             return
-        oldest = shard.state()[0]
+        oldest = shard.call("state")[0]
         last = oldest + options.working_set_size - 1
-        if scope.checkpoint > last and shard.begin("usage").result(scope.timeout)["records"]:
+        if scope.checkpoint > last and shard.call("usage")["records"]:
             raise DDictFutureCheckpointError(
                 f"checkpoint {scope.checkpoint} is beyond the working set of {shard.where}, {oldest} to {last}: put() "
                 "waits until it can be written, a batch or bput() does not"
@@ -92,8 +99,7 @@ class Writers:
         scope = self._scope
         assert scope.attached is not None
         if not scope.attached.chosen and scope.count > 1:
-            for pending in [shard.begin("note_chosen") for shard in scope.attached.shards]:
-                pending.result(scope.timeout)
+            scope.on(scope.attached.shards, "note_chosen")
             scope.attached.chosen = True
         self.guarded = self._is_guarded()
 
@@ -111,7 +117,7 @@ class Writers:
 
     def _note(self, checkpoint: int | None) -> None:
         for manager in self._noted:
-            self._scope.shards[manager].begin("note_writer", _me(), checkpoint).result(self._scope.timeout)
+            self._scope.shards[manager].call("note_writer", _me(), checkpoint)
 
     def _begin_everywhere(self) -> None:
         """Advance all managers to this checkpoint, also those to which nothing is written: a checkpoint that leaves the
@@ -120,8 +126,7 @@ class Writers:
         shards = scope.open()
         for shard in shards:
             self._wait_for_others(shard)
-        for pending in [shard.begin("advance", scope.checkpoint) for shard in shards]:
-            pending.result(scope.timeout)
+        scope.on(shards, "advance", scope.checkpoint)
         self._begun = scope.checkpoint
 
     def _wait_for_others(self, shard: AnyShard) -> None:
@@ -140,8 +145,8 @@ class Writers:
         scope = self._scope
         deadline = None if scope.timeout is None else time.monotonic() + scope.timeout
         while True:
-            seen = shard.changed_since()
-            behind = shard.begin("behind", scope.checkpoint).result(scope.timeout)
+            seen = change_of(words := shard.changing_words())
+            behind = shard.call("behind", scope.checkpoint)
             if not behind:
                 return
             left = _WRITER_CHECK_S if deadline is None else min(_WRITER_CHECK_S, deadline - time.monotonic())
@@ -150,15 +155,15 @@ class Writers:
                     f"{behind} keys of checkpoints that {shard.where} must drop for checkpoint {scope.checkpoint} are "
                     "not in the checkpoint after theirs: put them there, or put them with pput()"
                 )
-            shard.wait_for_change(seen, left)
+            wait_for_change(words, seen, left)
 
     def _wait_for_writers(self, shard: AnyShard) -> None:
         scope = self._scope
         first = scope.checkpoint - scope.options.working_set_size + 1
         deadline = None if scope.timeout is None else time.monotonic() + scope.timeout
         while True:
-            seen = shard.changed_since()
-            behind = [client for client, at in shard.begin("writers").result(scope.timeout) if at < first]
+            seen = change_of(words := shard.changing_words())
+            behind = [client for client, at in shard.call("writers") if at < first]
             if not behind:
                 return
             if deadline is not None and time.monotonic() > deadline:
@@ -166,15 +171,90 @@ class Writers:
                     f"{len(behind)} writers have not moved to checkpoint {first}, and {shard.where} holds only "
                     f"{scope.options.working_set_size} checkpoints"
                 )
-            if not shard.wait_for_change(seen, _WRITER_CHECK_S):
+            if not wait_for_change(words, seen, _WRITER_CHECK_S):
                 for client in behind:
                     if not _is_alive(client):
-                        shard.begin("note_writer", client, None).result(scope.timeout)
+                        shard.call("note_writer", client, None)
+
+    # ---- with all managers
+
+    def send(self, batches: list[list[tuple[bytes, Record]]], flags: int) -> None:
+        """Put the records of each manager, with all managers at the same time."""
+        pending = []
+        for shard, records in zip(self._scope.open(), batches, strict=True):
+            if records:
+                pending.append(self.allowed(shard).begin("put_many", records, self._scope.checkpoint, flags))
+        for one in pending:
+            one.result(self._scope.timeout)
+
+    def broadcast(self, key: bytes, record: Record) -> None:
+        """Put a record with every manager. Raises DDictFullError if one has no room; then no manager stores it."""
+        scope = self._scope
+        shards = scope.open()
+        for shard in shards:
+            self.refuse_future(shard)
+        for shard in shards:
+            self.allowed(shard)
+        for shard, usage in zip(shards, scope.on(shards, "usage"), strict=True):
+            if record.size > usage["total"] - usage["used"]:
+                raise DDictFullError(
+                    f"{in_units(record.size)} do not fit into {shard.where}, of whose {in_units(usage['total'])} "
+                    f"{in_units(usage['used'])} are used: no manager has stored the broadcast"
+                )
+        own = scope.place(key)
+        if any(shard.local is None for shard in shards) and spread(
+            shards, own, key, record, scope.checkpoint, BROADCAST, scope.timeout
+        ):
+            return
+        pending = [
+            shard.begin("put", key, record, scope.checkpoint, 0 if i == own else BROADCAST)
+            for i, shard in enumerate(shards)
+        ]
+        for one in pending:
+            one.result(scope.timeout)
+
+
+class Batch:
+    """Puts with these flags that are collected and sent together. A manager stores all records that are sent together,
+    or none.
+
+    With `lasting` the caller may change a value after add(), and send() does not wait until the checkpoint can be
+    written.
+    """
+
+    def __init__(self, scope: Scope, writers: Writers, flags: int, lasting: bool = False) -> None:
+        self._scope, self._writers = scope, writers
+        self.flags, self._lasting = flags, lasting
+        self._records: list[list[tuple[bytes, Record]]] = [[] for _ in scope.open()]
+        self._size = 0
+
+    def add(self, manager: int, key: bytes, record: Record) -> None:
+        """Add a record, and send the batch if it is large."""
+        self._size += record.size
+        large = self._size > _AT_ONCE
+        self._records[manager].append((key, record.copied() if self._lasting and not large else record))
+        if large:
+            self.send()
+
+    def check(self, flags: int) -> None:
+        """Raise DDictError if the flags of a put are not those of the batch."""
+        if flags != self.flags:
+            needed = "puts without persistence" if flags else "pput()"
+            raise DDictError(f"this batch was started for {needed}: start_batch_put(persist=…)", "INVALID_OPERATION")
+
+    def send(self) -> None:
+        """Send the collected records and wait until they are stored. Raises DDictFutureCheckpointError."""
+        shards, records = self._scope.open(), self._records
+        self._records, self._size = [[] for _ in shards], 0
+        for shard, some in zip(shards, records, strict=True):
+            if some and self._lasting:
+                self._writers.refuse_future(shard)
+        self._writers.send(records, self.flags)
 
 
 def _me() -> bytes:
-    node, pid, start_time = client_number()
-    return _CLIENT.pack(node, pid, start_time)
+    me = this_process()
+    return _CLIENT.pack(this_run().node, me.pid, me.start_time)
 
 
 def _is_alive(client: bytes) -> bool:
