@@ -22,13 +22,13 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 63_369,
+    "lines of Python": 63_372,
     "files of Python": 372,
     "lines of C++": 14_557,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 11_127,
     "lines of torchloader.loader": 4_750,
     "lines of tests": 62_982,
-    "annotations Any": 989,
+    "annotations Any": 991,
     "modules of import dragon": 109,
     "modules of an agent": 301,
     "modules of a pool's worker": 262,
@@ -50,7 +50,7 @@ DISTANCES = {
     "lock, other node": (13, 3),
     "dictionary put, own node": (10, 3),
     "dictionary put, other node": (12, 4),
-    "dictionary get, other node": (10, 4),
+    "dictionary get, other node": (12, 4),
     "process started and joined, own node": (74, 20),
     "process started and joined, other node": (165, 30),
     "group of 4 on two nodes": (410, 37),

@@ -89,11 +89,14 @@ class Observed:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._shard, name)
-        return partial(self.call, name) if name in _DIRECT else found
+        return partial(self._timed, name, found) if name in _DIRECT else found
+
+    def _timed(self, method: str, do: Callable[..., Any], *arguments: Any) -> Any:
+        return self._measured(method, arguments, time.perf_counter(), lambda: do(*arguments))
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the shard, observed under its own name."""
-        return self._measured(method, arguments, time.perf_counter(), lambda: self._shard.call(method, *arguments))
+        return self._timed(method, partial(self._shard.call, method), *arguments)
 
     def begin(self, method: str, *arguments: Any) -> Pending:
         """Begin a method of the shard, observed until its result."""
