@@ -22,13 +22,13 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 63_372,
+    "lines of Python": 63_376,
     "files of Python": 372,
     "lines of C++": 14_557,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 11_127,
     "lines of torchloader.loader": 4_750,
     "lines of tests": 62_982,
-    "annotations Any": 991,
+    "annotations Any": 992,
     "modules of import dragon": 109,
     "modules of an agent": 301,
     "modules of a pool's worker": 262,

@@ -273,7 +273,7 @@ class Scope:
         wanted = iter(keys)
         while together := list(islice(wanted, _KEY_BATCH)):
             for (shard, key), one in zip(together, self._ask_others(together), strict=True):
-                value = (one or shard.begin("value", key, self.checkpoint)).result(self.timeout)
+                value = shard.value(key, self.checkpoint) if one is None else one.result(self.timeout)
                 if value is not MISSING:
                     yield key, value
 

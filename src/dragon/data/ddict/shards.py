@@ -47,7 +47,11 @@ class Done(Pending):
     """The result of an operation that is complete already."""
 
     def __init__(self, value: Any) -> None:
-        super().__init__(lambda timeout: value)
+        self._value = value
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the value."""
+        return self._value
 
 
 class LocalShard(Shard):
