@@ -23,7 +23,7 @@ import uvloop
 from dragon import _core
 from dragon.agent.connections import Connections, connect_nodes
 from dragon.agent.wire.frames import Frame
-from dragon.agent.wire.links import Links
+from dragon.agent.wire.session import Session
 from dragon.control import Control, join
 from dragon.infrastructure import variables
 from dragon.infrastructure.membership import Token, parent_of
@@ -53,13 +53,14 @@ def _agents(token_text: str, indices: list[int], done: Any, leave: Any, sent: An
     """Run some of the agents, in a process of their own."""
     _core.create_arena(variables.arena_limit())
     counted: dict[Any, int] = {}
-    send = Links._send
+    send = Session._send
 
-    def count(links: Links, node: int, frame: Frame, payload: Any) -> int:
+    def count(session: Session, frame: Frame, payload: Any) -> int:
+        links = session._links
         counted[links] = counted.get(links, 0) + len(msgspec.msgpack.encode(frame)) + len(payload or b"")
-        return send(links, node, frame, payload)
+        return send(session, frame, payload)
 
-    Links._send = count  # type: ignore[method-assign, assignment]
+    Session._send = count  # type: ignore[method-assign, assignment]
     _core.set_bell_folder(tempfile.mkdtemp())
 
     async def run() -> None:
