@@ -20,6 +20,7 @@ from dragon.data.ddict import (
     DDict,
     DDictCheckpointSyncError,
     DDictError,
+    DDictFullError,
     DDictFutureCheckpointError,
     DDictPersistCheckpointError,
     DDictTimeoutError,
@@ -31,6 +32,7 @@ from dragon.native.process import Process
 from dragon.runtime.run import this_run
 from dragon.shards.entries import Stored
 from dragon.shards.records import encode_value
+from dragon.shards.shard import _BLOCKED_BY_READERS
 from dragon.shards.snapshot import Header, files_in, write_snapshot
 
 if TYPE_CHECKING:
@@ -793,6 +795,14 @@ def test_a_persisted_checkpoint_is_consistent_over_all_managers(persistent: Call
     assert process.is_alive
     process.kill()
     process.join()
+
+
+def test_a_write_is_tried_again_after_the_readers_that_were_in_its_way_have_ended(make: Make) -> None:
+    shard = make(1).manager(0)._scope.shards[0]
+    assert isinstance(shard, LocalShard)
+    blocked = shard._blocked(_BLOCKED_BY_READERS, "", 1, time.monotonic())  # nobody reads any more
+    with pytest.raises(DDictFullError):
+        shard._blocked(_BLOCKED_BY_READERS, "", 1, blocked)
 
 
 def test_writers_continue_if_the_process_that_paused_them_has_ended(

@@ -10,6 +10,7 @@ written, and a reader takes the newest that is not newer than its own checkpoint
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -181,9 +182,7 @@ class Shard(_core.Shard):
                 self.pause(False)
             return since
         now = time.monotonic()
-        if since is not None and (
-            why != _BLOCKED_BY_READERS or now > since + _READERS_TIMEOUT_S or not self._is_read()
-        ):
+        if since is not None and (why != _BLOCKED_BY_READERS or now > since + _READERS_TIMEOUT_S):
             usage = self.usage()
             raise DDictFullError(
                 f"{in_units(size)} do not fit into {self.where}: {in_units(usage['used'])} of its "
@@ -193,7 +192,8 @@ class Shard(_core.Shard):
             self._collect()
         except _core.ShardFull:
             time.sleep(_READERS_POLL_S)  # readers keep the pages that they read until they end
-        return since or now
+        # Those that read during the attempt may have ended since: once nobody reads, it is tried a last time.
+        return (since or now) if self._is_read() else -math.inf
 
     # ---- the state
 
