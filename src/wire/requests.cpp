@@ -231,7 +231,7 @@ void Requests::finish(uint64_t id, Outcome outcome) {
     asked_.erase(found);
     if (asked.cancelled) return undo(asked, outcome);
     ids_.erase({asked.operation.pid, asked.operation.number});
-    if (traced && asked.node != own_node_)
+    if (traced && asked.node != own_node_ && !asked.done)
         events_.add({Report::Kind::Operated,
                      asked.node,
                      asked.operation.pid,
@@ -404,7 +404,7 @@ bool Requests::waits(Node node) const {
 std::vector<Requests::Pending> Requests::pending() const {
     std::vector<Pending> result;
     for (auto& [id, asked] : asked_)
-        if (!asked.cancelled)
+        if (!asked.cancelled && !asked.done)
             result.push_back({asked.operation.pid, asked.node, asked.operation.what,
                               asked.operation.object.offset, asked.since});
     return result;
