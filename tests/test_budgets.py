@@ -27,7 +27,7 @@ BUDGETS = {
     "lines of C++": 14_557,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 11_127,
     "lines of torchloader.loader": 4_750,
-    "lines of tests": 62_992,
+    "lines of tests": 62_998,
     "annotations Any": 992,
     "modules of import dragon": 109,
     "modules of an agent": 301,

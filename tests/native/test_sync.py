@@ -184,7 +184,13 @@ def test_a_barrier_releases_its_parties_together() -> None:
     assert not barrier.broken
     for process in processes:
         process.join()
-    for arguments in ({"parties": "two"}, {"parties": 1}, {"parties": 2, "action": 3}, {"parties": 2, "timeout": -1}):
+    for arguments in (
+        {"parties": "two"},
+        {"parties": 1},
+        {"parties": 2**20},
+        {"parties": 2, "action": 3},
+        {"parties": 2, "timeout": -1},
+    ):
         with pytest.raises(ValueError):
             Barrier(**arguments)  # type: ignore[arg-type]
 

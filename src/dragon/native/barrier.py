@@ -17,7 +17,7 @@ __all__ = ["Barrier", "BrokenBarrierError"]
 
 # Bits of the words. The last _ENDS rounds are remembered, for parties that look late.
 _COUNT, _ENDS, _BROKEN = 20, 16, 1
-_NUMBER = 64 - _COUNT - _ENDS - 1
+_NUMBER, _MOST = 64 - _COUNT - _ENDS - 1, 1 << _COUNT - 1
 
 BrokenBarrierError = threading.BrokenBarrierError
 """Raised in the processes that wait at a barrier that is broken: threading.BrokenBarrierError itself."""
@@ -48,8 +48,8 @@ class Barrier(threading.Barrier):
         m_uid: Any = None,
     ) -> None:
         parties = plain_number(parties)
-        if not isinstance(parties, int) or parties < self._fewest:
-            raise ValueError(f"parties must be a whole number from {self._fewest} on, not {parties!r}")
+        if not isinstance(parties, int) or not self._fewest <= parties < _MOST:
+            raise ValueError(f"parties must be a whole number from {self._fewest} to {_MOST - 1}, not {parties!r}")
         if action is not None and not callable(action):
             raise ValueError(f"action must be callable, not {action!r}")
         timeout = checked_seconds("timeout", timeout)
@@ -174,7 +174,7 @@ class Barrier(threading.Barrier):
         `action` and `timeout` are not part of the name. Raises DestroyedError if the barrier does not exist any more,
         ValueError for text that serialize() did not write.
         """
-        parties_of = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+        parties_of = Annotated[int, msgspec.Meta(ge=1, lt=_MOST)]
         kind = tuple[SerializedName, SerializedName, parties_of]
         round_, arrivals, parties = read_serialized(serialized, kind, "barrier")
         barrier = cls.__new__(cls)
