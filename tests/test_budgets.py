@@ -22,15 +22,15 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 63_376,
-    "files of Python": 372,
+    "lines of Python": 63_564,  # an agent that waits until it is needed
+    "files of Python": 373,
     "lines of C++": 14_557,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
-    "lines of dragon.agent": 11_127,
+    "lines of dragon.agent": 11_292,  # the same
     "lines of torchloader.loader": 4_750,
-    "lines of tests": 62_998,
+    "lines of tests": 63_000,
     "annotations Any": 992,
-    "modules of import dragon": 109,
-    "modules of an agent": 301,
+    "modules of import dragon": 67,
+    "modules of an agent": 299,
     "modules of a pool's worker": 262,
     # Medians, which differ by up to ten from run to run.
     "page faults of a process": 475,  # twelve runs of an unchanged tree: 458 to 473

@@ -18,6 +18,8 @@ FLOORS = {
     "dragon": {
         "_core": 0,
         "control_groups": 0,
+        "cpython": 1,
+        "lazy_modules": 0,
         "commands": 0,
         "completion": 1,
         "cores": 1,

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 from typing import TYPE_CHECKING, Any
 
-from dragon.infrastructure.lazy_modules import submodule
+from dragon.lazy_modules import submodule
 from dragon.mpbridge.context import install as _install
 
 if TYPE_CHECKING:

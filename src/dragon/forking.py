@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragon.infrastructure.cpython import be_daemon, call_fork_hooks, forget_finalizers
+from dragon.cpython import be_daemon, call_fork_hooks, forget_finalizers
 
 __all__ = ["be_daemon", "begin_child"]
 

@@ -8,7 +8,7 @@ from multiprocessing.reduction import ForkingPickler
 
 import pytest
 
-from dragon.infrastructure import cpython
+from dragon import cpython
 from dragon.serialization import dumps, loads
 
 

@@ -53,9 +53,10 @@ class Clients:
                 self.loop.remove_reader(self._requests)
                 self.loop.call_later(_ACCEPT_RETRY_S, self.loop.add_reader, self._requests, self.accept)
                 return
-            self._take_in(connection)
+            self.take_in(connection)
 
-    def _take_in(self, connection: socket.socket) -> None:
+    def take_in(self, connection: socket.socket) -> None:
+        """Serve the requests of a connection, if it is one of this user's processes."""
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid, uid = int.from_bytes(credentials[:4], "little"), int.from_bytes(credentials[4:8], "little")
         if uid != os.getuid():

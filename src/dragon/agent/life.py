@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import uvloop
 
 from dragon import _core
-from dragon.agent.processes.parents import children_of
+from dragon.agent.processes.parents import ZYGOTE_ENDS_WITHIN_S, end_orphans
 from dragon.agent.processes.starting import Spawner
 from dragon.agent.server import Agent
 from dragon.infrastructure import variables
@@ -29,24 +29,22 @@ from dragon.signals import heeded
 
 if TYPE_CHECKING:
     from dragon.agent.connections import Connections
+    from dragon.agent.early import Early
 
 log = runtime_log("agent")
-
-_ZYGOTE_ENDS_WITHIN_S = 7.0  # seconds, besides the grace
 
 Join = Callable[[Run, Spawner], "Awaitable[Connections]"]
 
 
 class Beginning(NamedTuple):
-    """What an agent begins with: its run, the zygote and the connection to it, and the socket for processes. `owner` is
-    the process whose end is the run's end. A run of several nodes has `join` instead, which connects the agent to the
-    others."""
+    """What an agent begins with: its run, the zygote and the connection to it, the socket for processes, and what has
+    come already. A run of several nodes has `join` instead, which connects the agent to the others."""
 
     run: Run
     zygote: int
     events: socket.socket
     requests: socket.socket
-    owner: Owner | None = None
+    early: Early | None = None
     join: Join | None = None
 
 
@@ -90,8 +88,8 @@ async def _serve(beginning: Beginning) -> int:
     for number in heeded(ENDING):
         loop.add_signal_handler(number, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-    if beginning.owner is not None:
-        _watch(beginning.owner, end)
+    if beginning.early is not None:
+        _watch(beginning.early.owner, end)
 
     def zygote_gone(reason: str) -> None:
         log.error("the zygote (pid %d) is lost (%s); the run ends", beginning.zygote, reason)
@@ -102,7 +100,7 @@ async def _serve(beginning: Beginning) -> int:
     except ConnectionRefusedError:
         log.error("the zygote (pid %d) has ended already; the run ends", beginning.zygote)
         await _end_zygote(beginning.zygote)
-        _end_orphans(beginning.zygote, set())
+        end_orphans(beginning.zygote)
         return 0
     code, connections = 0, None
     try:
@@ -110,6 +108,8 @@ async def _serve(beginning: Beginning) -> int:
             code, connections = await _find_others(beginning.join(beginning.run, spawner), over)
         if beginning.join is None or connections is not None:
             agent = Agent(beginning.run, beginning.zygote, beginning.requests, spawner, connections, over)
+            if beginning.early is not None:
+                agent.take_over(beginning.early)
             await over
     finally:
         await _finish(beginning.zygote, spawner, connections, agent)
@@ -155,7 +155,7 @@ async def _finish(zygote: int, spawner: Spawner, connections: Connections | None
         await spawner.catch_up()  # so that processes that ended by themselves are recorded with their exit codes
     spawner.close()
     await _end_zygote(zygote)
-    _end_orphans(zygote, agent.services.trackers.processes if agent is not None else set())
+    end_orphans(zygote, agent.services.trackers.processes if agent is not None else ())
     if agent is not None:
         await agent.finish()
     if connections is not None:
@@ -168,19 +168,9 @@ async def _end_zygote(zygote: int) -> None:
         gone = _core.open_process(zygote)
     except ProcessLookupError:
         return
-    if not await _await_end(gone, _ZYGOTE_ENDS_WITHIN_S + variables.grace()):
+    if not await _await_end(gone, ZYGOTE_ENDS_WITHIN_S + variables.grace()):
         log.error("the zygote does not end; it is killed")
         os.kill(zygote, signal.SIGKILL)
-
-
-def _end_orphans(zygote: int, spared: set[int]) -> None:
-    """Kill processes that were orphaned and so became children of this process, and reap them and the zygote."""
-    while children := set(children_of(os.getpid())) - spared:
-        for pid in children:
-            if pid != zygote:
-                os.kill(pid, signal.SIGKILL)
-        for pid in children:
-            os.waitpid(pid, 0)
 
 
 async def _await_end(pidfd: int, timeout: float) -> bool:

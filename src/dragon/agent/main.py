@@ -1,5 +1,5 @@
-"""The main program of a single node's agent: it maps the arena, forks the zygote before any thread exists, and runs the
-loop."""
+"""The main program of a single node's agent: it maps the arena, forks the zygote before any thread exists, and serves
+the run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragon import _core
+from dragon.agent.early import Early, ends_early, leave, measures
 from dragon.agent.processes.parents import become_reaper
 from dragon.infrastructure.signals import set_for_programs
 from dragon.infrastructure.system import what_to_raise
@@ -23,14 +24,12 @@ def main(settings: dict[str, Any]) -> None:
     """Serve the run that `settings` describes, until its owner ends."""
     set_for_programs(signal.SIG_IGN)
     folder = Path(settings["folder"])
-    owner = Owner(*settings["owner"])
     for fd in (run_module.ARENA, run_module.AGENT_SOCKET, run_module.ZYGOTE_SOCKET):
         os.set_inheritable(fd, False)
     _core.open_arena(run_module.ARENA)
     _core.set_bell_folder(str(folder))
     _core.set_keeper()
-    me = run_folder.this_process()
-    run = run_module.Run(folder, me, label=settings["label"])
+    run = run_module.Run(folder, run_folder.this_process(), label=settings["label"])
     run_module.serve(run)
     requests = socket.socket(fileno=run_module.AGENT_SOCKET)
     become_reaper()
@@ -40,9 +39,13 @@ def main(settings: dict[str, Any]) -> None:
         run_folder.remove_folder(folder)
         print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
         sys.exit(1)
+    early = Early(Owner(*settings["owner"]), [], [], [])
+    expected = bytes.fromhex(settings["end"]), bytes.fromhex(settings["keep_tracker"])
+    if not (run.label or measures()) and ends_early(early, requests, events, *expected):
+        leave(run, zygote, events, early)
     from dragon.agent.life import Beginning, serve_for_ever
 
-    serve_for_ever(Beginning(run, zygote, events, requests, owner=owner))
+    serve_for_ever(Beginning(run, zygote, events, requests, early))
 
 
 def fork_zygote(

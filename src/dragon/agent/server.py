@@ -36,6 +36,7 @@ from dragon.web import serving
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
     from dragon.agent.connections import Connections
+    from dragon.agent.early import Early
 
 
 _LEAST_S = 1.0  # seconds; shorter waits are part of any program's work
@@ -200,6 +201,17 @@ class Agent:
     def end_run(self) -> None:
         """End the run, on all nodes."""
         self.cluster.end_run() if self.cluster is not None else self.services.end()
+
+    def take_over(self, early: Early) -> None:
+        """Handle what came before this agent served."""
+        for process, descriptors in early.trackers:
+            self.services.trackers.keep(process, descriptors)
+            for each in descriptors:
+                os.close(each)
+        for data, descriptors in early.events:
+            self.services.spawner.take(data, descriptors)
+        for connection in early.connections:
+            self.clients.take_in(connection)
 
     # ---- requests
 

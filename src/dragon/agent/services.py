@@ -7,8 +7,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +17,7 @@ from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.peers import Peers
 from dragon.agent.objects.remote_objects import RemoteObjects
 from dragon.agent.output.streams import Streams
+from dragon.agent.processes.parents import TRACKER_ENDS_WITHIN_S, start_tracker
 from dragon.agent.processes.registry import Event, Exited, Failed, Registry, Started, Stream
 from dragon.agent.processes.starting import Processes, Spawner
 from dragon.agent.shards.shards import Shards
@@ -37,7 +36,6 @@ log = runtime_log("agent")
 
 _BATCH_S = 0.05  # seconds in which notices of ends are gathered while processes are started
 _RESTART_DELAY_S = 1.0  # seconds between two attempts to start one
-_END_WITHIN_S = 5.0  # seconds to wait until a tracker has removed what no process uses any more
 
 
 class _Idle(NamedTuple):
@@ -107,32 +105,22 @@ class Trackers:
             self._forget(pipe)
 
     def _start(self, idle: _Idle) -> bool:
-        os.set_blocking(idle.reading, True)  # the event loop has made it non-blocking
-        program = f"from multiprocessing.resource_tracker import main; main({idle.reading})"
         try:
-            # In its own session, so that signals of a terminal do not end it before it is ready.
-            tracker = subprocess.Popen(
-                [sys.executable, "-I", "-c", program],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=idle.errors,
-                pass_fds=[idle.reading],
-                start_new_session=True,
-            )
+            tracker = start_tracker(idle.reading, idle.errors)
         except OSError as error:
             limit = what_to_raise(error.errno or 0)
             log.warning("Python's tracker of shared memory does not start: %s%s", error, limit)
             return False
-        self._running[tracker.pid] = (idle.process, self.loop.create_future())
-        gone = _core.open_process(tracker.pid)
+        self._running[tracker] = (idle.process, self.loop.create_future())
+        gone = _core.open_process(tracker)
         self.loop.add_reader(gone, self._on_end, tracker, gone)
         return True
 
-    def _on_end(self, tracker: subprocess.Popen[bytes], gone: int) -> None:
+    def _on_end(self, tracker: int, gone: int) -> None:
         self.loop.remove_reader(gone)
         os.close(gone)
-        tracker.wait()
-        self._running.pop(tracker.pid)[1].set_result(None)
+        os.waitpid(tracker, 0)
+        self._running.pop(tracker)[1].set_result(None)
 
     async def finish(self) -> None:
         """Wait, at the end of the run, until trackers whose processes have ended have removed their files."""
@@ -140,7 +128,7 @@ class Trackers:
             self._look(pipe)
         ends = [ended for process, ended in self._running.values() if process_start_time(process) is None]
         if ends:
-            await asyncio.wait(ends, timeout=_END_WITHIN_S)
+            await asyncio.wait(ends, timeout=TRACKER_ENDS_WITHIN_S)
 
 
 class NamedGroups:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from dragon.data.ddict.ddict import DDict
-from dragon.infrastructure.lazy_modules import submodule
+from dragon.lazy_modules import submodule
 
 __all__ = ["DDict"]
 

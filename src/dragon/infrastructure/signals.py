@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """The signals that end an agent."""
@@ -21,6 +22,11 @@ def set_for_programs(handler: signal.Handlers) -> None:
     """Set this process's handler for the signals in PROGRAMS_OWN."""
     for number in PROGRAMS_OWN:
         signal.signal(number, handler)
+
+
+def ignoring(numbers: Iterable[int]) -> list[int]:
+    """Return the signal masks of an executable that ignores these signals from its start on."""
+    return [sum(1 << number - 1 for number in numbers), 0, 0]
 
 
 def hold_signals() -> set[int]:

@@ -8,18 +8,19 @@ import signal
 import struct
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from dragon import _core
 from dragon.infrastructure import variables
 from dragon.infrastructure.messages import Output
 from dragon.infrastructure.signals import NOTICES, PASSED_ON
 from dragon.infrastructure.system import sendable
-from dragon.runtime import placement as plan
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner, is_alive, process_start_time
-from dragon.runtime.log import runtime_log
-from dragon.runtime.spawning import Started, current_folder, environment_changes, new_request, start
 from dragon.signals import end_with_parent, heeded, leave
+
+if TYPE_CHECKING:
+    from dragon.runtime.spawning import Started
 
 _TOLD = struct.Struct("=id")
 _GROUP_SIGNAL_S = 0.05  # seconds within which a signal to a group is pending in all of its processes
@@ -86,8 +87,6 @@ def _look_on(parent: int, bell: int, numbers: set[int]) -> None:
         os.write(bell, _TOLD.pack(number, time.clock_gettime(time.CLOCK_BOOTTIME)))
 
 
-log = runtime_log("frontend")
-
 # Seconds between a signal to the front end and the end of everything.
 _SIGNAL_TIMEOUT_S = 10.0
 _POLL_S = 1.0
@@ -104,6 +103,10 @@ def run(command: list[str], label: str) -> int:
     witness = Witness(numbers)
     try:
         this = run_module.start_run(label, " ".join(command))
+        # Imported while the agent starts.
+        from dragon.runtime import placement as plan
+        from dragon.runtime.spawning import current_folder, environment_changes, new_request, start
+
         run_module.become(run_module.Identity(name="front end"))  # the head is the user's program
         request = new_request("head", folder=current_folder())
         request.streams = [Output(), Output(), Output()]
@@ -143,7 +146,11 @@ def _wait(head: Started, signals: int, witness: Witness, agent: Owner) -> int:
         code = head.wait(_POLL_S if head.sentinel in ready else 0.0)
         if code is not None:
             if deadline is None and _has_ended(agent, code):
-                log.error("the agent (pid %d) has ended, and all processes of the run with it", agent.pid)
+                from dragon.runtime.log import runtime_log
+
+                runtime_log("frontend").error(
+                    "the agent (pid %d) has ended, and all processes of the run with it", agent.pid
+                )
             return code
         if deadline is not None and time.monotonic() > deadline:
             head.signal(signal.SIGKILL)

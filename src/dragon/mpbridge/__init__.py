@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from dragon.infrastructure.lazy_modules import submodule
+from dragon.lazy_modules import submodule
 
 _WITH_NAMES_OF_DRAGONHPC = ("context", "pool", "process", "queues", "sharedctypes", "synchronize")
 

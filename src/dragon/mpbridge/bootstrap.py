@@ -7,8 +7,7 @@ import os
 import struct
 import sys
 
-from dragon import _core
-from dragon.infrastructure import cpython
+from dragon import _core, cpython
 from dragon.runtime import serialization
 
 

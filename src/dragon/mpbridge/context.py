@@ -17,9 +17,9 @@ from collections.abc import Callable
 from multiprocessing import spawn as mp_spawn
 from typing import Any
 
-from dragon.infrastructure import cpython
-from dragon.infrastructure.lazy_modules import LaterModule
-from dragon.mpbridge.process import NAME, DragonProcess, show_heap
+from dragon import cpython
+from dragon.lazy_modules import LaterModule
+from dragon.mpbridge.process import NAME, DragonProcess, begin, show_heap
 
 __all__ = ["DragonContext", "DragonProcess", "dispatch", "install"]
 
@@ -125,6 +125,7 @@ class DragonContext(mp_context.BaseContext):
         maxtasksperchild: int | None = None,
     ) -> Any:
         """Return a pool of `processes` workers, by default one for each CPU of the run; else as multiprocessing's."""
+        begin()
         from dragon.mpbridge.pool import Pool
 
         return Pool(processes, initializer, initargs, maxtasksperchild, context=self)
@@ -218,6 +219,8 @@ def dispatch(name: str, context: Any, args: tuple[Any, ...], kwargs: dict[str, A
         return [*_standard[name](context), NAME]
     chosen = getattr(context, "_actual_context", None)
     if isinstance(chosen, DragonContext):
+        if name != "cpu_count":
+            begin()
         show_heap()
         return getattr(chosen, name)(*args, **kwargs)
     return _standard[name](context, *args, **kwargs)

@@ -9,8 +9,7 @@ from multiprocessing import spawn, util
 from multiprocessing.context import set_spawning_popen
 from typing import Any
 
-from dragon import _core
-from dragon.infrastructure import cpython
+from dragon import _core, cpython
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, PolicyError

@@ -8,7 +8,7 @@ import sys
 from multiprocessing import process as mp_process
 from typing import Any
 
-from dragon.infrastructure import cpython
+from dragon import cpython
 
 __all__ = ["NAME", "DragonPopen", "DragonProcess", "PoolWorker", "show_heap"]  # noqa: F822
 
@@ -21,6 +21,13 @@ def show_heap() -> None:
         importlib.import_module("multiprocessing.heap")
 
 
+def begin() -> None:
+    """Start the run, if there is none: while its agent starts, this process imports what uses it."""
+    from dragon.runtime.run import this_run
+
+    this_run()
+
+
 class DragonProcess(mp_process.BaseProcess):
     """multiprocessing.Process, started by the run's zygote."""
 
@@ -28,6 +35,7 @@ class DragonProcess(mp_process.BaseProcess):
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
+        begin()
         from dragon.mpbridge.popen import Popen
 
         show_heap()

@@ -9,7 +9,7 @@ from multiprocessing import sharedctypes as mp_sharedctypes
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from dragon.infrastructure import cpython
+from dragon import cpython
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.ctypes_memory import in_words, kind_of, with_views, words_for
 from dragon.runtime.handle import Words

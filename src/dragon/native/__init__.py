@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dragon.infrastructure.lazy_modules import submodule
+from dragon.lazy_modules import submodule
 
 if TYPE_CHECKING:
     from dragon.native.array import Array

@@ -6,7 +6,7 @@ import signal
 import sys
 from typing import Any
 
-from dragon.infrastructure import cpython
+from dragon import cpython
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import ask

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from dragon import _core
-from dragon.infrastructure import cpython
+from dragon import _core, cpython
 from dragon.native.outcomes import outcome_of
 from dragon.native.workers import START_FAILED
 from dragon.runtime.handle import Channel

@@ -11,8 +11,7 @@ from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError  # t
 from types import TracebackType
 from typing import Any
 
-from dragon import _core
-from dragon.infrastructure import cpython
+from dragon import _core, cpython
 from dragon.runtime.handle import Channel
 from dragon.runtime.run import this_run
 from dragon.runtime.serialization import dumps, loads

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.util import _flush_std_streams  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from dragon.infrastructure import cpython
+from dragon import cpython
 from dragon.infrastructure.errors import DragonError, NodeLostError
 from dragon.infrastructure.system import may_pass
 from dragon.native.outcomes import Outcome, failed, put_result, returned

@@ -110,7 +110,8 @@ def tell(request: Request[None], descriptors: Sequence[int]) -> None:
 def _send(connection: socket.socket, request: Request[object], descriptors: Sequence[int]) -> None:
     data = encode_request(request)
     sent = socket.send_fds(connection, [data], descriptors) if descriptors else 0
-    connection.sendall(data[sent:])
+    if sent < len(data):
+        connection.sendall(data[sent:])
 
 
 def _no_answer(run: Run, error: Exception) -> RunEndedError:

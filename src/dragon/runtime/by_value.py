@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import hashlib
 import io
 import itertools
 import os
@@ -22,7 +21,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dragon.infrastructure import cpython
+from dragon import cpython
 from dragon.runtime import announcing
 
 Token = tuple[str, Any]
@@ -77,6 +76,8 @@ def _token_of_value(value: Any, reduce: Callable[[Any], Any]) -> Token:
         return "module", value.__name__
     if isinstance(value, (type, types.FunctionType)):
         return _token_of_object(value)
+    import hashlib  # imported late: it takes milliseconds, and few programs need it
+
     file, digest = io.BytesIO(), hashlib.blake2b(digest_size=16)
     try:
         pickler = _DigestPickler(file, reduce, protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))

@@ -11,8 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from dragon import _core
-from dragon.infrastructure import cpython
+from dragon import _core, cpython
 from dragon.infrastructure.messages import Name
 from dragon.infrastructure.system import restored
 from dragon.runtime.by_value import imported_main

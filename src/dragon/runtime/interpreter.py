@@ -17,7 +17,7 @@ from multiprocessing import util as mp_util
 
 from msgspec.structs import replace
 
-from dragon.infrastructure import cpython
+from dragon import cpython
 from dragon.infrastructure.messages import Surroundings, decode_surroundings, encode
 from dragon.infrastructure.system import all_sendable, restored, sendable
 

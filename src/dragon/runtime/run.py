@@ -17,16 +17,18 @@ from pathlib import Path
 
 import msgspec
 
-from dragon import _core
-from dragon.infrastructure import cpython, variables
+from dragon import _core, cpython
+from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
+from dragon.infrastructure.messages import encode
 from dragon.infrastructure.private import connect_within
-from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, release_signals
+from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, ignoring, release_signals
 from dragon.infrastructure.system import check_files, restored
 from dragon.runtime import folder as run_folder
 from dragon.runtime.fork_hooks import ProcessLock
 from dragon.runtime.interpreter import options_for_agents
+from dragon.runtime.protocol.processes import KeepTracker
 from dragon.runtime.protocol.request import encode_request
 from dragon.runtime.protocol.run import EndRun
 
@@ -177,6 +179,8 @@ def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
         "owner": [owner.pid, owner.start_time],
         "label": label,
         "path": str(Path(__file__).parents[2]),
+        "end": encode(EndRun()).hex(),
+        "keep_tracker": encode(KeepTracker(0))[:-1].hex(),
     }
     with agent_socket, zygote_socket, open(os.devnull) as null:
         descriptors = [null.fileno(), 1, 2, _core.arena_fd(), agent_socket.fileno(), zygote_socket.fileno()]
@@ -238,8 +242,7 @@ def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> in
 
 def _for_agents() -> list[int]:
     """Return the signal masks of an agent, which ignores signals to the program from its start on."""
-    ignored = [*PROGRAMS_OWN, *(n for n in (signal.SIGHUP,) if signal.getsignal(n) is signal.SIG_IGN)]
-    return [sum(1 << number - 1 for number in ignored), 0, 0]
+    return ignoring([*PROGRAMS_OWN, *(n for n in (signal.SIGHUP,) if signal.getsignal(n) is signal.SIG_IGN)])
 
 
 def _valid(descriptors: list[int]) -> list[int]:

@@ -25,8 +25,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from dragon import _core
-from dragon.infrastructure import cpython
+from dragon import _core, cpython
 from dragon.infrastructure.system import sendable
 from dragon.runtime.announcing import Mention, announce, announcing, state
 from dragon.runtime.by_value import Origin, shared_reduction

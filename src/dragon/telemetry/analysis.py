@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.infrastructure.lazy_modules import name_of_package
 from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Lifetime
+from dragon.lazy_modules import name_of_package
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.protocol.telemetry import Lifetimes, MetricNames, Query, TelemetryLevel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dragon.infrastructure.lazy_modules import submodule
+from dragon.lazy_modules import submodule
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import util as mp_util
 from typing import Any, TypeVar
 
-from dragon.infrastructure import cpython
+from dragon import cpython
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import cpu_count
 from dragon.native.workers import WorkerLostError

@@ -1,14 +1,22 @@
-"""Parents and children of processes, from the kernel; processes whose parents have ended."""
+"""Parents and children of processes, from the kernel; processes whose parents have ended, and the tracker of what they
+may leave."""
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
+import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from dragon import _core
+from dragon.infrastructure.signals import PROGRAMS_OWN, ignoring
 
+ZYGOTE_ENDS_WITHIN_S = 7.0  # seconds, besides the grace
+TRACKER_ENDS_WITHIN_S = 5.0  # seconds to wait until a tracker has removed what no process uses any more
 _PR_SET_CHILD_SUBREAPER = 36
+_TRACKER = "from multiprocessing.resource_tracker import main; main(3)"
 
 
 def become_reaper() -> None:
@@ -36,3 +44,43 @@ def parent_of(pid: int) -> int | None:
 def children_of(parent: int) -> list[int]:
     """Return the process ids of a process's children."""
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and parent_of(int(entry)) == parent]
+
+
+def has_children() -> bool:
+    """Return whether this process has a child, also one that has ended; quicker than children_of()."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def end_orphans(zygote: int, spared: Collection[int] = ()) -> None:
+    """Reap the zygote, which has ended, then kill and reap processes that were orphaned and so became children of this
+    process."""
+    os.waitpid(zygote, 0)
+    while has_children() and (children := set(children_of(os.getpid())).difference(spared)):
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            os.waitpid(pid, 0)
+
+
+def start_tracker(reading: int, errors: int) -> int:
+    """Start multiprocessing's tracker of shared memory for a pipe. Signals of a terminal do not end it before it
+    is ready. Returns its process id. Raises OSError."""
+    os.set_blocking(reading, True)  # an event loop has made it non-blocking
+    with open(os.devnull, "r+") as null:
+        return _core.start_executable(
+            executable=sys.executable,
+            arguments=[sys.executable, "-I", "-c", _TRACKER],
+            environment=[f"{name}={value}" for name, value in os.environ.items()],
+            folder="",
+            descriptors=[null.fileno(), null.fileno(), errors, reading],
+            cpus=[],
+            limits=[],
+            signals=ignoring((*PROGRAMS_OWN, signal.SIGHUP)),
+            death_signal=0,
+            reaper=False,
+            detached=False,
+        )

@@ -221,17 +221,21 @@ class Spawner:
                 for fd in descriptors:
                     os.close(fd)
                 descriptors = []
-            for event in decode_events(data):
-                if isinstance(event, Synchronised):
-                    self._synchronised()
-                    continue
-                puid = event.puid if isinstance(event, Started | Failed) else 0  # no process has puid 0
-                self._kept.pop(puid, None)
-                count = event.descriptors if isinstance(event, Stream) else 0
-                self._on_event(event, descriptors[:count])
-                del descriptors[:count]
-                for caught_up in self._to_answer.pop(puid, ()):
-                    _release(caught_up)
+            self.take(data, descriptors)
+
+    def take(self, data: bytes, descriptors: list[int]) -> None:
+        """Handle a packet of events, with the descriptors of the streams in it."""
+        for event in decode_events(data):
+            if isinstance(event, Synchronised):
+                self._synchronised()
+                continue
+            puid = event.puid if isinstance(event, Started | Failed) else 0  # no process has puid 0
+            self._kept.pop(puid, None)
+            count = event.descriptors if isinstance(event, Stream) else 0
+            self._on_event(event, descriptors[:count])
+            del descriptors[:count]
+            for caught_up in self._to_answer.pop(puid, ()):
+                _release(caught_up)
 
     def _end(self, reason: str) -> None:
         if not self._is_gone:

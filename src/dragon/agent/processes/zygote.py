@@ -21,10 +21,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from dragon import _core
+from dragon import _core, cpython
 from dragon.agent.mpi.segments import is_foreign, remove_segments
-from dragon.agent.processes.parents import become_reaper, children_of
-from dragon.infrastructure import cpython, variables
+from dragon.agent.processes.parents import become_reaper, children_of, has_children
+from dragon.infrastructure import variables
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn, decode_surroundings
 from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
 from dragon.infrastructure.system import restored, why_not_executed
@@ -400,13 +400,10 @@ class Zygote:
         while self.server.running() and time.monotonic() < deadline:
             self.server.reap()
             time.sleep(0.002)
-        while True:
+        while has_children():
             for pid in children_of(os.getpid()):
                 _signal(pid, signal.SIGKILL)
-            try:
-                os.waitpid(-1, 0)
-            except ChildProcessError:
-                break
+            os.waitpid(-1, 0)
             self.server.reap()
         if self.abandoned or not self.run_info.is_alive():
             # The agent could not do this.

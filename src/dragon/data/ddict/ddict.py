@@ -21,8 +21,8 @@ from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesVi
 from dragon.data.ddict.writers import Batch, Writers
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.infrastructure.generic import K, V
-from dragon.infrastructure.lazy_modules import name_of_package
 from dragon.infrastructure.variables import parse_size
+from dragon.lazy_modules import name_of_package
 from dragon.shards.entries import PERSISTENT, places_of
 from dragon.shards.records import encode_value
 from dragon.shards.shard import MISSING

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dragon.infrastructure.lazy_modules import submodule
+from dragon.lazy_modules import submodule
 from dragon.workflows.batch.batch import Batch
 from dragon.workflows.batch.call import Access
 from dragon.workflows.batch.crew import BatchTopology

@@ -13,9 +13,9 @@ from types import NoneType
 from typing import Any, Self
 
 from dragon.infrastructure.facts import PMIBackend
-from dragon.infrastructure.lazy_modules import name_of_package
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
+from dragon.lazy_modules import name_of_package
 from dragon.native.process import ProcessTemplate
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel, Words

@@ -17,8 +17,7 @@ from typing import Any
 
 import psutil
 
-from dragon import _core
-from dragon.infrastructure import cpython
+from dragon import _core, cpython
 
 _KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL
 _POLL_S = 0.005  # seconds

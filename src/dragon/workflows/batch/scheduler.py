@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
-from dragon.infrastructure import cpython
+from dragon import cpython
 from dragon.infrastructure.errors import DestroyedError
 from dragon.native.outcomes import MEMORY_PAUSE_S, MOST_WITHOUT_MEMORY_S, channel_of_results, most_mebibytes
 from dragon.runtime.handle import Channel, Words

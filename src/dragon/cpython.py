@@ -1,6 +1,6 @@
 """Functions that use private names of CPython, where the documented ones do not suffice.
 
-`tests/infrastructure/test_cpython.py` checks what each is expected to do, with every version of Python. Changes of
+`tests/test_cpython.py` checks what each is expected to do, with every version of Python. Changes of
 classes of the standard library are in `mpbridge`: `context`, `standard_queues` and `standard_executors`.
 """
 
@@ -10,7 +10,6 @@ import atexit
 import functools
 import itertools
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -193,7 +192,9 @@ def place_temporary_folder(make: Callable[[], str | None]) -> None:
         if not os.path.isdir(configuration.get("tempdir") or ""):
             made = configuration["tempdir"] = make()
             if made is not None:
-                remove = functools.partial(shutil.rmtree, ignore_errors=True)
+                from shutil import rmtree  # imported late: few programs need it
+
+                remove = functools.partial(rmtree, ignore_errors=True)
                 mp_util.Finalize(None, mp_util._remove_temp_dir, (remove, made), exitpriority=-100)  # type: ignore[attr-defined]
         return usual()
 

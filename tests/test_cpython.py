@@ -13,12 +13,12 @@ from multiprocessing import reduction
 
 import pytest
 
-from dragon.infrastructure import cpython
+from dragon import cpython
 
 
 def output_of(program: str, *options: str) -> str:
     """Return what a program prints on stdout; the program can use the module under test."""
-    head = "from dragon.infrastructure import cpython\n"
+    head = "from dragon import cpython\n"
     command = [sys.executable, *options, "-c", head + textwrap.dedent(program)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
