@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -12,18 +13,21 @@ from hypothesis import strategies as st
 
 from dragon.runtime import copies
 from dragon.runtime.copies import Copy
+from dragon.runtime.ctypes_memory import mirror_of
 
 ELEMENTS = 24
 
 
 class Far:
-    """The memory of another node, and the sizes of what was written into it."""
+    """The memory of another node, and the sizes of what was written into it and read from it."""
 
     def __init__(self, size: int) -> None:
         self.memory = bytearray(size)
         self.written: list[int] = []
+        self.read: list[int] = []
 
     def _read(self, start: int, size: int) -> bytes:
+        self.read.append(size)
         return bytes(self.memory[start : start + size])
 
     def _write_parts(self, parts: list[tuple[int, bytes]]) -> None:
@@ -109,3 +113,41 @@ def test_another_thread_may_write_back_the_last_dropped_copy(monkeypatch: pytest
 
     monkeypatch.setattr(copies, "_changed", Taken())
     copies.write_back()
+
+
+_POSITIONS = st.integers(-ELEMENTS - 2, ELEMENTS + 2)
+_SLICES = st.builds(slice, *[st.none() | _POSITIONS] * 2, st.sampled_from([None, 1, 2, -1]))
+
+
+@given(steps=st.lists(st.tuples(_POSITIONS | _SLICES, st.booleans(), st.integers(1, 1000))))
+def test_an_array_of_another_node_is_indexed_as_one_of_this_node(
+    steps: list[tuple[int | slice, bool, int]],
+) -> None:
+    kind = ctypes.c_int * ELEMENTS
+    far, model = Far(ctypes.sizeof(kind)), kind()
+    array = mirror_of(kind, far)
+
+    def step(on: ctypes.Array[ctypes.c_int], at: int | slice, assigns: bool, value: int) -> object:
+        try:
+            if not assigns:
+                return on[at]
+            on[at] = [value] * len(range(ELEMENTS)[at]) if isinstance(at, slice) else value  # type: ignore[call-overload]
+        except IndexError as error:
+            return str(error)
+        return None
+
+    for one in steps:
+        assert step(array, *one) == step(model, *one)
+        assert far.memory == bytes(model)
+
+
+@pytest.mark.parametrize(("at", "elements"), [(5, 1), (-1, 1), (slice(2, 6), 4), (slice(-3, None), 3)])
+def test_an_element_or_a_slice_is_read_and_written_alone(at: int | slice, elements: int) -> None:
+    kind = ctypes.c_int * ELEMENTS
+    far = Far(ctypes.sizeof(kind))
+    array = mirror_of(kind, far)
+    far.read.clear()
+    array[at] = [7] * elements if isinstance(at, slice) else 7
+    assert array[at] == ([7] * elements if isinstance(at, slice) else 7)
+    assert far.read == [4 * elements] * 2
+    assert sum(far.written) <= 4 * elements

@@ -31,6 +31,11 @@ def in_words(kind: Any, words: Words) -> Any:
     """Return the object of that ctypes type that the words hold."""
     if not isinstance(words, RemoteWords):
         return kind.from_buffer(words)
+    return mirror_of(kind, words)
+
+
+def mirror_of(kind: Any, words: Any) -> Any:
+    """Return the mirror of an object of that ctypes type in words of another node."""
     mirror = _part(kind, Copy(words, ctypes.sizeof(kind), _grain(kind)), 0)
     mirror._refresh()
     return mirror
@@ -89,12 +94,14 @@ class _Mirror:
                 return _part(type(found), self._copy, self._offset + start)
         return found
 
-    def _pull(self, start: int, size: int) -> None:
-        self._copy.read(self._offset + start, size)
+    def _pull(self, start: int, size: int) -> bytes:
+        """Read bytes of this object again, and return them."""
+        start += self._offset
+        self._copy.read(start, size)
+        return bytes(self._copy.memory[start : start + size])
 
     def _refresh(self) -> bytes:
-        self._pull(0, ctypes.sizeof(self))  # type: ignore[arg-type]
-        return bytes(self)
+        return self._pull(0, ctypes.sizeof(self))  # type: ignore[arg-type]
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -115,19 +122,26 @@ class _ArrayMirror(_Mirror):
     _type_: Any
     _length_: int
 
+    def _span(self, index: Any) -> tuple[int, int]:
+        """Return the first byte of an element or of adjacent ones, and the number of their bytes; for any other index
+        those of the whole array."""
+        size, chosen = ctypes.sizeof(self._type_), range(self._length_)
+        if isinstance(index, int):
+            chosen = chosen[index : index + 1 or None]
+        elif isinstance(index, slice):
+            chosen = chosen[index]
+        return (chosen[0] * size, len(chosen) * size) if chosen and chosen.step == 1 else (0, self._length_ * size)
+
     def __getitem__(self, index: Any) -> Any:
-        size = ctypes.sizeof(self._type_)
-        if isinstance(index, int) and -self._length_ <= index < self._length_:
-            self._pull(index % self._length_ * size, size)
-        else:
-            self._refresh()
+        self._pull(*self._span(index))
         found = super().__getitem__(index)  # type: ignore[misc]
         return [self._inner(one) for one in found] if isinstance(found, list) else self._inner(found)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        before = self._refresh()
+        start, size = self._span(index)
+        before = self._pull(start, size)
         super().__setitem__(index, value)  # type: ignore[misc]
-        self._copy.write(self._offset, before)
+        self._copy.write(self._offset + start, before)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self[:])
