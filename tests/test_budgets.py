@@ -22,13 +22,13 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 63_578,  # an agent that waits until it is needed
+    "lines of Python": 63_576,  # an agent that waits until it is needed
     "files of Python": 373,
     "lines of C++": 14_557,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 11_292,  # the same
     "lines of torchloader.loader": 4_750,
     "lines of tests": 63_042,
-    "annotations Any": 996,
+    "annotations Any": 599,
     "modules of import dragon": 67,
     "modules of an agent": 299,
     "modules of a pool's worker": 262,

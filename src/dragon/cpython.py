@@ -133,7 +133,7 @@ def forget_ended_children() -> None:
     mp_process._cleanup()  # type: ignore[attr-defined]
 
 
-def note_child(process: Any) -> None:
+def note_child(process: object) -> None:
     """Register a started process, so that it is awaited at the end."""
     mp_process._children.add(process)  # type: ignore[attr-defined]
 

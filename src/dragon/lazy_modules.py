@@ -39,5 +39,5 @@ class LaterModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(self.__name__), name)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return importlib.import_module, (self.__name__,)

@@ -267,7 +267,7 @@ class MemoryAlloc:
         """Return bytes that describe the block, for attach() in any process of this node."""
         return encode(_Told("block", self._offset, this_run().node, self.size, self._memory()._name()))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return MemoryAlloc._made, (None, self._memory(), self.size, self._offset)
 
     def _memory(self) -> Words:

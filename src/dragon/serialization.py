@@ -46,7 +46,7 @@ class _Pickled(NamedTuple):
         return sum(part.nbytes for part in self.parts)
 
 
-def _pickled(value: Any) -> _Pickled:
+def _pickled(value: object) -> _Pickled:
     buffers: list[pickle.PickleBuffer] = []
     with mentions() as handles:
         data = dumps(value, buffers.append)
@@ -59,7 +59,7 @@ class Snapshot:
     Raises the exceptions of pickling (UNSENDABLE). Objects of a run that it refers to exist as long as the snapshot.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._take(_pickled(value))
 
     def _take(self, pickled: _Pickled) -> None:
@@ -70,12 +70,12 @@ class Snapshot:
         """Return whether `other` is a snapshot of an object in the same state."""
         return isinstance(other, Snapshot) and self._data == other._data and self._buffers == other._buffers
 
-    def is_of(self, value: Any) -> bool:
+    def is_of(self, value: object) -> bool:
         """Return whether an object is in the state of the snapshot. Raises the exceptions of pickling."""
         pickled = _pickled(value)
         return self._data == pickled.data and self._buffers == pickled.buffers
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         for name, send in self._handles:
             mention(name, send)
         return loads, (self._data, [pickle.PickleBuffer(buffer) for buffer in self._buffers])
@@ -100,7 +100,7 @@ class NodeSnapshot:
             return True
         return isinstance(other, NodeSnapshot) and self._memory.has(Parts(other._memory.place).views())
 
-    def is_of(self, value: Any) -> bool:
+    def is_of(self, value: object) -> bool:
         """Return whether an object is in the state of the snapshot. Raises the exceptions of pickling."""
         pickled = _pickled(value)
         return not pickled.handles and self._memory.has(pickled.parts)
@@ -112,7 +112,7 @@ class NodeSnapshot:
         snapshot._data, snapshot._handles, snapshot._buffers = bytes(data), [], [*buffers]
         return snapshot
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return OnNode, (self._memory.place,)
 
 
@@ -134,11 +134,11 @@ class OnNode:
         data, *buffers = self._parts.views()
         return loads(data, buffers)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return OnNode, (self._place,)
 
 
-def snapshot_on_node(value: Any) -> Snapshot | NodeSnapshot:
+def snapshot_on_node(value: object) -> Snapshot | NodeSnapshot:
     """Return a snapshot for processes of this node, which is stored only once if it is large (1 MiB) and has no
     handles.
 

@@ -50,7 +50,7 @@ class DragonDataset(Dataset[Any]):
         dataset: DDict | Iterable[Any] | Sequence[Any] | Dataset[Any],
         *,
         dataset_keys: Iterable[Any] | None = None,
-        dragon_dict_args: Any = None,
+        dragon_dict_args: object = None,
     ) -> None:
         self._made = not isinstance(dataset, DDict)
         if isinstance(dataset, DDict):
@@ -120,7 +120,7 @@ def _samples(dataset: Any, size: int | None) -> Iterator[Any]:
     return iter(dataset)
 
 
-def _arguments(given: Any, dataset: Any, size: int | None) -> dict[str, Any]:
+def _arguments(given: object, dataset: object, size: int | None) -> dict[str, Any]:
     """Return the arguments for a new dictionary."""
     if given is not None and not isinstance(given, Mapping):
         if not dataclasses.is_dataclass(given) or isinstance(given, type):
@@ -135,7 +135,7 @@ def _arguments(given: Any, dataset: Any, size: int | None) -> dict[str, Any]:
     return arguments
 
 
-def _guessed_memory(dataset: Any, size: int | None) -> int:
+def _guessed_memory(dataset: object, size: int | None) -> int:
     if size is None or not hasattr(dataset, "__getitem__") or isinstance(dataset, Mapping):
         raise ValueError('the memory of the samples cannot be estimated: pass dragon_dict_args={"total_mem": bytes}')
     looked_at = range(0, size, max(1, size // _LOOKED_AT))

@@ -30,7 +30,7 @@ class Queue:
     Tasks of a loop get and put objects in the order of their calls. Raises TypeError for any other object.
     """
 
-    def __init__(self, queue: Any) -> None:
+    def __init__(self, queue: object) -> None:
         if not isinstance(queue, Channel):
             raise TypeError(
                 f"aio.Queue takes a queue of dragon.native or of multiprocessing with the start method 'dragon', not "
@@ -42,7 +42,7 @@ class Queue:
         """Wait for an object and take the oldest one."""
         return await _get(self._queue)
 
-    async def put(self, obj: Any) -> None:
+    async def put(self, obj: object) -> None:
         """Wait for room and put an object."""
         await _put(self._queue, obj)
 
@@ -61,7 +61,7 @@ class Queue:
         """Take the oldest object. Raises queue.Empty if there is none."""
         return self._queue.get_nowait()
 
-    def put_nowait(self, obj: Any) -> None:
+    def put_nowait(self, obj: object) -> None:
         """Put an object. Raises queue.Full if there is no room."""
         self._queue.put_nowait(obj)
 
@@ -93,13 +93,13 @@ async def _get(channel: Channel) -> Any:
                 await readable(channel)
 
 
-async def _put(channel: Channel, obj: Any) -> None:
+async def _put(channel: Channel, obj: object) -> None:
     async with turn_of(channel, "put"):
         while not _try_put(channel, obj):
             await wait(channel, "Channel", "wait_writable")
 
 
-def _try_put(channel: Channel, obj: Any) -> bool:
+def _try_put(channel: Channel, obj: object) -> bool:
     if isinstance(channel, RemoteChannel) and channel._is_held_up():
         return False
     try:
@@ -109,7 +109,7 @@ def _try_put(channel: Channel, obj: Any) -> bool:
     return True
 
 
-async def send(connection: Connection, obj: Any) -> None:
+async def send(connection: Connection, obj: object) -> None:
     """Wait for room and send an object over a connection. Raises BrokenPipeError once the other end is closed."""
     _check(connection, "send")
     await _put(connection._out(), obj)
@@ -144,15 +144,15 @@ class Dict:
             raise TypeError(f"aio.Dict takes a DDict, not {ddict!r}")
         self._ddict = ddict
 
-    async def get(self, key: Any) -> Any:
+    async def get(self, key: object) -> Any:
         """Wait until a key is written in this checkpoint, and return its value."""
         return await self._until(key, lambda found: True)
 
-    async def wait_for(self, key: Any, value: Any) -> None:
+    async def wait_for(self, key: object, value: object) -> None:
         """Wait until a key has that value."""
         await self._until(key, lambda found: equal(found, value))
 
-    async def _until(self, key: Any, wanted: Callable[[Any], bool]) -> Any:
+    async def _until(self, key: object, wanted: Callable[[Any], bool]) -> Any:
         codec = self._ddict._codec
         found = await self._ddict._scope.await_until(
             codec.key(key), lambda value: value is not MISSING and wanted(codec.loaded(value)), _changed
@@ -170,7 +170,7 @@ async def _changed(words: Words | None, seen: int) -> None:
 T = TypeVar("T")
 
 
-def _checked(shared: Any, kind: type[Any]) -> Any:
+def _checked(shared: object, kind: type[Any]) -> Any:
     if not isinstance(shared, kind):
         name = kind.__name__.lower()
         raise TypeError(
@@ -228,7 +228,7 @@ class _Acquired:
 class Lock(_Acquired):
     """A lock of the run, for `async with`. One task of a process has it at a time, also if it is an RLock."""
 
-    def __init__(self, lock: Any) -> None:
+    def __init__(self, lock: object) -> None:
         self._lock = _checked(lock, handles.Lock)
         self._turn: asyncio.Lock | None = None
         self._owner = 0
@@ -258,7 +258,7 @@ class Lock(_Acquired):
 class Semaphore(_Acquired):
     """A semaphore of the run, for `async with`."""
 
-    def __init__(self, semaphore: Any) -> None:
+    def __init__(self, semaphore: object) -> None:
         self._semaphore = _checked(semaphore, handles.Semaphore)
 
     async def acquire(self) -> bool:
@@ -275,7 +275,7 @@ class Semaphore(_Acquired):
 class Event:
     """An event of the run."""
 
-    def __init__(self, event: Any) -> None:
+    def __init__(self, event: object) -> None:
         self._event = _checked(event, handles.Event)
 
     async def wait(self) -> bool:
@@ -300,7 +300,7 @@ class Event:
 class Condition(Lock):
     """A condition of the run, for `async with`."""
 
-    def __init__(self, condition: Any) -> None:
+    def __init__(self, condition: object) -> None:
         self._condition = _checked(condition, handles.Condition)
         super().__init__(self._condition._lock)
 
@@ -347,7 +347,7 @@ class Condition(Lock):
 class Barrier:
     """A barrier of the run, with the rules of threading.Barrier."""
 
-    def __init__(self, barrier: Any) -> None:
+    def __init__(self, barrier: object) -> None:
         self._barrier: Any = _checked(barrier, threading.Barrier)
 
     async def wait(self) -> int:

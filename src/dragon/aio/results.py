@@ -36,7 +36,7 @@ async def join(process: Any) -> Any:
     return await asyncio.to_thread(process.join)  # which waits for messages that a process of another node has put
 
 
-def _puid(process: Any) -> int:
+def _puid(process: object) -> int:
     """Return the puid of a process. Raises TypeError for one of another start method."""
     puid = getattr(getattr(process, "_popen", process), "puid", None)
     if puid is None:

@@ -84,7 +84,7 @@ class Persisted(msgspec.Struct):
 # ---- of runs
 
 
-def in_run(run: Run, function: Callable[..., Any], *arguments: Any) -> Any:
+def in_run(run: Run, function: Callable[..., Any], *arguments: object) -> Any:
     """Call a function in a new process that joins the run, and return its result, since a process can belong to only
     one run."""
     try:
@@ -256,5 +256,5 @@ def _records(path: Path, allow_pickle: bool) -> Iterator[tuple[Any, Any]]:
             yield decode_key(key, loads), decode_value(record.head, partial(_blob, record.blobs), loads)
 
 
-def _blob(blobs: list[Any], place: int, as_bytes: bool) -> Any:
+def _blob(blobs: list[Any], place: int, as_bytes: bool) -> object:
     return blobs[place] if as_bytes else bytearray(blobs[place])

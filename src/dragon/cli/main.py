@@ -10,7 +10,6 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import dragon
 from dragon.cli import machine
@@ -160,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _other_command(words: list[str]) -> int | None:
     """Run a subcommand if `words` name one. Returns its exit code; None if they run a program."""
 
-    def do(name: str, *arguments: Any) -> int:
+    def do(name: str, *arguments: object) -> int:
         return int(importlib.import_module(f"dragon.cli.{name}").main(*arguments))
 
     if words[:2] == ["node", "--join"]:

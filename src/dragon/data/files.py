@@ -52,7 +52,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
     protocol = "ddict"
     cachable = False  # a dictionary's name does not identify it
 
-    def __init__(self, dictionary: DDict | str | None = None, **options: Any) -> None:
+    def __init__(self, dictionary: DDict | str | None = None, **options: object) -> None:
         super().__init__(**options)
         if dictionary is None:
             raise TypeError("ddict:// needs the option dictionary=, a DDict or the text of its serialize()")
@@ -63,7 +63,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return str(tokenize(type(self), self.ddict.serialize()))
 
     @classmethod
-    def _strip_protocol(cls, path: Any) -> Any:
+    def _strip_protocol(cls, path: object) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         return str(path).removeprefix("ddict://").strip("/")
@@ -77,7 +77,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if isinstance(key, str) and key.startswith(start) and key and key == key.strip("/"):
                 yield key, size
 
-    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
+    def ls(self, path: str, detail: bool = True, **options: object) -> list[Any]:
         """Return the entries of a folder, or the one file. Raises FileNotFoundError."""
         path = self._strip_protocol(path)
         found: dict[str, dict[str, Any]] = {}
@@ -93,7 +93,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return [found[name] if detail else name for name in sorted(found)]
 
     def find(
-        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: object
     ) -> Any:
         """Return all files below a folder, and with `withdirs` also the folders."""
         path = self._strip_protocol(path)
@@ -115,7 +115,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
         names = sorted(found)
         return {name: found[name] for name in names} if detail else names
 
-    def info(self, path: str, **options: Any) -> dict[str, Any]:
+    def info(self, path: str, **options: object) -> dict[str, Any]:
         """Return name, size in bytes and type of one path. Raises FileNotFoundError."""
         path = self._strip_protocol(path)
         size = self._size(path) if path else None
@@ -138,7 +138,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     # ---- reading and writing
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: object) -> bytes:
         """Return the bytes of a file, or of a part of it, which alone is fetched. Raises FileNotFoundError."""
         path = self._strip_protocol(path)
         try:
@@ -158,7 +158,7 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise FileExistsError(path)
         self.ddict[path] = bytes(value)
 
-    def cp_file(self, path1: str, path2: str, **options: Any) -> None:
+    def cp_file(self, path1: str, path2: str, **options: object) -> None:
         """Copy a file."""
         if self.isdir(path1):
             return  # a folder exists once it has files
@@ -193,8 +193,8 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
         mode: str = "rb",
         block_size: int | None = None,
         autocommit: bool = True,
-        cache_options: Any = None,
-        **options: Any,
+        cache_options: object = None,
+        **options: object,
     ) -> io.BytesIO:
         if mode == "rb":
             return io.BytesIO(self.cat_file(path))

@@ -30,7 +30,7 @@ def loader(allowed: bool, where: object) -> Callable[..., Any]:
     """Return pickle.loads if pickles are allowed, else a function that raises PickleRefusedError. `where` names the
     file."""
 
-    def refuse(data: Any, **options: Any) -> Any:
+    def refuse(data: object, **options: object) -> Any:
         raise PickleRefusedError(
             f"{where} has pickled objects, and loading those can run any program: allow it (--allow-pickle) "
             "if you trust the author of the file"
@@ -101,7 +101,7 @@ def _contents(value: Any) -> tuple[str, bytes]:
     return "pickle", dumps(value)
 
 
-def _name(key: Any, encoded: bytes, suffix: str, used: set[str]) -> str:
+def _name(key: object, encoded: bytes, suffix: str, used: set[str]) -> str:
     """Return an unused file name that resembles the key."""
     text = key if isinstance(key, str) else repr(key)
     plain = quote(text.encode("utf-8", "surrogatepass"), safe=_SAFE)
@@ -158,7 +158,7 @@ def _entry(folder: Path, line: str) -> tuple[Path, str, bytes]:
     return folder / name, kind, encoded
 
 
-def _value(file: Path, kind: str, allow_pickle: bool) -> Any:
+def _value(file: Path, kind: str, allow_pickle: bool) -> object:
     if kind == "npy":
         import numpy as np
 

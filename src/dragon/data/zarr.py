@@ -127,9 +127,9 @@ def memory_for(
     managers_per_node: int | None = 1,
     n_nodes: int | None = 1,
     *,
-    policy: Any = None,
+    policy: object = None,
     managers_per_policy: int = 1,
-    **others: Any,
+    **others: object,
 ) -> int:
     """Return the bytes that a dictionary needs for all files, with a margin because managers do not get equal
     shares."""

@@ -119,8 +119,8 @@ def create(
     user_name: str = "",
     options: object = None,
     soft: bool = False,
-    *placed: Any,
-    **named: Any,
+    *placed: object,
+    **named: object,
 ) -> ProcessDescriptor:
     """Start an executable and return its descriptor; dragon.native.process.Process does more.
 

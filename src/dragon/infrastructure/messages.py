@@ -121,7 +121,7 @@ def joined(lists: Iterable[bytes | msgspec.Raw]) -> msgspec.Raw:
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def encode(message: Any) -> bytes:
+def encode(message: object) -> bytes:
     """Return a message as bytes."""
     try:
         return _encode(message)
@@ -129,7 +129,7 @@ def encode(message: Any) -> bytes:
         raise ValueError(f"{error.object!r} is not UTF-8, and cannot be handed to another process") from None
 
 
-def decoder_of(what: Any) -> msgspec.msgpack.Decoder[Any]:
+def decoder_of(what: object) -> msgspec.msgpack.Decoder[Any]:
     """Return a decoder for a type."""
     held = hold_signals()  # an interrupt while a decoder is made makes msgspec crash (0.22)
     try:

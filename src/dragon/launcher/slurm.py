@@ -99,7 +99,7 @@ def _number(path: str, key: Any) -> int:
         raise ValueError(f"{path}: the keys must be numbers of nodes, not {key!r}") from None
 
 
-def _value(path: str, node: Any, name: str) -> Any:
+def _value(path: str, node: object, name: str) -> object:
     if not isinstance(node, dict) or not (node.get("host_name") or node.get("name")):
         raise ValueError(f"{path}: a node must have a host_name, and {node!r} has none")
     return node.get(name)

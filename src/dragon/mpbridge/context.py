@@ -99,7 +99,7 @@ class DragonContext(mp_context.BaseContext):
 
         return BoundedSemaphore(value, ctx=self)
 
-    def Condition(self, lock: Any = None) -> Any:
+    def Condition(self, lock: object = None) -> Any:
         """Return a condition with `lock`, or with a new RLock; as multiprocessing's."""
         from dragon.mpbridge.synchronize import Condition
 
@@ -130,25 +130,25 @@ class DragonContext(mp_context.BaseContext):
 
         return Pool(processes, initializer, initargs, maxtasksperchild, context=self)
 
-    def RawValue(self, typecode_or_type: Any, *args: Any) -> Any:
+    def RawValue(self, typecode_or_type: object, *args: object) -> Any:
         """Return a ctypes object in shared memory without a lock, as multiprocessing's."""
         from dragon.mpbridge.sharedctypes import RawValue
 
         return RawValue(typecode_or_type, *args)
 
-    def RawArray(self, typecode_or_type: Any, size_or_initializer: Any) -> Any:
+    def RawArray(self, typecode_or_type: object, size_or_initializer: object) -> Any:
         """Return a ctypes array in shared memory without a lock, as multiprocessing's."""
         from dragon.mpbridge.sharedctypes import RawArray
 
         return RawArray(typecode_or_type, size_or_initializer)
 
-    def Value(self, typecode_or_type: Any, *args: Any, lock: Any = True) -> Any:
+    def Value(self, typecode_or_type: object, *args: object, lock: object = True) -> Any:
         """Return a ctypes object in shared memory, with a lock unless `lock` is False; as multiprocessing's."""
         from dragon.mpbridge.sharedctypes import Value
 
         return Value(typecode_or_type, *args, lock=lock, ctx=self)
 
-    def Array(self, typecode_or_type: Any, size_or_initializer: Any, *, lock: Any = True) -> Any:
+    def Array(self, typecode_or_type: object, size_or_initializer: object, *, lock: object = True) -> Any:
         """Return a ctypes array in shared memory, with a lock unless `lock` is False; as multiprocessing's."""
         from dragon.mpbridge.sharedctypes import Array
 
@@ -206,14 +206,14 @@ def _copy(function: Any) -> Callable[..., Any]:
     return copy
 
 
-def _call(self: Any, *args: Any, _name: str, **kwargs: Any) -> Any:
+def _call(self: object, *args: object, _name: str, **kwargs: object) -> Any:
     # This becomes the code of functions of multiprocessing, so it cannot use names of this module.
     from dragon.mpbridge.context import dispatch
 
     return dispatch(_name, self, args, kwargs)
 
 
-def dispatch(name: str, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def dispatch(name: str, context: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a factory of the chosen context, in place of a redirected function of multiprocessing's contexts."""
     if name == "get_all_start_methods":
         return [*_standard[name](context), NAME]

@@ -55,7 +55,7 @@ def _connect(address: bytes, authkey: bytes | None = None) -> Connection:
 class _Serializer(str):
     """The name of this kind of connection, which is registered in each process that receives it."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _serializer, ()
 
 

@@ -47,7 +47,7 @@ class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]
         initializer: Callable[..., Any] | None = None,
         initargs: Iterable[Any] = (),
         maxtasksperchild: int | None = None,
-        context: Any = None,
+        context: object = None,
     ) -> None:
         self._ctx = context
         super().__init__(processes, initializer, initargs, maxtasksperchild)

@@ -125,7 +125,7 @@ class Popen:
     method = "dragon"  # the name of the start method
     DupFd = InheritedDescriptor  # the class of inherited descriptors
 
-    def __init__(self, process_obj: Any) -> None:
+    def __init__(self, process_obj: object) -> None:
         util._flush_std_streams()  # type: ignore[attr-defined]
         self._descriptors: list[int] = []
         self.returncode: int | None = None
@@ -176,7 +176,7 @@ class Popen:
         prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))
         return request
 
-    def _payload(self, process_obj: Any, local: bool) -> bytes:
+    def _payload(self, process_obj: object, local: bool) -> bytes:
         tracker = tracker_descriptor()
         if local:
             self.duplicate_for_child(tracker)

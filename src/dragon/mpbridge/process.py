@@ -34,7 +34,7 @@ class DragonProcess(mp_process.BaseProcess):
     _start_method = NAME
 
     @staticmethod
-    def _Popen(process_obj: Any) -> Any:
+    def _Popen(process_obj: Any) -> object:
         begin()
         from dragon.mpbridge.popen import Popen
 

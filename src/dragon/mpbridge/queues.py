@@ -66,12 +66,12 @@ class _Queue(Channel):
 class Queue(_Queue, mp_queues.Queue):  # type: ignore[misc]
     """multiprocessing.Queue. put() raises for an object that cannot be pickled."""
 
-    def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
+    def __init__(self, maxsize: int = 0, *, ctx: object = None) -> None:
         maxsize = operator.index(maxsize)
         self._make_on(node_for_objects(), max(maxsize, 0), maker=identity().puid)
         self._maxsize = maxsize
 
-    def _state(self) -> Any:
+    def _state(self) -> object:
         return self._maxsize
 
     def _set_state(self, state: Any) -> None:
@@ -113,10 +113,10 @@ class JoinableQueue(Queue, mp_queues.JoinableQueue):  # type: ignore[misc]
 class SimpleQueue(_Queue, mp_queues.SimpleQueue):  # type: ignore[misc]
     """multiprocessing.SimpleQueue, which is a pipe with locks there: a put waits where that of a pipe does."""
 
-    def __init__(self, *, ctx: Any = None) -> None:
+    def __init__(self, *, ctx: object = None) -> None:
         self._make_on(node_for_objects(), maker=identity().puid, mebibytes=PIPE_MEBIBYTES)
 
-    def put(self, obj: Any) -> None:  # type: ignore[override]
+    def put(self, obj: object) -> None:  # type: ignore[override]
         """Put an object, after waiting while 4 MiB are in the queue. Raises OSError once the queue is closed."""
         self._check()
         self._operations.put(self, obj)

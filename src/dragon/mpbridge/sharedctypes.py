@@ -20,11 +20,11 @@ from dragon.runtime.picklers import is_nameless, parts_of
 _standard_reduce: Any = mp_sharedctypes.reduce_ctype  # type: ignore[attr-defined]
 
 
-def _new(kind: Any) -> Any:
+def _new(kind: object) -> Any:
     return _rebuild(kind, words_for(kind))
 
 
-def _rebuild(kind: Any, words: Words) -> Any:
+def _rebuild(kind: object, words: Words) -> Any:
     obj = in_words(kind, words)
     obj._wrapper = words
     if cpython.type_reducers().get(type(obj)) is not _reduce:
@@ -32,7 +32,7 @@ def _rebuild(kind: Any, words: Words) -> Any:
     return obj
 
 
-def _rebuild_raw(words: Words, *parts: Any) -> Any:
+def _rebuild_raw(words: Words, *parts: object) -> Any:
     return with_views(_rebuild(functools.reduce(operator.mul, parts), words))
 
 
@@ -70,7 +70,7 @@ def _type_of(typecode_or_type: Any) -> Any:
     return known.get(typecode_or_type, typecode_or_type)
 
 
-def RawValue(typecode_or_type: Any, *args: Any) -> Any:
+def RawValue(typecode_or_type: object, *args: object) -> Any:
     """Return a ctypes object in shared memory, without a lock."""
     kind = _type_of(typecode_or_type)
     obj = _new(kind)
@@ -89,13 +89,13 @@ def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:
     return result
 
 
-def Value(typecode_or_type: Any, *args: Any, lock: Any = True, ctx: Any = None) -> Any:
+def Value(typecode_or_type: object, *args: object, lock: object = True, ctx: object = None) -> Any:
     """Return a ctypes object in shared memory, with a lock unless `lock` is False."""
     obj = RawValue(typecode_or_type, *args)
     return _with_lock(obj, lock, ctx)
 
 
-def Array(typecode_or_type: Any, size_or_initializer: Any, *, lock: Any = True, ctx: Any = None) -> Any:
+def Array(typecode_or_type: object, size_or_initializer: object, *, lock: object = True, ctx: object = None) -> Any:
     """Return a ctypes array in shared memory, with a lock unless `lock` is False."""
     obj = RawArray(typecode_or_type, size_or_initializer)
     return _with_lock(obj, lock, ctx)

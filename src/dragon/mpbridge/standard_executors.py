@@ -38,7 +38,7 @@ def _adjust_process_count(self: Any) -> None:
         self._spawn_process()
 
 
-def _wait_result_broken_or_wakeup(self: Any) -> Any:
+def _wait_result_broken_or_wakeup(self: Any) -> object:
     if getattr(self, "max_tasks_per_child", None) is not None:
         # Events that end this wait are seen by the standard wait, in whatever order it checks them.
         sentinels = [worker.sentinel for worker in list(self.processes.values())]
@@ -46,7 +46,7 @@ def _wait_result_broken_or_wakeup(self: Any) -> Any:
     return _standard_wait(self)
 
 
-def watch_executor(target: Any) -> None:
+def watch_executor(target: object) -> None:
     """Correct executors if `target`, which a new process runs, is the function of an executor's worker."""
     if target is process._process_worker:
         _executor._start_executor_manager_thread = _start_executor_manager_thread

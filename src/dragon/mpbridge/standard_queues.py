@@ -27,7 +27,7 @@ def use_our_pipes() -> None:
     reset: Any = queues.Queue._reset  # type: ignore[attr-defined]
     initialise: Any = queues.SimpleQueue.__init__
 
-    def _reset(self: Any, *args: Any, **kwargs: Any) -> None:
+    def _reset(self: object, *args: object, **kwargs: object) -> None:
         _change_pipe(self)
         reset(self, *args, **kwargs)
 

@@ -59,7 +59,7 @@ class _Held:
 class Lock(_Held, handle.Lock, mp_synchronize.Lock):  # type: ignore[misc]
     """multiprocessing.Lock."""
 
-    def __init__(self, *, ctx: Any = None) -> None:
+    def __init__(self, *, ctx: object = None) -> None:
         self._make_on(node_for_objects(), False)
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class Lock(_Held, handle.Lock, mp_synchronize.Lock):  # type: ignore[misc]
 class RLock(_Held, handle.Lock, mp_synchronize.RLock):  # type: ignore[misc]
     """multiprocessing.RLock."""
 
-    def __init__(self, *, ctx: Any = None) -> None:
+    def __init__(self, *, ctx: object = None) -> None:
         self._make_on(node_for_objects(), True)
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class RLock(_Held, handle.Lock, mp_synchronize.RLock):  # type: ignore[misc]
 class Semaphore(handle.Semaphore, mp_synchronize.Semaphore):  # type: ignore[misc]
     """multiprocessing.Semaphore."""
 
-    def __init__(self, value: int = 1, *, ctx: Any = None) -> None:
+    def __init__(self, value: int = 1, *, ctx: object = None) -> None:
         if value < 0:
             raise ValueError("semaphore initial value must be >= 0")
         self._make_on(node_for_objects(), value, self._bound(value))
@@ -124,7 +124,7 @@ class BoundedSemaphore(Semaphore, mp_synchronize.BoundedSemaphore):  # type: ign
 class Condition(condition.Condition, mp_synchronize.Condition):  # type: ignore[misc]
     """multiprocessing.Condition."""
 
-    def __init__(self, lock: Any = None, *, ctx: Any = None) -> None:
+    def __init__(self, lock: object = None, *, ctx: object = None) -> None:
         super().__init__(lock if lock is not None else RLock())
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class Condition(condition.Condition, mp_synchronize.Condition):  # type: ignore[
 class Event(handle.Event, mp_synchronize.Event):  # type: ignore[misc]
     """multiprocessing.Event."""
 
-    def __init__(self, *, ctx: Any = None) -> None:
+    def __init__(self, *, ctx: object = None) -> None:
         self._make_on(node_for_objects())
 
     def __repr__(self) -> str:
@@ -152,7 +152,7 @@ class Barrier(barrier.Barrier, mp_synchronize.Barrier):  # type: ignore[misc]
         action: Callable[[], Any] | None = None,
         timeout: float | None = None,
         *,
-        ctx: Any = None,
+        ctx: object = None,
     ) -> None:
         super().__init__(parties, action, timeout)
 

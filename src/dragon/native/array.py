@@ -33,7 +33,11 @@ class Array(Shared):
     """
 
     def __init__(
-        self, typecode_or_type: Any, size_or_initializer: int | Iterable[Any], lock: Any = True, m_uid: Any = None
+        self,
+        typecode_or_type: object,
+        size_or_initializer: int | Iterable[Any],
+        lock: object = True,
+        m_uid: object = None,
     ) -> None:
         kind = ctype_of(typecode_or_type)
         size_or_initializer = plain_number(size_or_initializer)
@@ -53,13 +57,13 @@ class Array(Shared):
     def __len__(self) -> int:
         return len(self._memory.data)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         try:
             return self._memory.data[index]
         except IndexError:
             raise IndexError("list index out of range") from None
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         try:
             self._memory.data[index] = value
         except IndexError:
@@ -74,7 +78,7 @@ class Array(Shared):
         return self._memory.data.value
 
     @value.setter
-    def value(self, value: Any) -> None:
+    def value(self, value: object) -> None:
         self._memory.data.value = value
 
     @property
@@ -83,5 +87,5 @@ class Array(Shared):
         return self._memory.data.raw
 
     @raw.setter
-    def raw(self, value: Any) -> None:
+    def raw(self, value: object) -> None:
         self._memory.data.raw = value

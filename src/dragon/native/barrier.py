@@ -45,7 +45,7 @@ class Barrier(threading.Barrier):
         parties: int = 2,
         action: Callable[[], Any] | None = None,
         timeout: float | None = None,
-        m_uid: Any = None,
+        m_uid: object = None,
     ) -> None:
         parties = plain_number(parties)
         if not isinstance(parties, int) or not self._fewest <= parties < _MOST:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Any
 
 from dragon import cpython
 from dragon.infrastructure.errors import DragonError, RunEndedError
@@ -60,7 +59,7 @@ def _is_stopped() -> bool:
         return True  # the run ends, or the node that supervises the group is lost
 
 
-def _exit_code(code: Any) -> int:
+def _exit_code(code: object) -> int:
     if code is None:
         return 0
     if isinstance(code, int):

@@ -40,7 +40,7 @@ class Condition(_Condition):
         self._make_on(node_of_memory(m_uid))
         self._set_state(lock if lock is not None else RLock(m_uid))
 
-    def _state(self) -> Any:
+    def _state(self) -> object:
         return self._lock
 
     def _set_state(self, state: Any) -> None:

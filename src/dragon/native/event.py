@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dragon.runtime.handle import Event as _Event
 from dragon.runtime.handle import node_of_memory
 
@@ -23,7 +21,7 @@ class Event(_Event):
         True
     """
 
-    def __init__(self, m_uid: Any = None) -> None:
+    def __init__(self, m_uid: object = None) -> None:
         self._make_on(node_of_memory(m_uid))
 
     def __enter__(self) -> Event:

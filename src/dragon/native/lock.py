@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dragon.runtime.handle import Lock as _Lock
 from dragon.runtime.handle import node_of_memory
 
@@ -31,7 +29,7 @@ class Lock(_Lock):
         False
     """
 
-    def __init__(self, m_uid: Any = None, recursive: bool = False) -> None:
+    def __init__(self, m_uid: object = None, recursive: bool = False) -> None:
         self._make_on(node_of_memory(m_uid), recursive)
 
     def is_recursive(self) -> bool:
@@ -62,5 +60,5 @@ class RLock(Lock):
         2
     """
 
-    def __init__(self, m_uid: Any = None) -> None:
+    def __init__(self, m_uid: object = None) -> None:
         super().__init__(m_uid, recursive=True)

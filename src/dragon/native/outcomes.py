@@ -34,7 +34,7 @@ def channel_of_results() -> Channel:
     return Channel(mebibytes=most_mebibytes())
 
 
-def put_result(results: Channel, message: Any) -> None:
+def put_result(results: Channel, message: object) -> None:
     """Put a result; if the run's memory is full, retry while results that are collected free some.
 
     Raises MemoryError after five seconds: the result is too large, or the memory is full of something else.
@@ -109,12 +109,12 @@ def _kept(buffers: list[Any]) -> list[Any]:
     return buffers
 
 
-def _packed(value: Any, lasting: bool) -> tuple[bytes, list[Any]]:
+def _packed(value: object, lasting: bool) -> tuple[bytes, list[Any]]:
     buffers: list[Any] = []
     return dumps(value, buffers.append, lasting=lasting), buffers
 
 
-def _traced(error: BaseException, origin: BaseException) -> Any:
+def _traced(error: BaseException, origin: BaseException) -> object:
     return ExceptionWithTraceback(error, of_users(origin.__traceback__))
 
 

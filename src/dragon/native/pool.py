@@ -351,7 +351,7 @@ class Pool:
     def __exit__(self, *exc_info: object) -> None:
         self.terminate(_EXIT_TIMEOUT_S)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         raise NotImplementedError("pool objects cannot be passed between processes or pickled")
 
     def __del__(self) -> None:

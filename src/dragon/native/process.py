@@ -63,12 +63,12 @@ class Process(ProcessTemplate):
         cwd: str = ".",
         env: dict[str, str] | None = None,
         ident: str | int | None = None,
-        _pmi: Any = None,
+        _pmi: object = None,
         stdin: StreamArgument = None,
         stdout: StreamArgument = None,
         stderr: StreamArgument = None,
         policy: Policy | None = None,
-        options: Any = None,
+        options: object = None,
         *,
         leave_running: bool = False,
         _kind: str = UNNAMED,
@@ -101,7 +101,7 @@ class Process(ProcessTemplate):
         )
 
     @classmethod
-    def from_template(cls, template: ProcessTemplate, ident: str | None = None, _pmi: Any = None) -> Process:
+    def from_template(cls, template: ProcessTemplate, ident: str | None = None, _pmi: object = None) -> Process:
         """Return a process, not started yet, of the template's description. Raises ProcessError if a live process has
         the name."""
         if ident and _exists(ident):
@@ -255,7 +255,7 @@ class _MemberInput(Connection):
         super().__init__(None, writer)
         self._member = member
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _MemberInput, (self._out(), self._member)
 
     def close(self) -> None:
@@ -304,12 +304,12 @@ class Popen:
         stdin: StreamArgument = None,
         stdout: StreamArgument = None,
         stderr: StreamArgument = None,
-        preexec_fn: Any = None,
+        preexec_fn: object = None,
         shell: bool = False,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
-        group: Any = None,
-        user: Any = None,
+        group: object = None,
+        user: object = None,
         proc_name: str | None = None,
         umask: int = -1,
         pipesize: int = -1,

@@ -63,7 +63,7 @@ class Queue(Channel, Generic[V]):
     """
 
     def __new__(
-        cls, maxsize: int = _DEFAULT_SIZE, *, policy: Policy | None = None, pickler: Any = None, **options: Any
+        cls, maxsize: int = _DEFAULT_SIZE, *, policy: Policy | None = None, pickler: object = None, **options: object
     ) -> Self:
         return super().__new__(_class_for(pickler, cls))
 
@@ -92,13 +92,13 @@ class Queue(Channel, Generic[V]):
         self._set_state(self._state_of(joinable, pickler))
 
     @staticmethod
-    def _state_of(joinable: bool, pickler: Any) -> Any:
+    def _state_of(joinable: bool, pickler: object) -> object:
         return joinable
 
-    def _state(self) -> Any:
+    def _state(self) -> object:
         return self._joinable
 
-    def _set_state(self, state: Any) -> None:
+    def _set_state(self, state: object) -> None:
         self._joinable = state
 
     if TYPE_CHECKING:
@@ -108,18 +108,18 @@ class Queue(Channel, Generic[V]):
             obj: V,
             block: bool = True,
             timeout: float | None = None,
-            stream_channel: Any = None,
+            stream_channel: object = None,
             flush: bool = False,
         ) -> None:
             """Put a copy of an object. Raises queue.Full after `timeout` seconds."""
 
-        def put_nowait(self, obj: V, stream_channel: Any = None, flush: bool = False) -> None:
+        def put_nowait(self, obj: V, stream_channel: object = None, flush: bool = False) -> None:
             """Put an object, or raise queue.Full."""
 
-        def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> V:
+        def get(self, block: bool = True, timeout: float | None = None, stream_channel: object = None) -> V:
             """Take the oldest object. Raises queue.Empty after `timeout` seconds."""
 
-        def get_nowait(self, stream_channel: Any = None) -> V:
+        def get_nowait(self, stream_channel: object = None) -> V:
             """Take the oldest object, or raise queue.Empty."""
 
     @property
@@ -192,7 +192,7 @@ class Queue(Channel, Generic[V]):
         return msgspec.json.encode((*self._name(), self._joinable))
 
     @classmethod
-    def attach(cls, serialized_bytes: bytes, *, mpool: Any = None, pickler: Any = None) -> Self:
+    def attach(cls, serialized_bytes: bytes, *, mpool: object = None, pickler: object = None) -> Self:
         """Return the queue that serialize() named. `mpool` has no effect.
 
         Raises DestroyedError if the queue does not exist any more, ValueError for bytes that serialize() did not write.
@@ -206,10 +206,10 @@ class _PickledQueue(Queue):
     """A queue that converts objects with the program's own pickler."""
 
     @staticmethod
-    def _state_of(joinable: bool, pickler: Any) -> Any:
+    def _state_of(joinable: bool, pickler: object) -> object:
         return joinable, pickler_of(pickler)
 
-    def _state(self) -> Any:
+    def _state(self) -> object:
         return self._joinable, self._pickler
 
     def _set_state(self, state: Any) -> None:
@@ -218,17 +218,17 @@ class _PickledQueue(Queue):
     def put(self, obj: Any, *args: Any, **options: Any) -> None:
         self._operations.put(self, bytes(self._pickler.dumps(obj)), *args, **options)
 
-    def put_nowait(self, obj: Any, *args: Any, **options: Any) -> None:
+    def put_nowait(self, obj: object, *args: object, **options: object) -> None:
         self.put(obj, False, None, *args, **options)
 
     def get(self, *args: Any, **options: Any) -> Any:
         return self._pickler.loads(self._operations.get(self, *args, **options))
 
-    def get_nowait(self, *args: Any, **options: Any) -> Any:
+    def get_nowait(self, *args: object, **options: object) -> Any:
         return self.get(False, None, *args, **options)
 
 
-def _class_for(pickler: Any, cls: type[_Q]) -> type[_Q]:
+def _class_for(pickler: object, cls: type[_Q]) -> type[_Q]:
     """Return the class of a queue with that pickler. Queues without a pickler use cloudpickle where pickle fails."""
     if pickler is None or pickler is sys.modules.get("cloudpickle"):
         return cls

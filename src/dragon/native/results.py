@@ -73,7 +73,7 @@ class ApplyResult(Generic[V]):
             return self._value  # type: ignore[no-any-return]
         raise self._value
 
-    def _arrived(self, index: int, success: bool, value: Any) -> bool:
+    def _arrived(self, index: int, success: bool, value: object) -> bool:
         """Store one task's result. Returns whether the job is complete."""
         self._finish(success, value)
         return True
@@ -232,7 +232,7 @@ class IMapIterator(Iterator[V], Generic[V]):
                     self._ahead += _AHEAD
             self._resume_at = sys.maxsize
 
-    def _arrived(self, index: int, success: bool, value: Any) -> bool:
+    def _arrived(self, index: int, success: bool, value: object) -> bool:
         with self._placing:
             self._place(index, success, value)
         self._collector.wake()
@@ -245,7 +245,7 @@ class IMapIterator(Iterator[V], Generic[V]):
         self._pool = None
         return True
 
-    def _place(self, index: int, success: bool, value: Any) -> None:
+    def _place(self, index: int, success: bool, value: object) -> None:
         self._early[index] = (success, value)
         while self._placed in self._early:
             self._ready.append(self._early.pop(self._placed))
@@ -280,7 +280,7 @@ class IMapUnorderedIterator(IMapIterator[V], Generic[V]):
 
     _last: tuple[int, BaseException] | None = None
 
-    def _place(self, index: int, success: bool, value: Any) -> None:
+    def _place(self, index: int, success: bool, value: object) -> None:
         self._ready.append((success, value))
         self._placed += 1
         if self._last is not None and self._placed == self._last[0]:

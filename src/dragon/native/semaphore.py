@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -30,7 +30,7 @@ class Semaphore(_Semaphore):
         >>> places.release()
     """
 
-    def __init__(self, value: int = 1, *, m_uid: Any = None, bounded: bool = False) -> None:
+    def __init__(self, value: int = 1, *, m_uid: object = None, bounded: bool = False) -> None:
         value = plain_number(value)
         if not isinstance(value, int):
             raise TypeError(f"value must be a whole number, not {value!r}")
@@ -74,5 +74,5 @@ class BoundedSemaphore(Semaphore):
         ValueError: ...
     """
 
-    def __init__(self, value: int = 1, *, m_uid: Any = None) -> None:
+    def __init__(self, value: int = 1, *, m_uid: object = None) -> None:
         super().__init__(value, m_uid=m_uid, bounded=True)

@@ -88,7 +88,7 @@ class ProcessTemplate:
         stdout: StreamArgument = None,
         stderr: StreamArgument = None,
         policy: Policy | None = None,
-        options: Any = None,
+        options: object = None,
         *,
         leave_running: bool = False,
     ) -> None:

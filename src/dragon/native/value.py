@@ -30,7 +30,7 @@ def described(kind: Any) -> Any:
     return kind
 
 
-def undescribed(told: Any) -> Any:
+def undescribed(told: object) -> Any:
     """Return the type that described() described."""
     if not isinstance(told, tuple):
         return told
@@ -46,7 +46,7 @@ def undescribed(told: Any) -> Any:
     return type(_BASES[what])(name, (_BASES[what],), members)
 
 
-def ctype_of(typecode_or_type: Any) -> Any:
+def ctype_of(typecode_or_type: object) -> Any:
     """Return the ctypes type of a type code or type. Raises AttributeError for anything else."""
     kind = typecode_to_type.get(typecode_or_type, typecode_or_type)
     if not isinstance(kind, type) or not hasattr(kind, "from_buffer"):
@@ -54,7 +54,7 @@ def ctype_of(typecode_or_type: Any) -> Any:
     return kind
 
 
-def lock_of(lock: Any, m_uid: Any = None) -> Any:
+def lock_of(lock: object, m_uid: object = None) -> Any:
     """Return the lock that an argument `lock` means: a new one for True or None, None for False, else itself.
 
     Raises AttributeError for an object that is not a lock.
@@ -71,7 +71,7 @@ def lock_of(lock: Any, m_uid: Any = None) -> Any:
 class Memory:
     """A ctypes object in shared memory. Other processes get its name instead of a copy."""
 
-    def __init__(self, kind: Any, m_uid: Any = None) -> None:
+    def __init__(self, kind: object, m_uid: object = None) -> None:
         self.__setstate__((kind, words_for(kind, m_uid)))
 
     def fill(self, obj: Any) -> None:
@@ -143,7 +143,9 @@ class Value(Shared):
 
     _SUPPORTED_TYPES = typecode_to_type
 
-    def __init__(self, typecode_or_type: Any, value: Any = None, lock: Any = False, m_uid: Any = None) -> None:
+    def __init__(
+        self, typecode_or_type: object, value: object = None, lock: object = False, m_uid: object = None
+    ) -> None:
         kind = ctype_of(typecode_or_type)
         self._memory = Memory(kind, m_uid)
         self._lock = lock_of(lock, m_uid)
@@ -157,17 +159,17 @@ class Value(Shared):
         return data.value if hasattr(data, "value") else data
 
     @value.setter
-    def value(self, value: Any) -> None:
+    def value(self, value: object) -> None:
         data = self._memory.data
         if hasattr(data, "value"):
             data.value = value
         else:
             self._memory.fill(_made(type(data), value))
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         return self._memory.data[index]
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         self._memory.data[index] = value
 
     def __len__(self) -> int:
@@ -178,7 +180,7 @@ class Value(Shared):
             raise AttributeError(name)
         return getattr(self._memory.data, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name.startswith("_") or name == "value":
             object.__setattr__(self, name, value)
         else:
@@ -188,7 +190,7 @@ class Value(Shared):
         return f"<Value {self._memory.data!r}>"
 
 
-def _made(kind: Any, value: Any) -> Any:
+def _made(kind: Any, value: Any) -> object:
     """Return a ctypes object of a type, made from such an object, from a sequence of its parts, or from a plain
     value."""
     if isinstance(value, kind):

@@ -34,7 +34,7 @@ class announcing:
         state.attachments = self._outer
 
 
-def announce(name: Any, send: Send) -> None:
+def announce(name: object, send: Send) -> None:
     """Pass a handle that is sent to the collector of attachments; without one, keep its object alive by `send`."""
     take = state.attachments
     if take is None:

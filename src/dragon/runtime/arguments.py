@@ -40,7 +40,7 @@ def output_of(stream: StreamArgument) -> Output:
     return Output({None: "inherit", PIPE: "pipe", STDOUT: "stdout", DEVNULL: "null"}[stream])
 
 
-def checked_arguments(args: Any) -> tuple[Any, ...]:
+def checked_arguments(args: object) -> tuple[Any, ...]:
     """Return the arguments of a process as a tuple. Raises TypeError for a string or a single argument."""
     if args is None:
         return ()
@@ -49,7 +49,7 @@ def checked_arguments(args: Any) -> tuple[Any, ...]:
     return tuple(args)
 
 
-def checked_environment(env: Any) -> dict[str, str]:
+def checked_environment(env: object) -> dict[str, str]:
     """Return the variables of a process. Raises TypeError, and ValueError for a variable that no system accepts."""
     if not isinstance(env, Mapping | None):
         raise TypeError(f"env must map the names of variables to their values, not {env!r}")
@@ -70,7 +70,7 @@ def words_of(args: Iterable[Any]) -> list[str]:
     return words
 
 
-def checked_seconds(name: str, value: Any) -> Any:
+def checked_seconds(name: str, value: object) -> Any:
     """Return a number of seconds, or None, unchanged. Raises TypeError for anything else."""
     seconds = plain_number(value)
     if not isinstance(seconds, (int, float, type(None))):
@@ -78,7 +78,7 @@ def checked_seconds(name: str, value: Any) -> Any:
     return seconds
 
 
-def checked_signal(sig: Any) -> int:
+def checked_signal(sig: object) -> int:
     """Return the number of a signal, or 0. Raises TypeError or ValueError for anything else."""
     sig = plain_number(sig)
     if not isinstance(sig, int):

@@ -41,7 +41,7 @@ def _process_name(process: int) -> str:
     return f"{process}-{os.urandom(8).hex()}"
 
 
-def _token_of_object(obj: Any) -> Token:
+def _token_of_object(obj: object) -> Token:
     """Return a token that is the same for the same object in every process."""
     try:
         token = _tokens.get(obj)
@@ -61,13 +61,13 @@ class _DigestPickler(pickle.Pickler):
 
     dispatch_table = copyreg.dispatch_table
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, (type, types.FunctionType)):
             return id, _token_of_object(obj)  # only the digest of the pickle is used
         return self._reduce(obj)
 
 
-def _token_of_value(value: Any, reduce: Callable[[Any], Any]) -> Token:
+def _token_of_value(value: object, reduce: Callable[[Any], Any]) -> Token:
     """Return a token that stays the same while the value does not change."""
     kind = type(value)
     if kind in _ATOMS:
@@ -217,7 +217,7 @@ class _SharedGlobals:
     def __init__(self, program: str, contents: Mapping[str, Any]) -> None:
         self._arguments = program, {name: contents[name] for name in _HEADER[:-1] if name in contents}
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _globals_of, self._arguments
 
 
@@ -252,7 +252,7 @@ def shared_reduction(obj: Any, reduction: Any, origin: Origin) -> Any:
     return _function, arguments, ((state, slots), program, names, tokens, set_state), None, None, _set_function
 
 
-def _function(token: Token | None, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _function(token: Token | None, make: Callable[..., Any], arguments: tuple[Any, ...]) -> object:
     if token is None:
         return make(*arguments)
     known = _functions.get(token)

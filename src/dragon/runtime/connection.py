@@ -34,7 +34,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
         self._open = True
         self._refused = False  # a message was longer than its receiver allowed
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         self._check()
         return Connection, (self._reader if self.readable else None, self._writer)
 
@@ -79,7 +79,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
         """Whether this end can send."""
         return self._writer is not None
 
-    def send(self, obj: Any) -> None:
+    def send(self, obj: object) -> None:
         """Send a picklable object."""
         self._out().put(obj)
 
@@ -205,7 +205,7 @@ _reduction: Any = reduction
 _reduction.send_handle, _reduction.recv_handle = _send_handle, _receive_handle
 
 
-def Pipe(duplex: bool = True, *, channels: Any = None, options: Any = None) -> tuple[Connection, Connection]:
+def Pipe(duplex: bool = True, *, channels: object = None, options: object = None) -> tuple[Connection, Connection]:
     """Return two connected ends: both of them send and receive, or (receiving, sending) if not `duplex`.
 
     A writer waits while 4 MiB of messages are in flight; one message of any size always fits. `channels` and `options`

@@ -41,7 +41,7 @@ def mirror_of(kind: Any, words: Any) -> Any:
     return mirror
 
 
-def with_views(obj: Any) -> Any:
+def with_views(obj: object) -> Any:
     """Return the object, of which the program may have views from now on, such as NumPy's."""
     if isinstance(obj, _Mirror):
         obj._copy.have_views()
@@ -63,7 +63,7 @@ def fill(words: Words, obj: Any) -> None:
         ctypes.memmove(ctypes.addressof(in_words(type(obj), words)), ctypes.addressof(obj), ctypes.sizeof(obj))
 
 
-def kind_of(obj: Any) -> Any:
+def kind_of(obj: object) -> Any:
     """Return the ctypes type of such an object."""
     kind = type(obj)
     return kind.__bases__[1] if issubclass(kind, _Mirror) else kind
@@ -75,7 +75,7 @@ def _mirror(kind: Any) -> Any:
     return type(kind)(kind.__name__, bases, {"_copy": None, "__module__": kind.__module__})
 
 
-def _part(kind: Any, copy: Copy, offset: int) -> Any:
+def _part(kind: object, copy: Copy, offset: int) -> Any:
     """Return the mirror of the object at `offset` bytes in the words of that copy."""
     mirror = _mirror(kind).from_buffer(copy.memory, offset)
     mirror._copy, mirror._offset = copy, offset
@@ -86,7 +86,7 @@ class _Mirror:
     _copy: Copy
     _offset: int
 
-    def _inner(self, found: Any) -> Any:
+    def _inner(self, found: object) -> object:
         """Return a mirror in place of a structure or array within this one; any other value unchanged."""
         if isinstance(found, _COMPOUND) and not isinstance(found, _Mirror):
             start = ctypes.addressof(found) - ctypes.addressof(self)  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ class _Mirror:
         self._refresh()
         return self._inner(super().__getattribute__(name))
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name.startswith("_"):
             object.__setattr__(self, name, value)
             return
@@ -122,7 +122,7 @@ class _ArrayMirror(_Mirror):
     _type_: Any
     _length_: int
 
-    def _span(self, index: Any) -> tuple[int, int]:
+    def _span(self, index: object) -> tuple[int, int]:
         """Return the first byte of an element or of adjacent ones, and the number of their bytes; for any other index
         those of the whole array."""
         size, chosen = ctypes.sizeof(self._type_), range(self._length_)
@@ -132,12 +132,12 @@ class _ArrayMirror(_Mirror):
             chosen = chosen[index]
         return (chosen[0] * size, len(chosen) * size) if chosen and chosen.step == 1 else (0, self._length_ * size)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         self._pull(*self._span(index))
         found = super().__getitem__(index)  # type: ignore[misc]
         return [self._inner(one) for one in found] if isinstance(found, list) else self._inner(found)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         start, size = self._span(index)
         before = self._pull(start, size)
         super().__setitem__(index, value)  # type: ignore[misc]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LIBRARIES = {"dragon", "torchloader", "multiprocessing", "concurrent"}
 
 
-def read_serialized(data: str | bytes, kind: Any, what: str) -> Any:
+def read_serialized(data: str | bytes, kind: object, what: str) -> Any:
     """Return what serialize() of a `what` wrote, decoded as `kind`. Raises ValueError for anything else."""
     try:
         return msgspec.json.decode(data, type=kind)
@@ -67,11 +67,11 @@ class Handle:
     _core_class: ClassVar[Any]
     _local_class: ClassVar[type[Any] | None] = None  # the class of handles on the object's own node
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         this_run()
         self._core_class.__init__(self, *args, **kwargs)
 
-    def _make_on(self, node: int, *arguments: Any, **options: Any) -> None:
+    def _make_on(self, node: int, *arguments: object, **options: object) -> None:
         """Make a new object on that node and become a handle of it, as __init__() does on this node."""
         place = place_in_program()
         if node == this_run().node:
@@ -87,28 +87,28 @@ class Handle:
         self._open(name)  # type: ignore[attr-defined]
 
     @classmethod
-    def _on(cls, node: int, *arguments: Any, **options: Any) -> Self:
+    def _on(cls, node: int, *arguments: object, **options: object) -> Self:
         """Return a handle of a new object on that node. Raises NodeLostError."""
         handle = cls.__new__(cls)
         handle._make_on(node, *arguments, **options)
         return handle
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         name = self._name()  # type: ignore[attr-defined]
         mention(name, self._send)  # type: ignore[attr-defined]
         if _is_for_stranger():
             return _restore_in, (str(this_run().folder), self._local_class or type(self), name, self._state())
         return _restore, (self._local_class or type(self), name, self._state())
 
-    def _state(self) -> Any:
+    def _state(self) -> object:
         """Return what a copy in another process needs in addition to the name."""
         return None
 
-    def _set_state(self, state: Any) -> None:
+    def _set_state(self, state: object) -> None:
         """Set the copy's state from the value of _state()."""
 
     @classmethod
-    def _attached(cls, name: tuple[int, int, int], state: Any = None) -> Self:
+    def _attached(cls, name: tuple[int, int, int], state: object = None) -> Self:
         """Return a handle of an existing object. Raises DestroyedError if it does not exist any more."""
         if name[2] >> 8 != this_run().node:
             local: Any = cls
@@ -156,13 +156,13 @@ def _is_for_stranger() -> bool:
     return popen is not None and popen.method != "dragon"
 
 
-def _restore_in(folder: str, cls: type[Handle], name: tuple[int, int, int], state: Any) -> Handle:
+def _restore_in(folder: str, cls: type[Handle], name: tuple[int, int, int], state: object) -> Handle:
     if current_run() is None:
         join_run(Path(folder))
     return cls._attached(name, state)
 
 
-def _restore(cls: type[Handle], name: tuple[int, int, int], state: Any) -> Handle:
+def _restore(cls: type[Handle], name: tuple[int, int, int], state: object) -> Handle:
     return cls._attached(name, state)
 
 

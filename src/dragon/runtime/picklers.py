@@ -14,12 +14,12 @@ def is_nameless(obj: Any) -> bool:
     return _is_array(obj) and getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is not obj
 
 
-def reduce_type(kind: Any) -> Any:
+def reduce_type(kind: object) -> Any:
     """Return the __reduce__() value of an array type."""
     return _whole, parts_of(kind)
 
 
-def _is_array(kind: Any) -> bool:
+def _is_array(kind: object) -> bool:
     return type(kind).__name__ == "PyCArrayType"
 
 
@@ -28,7 +28,7 @@ def parts_of(kind: Any) -> tuple[Any, ...]:
     return (*parts_of(kind._type_), kind._length_) if _is_array(kind) else (kind,)
 
 
-def _whole(*parts: Any) -> Any:
+def _whole(*parts: object) -> object:
     return functools.reduce(operator.mul, parts)
 
 
@@ -38,7 +38,7 @@ class _OfFiles:
     def __init__(self, pickler: Any) -> None:
         self._pickler = pickler
 
-    def dumps(self, value: Any) -> bytes:
+    def dumps(self, value: object) -> bytes:
         file = io.BytesIO()
         self._pickler.dump(value, file)
         return file.getvalue()
@@ -61,7 +61,7 @@ class _ToRead(io.BytesIO):
         return found
 
 
-def pickler_of(given: Any) -> Any:
+def pickler_of(given: object) -> Any:
     """Return an object with `dumps` and `loads`: the given one, or an adapter if it has `dump` and `load`."""
     if given is None or (hasattr(given, "dumps") and hasattr(given, "loads")):
         return given

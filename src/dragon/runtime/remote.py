@@ -134,7 +134,7 @@ def _limit(block: bool, timeout: float | None) -> float | None:
 _PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
 
 
-def to_parts(obj: Any) -> tuple[int, Any]:
+def to_parts(obj: object) -> tuple[int, Any]:
     """Convert an object to a message. Returns the kind of message and its bytes."""
     if type(obj) in _PLAIN:
         return _core.parts_of(obj)
@@ -152,10 +152,10 @@ class RemoteChannel(_Remote):
 
     def put(
         self,
-        obj: Any,
+        obj: object,
         block: bool = True,
         timeout: float | None = None,
-        stream_channel: Any = None,
+        stream_channel: object = None,
         flush: bool = False,
     ) -> None:
         if self._remote_closed:
@@ -209,22 +209,22 @@ class RemoteChannel(_Remote):
                 self._dropped.append((self._kind, channel._name()))
         self._proxy = None  # with its descriptor
 
-    def put_nowait(self, obj: Any, stream_channel: Any = None, flush: bool = False) -> None:
+    def put_nowait(self, obj: object, stream_channel: object = None, flush: bool = False) -> None:
         self.put(obj, False)
 
-    def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> Any:
+    def get(self, block: bool = True, timeout: float | None = None, stream_channel: object = None) -> Any:
         return self._received(_limit(block, timeout))
 
-    def get_nowait(self, stream_channel: Any = None) -> Any:
+    def get_nowait(self, stream_channel: object = None) -> Any:
         return self.get(False)
 
-    def _put_task(self, task: Any, ticket: int) -> None:
+    def _put_task(self, task: object, ticket: int) -> None:
         self._put_message(*to_parts(task), None, ticket)
 
-    def _get_task(self, doing: RemoteWords, index: int) -> Any:
+    def _get_task(self, doing: RemoteWords, index: int) -> object:
         return self._received(None, index, words=doing._name())
 
-    def _put_message(self, kind: int, data: Any, timeout: float | None, ticket: int = 0) -> None:
+    def _put_message(self, kind: int, data: object, timeout: float | None, ticket: int = 0) -> None:
         if not self._wait("put", kind, timeout=timeout, payload=data, ticket=ticket)[0]:
             raise queue.Full
 
@@ -241,7 +241,7 @@ class RemoteChannel(_Remote):
             raise error_named(kind, text) from None
         return exists
 
-    def _received(self, timeout: float | None, *given: int, **more: Any) -> Any:
+    def _received(self, timeout: float | None, *given: int, **more: object) -> Any:
         done, received = self._wait("get", *given, timeout=timeout, **more)
         if not done:
             raise queue.Empty

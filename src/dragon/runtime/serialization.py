@@ -33,7 +33,7 @@ from dragon.runtime.picklers import is_nameless, reduce_type
 from dragon.runtime.unsendable import explained
 
 
-def reduce_of_torch(obj: Any, lasting: bool, reducers: Mapping[type, Any]) -> Any:
+def reduce_of_torch(obj: object, lasting: bool, reducers: Mapping[type, Any]) -> Any:
     """Return the reduction of a tensor or storage of torch; NotImplemented for another object, and if torch's own is to
     be used. `reducers` has torch's reducers by type."""
     torch: Any = sys.modules.get("torch")
@@ -53,7 +53,7 @@ def _is_shared(memory: Any) -> bool:
     return memory.device.type != "cpu" or bool(memory.is_shared())
 
 
-def _receive(sender: int, rebuild: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def _receive(sender: int, rebuild: Callable[..., Any], args: tuple[Any, ...]) -> object:
     """Return the shared memory that process `sender` offers."""
     try:
         return rebuild(*args)
@@ -65,7 +65,7 @@ def _receive(sender: int, rebuild: Callable[..., Any], args: tuple[Any, ...]) ->
         raise
 
 
-def _reduce_tensor(tensor: Any, lasting: bool) -> Any:
+def _reduce_tensor(tensor: Any, lasting: bool) -> object:
     import torch
 
     if tensor.requires_grad and not tensor.is_leaf:
@@ -80,7 +80,7 @@ def _reduce_tensor(tensor: Any, lasting: bool) -> Any:
     return _rebuild_tensor, (data, str(whole.dtype), tuple(whole.shape), tensor.requires_grad)
 
 
-def _rebuild_tensor(data: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
+def _rebuild_tensor(data: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> object:
     import torch
 
     kind = getattr(torch, dtype.removeprefix("torch."))
@@ -163,7 +163,7 @@ _EXTRA = cpython.type_reducers()
 _registered: tuple[dict[type, Any], dict[type, Any]] = ({}, {})
 
 
-def _reduce_method(method: Any) -> Any:
+def _reduce_method(method: Any) -> object:
     return getattr, (method.__self__, method.__name__)
 
 
@@ -171,7 +171,7 @@ def _reduce_method(method: Any) -> Any:
 _METHODS = {type(_core.Event.wait.__get__(object())): _reduce_method}
 
 
-def _reduce_special(obj: Any, lasting: bool) -> Any:
+def _reduce_special(obj: object, lasting: bool) -> object:
     if isinstance(obj, type):
         return reduce_type(obj) if is_nameless(obj) else NotImplemented
     return reduce_of_torch(obj, lasting, _Pickler.dispatch_table) if hasattr(type(obj), "is_shared") else NotImplemented
@@ -183,7 +183,7 @@ class _Pickler(pickle.Pickler):
     lasting = False
     dispatch_table: dict[type, Any] = {}  # noqa: RUF012  pickle takes it as a table of instances
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, types.FunctionType) or (isinstance(obj, type) and not is_nameless(obj)):
             # Pickle finds these by name in this process, but the reader would not find them.
             if obj.__module__ in _MAIN and not _is_found_there(obj):
@@ -207,7 +207,7 @@ def _value_pickler(lasting: bool) -> Callable[..., Any]:
             own: dict[type, Any] = {io.TextIOWrapper: _reduce_text_file}
             return ChainMap(_Pickler.dispatch_table, own, cloudpickle.Pickler.dispatch_table)
 
-        def reducer_override(self, obj: Any) -> Any:
+        def reducer_override(self, obj: object) -> Any:
             if obj is _CORE_METACLASS:  # of a subclass of a _core class that is sent by value
                 return type, (_core.Channel,)
             if isinstance(obj, (types.FunctionType, type)) and (
@@ -222,7 +222,7 @@ def _value_pickler(lasting: bool) -> Callable[..., Any]:
     return ValuePickler
 
 
-def _reduce_text_file(file: io.TextIOWrapper) -> Any:
+def _reduce_text_file(file: io.TextIOWrapper) -> object:
     """Reduce a standard stream to the reader's own."""
     for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"):
         if file is getattr(sys, name):
@@ -239,7 +239,7 @@ _FOLDER: str | None = mp_process.ORIGINAL_DIR  # type: ignore[attr-defined]  # i
 _CORE_METACLASS = type(_core.Channel)
 
 
-def dumps(obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None, *, lasting: bool = False) -> bytes:
+def dumps(obj: object, buffers: Callable[[pickle.PickleBuffer], Any] | None = None, *, lasting: bool = False) -> bytes:
     """Return the object as bytes; large buffers are passed to `buffers` if that is given."""
     try:
         return _dump(_LastingPickler if lasting else _Pickler, obj, buffers)
@@ -263,7 +263,7 @@ def explained_call(
     return explained(parts, reason, dumps, parts)
 
 
-def _dump(pickler: Callable[..., Any], obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None) -> bytes:
+def _dump(pickler: Callable[..., Any], obj: object, buffers: Callable[[pickle.PickleBuffer], Any] | None) -> bytes:
     global _registered
     if (copyreg.dispatch_table, _EXTRA) != _registered:
         _registered = copyreg.dispatch_table.copy(), _EXTRA.copy()
@@ -308,7 +308,7 @@ class to_another_node:
         _destination.is_another_node = self._outer
 
 
-def _serialize(obj: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+def _serialize(obj: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickle an object for a message. A finalizer may call this while another object is pickled for a new process."""
     buffers: list[pickle.PickleBuffer] = []
     with announcing():
@@ -321,7 +321,7 @@ _core.set_serializer(_serialize)
 # The main program: other processes import it once, under another name, as multiprocessing's spawn does.
 
 
-def _place_of(module: Any) -> tuple[str, str] | None:
+def _place_of(module: object) -> tuple[str, str] | None:
     """Return how to import the main program: ("name", module) or ("path", file); None if that is not possible."""
     name = getattr(getattr(module, "__spec__", None), "name", None)  # under pdb the module has no __spec__
     if name is not None:
@@ -347,7 +347,7 @@ class _Main:
                 self.source = MainSource(Path(str(module.__file__)).read_bytes())
         self.place = place if self.source.is_guarded else None  # how other processes import it, if they may
 
-    def has(self, obj: Any, name: str) -> bool:
+    def has(self, obj: object, name: str) -> bool:
         """Return whether a process that imports the program has that object under that name."""
         first, *rest = name.split(".")
         if not self.source.is_guarded or "<locals>" in rest or first in self.source.bound_here:
@@ -402,7 +402,7 @@ def extend_multiprocessing() -> None:
     ForkingPickler.reducer_override = _reduce_unfound  # type: ignore[assignment]
 
 
-def _reduce_unfound(pickler: ForkingPickler, obj: Any) -> Any:
+def _reduce_unfound(pickler: ForkingPickler, obj: object) -> object:
     if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in _MAIN and not _is_found_there(obj):
         return loads, (dumps(obj),)
     return NotImplemented

@@ -68,7 +68,7 @@ class Started:
             with suppress(ProcessLookupError):  # it has ended already
                 self._pidfd = _core.open_process(pid)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         # The descriptor is this process's own.
         return started, (self.puid, Words._attached(self.record._name()), self.name, self.pid)
 

@@ -27,7 +27,7 @@ _ADVICE: tuple[tuple[Any, str], ...] = (
 
 
 def explained(
-    obj: Any, error: Exception, dump: Callable[[Any], object], parts: dict[str, Any] | None = None
+    obj: object, error: Exception, dump: Callable[[Any], object], parts: dict[str, Any] | None = None
 ) -> Exception:
     """Return the error with the part of `obj` that cannot be sent, for other errors the error itself."""
     kind = next((kind for kind in UNSENDABLE if isinstance(error, kind)), None)
@@ -38,14 +38,14 @@ def explained(
     return kind(f"{path or 'the object'} cannot be sent to another process: {_short(culprit)}: {error}{advice}")
 
 
-def _short(obj: Any) -> str:
+def _short(obj: object) -> str:
     try:
         return reprlib.repr(obj)
     except Exception:
         return f"a {type(obj).__name__}"
 
 
-def _find(obj: Any, dump: Callable[[Any], object], parts: dict[str, Any] | None) -> tuple[str, Any]:
+def _find(obj: object, dump: Callable[[Any], object], parts: dict[str, Any] | None) -> tuple[str, Any]:
     path, seen = "", {id(obj)}
     found = iter(parts.items()) if parts is not None else _parts(obj, path)
     for _ in range(_DEEPEST):
@@ -60,7 +60,7 @@ def _find(obj: Any, dump: Callable[[Any], object], parts: dict[str, Any] | None)
     return path, obj
 
 
-def _fails(part: Any, dump: Callable[[Any], object]) -> bool:
+def _fails(part: object, dump: Callable[[Any], object]) -> bool:
     try:
         dump(part)
     except Exception:
@@ -68,7 +68,7 @@ def _fails(part: Any, dump: Callable[[Any], object]) -> bool:
     return False
 
 
-def _parts(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _parts(obj: object, path: str) -> Iterator[tuple[str, Any]]:
     """Yield the parts of an object, with the expressions by which a user would refer to them."""
     if isinstance(obj, BaseProcess):
         fields = vars(obj)

@@ -120,7 +120,7 @@ def _encode_other(key: Any) -> bytes:
     return _pickled(key)
 
 
-def _pickled(key: Any) -> bytes:
+def _pickled(key: object) -> bytes:
     try:
         # Without a memo, so that the bytes do not depend on which parts are the same object.
         file = io.BytesIO()
@@ -135,7 +135,7 @@ def _pickled(key: Any) -> bytes:
             raise TypeError(f"a key of type {type(key).__name__} cannot be pickled: {error}") from error
 
 
-def _plain(key: Any) -> Any:
+def _plain(key: object) -> object:
     """Return the object of a simpler type that may be equal to the key in a dict, else the key itself."""
     if isinstance(key, str):
         return str.__str__(key)
@@ -148,7 +148,7 @@ def _plain(key: Any) -> Any:
     return _plain_number(key) if is_truth or isinstance(key, Number) else key
 
 
-def _plain_number(key: Any) -> Any:
+def _plain_number(key: Any) -> object:
     number = getattr(key, "real", key)
     try:
         if isinstance(key, Complex) and key.imag != 0:
@@ -165,7 +165,7 @@ def _plain_number(key: Any) -> Any:
         return key  # no plain number is equal to it
 
 
-def _near(number: Any) -> Any:
+def _near(number: Any) -> object:
     """Return the int or float that is equal to a number, else the number itself."""
     try:
         near = float(number)
@@ -174,7 +174,7 @@ def _near(number: Any) -> Any:
         return number
 
 
-def _fraction(numerator: int, denominator: int) -> Any:
+def _fraction(numerator: int, denominator: int) -> object:
     from fractions import Fraction  # loaded only if there are such keys
 
     return Fraction(numerator, denominator)
@@ -228,7 +228,7 @@ _FORMS: dict[tuple[str, str], tuple[bytes, Callable[[Any], tuple[Any, ...]]]] = 
 }
 
 
-def _of_parts(kind: bytes, parts: tuple[Any, ...], loads: Callable[..., Any]) -> Any:
+def _of_parts(kind: bytes, parts: tuple[Any, ...], loads: Callable[..., Any]) -> object:
     """Return a key of the parts that the function in _FORMS returned."""
     import datetime
     import decimal
@@ -254,7 +254,7 @@ def _of_parts(kind: bytes, parts: tuple[Any, ...], loads: Callable[..., Any]) ->
     return make[kind](*parts)
 
 
-def _moment(is_time: bool, kind: int, *parts: Any, loads: Callable[..., Any]) -> Any:
+def _moment(is_time: bool, kind: int, *parts: Any, loads: Callable[..., Any]) -> object:
     import datetime
 
     day, second = datetime.timedelta(1), datetime.timedelta(seconds=1)
@@ -332,7 +332,7 @@ def _is_plain_array(value: Any) -> bool:
     return bool(plain and value.nbytes >= BLOB and value.flags.c_contiguous)
 
 
-def _encode_object_value(value: Any) -> Record:
+def _encode_object_value(value: object) -> Record:
     buffers: list[memoryview] = []
     data = dumps(value, lambda buffer: buffers.append(buffer.raw()), lasting=True)
     if not buffers:
@@ -366,7 +366,7 @@ def decode_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[
     return _object_value(head, blob, loads)
 
 
-def _object_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[..., Any]) -> Any:
+def _object_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[..., Any]) -> object:
     if head[0] == _ARRAY:
         import numpy  # only needed if the value is an array
 

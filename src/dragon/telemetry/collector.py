@@ -6,7 +6,6 @@ The agents measure their nodes anyway, from telemetry level 3 on.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from dragon.agent.telemetry.gpu_source import Driver, driver_of, measured
 from dragon.infrastructure.errors import NotSupportedError
@@ -22,7 +21,7 @@ Metrics = list[dict[str, str | float]]
 class Collector:
     """Not supported: its construction raises NotSupportedError. The agents measure their nodes themselves."""
 
-    def __init__(self, telemetry_config: Any = None) -> None:
+    def __init__(self, telemetry_config: object = None) -> None:
         raise NotSupportedError(
             "telemetry.collector.Collector is not offered: every node's agent measures it, from --telemetry-level 2 or "
             "Telemetry().start(2) on; add_data() adds metrics of a program's own"
@@ -105,6 +104,6 @@ def _opened(vendor: str) -> Driver:
 
 
 @functools.cache
-def _handle(vendor: str, device: int) -> Any:
+def _handle(vendor: str, device: int) -> object:
     """Return a device. It is kept, as it has the counters that were read last."""
     return _opened(vendor).device(find_gpus(), device)

@@ -59,7 +59,7 @@ class CollectorGroup:
         metric_name: str = "user-cg",
         per_gpu: bool = False,
         collection_rate: float = 3,
-        collector_args: Any = None,
+        collector_args: object = None,
     ) -> None:
         if metric_name in METRICS:
             raise ValueError(f"metric {metric_name!r} is one that the runtime measures; give yours another name")
@@ -71,7 +71,7 @@ class CollectorGroup:
         self._stopping: Event | None = None
 
     @staticmethod
-    def collector_test(collector_args: Any) -> float:
+    def collector_test(collector_args: object) -> float:
         """Return the measured value: by default the seconds that a CPU takes for the SHA-256 of 16 MiB."""
         begin = time.perf_counter()
         digest = hashlib.sha256()
@@ -157,7 +157,7 @@ def _tags(policy: Policy) -> dict[str, str]:
 
 
 def _collect(
-    test: Callable[[Any], float], args: Any, metric: str, tags: dict[str, str], rate: float, stopping: Event
+    test: Callable[[Any], float], args: object, metric: str, tags: dict[str, str], rate: float, stopping: Event
 ) -> None:
     """Measure until `stopping` is set: the main function of a collector."""
     telemetry = Telemetry()

@@ -76,7 +76,7 @@ class Detector:
         sacred_nodes: Iterable[str] | None = None,
         restartable_ddicts: Iterable[Any] | None = None,
         tags: Mapping[str, object] | None = None,
-        analysis_args: Any = None,
+        analysis_args: object = None,
     ) -> None:
         if isinstance(sacred_nodes, str):
             raise TypeError(f"sacred_nodes is a list of host names, not {sacred_nodes!r}")
@@ -127,7 +127,7 @@ class Detector:
                 newest = list(record["dps"].values())[-1]
                 log.warning("metric %s stands out on %s: it is %g", self._metric_name, told, newest)
 
-    def trigger_restart(self, *args: Any, **kwargs: Any) -> None:
+    def trigger_restart(self, *args: object, **kwargs: object) -> None:
         """Raise NotSupportedError."""
         raise NotSupportedError(
             "a run is not restarted without its slow nodes; place processes on the others: "
@@ -196,8 +196,8 @@ class CollectorDetectorGroup(CollectorGroup, Detector):
         sacred_nodes: Iterable[str] | None = None,
         restartable_ddicts: Iterable[Any] | None = None,
         tags: Mapping[str, object] | None = None,
-        collector_args: Any = None,
-        analysis_args: Any = None,
+        collector_args: object = None,
+        analysis_args: object = None,
     ) -> None:
         CollectorGroup.__init__(self, metric_name, per_gpu, collection_rate, collector_args)
         Detector.__init__(self, metric_name, collection_rate, sacred_nodes, restartable_ddicts, tags, analysis_args)
@@ -238,8 +238,8 @@ class SlowGPUDetector(CollectorDetectorGroup):
         self,
         collection_rate: float = 3,
         restartable_ddicts: Iterable[Any] | None = None,
-        analysis_args: Any = None,
-        collector_args: Any = None,
+        analysis_args: object = None,
+        collector_args: object = None,
     ) -> None:
         super().__init__(
             "gpu_test_seconds",

@@ -130,7 +130,7 @@ class RecordedFile:
         """Whether it is an incomplete Parquet file, which cannot be read, and there is no stream either."""
         return not self.stream.exists() and not _is_whole(self.parquet)
 
-    def table(self, columns: list[str] | None = None, condition: Any = None) -> Any:
+    def table(self, columns: list[str] | None = None, condition: object = None) -> Any:
         """Return the rows that fulfil a condition, in the order in which the values of a series were written."""
         if not _is_whole(self.parquet):
             try:
@@ -143,7 +143,7 @@ class RecordedFile:
     def _schema_of(self, columns: list[str] | None) -> Any:
         return self._schema if columns is None else pa.schema([self._schema.field(name) for name in columns])
 
-    def _streamed(self, columns: list[str] | None, condition: Any) -> Any:
+    def _streamed(self, columns: list[str] | None, condition: object) -> Any:
         tables = [self._schema_of(columns).empty_table()]
         for batch in whole_batches(self.stream):
             table = pa.Table.from_batches([batch])

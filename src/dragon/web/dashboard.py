@@ -96,7 +96,7 @@ class Dashboard:
 
         return answer
 
-    async def _run(self, parameters: Mapping[str, str]) -> Any:
+    async def _run(self, parameters: Mapping[str, str]) -> object:
         """Return what can be requested."""
         return {
             **msgspec.structs.asdict(await self._ask(StateOfRun())),
@@ -106,27 +106,27 @@ class Dashboard:
             "signals": SIGNALS,
         }
 
-    async def _query(self, parameters: Mapping[str, str]) -> Any:
+    async def _query(self, parameters: Mapping[str, str]) -> object:
         """Return series of the named metrics since a time, with one value per interval of that many seconds."""
         start, interval = _number(parameters, "since"), _number(parameters, "interval")
         metrics = parameters.get("metrics", "").split(",")
         found = await self._ask(Query(metrics, {}, start, math.inf, interval, "last"))
         return {"now": time.time(), "records": found}
 
-    async def _lifetimes(self, parameters: Mapping[str, str]) -> Any:
+    async def _lifetimes(self, parameters: Mapping[str, str]) -> object:
         """Return the processes that are alive, or have ended since a time."""
         return await self._ask(Lifetimes(_number(parameters, "since")))
 
-    async def _waits(self, parameters: Mapping[str, str]) -> Any:
+    async def _waits(self, parameters: Mapping[str, str]) -> object:
         """Return what processes wait for, by object."""
         return _each_once(await self._ask(Waits()))
 
-    async def _tasks(self, parameters: Mapping[str, str]) -> Any:
+    async def _tasks(self, parameters: Mapping[str, str]) -> object:
         """Return tasks of pools and batches that ran in an interval, if there are very many a part of them."""
         start, end = _number(parameters, "start"), _number(parameters, "end")
         return await self._ask(TasksBetween(start, end, _MOST_TASKS))
 
-    async def _output(self, parameters: Mapping[str, str]) -> Any:
+    async def _output(self, parameters: Mapping[str, str]) -> object:
         """Return the end of what a process wrote."""
         return await self._ask(OutputOf(int(_number(parameters, "puid"))))
 

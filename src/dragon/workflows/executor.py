@@ -118,7 +118,7 @@ class DragonExecutor(Executor):
         self._thread.start()
         self._end = mp_util.Finalize(self, _end, (self._scheduler, self._ended, self._thread), exitpriority=15)
 
-    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+    def submit(self, fn: Callable[..., _T], /, *args: object, **kwargs: object) -> Future[_T]:
         """Submit the call `fn(*args, **kwargs)`, and return its future.
 
         Raises what pickling the call raises, RuntimeError after shutdown(), BrokenProcessPool if the executor is

@@ -84,7 +84,7 @@ class DragonPoolExecutor(DragonParslExecutor):
         self._pool = DragonExecutor(workers, policy=self.policy)
 
     def submit(
-        self, func: Callable[..., Any], resource_specification: dict[str, Any], *args: Any, **kwargs: Any
+        self, func: Callable[..., Any], resource_specification: dict[str, Any], *args: object, **kwargs: object
     ) -> Future[Any]:
         """Submit a call, and return its future. Raises UnsupportedFeatureError for a resource specification."""
         self.check(resource_specification)

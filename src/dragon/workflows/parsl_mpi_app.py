@@ -24,7 +24,7 @@ __all__ = ["DragonMPIExecutor", "mpi_app"]
 
 def mpi_app(
     function: Callable[..., Any] | None = None,
-    data_flow_kernel: Any = None,
+    data_flow_kernel: object = None,
     cache: bool = False,
     executors: list[str] | str = "all",
     ignore_for_cache: list[str] | None = None,
@@ -74,7 +74,7 @@ class DragonMPIExecutor(DragonParslExecutor):
         self._running: set[threading.Thread] = set()
 
     def submit(
-        self, func: Callable[..., Any], resource_specification: dict[str, Any], *args: Any, **kwargs: Any
+        self, func: Callable[..., Any], resource_specification: dict[str, Any], *args: object, **kwargs: object
     ) -> Future[Any]:
         """Start the program that the function describes. Raises UnsupportedFeatureError for a resource
         specification."""

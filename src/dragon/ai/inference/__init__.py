@@ -3,7 +3,7 @@ instead."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from dragon.infrastructure.errors import NotSupportedError
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 class _NotOffered:
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         _refuse(type(self).__name__)
 
 

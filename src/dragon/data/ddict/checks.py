@@ -53,7 +53,7 @@ def check_parameters(
         raise AttributeError("read_only needs a working_set_size of 1, no wait_for_... and a persist_count of 0")
 
 
-def _check_kinds(kind: type, **parameters: Any) -> None:
+def _check_kinds(kind: type, **parameters: object) -> None:
     """Raise TypeError for a parameter that is not of this type."""
     for name, value in parameters.items():
         if not isinstance(plain_number(value), kind) or (isinstance(value, bool) and kind is not bool):
@@ -84,7 +84,7 @@ def _check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_f
         raise ValueError(f"persist_freq must be >= 0 and persist_count >= -1, not {persist_freq} and {persist_count}")
 
 
-def _check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
+def _check_placement(policy: object, managers_per_node: object, n_nodes: object) -> None:
     """Raise TypeError for an invalid policy, AttributeError if the number of managers is given twice or not at all."""
     for one in policy if isinstance(policy, (list, tuple)) else [policy]:
         if one is not None and not isinstance(one, Policy):
@@ -116,7 +116,7 @@ def check_name(name: str, persists: bool) -> None:
         )
 
 
-def _check_restoring(name: str, restart: bool, read_only: bool, restore_from: int | None, policy: Any) -> None:
+def _check_restoring(name: str, restart: bool, read_only: bool, restore_from: int | None, policy: object) -> None:
     """Raise AttributeError or RuntimeError if the parameters do not determine what to restore."""
     if restore_from is not None and not name:
         raise AttributeError("restore_from needs the name under which the dictionary was persisted")

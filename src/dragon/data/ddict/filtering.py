@@ -56,7 +56,7 @@ class SentinelQueue:
         self._role = ""
         self._ended: tuple[str, ...] | None = None  # the arguments of EOFError
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _attached, (self._channel,)
 
     def putter(self) -> None:
@@ -67,7 +67,7 @@ class SentinelQueue:
         """Declare this handle the reader. Raises RuntimeError if it is the writer."""
         self._take("getter")
 
-    def put(self, item: Any) -> None:
+    def put(self, item: object) -> None:
         """Add an item. Raises RuntimeError if putter() was not called before, and after close()."""
         self._check("putter", "put")
         if self._ended is not None:
@@ -174,7 +174,7 @@ class FilterIterator:
         return next(self._merged)
 
 
-def _compare(comparator: Callable[[Any, Any], Any], left: Any, right: Any) -> int:
+def _compare(comparator: Callable[[Any, Any], Any], left: object, right: object) -> int:
     """Return the order of two items as functools.cmp_to_key takes it. A comparator may return such a number, or a
     bool."""
     answer = comparator(left, right)

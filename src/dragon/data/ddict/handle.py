@@ -38,7 +38,7 @@ _UNSET: Any = object()
 T = TypeVar("T")
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(one: object, other: object) -> bool:
     """Return whether two values are equal. Arrays and tensors are if their shapes and all their elements are equal."""
     if getattr(one, "shape", ()) != getattr(other, "shape", ()):
         return False
@@ -109,7 +109,7 @@ class Codec:
     keys: Any = None
     values: Any = None
 
-    def key(self, key: Any) -> bytes:
+    def key(self, key: object) -> bytes:
         """Return the encoded form of a key."""
         return encode_key(key) if self.keys is None else FOREIGN + bytes(self.keys.dumps(key))
 
@@ -118,11 +118,11 @@ class Codec:
         foreign = self.keys is not None and key.startswith(FOREIGN)
         return self.keys.loads(key[len(FOREIGN) :]) if foreign else decode_key(key)
 
-    def record(self, value: Any) -> Record:
+    def record(self, value: object) -> Record:
         """Return the record of a value."""
         return encode_value(value if self.values is None else self.values.dumps(value))
 
-    def loaded(self, value: Any) -> Any:
+    def loaded(self, value: object) -> Any:
         """Return the value that was put, from the value that a shard returned, which may be MISSING."""
         return value if self.values is None or value is MISSING else self.values.loads(value)
 
@@ -148,7 +148,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         made._use(scope, codec)
         return made
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         scope = self._scope
         scope.open()
         state = (scope.checkpoint, scope.timeout, scope.bound, self._codec)
@@ -227,7 +227,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         return self._scope.options.wait_for_keys
 
     @contextmanager
-    def pickler(self, key_pickler: Any = None, value_pickler: Any = None) -> Iterator[Self]:
+    def pickler(self, key_pickler: object = None, value_pickler: object = None) -> Iterator[Self]:
         """Yield a handle that uses these picklers for keys and values, within a `with` block.
 
         A pickler has `dumps(object) -> bytes` and `loads(bytes)`, or `dump(object, file)` and `load(file)`. Raises
@@ -290,7 +290,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
     def pop(self, key: K, /) -> V: ...
     @overload
     def pop(self, key: K, default: V | T) -> V | T: ...
-    def pop(self, key: K, default: Any = _UNSET) -> Any:
+    def pop(self, key: K, default: object = _UNSET) -> Any:
         """Remove a key and return its value, or `default` if the key is missing. Raises DDictKeyError without a
         default."""
         found = self._removed(key, "take")
@@ -300,7 +300,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
             return default
         return self._codec.loaded(found)
 
-    def _removed(self, key: Any, method: str) -> Any:
+    def _removed(self, key: object, method: str) -> Any:
         """Return the result of pop() or take() of the shard that holds a key, MISSING if none does. With wait_for_keys
         it waits for the key."""
         encoded = self._codec.key(key)
@@ -317,10 +317,10 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
             value = remove(shard)
         return value
 
-    def _missing(self, key: Any) -> DDictKeyError:
+    def _missing(self, key: object) -> DDictKeyError:
         return self._scope.missing(key, self._scope.shard(self._codec.key(key)))
 
-    def _now(self, key: Any) -> Any:
+    def _now(self, key: object) -> Any:
         """Return the value of a key, or MISSING, without waiting for the key."""
         return self._codec.loaded(self._scope.value(self._codec.key(key)))
 
@@ -328,7 +328,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
     def get(self, key: K, /) -> V | None: ...
     @overload
     def get(self, key: K, default: V | T) -> V | T: ...
-    def get(self, key: K, default: Any = _UNSET) -> Any:
+    def get(self, key: K, default: object = _UNSET) -> Any:
         """Return the value of a key, or `default` if the key is missing.
 
         With wait_for_keys it waits for the key, unless a default is given and no checkpoint of the working set up to
@@ -341,7 +341,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
             return self[key]
         return None if default is _UNSET else default
 
-    def _has_had(self, key: Any) -> bool:
+    def _has_had(self, key: object) -> bool:
         """Return whether a checkpoint of the working set up to this one has the key."""
         encoded = self._codec.key(key)
         return bool(self._scope.shard(encoded).call("has_had", encoded, self._scope.checkpoint))
@@ -362,10 +362,10 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
             if self.put_new(key, default):
                 return default
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return self._scope.contains(self._codec.key(key))
 
-    def fetch_add(self, key: Any, val: int = 1) -> int:
+    def fetch_add(self, key: object, val: int = 1) -> int:
         """Add `val` to an integer and return the value before, which is 0 for a missing key.
 
         Raises DDictError if the value is not an integer, TypeError if `val` is not.
@@ -374,7 +374,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         encoded = self._codec.key(key)
         return int(self._writable(encoded).call("add", encoded, val, self._scope.checkpoint))
 
-    def wait_for(self, key: Any, value: Any, timeout: float | None = None) -> None:
+    def wait_for(self, key: object, value: object, timeout: float | None = None) -> None:
         """Wait until a key has that value. Raises DDictTimeoutError after `timeout` seconds; None: the handle's
         timeout."""
         self._scope.wait_until(
@@ -386,7 +386,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
 
     # ---- operations on one key whose result is waited for later
 
-    def begin_get(self, key: Any) -> Pending:
+    def begin_get(self, key: object) -> Pending:
         """Request a value. result() of the returned object, called in the same thread, waits for it and returns it."""
         pending, encoded = self._begin_get(key), self._codec.key(key)
 
@@ -398,36 +398,36 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
 
         return Pending(wait)
 
-    def _begin_get(self, key: Any) -> Pending:
+    def _begin_get(self, key: object) -> Pending:
         encoded = self._codec.key(key)
         return self._scope.shard(encoded).begin("value", encoded, self._scope.checkpoint)
 
-    def begin_put(self, key: Any, value: Any) -> Pending:
+    def begin_put(self, key: object, value: object) -> Pending:
         """Send a value. result() of the returned object waits until it is stored."""
         return self._begin_put("put", key, value)
 
-    def begin_put_new(self, key: Any, value: Any) -> Pending:
+    def begin_put_new(self, key: object, value: object) -> Pending:
         """Send a value unless the key exists. result() of the returned object returns whether it was put."""
         return self._begin_put("put_new", key, value)
 
-    def _begin_put(self, method: str, key: Any, value: Any) -> Pending:
+    def _begin_put(self, method: str, key: object, value: object) -> Pending:
         encoded, record = self._codec.key(key), self._codec.record(value)
         return self._writable(encoded).begin(method, encoded, record, self._scope.checkpoint)
 
-    def _begin_part(self, key: Any, start: int | None, stop: int | None) -> Pending:
+    def _begin_part(self, key: object, start: int | None, stop: int | None) -> Pending:
         encoded = self._codec.key(key)
         return self._scope.shard(encoded).begin("part", encoded, self._scope.checkpoint, start, stop)
 
     # ---- parts of a value
 
-    def get_part(self, key: Any, start: int | None = None, stop: int | None = None) -> bytes:
+    def get_part(self, key: object, start: int | None = None, stop: int | None = None) -> bytes:
         """Return `self[key][start:stop]` of a bytes value, fetching only that part.
 
         Raises DDictKeyError, and DDictError if the value is not a bytes object.
         """
         return bytes(self._scope.tell(self._codec.key(key), key, "part", start, stop))
 
-    def bytes_size(self, key: Any) -> int:
+    def bytes_size(self, key: object) -> int:
         """Return the length of a bytes value without fetching it; -1 for any other value. Raises DDictKeyError."""
         return int(self._scope.tell(self._codec.key(key), key, "size"))
 
@@ -438,7 +438,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
                 yield self._codec.decoded(key), size
 
     @contextmanager
-    def view(self, key: Any) -> Iterator[memoryview]:
+    def view(self, key: object) -> Iterator[memoryview]:
         """Yield the memory of a bytes or array value on this node, read-only and without a copy, to a `with` block.
 
         A value that is deleted or replaced meanwhile keeps its memory until the block ends. Raises DDictKeyError for a
@@ -479,7 +479,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         scope.bind(int(id))
         return self._of(scope, self._codec)
 
-    def which_manager(self, key: Any) -> int:
+    def which_manager(self, key: object) -> int:
         """Return the manager that the hash of a key says."""
         return self._scope.place(self._codec.key(key))
 

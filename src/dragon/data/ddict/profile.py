@@ -91,14 +91,14 @@ class Observed:
         found = getattr(self._shard, name)
         return partial(self._timed, name, found) if name in _DIRECT else found
 
-    def _timed(self, method: str, do: Callable[..., Any], *arguments: Any) -> Any:
+    def _timed(self, method: str, do: Callable[..., Any], *arguments: object) -> object:
         return self._measured(method, arguments, time.perf_counter(), lambda: do(*arguments))
 
-    def call(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: object) -> Any:
         """Call a method of the shard, observed under its own name."""
         return self._timed(method, partial(self._shard.call, method), *arguments)
 
-    def begin(self, method: str, *arguments: Any) -> Pending:
+    def begin(self, method: str, *arguments: object) -> Pending:
         """Begin a method of the shard, observed until its result."""
         begun = time.perf_counter()
         pending = self._shard.begin(method, *arguments)
@@ -108,7 +108,7 @@ class Observed:
 
         return Done(wait(None)) if isinstance(pending, Done) else Pending(wait)
 
-    def _measured(self, method: str, arguments: tuple[Any, ...], begun: float, end: Callable[[], Any]) -> Any:
+    def _measured(self, method: str, arguments: tuple[Any, ...], begun: float, end: Callable[[], Any]) -> object:
         """Return the result of `end()`, which ends an operation, and add that to the measurements."""
         failure: BaseException | None = None
         result = None

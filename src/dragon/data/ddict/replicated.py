@@ -106,14 +106,14 @@ class ReplicatedShard(RemoteShard):
         """Return whether the key exists."""
         return bool(self._read("contains", key, checkpoint))
 
-    def begin(self, method: str, *arguments: Any) -> Pending:
+    def begin(self, method: str, *arguments: object) -> Pending:
         """Send a request to call a method of the shard, or call it of this node's replica."""
         if method in _READS:
             pending: Pending = self._read("begin", method, *arguments)
             return pending
         return super().begin(method, *arguments)
 
-    def _read(self, method: str, *arguments: Any) -> Any:
+    def _read(self, method: str, *arguments: object) -> Any:
         if self._local is not None and not self.settings.linearizable:
             try:
                 return getattr(self._local, method)(*arguments)

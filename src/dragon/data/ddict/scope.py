@@ -147,11 +147,11 @@ class Scope:
         shards = self.open()
         return shards if self.bound is None else [shards[self.bound]]
 
-    def on_all(self, method: str, *arguments: Any) -> list[Any]:
+    def on_all(self, method: str, *arguments: object) -> list[Any]:
         """Call a method of every shard that is used, at the same time, and return the results."""
         return self.on(self.used(), method, *arguments)
 
-    def on(self, shards: list[AnyShard], method: str, *arguments: Any) -> list[Any]:
+    def on(self, shards: list[AnyShard], method: str, *arguments: object) -> list[Any]:
         """Call a method of these shards, at the same time, and return the results."""
         pending = [shard.begin(method, *arguments) for shard in shards]
         return [one.result(self.timeout) for one in pending]
@@ -206,7 +206,7 @@ class Scope:
         shard = self.shard(key)
         return shard.contains(key, self.checkpoint) or self.elsewhere(shard, key) is not None
 
-    def tell(self, key: bytes, name: Any, method: str, *arguments: Any) -> Any:
+    def tell(self, key: bytes, name: object, method: str, *arguments: object) -> Any:
         """Return the result of a method of the shard that holds a key, the user's `name`. Raises DDictKeyError."""
         shard = self.shard(key)
         found = shard.call(method, key, self.checkpoint, *arguments)
@@ -216,7 +216,7 @@ class Scope:
             raise self.missing(name, shard)
         return found
 
-    def missing(self, name: Any, shard: AnyShard) -> DDictKeyError:
+    def missing(self, name: object, shard: AnyShard) -> DDictKeyError:
         """Return the error for a key that a shard does not have."""
         return DDictKeyError(f"no key {name!r} in checkpoint {self.checkpoint} of {shard.where}")
 
@@ -255,7 +255,7 @@ class Scope:
                 return value
             await wait(words, seen)
 
-    def wait_for_key(self, key: bytes, name: Any) -> Any:
+    def wait_for_key(self, key: bytes, name: object) -> Any:
         """Wait until a key is written in this checkpoint, and return its value. Raises DDictTimeoutError."""
         return self.wait_until(key, lambda value: value is not MISSING, f"key {name!r} to be written", self.timeout)
 

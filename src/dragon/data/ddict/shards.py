@@ -46,7 +46,7 @@ class Pending:
 class Done(Pending):
     """The result of an operation that is complete already."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._value = value
 
     def result(self, timeout: float | None = None) -> Any:
@@ -99,7 +99,7 @@ class LocalShard(Shard):
         """Delete a key and return its value, or MISSING."""
         return self.pop(key, checkpoint, self._value_of)
 
-    def _value_of(self, stored: Stored, owner: Any = None) -> Any:
+    def _value_of(self, stored: Stored, owner: object = None) -> object:
         """Return the value of a record, with a copy of its memory, or with that memory if `owner` keeps it alive."""
         if self.note is not None:
             self.note(stored.size)
@@ -116,11 +116,11 @@ class LocalShard(Shard):
 
         return decode_value(stored.head, blob if stored.blobs else _no_blob)
 
-    def begin(self, method: str, *arguments: Any) -> Pending:
+    def begin(self, method: str, *arguments: object) -> Pending:
         """Call a method."""
         return Done(getattr(self, method)(*arguments))
 
-    def call(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: object) -> Any:
         """Call a method."""
         return getattr(self, method)(*arguments)
 
@@ -142,7 +142,7 @@ class LocalShard(Shard):
             ask(Persist(self.settings.node, self.number, self.settings.manager, checkpoint))
 
 
-def _no_blob(i: int, as_bytes: bool) -> Any:
+def _no_blob(i: int, as_bytes: bool) -> object:
     raise ValueError("a record is damaged: it refers to memory that it does not have")
 
 
@@ -183,7 +183,7 @@ class RemoteShard:
             buffers = [blob for _, record in arguments[0] for blob in record.blobs]
         return self._begin(method, given, buffers)
 
-    def call(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: object) -> Any:
         """Call a method of the shard."""
         return self.begin(method, *arguments).result(self.timeout)
 
@@ -209,7 +209,7 @@ class RemoteShard:
 
         return Pending(wait)
 
-    def _result(self, method: str, value: Any, buffers: list[Any]) -> Any:
+    def _result(self, method: str, value: Any, buffers: list[Any]) -> object:
         """Return what the method returns, from the reply to a request."""
         if method == "values":
             return self._values(value, buffers)
@@ -232,7 +232,7 @@ class RemoteShard:
                 values.append(MISSING if entry is None else LATER)
         return values
 
-    def _decoded(self, head: bytes, buffers: list[Any]) -> Any:
+    def _decoded(self, head: bytes, buffers: list[Any]) -> object:
         if self.note is not None:
             self.note(len(head) + sum(len(memoryview(memory)) for memory in buffers))
         if not buffers:

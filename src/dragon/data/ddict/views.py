@@ -25,10 +25,10 @@ class DDictMappingProxy:
     def __init__(self, ddict: Mapping[Any, Any]) -> None:
         self._ddict = ddict
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._ddict
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self._ddict[key]
 
     def __iter__(self) -> Iterator[Any]:
@@ -37,7 +37,7 @@ class DDictMappingProxy:
     def __len__(self) -> int:
         return len(self._ddict)
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: object, default: object = None) -> Any:
         """Return the value of a key, or `default`."""
         return self._ddict.get(key, default)
 
@@ -110,7 +110,7 @@ class DDictKeysView(_View, KeysView[K], Generic[K]):
     def __iter__(self) -> Iterator[K]:
         return self._keys()
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         ddict = self._ddict
         if self._managers is None:
             return key in ddict
@@ -132,7 +132,7 @@ class DDictValuesView(_View, ValuesView[V], Generic[V]):
     def __iter__(self) -> Iterator[V]:
         return (value for _, value in self._pairs())
 
-    def __contains__(self, value: Any) -> bool:
+    def __contains__(self, value: object) -> bool:
         return any(value is found or equal(value, found) for found in self)
 
 

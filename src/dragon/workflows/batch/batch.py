@@ -74,8 +74,8 @@ class Batch:
         results_ddict_mem: int | None = None,
         results_ddict_managers_per_pool: int = 4,
         managed_lifecycle: bool = False,
-        stdout: Any = None,
-        stderr: Any = None,
+        stdout: object = None,
+        stderr: object = None,
         task_logs: bool | str | os.PathLike[str] = False,
         *,
         workers_per_node: int | None = None,
@@ -124,8 +124,8 @@ class Batch:
         writes: Iterable[Access] | None = None,
         name: str | None = None,
         timeout: float | None = NEVER,
-        stdout: Any = None,
-        stderr: Any = None,
+        stdout: object = None,
+        stderr: object = None,
         pmi: PMIBackend | str | None = PMIBackend.AUTO,
         leave_running: bool = False,
     ) -> Options:
@@ -147,14 +147,14 @@ class Batch:
         self,
         target: Callable[..., Any],
         /,
-        *args: Any,
+        *args: object,
         reads: Iterable[Access] | None = None,
         writes: Iterable[Access] | None = None,
         name: str | None = None,
         timeout: float | None = NEVER,
-        stdout: Any = None,
-        stderr: Any = None,
-        **kwargs: Any,
+        stdout: object = None,
+        stderr: object = None,
+        **kwargs: object,
     ) -> Task:
         """Submit `target(*args, **kwargs)`: short for options() and function()."""
         return self.options(reads, writes, name, timeout, stdout, stderr).function(target, *args, **kwargs)
@@ -166,8 +166,8 @@ class Batch:
         writes: Iterable[Access] | None = None,
         name: str | None = None,
         timeout: float | None = NEVER,
-        stdout: Any = None,
-        stderr: Any = None,
+        stdout: object = None,
+        stderr: object = None,
     ) -> Task:
         """Submit a process, whose exit code is the result: short for options() and process()."""
         return self.options(reads, writes, name, timeout, stdout, stderr).process(process_template)
@@ -180,8 +180,8 @@ class Batch:
         name: str | None = None,
         timeout: float | None = NEVER,
         pmi: PMIBackend | str | None = PMIBackend.AUTO,
-        stdout: Any = None,
-        stderr: Any = None,
+        stdout: object = None,
+        stderr: object = None,
     ) -> Task:
         """Submit processes that run together: short for options() and job()."""
         return self.options(reads, writes, name, timeout, stdout, stderr, pmi).job(process_templates)
@@ -220,7 +220,7 @@ class Batch:
             raise BatchError(f"{task!r} is a task of another batch: give its result, task.get(), as the argument")
         return task._promise
 
-    def read(self, obj: Any, *channels: Any) -> Access:
+    def read(self, obj: object, *channels: object) -> Access:
         """Return an access for `reads`: to a folder and files in it, one file, a DDict and keys of it, or any hashable
         object and parts of it.
 
@@ -228,11 +228,11 @@ class Batch:
         """
         return access(obj, channels, writes=False)
 
-    def write(self, obj: Any, *channels: Any) -> Access:
+    def write(self, obj: object, *channels: object) -> Access:
         """Return an access for `writes`; the arguments are those of read()."""
         return access(obj, channels, writes=True)
 
-    def import_func(self, ptd_file: str | os.PathLike[str], *args: Any, **kwargs: Any) -> MakeTask:
+    def import_func(self, ptd_file: str | os.PathLike[str], *args: object, **kwargs: object) -> MakeTask:
         """Return a function that submits the task that a YAML file describes; the arguments are the values of the
         file's `import_args`.
 
@@ -409,7 +409,7 @@ class Batch:
 
     # ---- in other processes
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _restore, (self._events, self._clients, self._topology, self._logs, self._streams, self._managed)
 
 

@@ -37,7 +37,7 @@ class Access:
     writes: bool
 
 
-def access(obj: Any, channels: tuple[Any, ...], writes: bool) -> Access:
+def access(obj: object, channels: tuple[Any, ...], writes: bool) -> Access:
     """Return an access to files (a folder and names in it, or one file), to keys of a DDict, or to parts of any
     hashable object.
 
@@ -145,7 +145,7 @@ def describe(
     given = args if kind == Kind.FUNCTION else _searched(kind, args)
     if next(contained((given, kwargs), task_class), None) is not None:
 
-        def stand_in(task: Any) -> Input:
+        def stand_in(task: object) -> Input:
             inputs.append(promise_of(task))
             return Input(len(inputs) - 1)
 
@@ -155,7 +155,7 @@ def describe(
     return data, buffers, inputs
 
 
-def _searched(kind: Kind, args: tuple[Any, ...]) -> Any:
+def _searched(kind: Kind, args: tuple[Any, ...]) -> object:
     templates = [args[0]] if kind == Kind.PROCESS else [template for _, template in args[0]]
     return tuple(part for template in templates for part in (template.args, template.kwargs))
 

@@ -83,7 +83,7 @@ class MakeTask:
             raise TypeError(f"{self._path} names {len(names)} {which}, and there are {len(args)}")
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Task:
+    def __call__(self, *args: object, **kwargs: object) -> Task:
         """Submit a task."""
         values = {**self._values, **self._named("run_args", args, kwargs)}
         one = {key: self._filled(part, values) for key, part in self._description.items()}
@@ -102,7 +102,7 @@ class MakeTask:
             return options.process(self._template(one))
         return options.job([(part.get("nproc", 1), self._template(part)) for part in one["processes"]])
 
-    def _filled(self, part: Any, values: Mapping[str, Any]) -> Any:
+    def _filled(self, part: object, values: Mapping[str, Any]) -> Any:
         """Replace placeholders: `$name` by the value, within a longer text by its text; `{call: ..., args: [...]}` by
         what the call returns."""
         if isinstance(part, str):
@@ -116,7 +116,7 @@ class MakeTask:
             return filled
         return part
 
-    def _value(self, text: str, values: Mapping[str, Any]) -> Any:
+    def _value(self, text: str, values: Mapping[str, Any]) -> object:
         try:
             if text.startswith("$") and text[1:].isidentifier():
                 return values[text[1:]]
@@ -135,7 +135,7 @@ def _of_dragonhpc(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     defaults = {**(found.get("import_kwargs") or {}), **(found.get("kwargs") or {})}
     names = {*(found.get("import_args") or []), *(found.get("args") or []), *defaults}
 
-    def changed(part: Any) -> Any:
+    def changed(part: object) -> Any:
         if isinstance(part, str):
             return f"${part}" if part in names else part.replace("$", "$$")
         if isinstance(part, list):
@@ -165,7 +165,7 @@ def _of_dragonhpc(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     return defaults, {**made, **changed(found["executables"][-1])}
 
 
-def _access(part: Any, writes: bool) -> Access:
+def _access(part: object, writes: bool) -> Access:
     if isinstance(part, dict):
         return access(part["obj"], tuple(part.get("channels") or []), writes)
     return access(part, (), writes)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
 
 from dragon.runtime.serialization import dumps, loads
 from dragon.workflows.batch.call import Access, Call, Kind
@@ -78,7 +77,7 @@ class _Because:
     def __init__(self, error: Exception, cause: bytes) -> None:
         self._parts = error, cause
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _with_cause, self._parts
 
 

@@ -26,7 +26,7 @@ value itself."""
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def pack(value: Any) -> Sent:
+def pack(value: object) -> Sent:
     """Serialize a value for a message. Raises what pickling raises.
 
     It may be read several times, also after its worker has ended; so tensors in shared memory or on a GPU are copied.
@@ -81,7 +81,7 @@ class Value:
         data, buffers, value = self._sent
         return pack(value) if data is None else (data, [pickle.PickleBuffer(buffer) for buffer in buffers], value)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return received, (self.sent(),)
 
 
@@ -132,7 +132,7 @@ class Failure:
         """Return the failure with a further note, for a task that depends on this one."""
         return Failure(self.data, self.text, (*self.notes[:3], note))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return Failure, (self.data, self.text, self.notes)
 
 
@@ -152,7 +152,7 @@ class Input:
     def __init__(self, index: int) -> None:
         self.index = index
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return Input, (self.index,)
 
 

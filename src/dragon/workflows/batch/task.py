@@ -147,7 +147,7 @@ class Task:
         named = f" {self.name!r}" if self.name else ""
         return f"<Task {self.uid}{named}>"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         self._batch._client.export(self._promise)
         return _restore, (self._batch, self._promise.key, self.kind, self.name, self.weight, self.output)
 
@@ -218,8 +218,8 @@ class Options:
         writes: Iterable[Access] | None,
         name: str | None,
         timeout: float | None,
-        stdout: Any,
-        stderr: Any,
+        stdout: object,
+        stderr: object,
         pmi: PMIBackend | str | None,
         leave_running: bool,
     ) -> None:
@@ -240,7 +240,7 @@ class Options:
         self._pmi = pmi
         self._leaves = leave_running
 
-    def function(self, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Task:
+    def function(self, target: Callable[..., Any], /, *args: object, **kwargs: object) -> Task:
         """Submit `target(*args, **kwargs)`. Raises what pickling raises, SubmitAfterCloseError after the end."""
         work = function_work(target, args, kwargs)
         if self._leaves:
