@@ -9,10 +9,13 @@ import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import PolicyError
-from dragon.infrastructure.node_desc import NodeDescriptor
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.node_desc import NodeDescriptor
 
 # The devices that were reported already, by node and kind; and those to report at the end of a block.
 _told: dict[tuple[str, str], set[float]] = {}

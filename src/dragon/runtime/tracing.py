@@ -9,9 +9,7 @@ from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defin
 from typing import Any
 
 from dragon import _core
-from dragon.infrastructure.metrics import task_word
 from dragon.runtime.agent_client import ask
-from dragon.runtime.protocol.telemetry import NameTask
 
 _numbers: dict[str, int] = {}
 
@@ -20,6 +18,10 @@ def begin_task(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tupl
     """Record that this thread begins a task. Returns what end_task() takes; None if the run is not traced."""
     if not _core.tracing():
         return None
+    # Not imported before: every module here makes every fork dearer.
+    from dragon.infrastructure.metrics import task_word
+    from dragon.runtime.protocol.telemetry import NameTask
+
     if function in (mapstar, starmapstar):
         function = arguments[0][0]
     while isinstance(function, partial):
@@ -34,5 +36,7 @@ def begin_task(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tupl
 def end_task(begun: tuple[int, int] | None, failed: bool) -> None:
     """Record that this thread has ended the task for which begin_task() returned `begun`."""
     if begun is not None:
+        from dragon.infrastructure.metrics import task_word
+
         number, start = begun
         _core.end_task(task_word(number, failed), start)
