@@ -11,7 +11,8 @@ import msgspec
 
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime import folder as run_folder
-from dragon.runtime.folder import Owner, RunInfo, is_alive
+from dragon.runtime.folder import Owner, is_alive
+from dragon.runtime.run_info import RunInfo, UnreadableRunError, run_name
 
 __all__ = ["NoSuchRunError", "Node", "Run", "choose", "find", "scratch_folder"]
 
@@ -95,14 +96,14 @@ def find() -> list[Run]:
     for folder in sorted(run_folder.all_runs(), key=lambda path: path.name):
         try:
             info = RunInfo.read(folder)
-        except run_folder.UnreadableRunError as error:
+        except UnreadableRunError as error:
             print(f"dragon: {error}", file=sys.stderr)
             continue
         except RunEndedError:
             continue  # the run is just starting or ending
         front_end = info.front_end.process if info.front_end else None
         if any(owner is not None and is_alive(owner) for owner in (info.agent, info.owner, front_end)):
-            name = run_folder.run_name(folder, info)
+            name = run_name(folder, info)
             runs.setdefault(name, Run(name, [])).nodes.append(Node(folder, info))
     for run in runs.values():
         run.nodes.sort(key=lambda node: node.info.node)

@@ -19,7 +19,8 @@ from dragon.cli import doctor as diagnosis
 from dragon.cli import doctor as stacks
 from dragon.cli.ps import report_of
 from dragon.runs import Node
-from dragon.runtime.folder import Owner, RunInfo
+from dragon.runtime.folder import Owner
+from dragon.runtime.run_info import RunInfo
 from peers import await_that
 
 HANGING = """

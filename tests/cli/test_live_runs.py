@@ -15,9 +15,10 @@ from conftest import Site
 from dragon import runs
 from dragon.cli import kill, ps
 from dragon.infrastructure.facts import FIRST_PUID
-from dragon.runtime.folder import Owner, RunInfo
+from dragon.runtime.folder import Owner
 from dragon.runtime.inspection import ask_agent
 from dragon.runtime.protocol.run import EndRun
+from dragon.runtime.run_info import RunInfo
 
 
 def test_a_run_is_listed_with_the_name_of_its_program_and_ranges_of_nodes(tmp_path: Path) -> None:

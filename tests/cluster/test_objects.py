@@ -108,7 +108,7 @@ def test_an_agent_keeps_no_descriptors_of_destroyed_queues(site: Site) -> None:
         import os
         from dragon.infrastructure.policy import Policy
         from dragon.native.queue import Queue
-        from dragon.runtime.folder import RunInfo
+        from dragon.runtime.run_info import RunInfo
         from dragon.runtime.run import this_run
 
         def use(away):
@@ -273,7 +273,7 @@ def test_queues_of_another_node_use_no_descriptors(site: Site) -> None:
         import os
         from dragon.infrastructure.policy import Policy
         from dragon.native.queue import Queue
-        from dragon.runtime.folder import RunInfo
+        from dragon.runtime.run_info import RunInfo
         from dragon.runtime.run import this_run
 
         def descriptors():

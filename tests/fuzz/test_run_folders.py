@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, example, given, settings
 
 from conftest import Site
-from dragon.runtime.folder import RunInfo, UnreadableRunError
+from dragon.runtime.run_info import RunInfo, UnreadableRunError
 from fuzz.mutation import EXAMPLES, mutated
 
 OWNER = {"pid": os.getpid(), "start_time": 12345}

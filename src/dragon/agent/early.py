@@ -18,7 +18,6 @@ from typing import NamedTuple, NoReturn
 from dragon import _core
 from dragon.agent.processes.parents import TRACKER_ENDS_WITHIN_S, ZYGOTE_ENDS_WITHIN_S, end_orphans, start_tracker
 from dragon.infrastructure import variables
-from dragon.infrastructure.messages import FAREWELL
 from dragon.infrastructure.signals import ENDING
 from dragon.runtime.folder import Owner, is_alive, remove_ended, remove_folder
 from dragon.runtime.run import Run
@@ -51,9 +50,14 @@ def measures() -> bool:
         return True  # which the agent reports
 
 
-def ends_early(early: Early, requests: socket.socket, events: socket.socket, end: bytes, keep_tracker: bytes) -> bool:
-    """Wait until the agent is needed, or the run ends. Returns whether it ends and the agent is not needed for that.
-    `end` and `keep_tracker` are the two requests that are served here: the latter has no reply."""
+def ends_early(early: Early, requests: socket.socket, events: socket.socket) -> bool:
+    """Wait until the agent is needed, or the run ends. Returns whether it ends and the agent is not needed for that."""
+    from dragon.infrastructure.messages import encode  # these are not imported before the zygote is forked
+    from dragon.runtime.protocol.processes import KeepTracker
+    from dragon.runtime.protocol.run import EndRun
+
+    # The two requests that are served here. The latter has no reply.
+    end, keep_tracker = encode(EndRun()), encode(KeepTracker(0))[:-1]
     try:
         owner_ends = _core.open_process(early.owner.pid)
     except ProcessLookupError:
@@ -107,6 +111,8 @@ def _is_ready(fd: int, within: float) -> bool:
 
 def leave(run: Run, zygote: int, events: socket.socket, early: Early) -> NoReturn:
     """End a run that did not need its agent."""
+    from dragon.infrastructure.messages import FAREWELL
+
     with suppress(OSError):  # the zygote has ended already
         events.send(FAREWELL)
     events.close()

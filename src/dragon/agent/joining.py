@@ -16,9 +16,8 @@ from dragon.control import join
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
-from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
-from dragon.runtime.folder import FrontEnd
+from dragon.runtime.run_info import FrontEnd, RunInfo
 
 _JOIN_TIMEOUT = 60.0
 _LOOPBACK = "127.0.0.1"
@@ -62,7 +61,7 @@ def _take_over(run: run_module.Run, spawner: Spawner, membership: Membership) ->
     told = {"node": membership.index, "label": settings.get("label", ""), "environment": environment}
     run_module.belong(run, **told)
     spawner.tell(told)
-    run_folder.RunInfo(
+    RunInfo(
         owner=run.agent,
         agent=run.agent,
         arena_fd=_core.arena_fd(),

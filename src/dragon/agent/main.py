@@ -40,8 +40,7 @@ def main(settings: dict[str, Any]) -> None:
         print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
         sys.exit(1)
     early = Early(Owner(*settings["owner"]), [], [], [])
-    expected = bytes.fromhex(settings["end"]), bytes.fromhex(settings["keep_tracker"])
-    if not (run.label or measures()) and ends_early(early, requests, events, *expected):
+    if not (run.label or measures()) and ends_early(early, requests, events):
         leave(run, zygote, events, early)
     from dragon.agent.life import Beginning, serve_for_ever
 

@@ -36,6 +36,7 @@ from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
 from dragon.runtime.protocol import front_end
 from dragon.runtime.protocol.request import Request, decode_answer
+from dragon.runtime.run_info import FrontEnd as FrontEndProcess
 from dragon.signals import heeded
 from dragon.web import serving
 
@@ -465,7 +466,7 @@ def run_program(launcher: Launcher, command: list[str], arguments: argparse.Name
         "command": " ".join(command),
         "run": os.urandom(3).hex(),
         "started": time.time(),
-        "front_end": msgspec.to_builtins(folder.FrontEnd(folder.this_process(), folder.this_machine())),
+        "front_end": msgspec.to_builtins(FrontEndProcess(folder.this_process(), folder.this_machine())),
     }
     options = Options(
         prefix=arguments.network_prefix,

@@ -3,21 +3,22 @@ next start of a run."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 from dragon.files import write_bytes
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.plain_number import in_units
 from dragon.infrastructure.private import is_private, make_private, read_private
 
-_INFO = "run.json"
+INFO = "run.json"
+"""The file with the description of the run; see run_info.py."""
 # A socket's path must fit in 108 bytes, and the run's folder and the socket's name follow the base.
 _LONGEST_BASE = 50
 _LONGEST_OF_SOCKETS = 75  # of a folder with a process's temporary folder and sockets of multiprocessing
@@ -26,67 +27,11 @@ _SHARED_MEMORY = "/dev/shm"
 _DATA = "data"  # the file with the end of the names of the run's folders of data, which no other user can know
 
 
-class UnreadableRunError(RunEndedError):
-    """A run's description does not have the format of this version."""
-
-
-class Owner(msgspec.Struct, frozen=True):
+class Owner(NamedTuple):
     """A process, by id and start time, so that a later process with the same id is not mistaken for it."""
 
     pid: int
     start_time: int
-
-
-class FrontEnd(msgspec.Struct, frozen=True):
-    """The `dragon` command that a run belongs to, and its machine."""
-
-    process: Owner
-    machine: str
-
-
-class _Agent(msgspec.Struct):
-    """The part of a run's description that every version writes."""
-
-    agent: Owner
-
-
-class RunInfo(msgspec.Struct):
-    """The description of a run, with which a process of this node can join it. Without a front end the owner is the
-    user's program itself. All nodes of a run have the same `name`, which is empty for a run of one node, and the same
-    start time `started`, in seconds since 1970."""
-
-    owner: Owner
-    agent: Owner
-    arena_fd: int
-    command: str = ""
-    node: int = 0
-    name: str = ""
-    started: float = 0.0
-    front_end: FrontEnd | None = None
-    version: str = ""
-
-    def write(self, folder: Path) -> None:
-        """Write the description to the folder, atomically."""
-        from dragon import __version__
-
-        self.version = __version__
-        temporary = folder / f".{_INFO}.{os.getpid()}"
-        write_bytes(temporary, msgspec.json.encode(self))
-        temporary.chmod(0o600)
-        temporary.rename(folder / _INFO)
-
-    @classmethod
-    def read(cls, folder: Path) -> RunInfo:
-        """Return the description in a folder."""
-        try:
-            return msgspec.json.decode(read_private(folder / _INFO), type=cls)
-        except OSError as error:
-            raise RunEndedError(f"there is no run in {folder} (any more): {error}") from error
-        except ValueError as error:
-            raise UnreadableRunError(
-                f"the run in {folder} cannot be read, probably because another version of the package started it: use "
-                f"that version for it ({error})"
-            ) from error
 
 
 def process_start_time(pid: int) -> int | None:
@@ -101,11 +46,6 @@ def process_start_time(pid: int) -> int | None:
 def this_process() -> Owner:
     """Return the calling process."""
     return Owner(os.getpid(), process_start_time(os.getpid()) or 0)
-
-
-def run_name(folder: Path, info: RunInfo) -> str:
-    """Return the name of a run, which is the same on all its nodes."""
-    return info.name or folder.name.rpartition("-")[2]
 
 
 def started_at(owner: Owner) -> float:
@@ -283,7 +223,7 @@ def sweep() -> list[Path]:
 def remove_ended() -> None:
     """Remove private folders that belong to no run and whose process has ended."""
     for folder in find_runs():
-        if not (folder / _INFO).exists() and _is_left_behind(folder):
+        if not (folder / INFO).exists() and _is_left_behind(folder):
             remove_folder(folder)
 
 
@@ -293,8 +233,9 @@ def _is_left_behind(folder: Path) -> bool:
         if owner is None or is_alive(owner):
             return False
         try:
-            return not is_alive(msgspec.json.decode(read_private(folder / _INFO), type=_Agent).agent)
-        except (FileNotFoundError, ValueError):  # the run had not begun, or is of another version
+            agent = json.loads(read_private(folder / INFO))["agent"]
+            return not is_alive(Owner(*(agent.values() if isinstance(agent, dict) else agent)))
+        except (FileNotFoundError, ValueError, LookupError, TypeError):  # it had not begun, or is of another version
             return folder not in set(_listening())
     except OSError:
         return False

@@ -14,12 +14,13 @@ import warnings
 from collections.abc import Iterable
 from multiprocessing import process as mp_process
 from multiprocessing import util as mp_util
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING
 
 from dragon import cpython
-from dragon.infrastructure.messages import Surroundings, decode_surroundings, encode
 from dragon.infrastructure.system import all_sendable, restored, sendable
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.messages import Surroundings
 
 # Read by the interpreter. PYTHONPATH is not among them, because sys.path is sent to new processes.
 _AT_START = {
@@ -108,6 +109,10 @@ _described: tuple[Surroundings | None, bytes] = (None, b"")
 def describe(environment: Iterable[str] = ()) -> bytes:
     """Return the encoded state of this process, for a process with changes of these environment variables."""
     global _described
+    from msgspec.structs import replace
+
+    from dragon.infrastructure.messages import Surroundings, encode  # not needed for starting the run
+
     log_level, log_to_stderr = cpython.log_settings()
     state = Surroundings(
         path=list(sys.path),
@@ -132,6 +137,8 @@ def describe(environment: Iterable[str] = ()) -> bytes:
 
 def take_over(description: bytes) -> None:
     """Apply the state that describe() returned to this process."""
+    from dragon.infrastructure.messages import decode_surroundings
+
     theirs = decode_surroundings(description)
     sys.path[:] = map(restored, theirs.path)
     sys.argv = list(map(restored, theirs.arguments))

@@ -14,23 +14,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 from dragon import _core, cpython
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
-from dragon.infrastructure.messages import encode
 from dragon.infrastructure.private import connect_within
 from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, ignoring, release_signals
 from dragon.infrastructure.system import check_files, restored
 from dragon.runtime import folder as run_folder
 from dragon.runtime.fork_hooks import ProcessLock
 from dragon.runtime.interpreter import options_for_agents
-from dragon.runtime.protocol.processes import KeepTracker
-from dragon.runtime.protocol.request import encode_request
-from dragon.runtime.protocol.run import EndRun
 
 # The numbers of the descriptors with which an agent is started.
 ARENA, AGENT_SOCKET, ZYGOTE_SOCKET = 3, 4, 5
@@ -40,7 +35,7 @@ _FEWEST_FILES = 24  # file descriptors that an agent and its zygote need
 WRITING = "writing"  # a file in the run's folder while an agent that ends still writes
 
 
-class Identity(msgspec.Struct):
+class Identity(NamedTuple):
     """This process within its run. `puid` and `name` are its own, `parent` is the puid of its creator, `group` the
     number of its group; 0 for none."""
 
@@ -179,20 +174,20 @@ def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
         "owner": [owner.pid, owner.start_time],
         "label": label,
         "path": str(Path(__file__).parents[2]),
-        "end": encode(EndRun()).hex(),
-        "keep_tracker": encode(KeepTracker(0))[:-1].hex(),
     }
     with agent_socket, zygote_socket, open(os.devnull) as null:
         descriptors = [null.fileno(), 1, 2, _core.arena_fd(), agent_socket.fileno(), zygote_socket.fileno()]
         pid = _execute_agent(descriptors, settings)
     agent = run_folder.Owner(pid, run_folder.process_start_time(pid) or 0)
-    info = run_folder.RunInfo(
+    from dragon.runtime.run_info import FrontEnd, RunInfo  # msgspec, while the agent starts
+
+    info = RunInfo(
         owner=owner,
         agent=agent,
         arena_fd=ARENA,
         command=os.fsencode(command or " ".join(sys.argv)).decode(errors="replace"),
         started=time.time(),
-        front_end=run_folder.FrontEnd(owner, run_folder.this_machine()) if command else None,
+        front_end=FrontEnd(owner, run_folder.this_machine()) if command else None,
     )
     try:
         info.write(folder)
@@ -261,7 +256,9 @@ def is_open(fd: int) -> bool:
 
 def join_run(folder: Path) -> Run:
     """Make this process a member of a run of this machine."""
-    info = run_folder.RunInfo.read(folder)
+    from dragon.runtime.run_info import RunInfo
+
+    info = RunInfo.read(folder)
     if not run_folder.is_alive(info.agent):
         raise RunEndedError(f"the run in {folder} has ended: its agent (pid {info.agent.pid}) is gone")
     try:
@@ -276,7 +273,7 @@ def join_run(folder: Path) -> Run:
     joined = Run(folder, info.agent, node=info.node)
     if me:
         identity, slot, changed = json.loads(me)
-        known = msgspec.convert(identity, Identity)
+        known = Identity(*identity)
         # Child processes inherit the variable, but only one process can have the slot; the others get new ones.
         _core.take_slot(slot)
         joined.base_environment = _without(_environment_at_start(), map(restored, changed))
@@ -347,6 +344,9 @@ def become(me: Identity) -> None:
 
 
 def _run_end(run: Run) -> _core.RunEnd:
+    from dragon.runtime.protocol.request import encode_request
+    from dragon.runtime.protocol.run import EndRun
+
     return _core.RunEnd(
         agent=run.agent.pid,
         address=run.agent_address,

@@ -27,8 +27,8 @@ from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime import folder as run_folder
 from dragon.runtime.arguments import checked_seconds
-from dragon.runtime.folder import RunInfo
 from dragon.runtime.run import current_run, join_run, leave, this_run
+from dragon.runtime.run_info import RunInfo, run_name
 
 __all__ = ["DragonRuntime", "LocalRuntime", "attach", "current_runtime", "lookup", "publish", "start_local_runtime"]
 
@@ -56,7 +56,7 @@ class DragonRuntime:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._name = run_folder.run_name(folder, RunInfo.read(folder))
+        self._name = run_name(folder, RunInfo.read(folder))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -316,7 +316,7 @@ def _runs_here(wanted: str | None) -> dict[str, Path]:
             info = RunInfo.read(folder)
         except RunEndedError:
             continue  # it is starting or ending
-        name = run_folder.run_name(folder, info)
+        name = run_name(folder, info)
         if wanted in (None, name) and run_folder.is_alive(info.agent):
             found[name] = min(found.get(name, (info.node, folder)), (info.node, folder))
     return {name: folder for name, (_, folder) in found.items()}

@@ -37,8 +37,8 @@ from dragon.infrastructure.recordings import (
     stem_of,
     whole_batches,
 )
-from dragon.runtime.folder import RunInfo, run_name
 from dragon.runtime.log import runtime_log
+from dragon.runtime.run_info import RunInfo, run_name
 
 _ordering_MOST_ROWS = 2**20  # that are sorted together, in some 100 MB
 _PIECE = 2**15  # rows; a reader loads at least this many for a metric with few values

@@ -11,8 +11,9 @@ from dragon import _core
 from dragon.agent.services import Services
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.metrics import Lifetime
-from dragon.runtime.folder import Owner, RunInfo, started_at
+from dragon.runtime.folder import Owner, started_at
 from dragon.runtime.protocol.processes import Known
+from dragon.runtime.run_info import RunInfo
 
 
 class SeenGroup(msgspec.Struct, frozen=True):

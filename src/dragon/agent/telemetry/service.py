@@ -29,10 +29,10 @@ from dragon.infrastructure.metrics import (
     has,
     reduced,
 )
-from dragon.runtime.folder import RunInfo, run_name
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol import telemetry as protocol
 from dragon.runtime.protocol.request import Handler
+from dragon.runtime.run_info import RunInfo, run_name
 
 if TYPE_CHECKING:
     from dragon.agent.telemetry.recorder import Recorder
