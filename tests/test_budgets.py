@@ -27,7 +27,7 @@ BUDGETS = {
     "lines of C++": 14_557,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 11_297,  # the same
     "lines of torchloader.loader": 4_750,
-    "lines of tests": 63_044,
+    "lines of tests": 63_076,
     "annotations Any": 599,
     "modules of import dragon": 67,
     "modules of an agent": 299,

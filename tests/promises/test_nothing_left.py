@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -92,6 +93,36 @@ def test_nothing_is_left_after_any_one_process_is_killed(site: Site, victim: str
     os.kill(pid, signal.SIGKILL)
     # Without a launcher the main program outlives the agent or zygote, until it learns that its worker is gone.
     process.communicate(timeout=60)
+    site.assert_nothing_left()
+
+
+STARTING = """
+    import multiprocessing as mp
+    import dragon
+
+    if __name__ == "__main__":
+        mp.set_start_method("dragon")
+        with mp.Pool(2) as pool:
+            print(pool.map(abs, range(3)))
+"""
+
+
+@pytest.mark.parametrize("victim", ["program", "agent", "zygote"])
+def test_nothing_is_left_if_a_process_is_killed_at_any_moment_of_the_start(site: Site, victim: str) -> None:
+    program = site.write(STARTING)
+    for step in range(60):
+        process = site.start(sys.executable, program)
+        time.sleep(0.005 * step)
+        runtimes = sorted(pid for pid, line in site.processes() if "dragon.agent" in line)
+        place = ("agent", "zygote", "program").index(victim)
+        pid = ([*runtimes, 0, 0][:2] + [process.pid])[place]  # 0: it has not started yet, or has ended
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        output, errors = process.communicate(timeout=60)
+        ended = (output, process.returncode) == ("[0, 1, 2]\n", 0) or process.returncode == -signal.SIGKILL
+        assert ended or "the run" in errors.splitlines()[-1], errors
+    site.run(sys.executable, "-c", "from dragon.runtime.folder import sweep; sweep()")
     site.assert_nothing_left()
 
 
