@@ -22,10 +22,10 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 63_607,  # an agent that waits until it is needed
+    "lines of Python": 63_631,  # an agent that waits until it is needed
     "files of Python": 374,
     "lines of C++": 14_557,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
-    "lines of dragon.agent": 11_297,  # the same
+    "lines of dragon.agent": 11_321,  # the same
     "lines of torchloader.loader": 4_750,
     "lines of tests": 63_076,
     "annotations Any": 599,

@@ -13,7 +13,7 @@ import socket
 import struct
 import time
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from dragon import _core
 from dragon.agent.processes.parents import TRACKER_ENDS_WITHIN_S, ZYGOTE_ENDS_WITHIN_S, end_orphans, start_tracker
@@ -31,15 +31,83 @@ _HEAD, _LARGEST_PEEK = 4, 64  # bytes: the length of a request, and more than an
 _CREDENTIALS = struct.Struct("iII")  # process id, user, group
 
 
-class Early(NamedTuple):
-    """What came before the agent served: connections of processes, packets of events of the zygote with descriptors,
-    and trackers of shared memory, each with the process that it is for, its pipe and its stderr. `owner` is the process
-    whose end is the run's end."""
+class Early:
+    """Waits until the agent is needed or the run ends, and has what came meanwhile: connections of processes, packets
+    of events of the zygote with descriptors, and trackers of shared memory, each with the process that it is for, its
+    pipe and its stderr. `owner` is the process whose end is the run's end."""
 
-    owner: Owner
-    connections: list[socket.socket]
-    events: list[tuple[bytes, list[int]]]
-    trackers: list[tuple[int, list[int]]]
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.connections: list[socket.socket] = []
+        self.events: list[tuple[bytes, list[int]]] = []
+        self.trackers: list[tuple[int, list[int]]] = []
+        self._watched = select.poll()
+        self._ends = not is_alive(owner)
+        self._needed = False
+
+    def ends(self, requests: socket.socket, events: socket.socket) -> bool:
+        """Wait. Returns whether the run ends and the agent is not needed for that."""
+        try:
+            owner_ends = _core.open_process(self.owner.pid)
+        except ProcessLookupError:
+            return True
+        signalled = _core.signal_descriptor(heeded(ENDING), [])
+        for fd in (requests.fileno(), events.fileno(), owner_ends, signalled):
+            self._watched.register(fd, select.POLLIN)
+        until = time.monotonic() + _IDLE_S
+        while not (self._ends or self._needed or time.monotonic() > until):
+            for fd, event in self._watched.poll(_IDLE_S * 1000):
+                if fd == requests.fileno():
+                    self._accept(requests)
+                elif fd == events.fileno():
+                    self._read(events)
+                elif fd == owner_ends:
+                    self._ends = True
+                elif event & select.POLLIN:
+                    self._needed = True  # for a tracker that has got a message, or a signal
+                else:
+                    self._watched.unregister(fd)  # all writers of a tracker's pipe have closed it
+        os.close(owner_ends)
+        os.close(signalled)
+        return self._ends and not self._needed
+
+    def _accept(self, requests: socket.socket) -> None:
+        """Take a connection, and serve the two requests that are known here: of which one has no reply, and the other
+        is answered by the end of this process."""
+        from dragon.infrastructure.messages import encode  # not imported before the zygote is forked
+        from dragon.runtime.protocol.processes import KeepTracker
+        from dragon.runtime.protocol.run import EndRun
+
+        try:
+            connection, _ = requests.accept()
+        except OSError:  # without a free descriptor it stays, and the agent reports that
+            self._needed = True
+            return
+        pid, request = _asked(connection)
+        if request.startswith(encode(KeepTracker(0))[:-1]):
+            self._keep_tracker(pid, connection)
+            return
+        self.connections.append(connection)
+        if request == encode(EndRun()):
+            self._ends = True
+        else:
+            self._needed = True
+
+    def _keep_tracker(self, pid: int, connection: socket.socket) -> None:
+        _, descriptors, _, _ = socket.recv_fds(connection, _LARGEST_PEEK, 2)
+        connection.close()
+        if len(descriptors) == 2:
+            self.trackers.append((pid, descriptors))
+            self._watched.register(descriptors[0], select.POLLIN)
+        else:  # there was no room for them; the process notices it, and asks for another tracker
+            for each in descriptors:
+                os.close(each)
+
+    def _read(self, events: socket.socket) -> None:
+        data, descriptors, _, _ = socket.recv_fds(events, _LARGEST_EVENT, 8)
+        if data:
+            self.events.append((data, descriptors))
+        self._needed |= not data or bool(descriptors) or len(self.events) > _MOST_EVENTS
 
 
 def measures() -> bool:
@@ -48,50 +116,6 @@ def measures() -> bool:
         return variables.telemetry_level() > 0
     except ValueError:
         return True  # which the agent reports
-
-
-def ends_early(early: Early, requests: socket.socket, events: socket.socket) -> bool:
-    """Wait until the agent is needed, or the run ends. Returns whether it ends and the agent is not needed for that."""
-    from dragon.infrastructure.messages import encode  # these are not imported before the zygote is forked
-    from dragon.runtime.protocol.processes import KeepTracker
-    from dragon.runtime.protocol.run import EndRun
-
-    # The two requests that are served here. The latter has no reply.
-    end, keep_tracker = encode(EndRun()), encode(KeepTracker(0))[:-1]
-    try:
-        owner_ends = _core.open_process(early.owner.pid)
-    except ProcessLookupError:
-        return True
-    asked_to_end = _core.signal_descriptor(heeded(ENDING), [])
-    watched = select.poll()
-    for fd in (requests.fileno(), events.fileno(), owner_ends, asked_to_end):
-        watched.register(fd, select.POLLIN)
-    ends, needed, until = not is_alive(early.owner), False, time.monotonic() + _IDLE_S
-    while not (ends or needed or time.monotonic() > until):
-        for fd, event in watched.poll(_IDLE_S * 1000):
-            if fd == owner_ends:
-                ends = True
-            elif fd == requests.fileno():
-                connection, _ = requests.accept()
-                pid, request = _asked(connection)
-                if request.startswith(keep_tracker):
-                    early.trackers.append((pid, socket.recv_fds(connection, _LARGEST_PEEK, 2)[1]))
-                    watched.register(early.trackers[-1][1][0], select.POLLIN)
-                    connection.close()
-                    continue
-                early.connections.append(connection)
-                ends, needed = ends or request == end, needed or request != end
-            elif fd == events.fileno():
-                data, descriptors, _, _ = socket.recv_fds(events, _LARGEST_EVENT, 8)
-                early.events.extend([(data, descriptors)] if data else [])
-                needed |= not data or bool(descriptors) or len(early.events) > _MOST_EVENTS
-            elif event & select.POLLIN:
-                needed = True  # for a tracker that has got a message, or a signal
-            else:
-                watched.unregister(fd)  # all writers of a tracker's pipe have closed it
-    os.close(owner_ends)
-    os.close(asked_to_end)
-    return ends and not needed
 
 
 def _asked(connection: socket.socket) -> tuple[int, bytes]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragon import _core
-from dragon.agent.early import Early, ends_early, leave, measures
+from dragon.agent.early import Early, leave, measures
 from dragon.agent.processes.parents import become_reaper
 from dragon.infrastructure.signals import set_for_programs
 from dragon.infrastructure.system import what_to_raise
@@ -39,8 +39,8 @@ def main(settings: dict[str, Any]) -> None:
         run_folder.remove_folder(folder)
         print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
         sys.exit(1)
-    early = Early(Owner(*settings["owner"]), [], [], [])
-    if not (run.label or measures()) and ends_early(early, requests, events):
+    early = Early(Owner(*settings["owner"]))
+    if not (run.label or measures()) and early.ends(requests, events):
         leave(run, zygote, events, early)
     from dragon.agent.life import Beginning, serve_for_ever
 
