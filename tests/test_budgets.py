@@ -27,9 +27,9 @@ BUDGETS = {
     "lines of C++": 14_557,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 11_321,  # the same
     "lines of torchloader.loader": 4_750,
-    "lines of tests": 63_076,
+    "lines of tests": 63_104,
     "annotations Any": 599,
-    "modules of import dragon": 67,
+    "modules of import dragon": 70,  # 67 to 68, by what else is installed
     "modules of an agent": 299,
     "modules of a pool's worker": 252,
     # Medians, which differ by up to ten from run to run.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from conftest import Site
 
 
@@ -58,3 +60,29 @@ def test_modules_of_multiprocessing_are_available_after_import_dragon(site: Site
         assert pool.Pool is mp.pool.Pool is sys.modules["multiprocessing.pool"].Pool
     """)
     assert (done.stdout, done.stderr) == ("Queue SyncManager\n", "")
+
+
+def test_the_agent_of_a_short_program_loads_nothing_that_serves_requests(site: Site) -> None:
+    for _ in range(10):
+        result = site.python(
+            """
+            import time
+            begun = time.monotonic()
+            import multiprocessing as mp
+            from pathlib import Path
+            import dragon
+            from dragon.runtime.run import this_run
+
+            if __name__ == "__main__":
+                mp.set_start_method("dragon")
+                with mp.Pool(2) as pool:
+                    assert pool.map(abs, range(4)) == [0, 1, 2, 3]
+                loaded = "uvloop" in Path(f"/proc/{this_run().agent.pid}/maps").read_text()
+                print("late" if time.monotonic() - begun > 0.5 else loaded)
+            """
+        )
+        assert result.stderr == ""
+        if result.stdout != "late\n":
+            assert result.stdout == "False\n"
+            return
+    pytest.skip("the machine is too busy for a short program")
