@@ -143,21 +143,20 @@ def _name(folder: Path) -> str:
 def _note(lives: dict[str, Life], event: Event, last: float) -> None:
     life = lives.setdefault(event.application, Life(event.application))
     details = event.details
-    if "spec" in details:
-        life.batch = details["spec"]["batch"]
+    if details.spec is not None:
+        life.batch = details.spec.batch
     if event.after is not event.before:
         if life.spans:
             before = life.spans[-1]
             life.spans[-1] = Span(before.state, before.start, event.time, before.reason)
         life.spans.append(Span(event.after, event.time, event.time if event.after in ENDED else last, event.reason))
-    if "placement" in details:
-        life.devices = sum(map(len, details["placement"].values()))
-    if "workers" in details:
-        life.workers.append((event.time, details["workers"] * life.devices))
+    if details.placement is not None:
+        life.devices = sum(map(len, details.placement.values()))
+    if details.workers is not None:
+        life.workers.append((event.time, details.workers * life.devices))
     elif event.after not in HOLDING and life.workers and life.workers[-1][1]:
         life.workers.append((event.time, 0))
-    if "progress" in details:
-        life.iterations = max(life.iterations, details["progress"])
+    life.iterations = max(life.iterations, details.progress or 0.0)
 
 
 def _moments(path: Path) -> Iterator[tuple[str, Moment]]:

@@ -194,9 +194,9 @@ def test_the_error_about_an_unknown_policy_names_the_existing_ones() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"devices": {}}, "needs at least one device"),
-        ({"devices": {"a": 0}}, "needs at least one device"),
-        ({"weight": math.nan}, "weight must be positive"),
+        ({"devices": {}}, "needs a device on each node"),
+        ({"devices": {"a": 0}}, "needs a device on each node"),
+        ({"weight": math.nan}, "needs a positive weight"),
         ({"minimum": 0}, "at least 1"),
         ({"minimum": 4, "maximum": 2}, "below minimum"),
     ],

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchloader.allocation.problem import Allocation, Demand, PerDevice, Table
+from torchloader.allocation.problem import PER_DEVICE, Allocation, Demand, Table
 from torchloader.prediction.curve import SAME
 
 __all__ = ["SYNERGY", "Synergy"]
@@ -25,7 +25,7 @@ class Synergy:
 
     def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
         table = Table(demands, cores)
-        shares = PerDevice()(demands, cores)
+        shares = PER_DEVICE(demands, cores)
         best = [_best(demand) for demand in table.demands]
         least = [min(want, shares[demand.name]) for want, demand in zip(best, table.demands, strict=True)]
         for job, floor in enumerate(least):  # they all fit, as the shares do

@@ -12,14 +12,15 @@ from typing import Any
 from torchloader.allocation.problem import (
     BUSY,
     COMPLETION,
+    EVEN,
+    PER_DEVICE,
     PROPORTIONAL,
     TOTAL,
     Allocation,
+    Dealt,
     Demand,
-    Even,
     Fifo,
     Objective,
-    PerDevice,
     Policy,
     Rank,
     Static,
@@ -200,22 +201,19 @@ class Best:
         return table.allocation()
 
 
-@dataclass(frozen=True, slots=True)
-class MaxMin:
-    """Gives each next step to the job that is busy for the smallest part of its time, in proportion to weight. A job of
-    twice the weight counts as equally served when it is twice as busy."""
+def _idleness(demand: Demand, workers: int) -> float:
+    """Return how many times its present rate a job could compute, times its weight; 0 if a worker would not help. A job
+    of twice the weight counts as equally served when it is twice as busy."""
+    now = demand.curve.throughput(workers)
+    return demand.weight * demand.curve.ceiling / now if demand.curve.throughput(workers + 1) > now else 0.0
 
-    name: str = "max-min"
 
-    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
-        def rank(demand: Demand, workers: int) -> float:
-            curve = demand.curve
-            now = curve.throughput(workers)
-            return demand.weight * curve.ceiling / now if curve.throughput(workers + 1) > now else 0.0
+MAX_MIN = Dealt("max-min", _idleness)
 
-        table = Table(demands, cores)
-        deal(table, rank, range(len(table.demands)))
-        return table.allocation()
+
+def maximizes(policy: Policy) -> bool:
+    """Return whether a policy gives no job a worker that would not make it faster."""
+    return isinstance(policy, Best) or policy is MAX_MIN
 
 
 def _wanted(demand: Demand) -> float:
@@ -325,12 +323,12 @@ _ALL: list[Policy] = [
     Best("proportional", PROPORTIONAL),
     Best("total", TOTAL),
     Best("busy", BUSY),
-    MaxMin(),
+    MAX_MIN,
     Best("jct", COMPLETION),
     WithinBudget(Fill()),
     WithinBudget(Trim()),
-    Even(),
-    PerDevice(),
+    EVEN,
+    PER_DEVICE,
     WithinBudget(Static()),
     Fifo(),
 ]

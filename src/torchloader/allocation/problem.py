@@ -16,33 +16,33 @@ Allocation = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A job that wants loading workers.
-
-    Args:
-        minimum, maximum: the range of workers per device that it accepts; no upper bound by default.
-    """
+    """A job that wants loading workers."""
 
     name: str  # the unique name of the job
     devices: Mapping[str, int]  # the number of its devices on each node, by node name
     curve: Curve  # the speed of one of its devices
     weight: float = 1.0  # the relative importance of its progress
-    minimum: int = 1
+    minimum: int = 1  # workers per device that it accepts
     maximum: int | None = None
     requested: int = 1  # workers per device that its submitter requested
     arrival: float = 0.0  # when it arrived, in seconds; earlier jobs take precedence where a policy has to choose
     remaining: float | None = None  # samples that it still has to train on, over all its devices; None if unknown
 
     def __post_init__(self) -> None:
-        if not self.devices or min(self.devices.values()) < 1:
-            raise ValueError(
-                f"job {self.name!r}: it needs at least one device on each node that it names, not {self.devices}"
-            )
-        if not (math.isfinite(self.weight) and self.weight > 0):
-            raise ValueError(f"job {self.name!r}: weight must be positive, not {self.weight}")
-        if self.minimum < 1:
-            raise ValueError(f"job {self.name!r}: minimum must be at least 1 worker per device, not {self.minimum}")
-        if self.maximum is not None and self.maximum < self.minimum:
-            raise ValueError(f"job {self.name!r}: maximum {self.maximum} is below minimum {self.minimum}")
+        for is_right, expected in (
+            (
+                self.devices and min(self.devices.values()) > 0,
+                f"a device on each node that it names, not {self.devices}",
+            ),
+            (math.isfinite(self.weight) and self.weight > 0, f"a positive weight, not {self.weight}"),
+            (self.minimum >= 1, f"a minimum of at least 1 worker per device, not {self.minimum}"),
+            (
+                self.maximum is None or self.maximum >= self.minimum,
+                f"a maximum that is not below minimum {self.minimum}",
+            ),
+        ):
+            if not is_right:
+                raise ValueError(f"job {self.name!r}: it needs {expected}")
 
     @property
     def size(self) -> int:
@@ -77,16 +77,10 @@ def by_arrival(demands: Sequence[Demand]) -> list[Demand]:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A sum over jobs that a policy maximizes.
+    """A sum over jobs that a policy maximizes."""
 
-    Args:
-        value: returns the value of a job that trains at some samples per second and device.
-        gain: returns the gain of the next worker per device, given the present number; never negative, and never more
-            than that of the worker before.
-    """
-
-    value: Callable[[Demand, float], float]
-    gain: Callable[[Demand, int], float]
+    value: Callable[[Demand, float], float]  # of a job that trains at some samples per second and device
+    gain: Callable[[Demand, int], float]  # of its next worker per device: never negative, nor more than the last one's
 
 
 def _log(demand: Demand, rate: float) -> float:
@@ -134,12 +128,7 @@ Rank = Callable[[Demand, int], float]
 
 class Table:
     """The workers of each job, and the free cores of every node. Each job begins with its minimum, in the order of
-    arrival; a job for whose minimum cores are missing gets none, and later ones are still served.
-
-    Args:
-        demands: the jobs.
-        cores: cores for loading, by node; a node that is not named has none.
-    """
+    arrival; a job for whose minimum cores are missing gets none, and later ones are still served."""
 
     def __init__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> None:
         self.demands = by_arrival(demands)
@@ -176,49 +165,38 @@ class Table:
         return {demand.name: workers for demand, workers in zip(self.demands, self.workers, strict=True)}
 
 
-def deal(table: Table, rank: Rank, jobs: Iterable[int]) -> list[int]:
+def deal(table: Table, rank: Rank, jobs: Iterable[int]) -> None:
     """Give steps to `jobs` while there are cores, always to the job of the highest rank."""
-    demands, workers, dealt = table.demands, table.workers, []
+    demands, workers = table.demands, table.workers
     heap = [(-rank(demands[job], workers[job]), job) for job in jobs if not table.full(job)]
     heapq.heapify(heap)
     while heap:
         worth, job = heap[0]
         if worth >= 0:
             break
-        if not table.add(job):
-            heapq.heappop(heap)
-            continue
-        dealt.append(job)
-        demand = demands[job]
-        if workers[job] == demand.maximum:
+        if not table.add(job) or workers[job] == demands[job].maximum:
             heapq.heappop(heap)
         else:
-            heapq.heapreplace(heap, (-rank(demand, workers[job]), job))
-    return dealt
+            heapq.heapreplace(heap, (-rank(demands[job], workers[job]), job))
 
 
 @dataclass(frozen=True, slots=True)
-class Even:
-    """Gives each job the same number of cores, as nearly as steps and nodes allow, until all are used."""
+class Dealt:
+    """Gives each next step to the job of the highest rank, as nodes allow."""
 
-    name: str = "even"
-
-    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
-        table = Table(demands, cores)
-        deal(table, lambda demand, workers: 1 / (workers * demand.size), range(len(table.demands)))
-        return table.allocation()
-
-
-@dataclass(frozen=True, slots=True)
-class PerDevice:
-    """Gives each device the same number of cores."""
-
-    name: str = "gpu-proportional"
+    name: str
+    rank: Rank
 
     def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
         table = Table(demands, cores)
-        deal(table, lambda _, workers: 1 / workers, range(len(table.demands)))
+        deal(table, self.rank, range(len(table.demands)))
         return table.allocation()
+
+
+EVEN = Dealt("even", lambda demand, workers: 1 / (workers * demand.size))
+"""Gives each job the same number of cores, as nearly as steps and nodes allow, until all are used."""
+PER_DEVICE = Dealt("gpu-proportional", lambda _, workers: 1 / workers)
+"""Gives each device the same number of cores."""
 
 
 @dataclass(frozen=True, slots=True)

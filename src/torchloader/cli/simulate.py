@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dragon.commands import Parser, worded
-from torchloader.allocation.catalogue import Best, MaxMin, policies, policy
+from torchloader.allocation.catalogue import maximizes, policies, policy
 from torchloader.cli.numbers import at_least, not_negative, positive, rising
 from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
@@ -154,11 +154,7 @@ def parser() -> argparse.ArgumentParser:
         help="seconds for which waa-fill and waa-trim stop a job (default 20)",
     )
     result.add_argument(
-        "--start",
-        type=not_negative,
-        default=0.0,
-        metavar="S",
-        help="seconds that the start of a job takes (default 0)",
+        "--start", type=not_negative, default=0.0, metavar="S", help="seconds that the start of a job takes (default 0)"
     )
     result.add_argument(
         "--learn",
@@ -230,7 +226,7 @@ def schedulers(arguments: argparse.Namespace) -> list[Scheduler]:
                     arguments.stop if published else 0.0,
                     weigh=not published,
                     patience=arguments.patience,
-                    anywhere=arguments.anywhere and isinstance(chosen, Best | MaxMin),
+                    anywhere=arguments.anywhere and maximizes(chosen),
                 )
             )
     return made

@@ -145,11 +145,7 @@ class StreamOrder:
     def tell(self, place: Place) -> dict[str, Any]:
         """Return a place in the form of state_dict()."""
         streams = [
-            {
-                **each._asdict(),
-                "state": None if each.state is None else loads(each.state),
-                "failed": list(each.failed),
-            }
+            {**each._asdict(), "state": None if each.state is None else loads(each.state), "failed": list(each.failed)}
             for each in place.progress
         ]
         return {**self._own, "turn": place.turn, "streams": streams}

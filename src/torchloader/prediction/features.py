@@ -6,11 +6,7 @@ import math
 from dataclasses import dataclass
 
 # GoogLeNet has one form, which workloads call depth 1.
-DEPTHS: dict[str, tuple[int, ...]] = {
-    "resnet": (10, 18, 34, 50, 101, 152),
-    "vgg": (11, 13, 16, 19),
-    "googlenet": (1,),
-}
+DEPTHS: dict[str, tuple[int, ...]] = {"resnet": (10, 18, 34, 50, 101, 152), "vgg": (11, 13, 16, 19), "googlenet": (1,)}
 
 
 def known(arch: str, depth: int) -> bool:

@@ -89,40 +89,27 @@ class State(enum.StrEnum):
 
 ENDED = frozenset({State.FINISHED, State.FAILED, State.CANCELLED})
 
-_ALIVE = {State.FINISHED, State.FAILED, State.CANCELLED}
-
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.QUEUED: frozenset({State.STARTING, State.FAILED, State.CANCELLED}),
-    State.STARTING: frozenset({State.RUNNING, State.PAUSING, State.QUEUED, *_ALIVE}),
-    State.RUNNING: frozenset({State.RESIZING, State.PAUSING, State.QUEUED, *_ALIVE}),
-    State.RESIZING: frozenset({State.RUNNING, State.PAUSING, State.QUEUED, *_ALIVE}),
-    State.PAUSING: frozenset({State.PAUSED, State.QUEUED, *_ALIVE}),
+    State.STARTING: frozenset({State.RUNNING, State.PAUSING, State.QUEUED, *ENDED}),
+    State.RUNNING: frozenset({State.RESIZING, State.PAUSING, State.QUEUED, *ENDED}),
+    State.RESIZING: frozenset({State.RUNNING, State.PAUSING, State.QUEUED, *ENDED}),
+    State.PAUSING: frozenset({State.PAUSED, State.QUEUED, *ENDED}),
     State.PAUSED: frozenset({State.RESUMING, State.FAILED, State.CANCELLED}),
-    State.RESUMING: frozenset({State.RUNNING, State.PAUSING, State.QUEUED, *_ALIVE}),
-    State.FINISHED: frozenset(),
-    State.FAILED: frozenset(),
-    State.CANCELLED: frozenset(),
+    State.RESUMING: frozenset({State.RUNNING, State.PAUSING, State.QUEUED, *ENDED}),
+    **dict.fromkeys(ENDED, frozenset[State]()),
 }
 
+# In which an application holds devices and cores.
+HOLDING = frozenset({State.STARTING, State.RUNNING, State.RESIZING, State.PAUSING, State.RESUMING})
 
 # The indexes of devices, by the node's name.
 Placement = Mapping[str, tuple[int, ...]]
 
-HOLDING = frozenset({State.STARTING, State.RUNNING, State.RESIZING, State.PAUSING, State.RESUMING})
-"""The states in which an application holds devices and cores."""
-
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A submitted application.
-
-    Args:
-        minimum, maximum: the range of workers per device that it accepts; no upper bound by default.
-        settings: settings for the training program, which the scheduler does not use.
-        speeds: how fast one device of each kind computes, relative to its curve, which is that of a device of speed 1.
-            It runs only on the kinds that are named here, and on devices of unknown kind (""), whose speed is 1. If
-            none is named, it runs on all kinds, which are equally fast for it.
-    """
+    """A submitted application."""
 
     name: str  # the unique name of the application
     arch: str  # the architecture of the model
@@ -131,10 +118,12 @@ class Spec:
     iterations: int  # the number of iterations to train
     workers: int = 1  # loading workers that were requested, over all devices
     weight: float = 1.0  # the relative importance of its progress
-    minimum: int = 1
+    minimum: int = 1  # workers per device that it accepts
     maximum: int | None = None
     arrival: float = 0.0  # when it was submitted, in seconds
-    settings: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    settings: dict[str, str | int | float | bool | None] = field(default_factory=dict)  # of the training program
+    # How fast a device of each kind computes, relative to its curve. It runs only on these kinds, and on devices of
+    # unknown kind (""), whose speed is 1. If none is named, it runs equally fast on all.
     speeds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -186,13 +175,7 @@ def cores_of(placement: Placement, workers: int, away: Away) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The state of an application.
-
-    Args:
-        away: for the workers of its devices on a node, how many of them run on which other nodes.
-        began, placed: when it was first and last started, in seconds.
-        executed_on: seconds for which it held devices of each named kind before its present state.
-    """
+    """The state of an application."""
 
     spec: Spec  # what was submitted
     state: State = State.QUEUED  # its present state
@@ -200,17 +183,17 @@ class Application:
     curve: Curve | None = None  # the speed of one device of speed 1 that it does not share; None if unknown
     workers: int = 0  # present workers per device
     placement: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the devices that it holds
-    away: dict[str, dict[str, int]] = field(default_factory=dict)
+    away: dict[str, dict[str, int]] = field(default_factory=dict)  # of its workers: see `Away`
     moved: float | None = None  # when its workers were last changed, in seconds; None for never
     progress: float = 0.0  # completed iterations
     held: bool = False  # whether a user paused it, so that the scheduler does not resume it
     cost: float | None = None  # seconds of training that a change of its workers costs; None if it was not measured
     starts: int = 0  # how often its ranks were started, including after pauses
-    began: float | None = None
-    placed: float | None = None
+    began: float | None = None  # when it was first started, in seconds
+    placed: float | None = None  # and last
     executed: float = 0.0  # seconds for which it held devices before its present state, since it was last promoted
     kind: str = ""  # the kind of the devices that it holds, or held last
-    executed_on: dict[str, float] = field(default_factory=dict)
+    executed_on: dict[str, float] = field(default_factory=dict)  # the same by kind of devices
     most: int = 0  # the largest number of devices that it held
 
     @property
@@ -285,22 +268,17 @@ class Cause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The resources of a node.
-
-    Args:
-        lent: how many of the cores loading workers of other programs use. Applications get their minimum all the same.
-    """
+    """The resources of a node."""
 
     cores: int  # the number of cores for loading workers
     devices: tuple[int, ...]  # the indexes of its devices
-    lent: int = 0
+    lent: int = 0  # cores that workers of other programs use; applications get their minimum all the same
     kind: str = ""  # the kind of its devices, such as "v100"; "" if it is not known, or all nodes have the same
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a queued application on these devices, with `workers` for each device. `away` gives, for the workers of the
-    devices on each node, how many of them run on which other nodes, and `kind` the kind of the devices."""
+    """Start a queued application on these devices, which are of a `kind`, with `workers` for each."""
 
     name: str
     placement: dict[str, tuple[int, ...]]
@@ -309,17 +287,24 @@ class Launch:
     away: Away = field(default_factory=dict)
     kind: str = ""
 
+    @property
+    def state(self) -> State:
+        """The state that the application enters."""
+        return State.STARTING
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+    def details(self, record: Application) -> dict[str, object]:
+        """Return the details of the event."""
+        kind = {} if self.kind == record.kind else {"kind": self.kind}
+        return {"workers": self.workers, "placement": self.placement, **kind, **record.moved_to(self.away)}
+
+
+class Resume(Launch):
     """Resume a paused application on these devices, which may differ from those before."""
 
-    name: str
-    placement: dict[str, tuple[int, ...]]
-    workers: int
-    reason: str
-    away: Away = field(default_factory=dict)
-    kind: str = ""
+    @property
+    def state(self) -> State:
+        """The state that the application enters."""
+        return State.RESUMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,4 +342,4 @@ class Promote:
     reason: str
 
 
-Action = Requeue | Promote | Pause | Resize | Launch | Resume
+Action = Requeue | Promote | Pause | Resize | Launch

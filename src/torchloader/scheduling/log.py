@@ -14,9 +14,9 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import msgspec
 
@@ -24,33 +24,12 @@ from dragon.files import write_bytes
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import TRANSITIONS, Application, Spec, State
 
-_MOVES = ("workers", "away")  # fields that change when the workers of an application change
 
+class Details(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """What an event changes of an `Application`."""
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to an application.
-
-    Args:
-        before, after: the states. `before` is None for the first event; both are equal if only details changed.
-        details: what changed: `spec` (first event only), `devices` (replaces those to train on), `curve`, `workers`,
-            `placement`, `kind`, `away`, `progress`, `held`, `cost`, `executed`, as in `Application`.
-    """
-
-    sequence: int  # its number among all events, from 1
-    time: float  # when, in seconds
-    application: str  # the name
-    before: State | None
-    after: State
-    reason: str  # the reason, for users
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-class _Details(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The details that an event can have, for validation when it is read from a file."""
-
-    spec: Spec | None = None
-    devices: dict[str, tuple[int, ...]] | int | None = None
+    spec: Spec | None = None  # of the first event only
+    devices: dict[str, tuple[int, ...]] | int | None = None  # replaces those to train on
     curve: Curve | None = None
     workers: int | None = None
     placement: dict[str, tuple[int, ...]] | None = None
@@ -62,68 +41,70 @@ class _Details(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     executed: float | None = None
 
 
+_FIELDS = [name for name in Details.__struct_fields__ if name not in ("spec", "devices")]
+
+
+class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"before": "from", "after": "to"}):
+    """Something that happened to an application."""
+
+    sequence: int  # its number among all events, from 1
+    time: float  # in seconds
+    application: str
+    before: State | None  # None for the first event
+    after: State  # the same as `before` if only details changed
+    reason: str  # for users
+    details: Details
+
+
 def applied(record: Application | None, event: Event) -> Application:
     """Return the record of an application after an event. Equal records and events give equal results."""
-    name = event.application
-    try:
-        details = msgspec.convert(dict(event.details), _Details)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"event {event.sequence} of {name!r}: {error}") from None
+    name, details = event.application, event.details
+    where = f"event {event.sequence} of {name!r}"
     if record is None:
         if event.before is not None or event.after is not State.QUEUED or details.spec is None:
-            raise ValueError(f"event {event.sequence} of {name!r}: the first event of an application submits it")
+            raise ValueError(f"{where}: the first event of an application submits it")
         if details.spec.name != name:
-            raise ValueError(f"event {event.sequence} of {name!r}: it submits {details.spec.name!r}")
+            raise ValueError(f"{where}: it submits {details.spec.name!r}")
         record = Application(details.spec, since=event.time)
     else:
         if details.spec is not None:
             raise ValueError(f"event {event.sequence}: there is an application {name!r} already")
         if event.before is not record.state:
-            raise ValueError(f"event {event.sequence} of {name!r}: it is {record.state}, not {event.before}")
+            raise ValueError(f"{where}: it is {record.state}, not {event.before}")
         if event.after is not record.state and event.after not in TRANSITIONS[record.state]:
             allowed = ", ".join(sorted(TRANSITIONS[record.state])) or "no other state"
-            raise ValueError(
-                f"event {event.sequence} of {name!r}: {record.state} may change to {allowed}, not {event.after}"
-            )
-    changes: dict[str, Any] = {
-        key: value
-        for key in ("curve", "workers", "placement", "kind", "away", "progress", "held", "cost", "executed")
-        if (value := getattr(details, key)) is not None
-    }
+            raise ValueError(f"{where}: {record.state} may change to {allowed}, not {event.after}")
+    changes: dict[str, object] = {key: value for key in _FIELDS if (value := getattr(details, key)) is not None}
     if details.devices is not None:
         changes["spec"] = replace(record.spec, devices=details.devices)
     if event.after is not record.state:
-        changes |= _moved_on(record, event.after, event.time)
-    if record.holds and any(changes.get(key, getattr(record, key)) != getattr(record, key) for key in _MOVES):
+        changes |= _state_changes(record, event.after, event.time)
+    workers = record.workers, record.away
+    if record.holds and (changes.get("workers", workers[0]), changes.get("away", workers[1])) != workers:
         changes["moved"] = event.time
-    after = replace(record, **changes)
+    after: Application = replace(record, **changes)  # type: ignore[arg-type]
     if after.placement:
         after = replace(after, most=max(after.most, after.size))
     return after if after.holds else replace(after, workers=0, placement={}, away={})
 
 
-def _moved_on(record: Application, after: State, time: float) -> dict[str, Any]:
+def _state_changes(record: Application, after: State, time: float) -> dict[str, object]:
     """Return the fields that change with the state."""
     held = time - record.since if record.holds else 0.0
-    changes: dict[str, Any] = {
-        "state": after,
-        "since": time,
-        "starts": record.starts + (after in (State.STARTING, State.RESUMING)),
-        "placed": time if after in (State.STARTING, State.RESUMING) else record.placed,
-        "began": time if record.began is None and after is State.STARTING else record.began,
-        "executed": record.executed + held,
-    }
+    starts = after in (State.STARTING, State.RESUMING)
+    changes: dict[str, object] = {"state": after, "since": time, "executed": record.executed + held}
+    if starts:
+        changes |= {"starts": record.starts + 1, "placed": time}
+    if record.began is None and after is State.STARTING:
+        changes["began"] = time
     if held and record.kind:
         changes["executed_on"] = record.executed_on | {record.kind: record.executed_on.get(record.kind, 0.0) + held}
     return changes
 
 
 class Records(Mapping[str, Application]):
-    """Applications by name, in the order in which they were submitted.
-
-    Args:
-        write: called with every event before it takes effect; if it raises, the event does not take effect.
-    """
+    """Applications by name, in the order in which they were submitted. `write` is called with every event before it
+    takes effect; if it raises, the event does not take effect."""
 
     def __init__(self, write: Callable[[Event], object] = lambda event: None) -> None:
         self._write = write
@@ -151,15 +132,16 @@ class Records(Mapping[str, Application]):
         return self._happen(spec.name, None, State.QUEUED, now, reason, {"spec": spec, "curve": curve})
 
     def change(self, name: str, after: State, now: float, reason: str, **details: object) -> Event:
-        """Change the state of an application, or with the same state only its details; see `Event`."""
+        """Change the state of an application, or with the same state only its details; see `Details`."""
         return self._happen(name, self._applications[name].state, after, now, reason, details)
 
     def _happen(
         self, name: str, before: State | None, after: State, now: float, reason: str, details: Mapping[str, object]
     ) -> Event:
         # Converted as it will be read, so that a replay gives the same records.
-        plain = msgspec.json.decode(msgspec.json.encode({k: v for k, v in details.items() if v is not None}))
-        event = Event(self._sequence + 1, now, name, before, after, reason, plain)
+        plain = msgspec.json.encode({key: value for key, value in details.items() if value is not None})
+        changed = msgspec.json.decode(plain, type=Details)
+        event = Event(self._sequence + 1, now, name, before, after, reason, changed)
         record = applied(self._applications.get(name), event)
         self._write(event)
         self._applications[name] = record
@@ -178,28 +160,9 @@ class FullError(OSError):
     """Raised if an event cannot be written; then it did not take effect."""
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    sequence: int
-    time: float
-    application: str
-    before: State | None = msgspec.field(name="from")
-    after: State = msgspec.field(name="to")
-    reason: str
-    details: dict[str, Any]
-
-
 def encoded(event: Event) -> bytes:
     """Return the line of an event, including its newline."""
-    line = _Line(
-        event.sequence,
-        event.time,
-        event.application,
-        event.before,
-        event.after,
-        event.reason,
-        dict(event.details),
-    )
-    return msgspec.json.encode(line) + b"\n"
+    return msgspec.json.encode(event) + b"\n"
 
 
 def _scan(path: Path, content: bytes, records: Records) -> tuple[list[Event], int]:
@@ -208,19 +171,15 @@ def _scan(path: Path, content: bytes, records: Records) -> tuple[list[Event], in
     if whole < len(content):
         _log.warning("%s: the last line is incomplete, its event was never in effect; the line is dropped", path)
     events = []
-    for number, text in enumerate(content[:whole].splitlines(), 1):
+    for number, line in enumerate(content[:whole].splitlines(), 1):
         try:
-            line = msgspec.json.decode(text, type=_Line)
-            event = Event(
-                line.sequence, line.time, line.application, line.before, line.after, line.reason, line.details
-            )
-            records.again(event)
+            events.append(msgspec.json.decode(line, type=Event))
+            records.again(events[-1])
         except (ValueError, msgspec.DecodeError) as error:
             raise LogError(
                 f"{path}, line {number}: {error}; the log was modified, or written by several masters. Restore it, or "
                 "use another folder"
             ) from None
-        events.append(event)
     return events, whole
 
 
@@ -242,12 +201,8 @@ def write(path: str | os.PathLike[str], events: Iterable[Event]) -> None:
 
 
 class EventLog:
-    """An open event log, and the records that result from it. Use it as a context manager.
-
-    Args:
-        path: the file. It is created if it does not exist; an existing one is replayed, and an incomplete last line
-            removed.
-    """
+    """An open event log, and the records that result from it, as a context manager. A file that does not exist is
+    created; an existing one is replayed, and an incomplete last line removed."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
@@ -257,9 +212,8 @@ class EventLog:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise BlockingIOError(
-                    error.errno, "another master has this event log open; give each its own", str(path)
-                ) from None
+                reason = "another master has this event log open; give each its own"
+                raise BlockingIOError(error.errno, reason, str(path)) from None
             self.records = Records(self._append)
             content = self._path.read_bytes()
             _, self._size = _scan(self._path, content, self.records)
@@ -267,17 +221,10 @@ class EventLog:
                 os.ftruncate(self._file, self._size)
             os.fsync(self._file)
             if new:
-                self._sync_folder()
+                sync_folder(self._path.parent)
         except BaseException:
             os.close(self._file)
             raise
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _append(self, event: Event) -> None:
         line = encoded(event)
@@ -298,8 +245,17 @@ class EventLog:
             os.close(self._file)
             self._file = -1
 
-    def __enter__(self) -> EventLog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names of new files in a folder survive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -31,12 +31,15 @@ class Order(Protocol):
 
     def yields(self, now: float, application: Application) -> bool:
         """Return whether a running application may have to yield its devices now. Only called if the order preempts."""
+        return True
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
         """Return those that waited so long that they are to be promoted."""
+        return []
 
     def next_time(self, now: float, applications: Sequence[Application], kinds: int = 1) -> float | None:
         """Return when, after `now`, the order changes without an event; None for never."""
+        return None
 
 
 def _came(application: Application) -> tuple[float, str]:
@@ -44,7 +47,7 @@ def _came(application: Application) -> tuple[float, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Order):
     """First come, first served; applications keep their devices to the end."""
 
     name: str = "arrival"
@@ -54,21 +57,9 @@ class Arrival:
         """Order applications by arrival, then by name."""
         return turns(sorted(applications, key=_came), nodes)
 
-    def yields(self, now: float, application: Application) -> bool:
-        """Return False."""
-        return False
-
-    def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
-        """Return no application, as none is passed over."""
-        return []
-
-    def next_time(self, now: float, applications: Sequence[Application], kinds: int = 1) -> float | None:
-        """Return None: only arrivals and departures change the order."""
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class ShortestFirst:
+class ShortestFirst(Order):
     """Shortest remaining time first (SRTF), by the time that an application would take if it never waited for data.
     Unlike the other orders it uses the length of jobs: it is a bound for them, and not fair to long jobs. The time is
     that on the fastest kind of devices in the cluster, on whichever it runs. An application of unknown throughput comes
@@ -76,10 +67,6 @@ class ShortestFirst:
 
     name: str = "srtf"
     preempts: bool = True
-
-    def yields(self, now: float, application: Application) -> bool:
-        """Return True: any application may yield to one with less time left."""
-        return True
 
     def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
         """Order applications by their remaining seconds."""
@@ -93,30 +80,18 @@ class ShortestFirst:
 
         return turns(sorted(applications, key=lambda each: (seconds(each), *_came(each))), nodes)
 
-    def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
-        """Return no application: long ones have to wait."""
-        return []
-
-    def next_time(self, now: float, applications: Sequence[Application], kinds: int = 1) -> float | None:
-        """Return None: remaining times are compared only at events."""
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class Tiresias:
+class Tiresias(Order):
     """Discretized two-dimensional least attained service, which needs no prior knowledge. An application begins in the
     first queue and moves to the next when its attained service (its devices times the seconds for which it held them)
     reaches a threshold. Earlier queues are served first; within a queue those that started first, and those that never
     started last, so that a new application does not preempt another of its queue. An application that has waited
     `promote` times as long as it ran returns to the first queue, and its service counts from 0 again. Tiresias: A GPU
     Cluster Manager for Distributed Deep Learning, NSDI 2019, section 3 (2D-LAS, discretized priorities, PROMOTEKNOB).
-    Its placement by the skew of models is not implemented.
+    Its placement by the skew of models is not implemented."""
 
-    Args:
-        thresholds: increasing device seconds at which an application moves to the next queue.
-    """
-
-    thresholds: tuple[float, ...] = (3600.0,)
+    thresholds: tuple[float, ...] = (3600.0,)  # device seconds at which an application moves to the next queue
     promote: float = 8.0  # the paper's PROMOTEKNOB; infinite for never
     name: str = "tiresias"
     preempts: bool = True
@@ -131,10 +106,6 @@ class Tiresias:
     def _queue(self, now: float, application: Application) -> int:
         service = application.service(now)
         return sum(threshold <= service + _CLOSE for threshold in self.thresholds)
-
-    def yields(self, now: float, application: Application) -> bool:
-        """Return True: any application may yield to an earlier queue or an earlier start."""
-        return True
 
     def ranked(self, now: float, applications: Iterable[Application], nodes: Mapping[str, Node]) -> list[Turn]:
         """Order applications by queue, then by their first start."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import Application, Away, Node, Placement, Spec, State, cores_of
@@ -56,11 +56,7 @@ def turns(applications: Iterable[Application], nodes: Mapping[str, Node]) -> lis
 
 
 class Devices:
-    """The free devices and cores of each node.
-
-    Args:
-        nodes: the nodes of the cluster.
-    """
+    """The free devices and cores of each node."""
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         self._nodes = nodes
@@ -158,16 +154,11 @@ class Devices:
 
 def shared(curves: Mapping[str, tuple[Curve, Placement]]) -> dict[str, Curve]:
     """Return the curves of applications that run at the same time, by name: a device computes for its users in turn."""
-    users: dict[tuple[str, int], int] = {}
-    for _, placement in curves.values():
-        for node, devices in placement.items():
-            for device in devices:
-                users[node, device] = users.get((node, device), 0) + 1
-    found = {}
-    for name, (curve, placement) in curves.items():
-        most = max(users[node, device] for node, devices in placement.items() for device in devices)
-        found[name] = replace(curve, ceiling=curve.ceiling / most) if most > 1 else curve
-    return found
+    held = {
+        name: [(n, d) for n, devices in placement.items() for d in devices] for name, (_, placement) in curves.items()
+    }
+    users = Counter(device for devices in held.values() for device in devices)
+    return {name: curve.scaled(1 / max(users[each] for each in held[name])) for name, (curve, _) in curves.items()}
 
 
 def yielding(

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torchloader.allocation.catalogue import Best, MaxMin
+from torchloader.allocation.catalogue import Best, maximizes
 from torchloader.allocation.problem import PROPORTIONAL, Allocation, Demand, Fifo, Objective, Policy, Table, deal, used
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import (
@@ -106,11 +106,6 @@ def remaining(nodes: Mapping[str, Node], least: Iterable[Mapping[str, int]]) -> 
     return {name: max(node.cores - node.lent, min(node.cores, needed[name])) for name, node in nodes.items()}
 
 
-def exceeds(used: Mapping[str, int], cores: Mapping[str, int]) -> bool:
-    """Return whether more cores are used on a node than it has."""
-    return any(number > cores.get(node, 0) for node, number in used.items())
-
-
 _CHEAP = 0.001  # fraction of the time until the next event that a change only for headroom may cost
 _ANY_NODE = "any node"
 _REALLOCATES = {
@@ -127,27 +122,21 @@ class Scheduler:
     a minimum of workers per device are available; one that has to wait does not block those after it. Workers of
     running applications are changed if the gain until the next expected event exceeds the cost. With another order than
     that of arrival, running applications may yield their devices: they are paused, and nothing else is done until they
-    have stopped. The applications that they yield to start when the scheduler is called after that.
-
-    Args:
-        cost: seconds of training that a change of workers costs an application whose record has no measured cost.
-        headroom: additional workers from unused cores, as a fraction of what is estimated to be enough, because
-            estimates are inexact.
-        patience: seconds for which a waiting application lets those after it start first. Without a limit, applications
-            with many devices could wait forever; 0 keeps the order of arrival.
-        anywhere: workers may run on any node, not only on those of the application's devices. An application still
-            starts only if its own nodes have cores for its minimum.
-    """
+    have stopped. The applications that they yield to start when the scheduler is called after that."""
 
     policy: Policy  # how cores are shared
     mode: Mode = Mode.ARRIVALS_AND_DEPARTURES  # when workers of running applications are reallocated
     order: Order = ARRIVAL  # which applications get devices first, and whether others yield to them
-    cost: float = 0.0
+    cost: float = 0.0  # seconds of training that a change of workers costs, where that was not measured
     interval: float = 0.0  # seconds for which an application is not changed again
     horizon: float = 600.0  # the longest time, in seconds, until an event that changes the allocation anyway
     weigh: bool = True  # whether a change has to be worth its cost. The published scheduler made every change
-    headroom: float = 1.0
+    headroom: float = 1.0  # workers from unused cores, as a fraction of what is estimated, inexactly, to be enough
+    # Seconds for which a waiting application lets those after it start first. Without a limit, applications with many
+    # devices could wait forever; 0 keeps the order of arrival.
     patience: float = 1800.0
+    # Whether workers may run on nodes without the application's devices. It still starts only if its own nodes have
+    # cores for its minimum.
     anywhere: bool = False
 
     @property
@@ -169,7 +158,7 @@ class Scheduler:
             return actions + [Pause(name, "it yields its devices") for name in yields]
         running, paused, devices = self.staying(now, holding, nodes, cause)
         leaving = self.order.preempts and any(each.state is State.PAUSING for each in holding)
-        started = self._start(now, ranked, nodes, devices, 0.0 if leaving else self._patience)
+        started = self._start(now, ranked, nodes, devices, leaving)
         actions += [Pause(name, cause.value) for name in paused]
         return actions + self.allocate(running, started, nodes, cause)
 
@@ -220,10 +209,6 @@ class Scheduler:
             running[each.spec.name] = Running(each, each.placement, each.kind, movable)
         return running, paused, devices
 
-    @property
-    def _patience(self) -> float:
-        return 0.0 if isinstance(self.policy, Fifo) else self.patience
-
     def _yielding(self, now: float, ranked: list[Turn], nodes: Mapping[str, Node]) -> list[str]:
         """Return those that yield their devices. Their end is a departure, so cores are counted for that cause."""
 
@@ -234,12 +219,13 @@ class Scheduler:
             return []
         running = (turn.application for turn in ranked if turn.application.state is State.RUNNING)
         able = {each.spec.name for each in running if self.order.yields(now, each)}
-        return yielding(now, ranked, nodes, able, least, self._patience)
+        return yielding(now, ranked, nodes, able, least, self.patience)
 
     def _start(
-        self, now: float, ranked: list[Turn], nodes: Mapping[str, Node], devices: Devices, patience: float
+        self, now: float, ranked: list[Turn], nodes: Mapping[str, Node], devices: Devices, leaving: bool
     ) -> dict[str, Running]:
         started: dict[str, Running] = {}
+        patience = 0.0 if leaving or isinstance(self.policy, Fifo) else self.patience
         for turn in ranked:
             each = turn.application
             if not each.waits or each.spec.name in started:
@@ -255,11 +241,7 @@ class Scheduler:
         return started
 
     def allocate(
-        self,
-        running: dict[str, Running],
-        started: dict[str, Running],
-        nodes: Mapping[str, Node],
-        cause: Cause,
+        self, running: dict[str, Running], started: dict[str, Running], nodes: Mapping[str, Node], cause: Cause
     ) -> list[Action]:
         """Return the actions that share the cores among the applications that run and those that are started."""
         everybody = running | started
@@ -273,19 +255,18 @@ class Scheduler:
             cores = {_ANY_NODE: sum(on_nodes.values())}
         before = {name: each.application.workers for name, each in running.items()}
         target = self._target(demands, cores, everybody, before)
-        if self.weigh and isinstance(self.policy, Best | MaxMin):
+        if self.weigh and maximizes(self.policy):
             target = with_headroom(demands, target, cores, self._able(demands, everybody, before), self.headroom)
         away = self._spread(everybody, target, on_nodes)
         resized = [
             Resize(name, before[name], target[name], cause.value, away[name])
             for name, each in running.items()
-            if each.movable and target[name] and each.differs(target[name], away[name])
+            if each.movable and target[name] and (target[name], away[name]) != (before[name], each.application.away)
         ]
         stopped = [Pause(name, cause.value) for name in running if target[name] == 0 and running[name].movable]
         resized.sort(key=lambda each: (each.workers > each.before, each.name))
-        begun = [each for name, each in started.items() if target[name] > 0]
-        places = ((each, each.application.spec.name) for each in begun)
-        return [*stopped, *resized, *(each.begin(target[name], away[name], cause) for each, name in places)]
+        begun = [each.begin(target[name], away[name], cause) for name, each in started.items() if target[name]]
+        return [*stopped, *resized, *begun]
 
     def _spread(
         self, everybody: Mapping[str, Running], target: Allocation, cores: Mapping[str, int]
@@ -301,11 +282,7 @@ class Scheduler:
         return spread(needs, cores)
 
     def _target(
-        self,
-        demands: list[Demand],
-        cores: Mapping[str, int],
-        everybody: Mapping[str, Running],
-        before: Allocation,
+        self, demands: list[Demand], cores: Mapping[str, int], everybody: Mapping[str, Running], before: Allocation
     ) -> Allocation:
         pinned = [replace(demand, minimum=before[demand.name], maximum=before[demand.name])
                   if demand.name in before else demand for demand in demands]  # fmt: skip
@@ -316,7 +293,7 @@ class Scheduler:
         costs = {name: self._cost(each.application) for name, each in everybody.items()}
         worth = Worth(self._objective, demands, before, costs, self._until(demands, before))
         wanted = worth.without_idle_moves(wanted, cores)
-        if exceeds(used(demands, before), cores):
+        if any(number > cores.get(node, 0) for node, number in used(demands, before).items()):
             return wanted  # other programs use some of these cores now
         kept = self.policy(pinned, cores)
         if any(kept[name] == 0 < wanted[name] for name in everybody):
@@ -399,10 +376,6 @@ class Running:
         if self.movable:
             return cores_of(self.placement, self.application.spec.minimum, {})
         return cores_of(self.placement, self.application.workers, self.application.away)
-
-    def differs(self, workers: int, away: Away) -> bool:
-        """Return whether these are other workers than it has."""
-        return workers != self.application.workers or away != self.application.away
 
     def begin(self, workers: int, away: Away, cause: Cause) -> Action:
         """Return the action that starts or resumes it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import secrets
 import signal
@@ -14,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import Empty
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -26,7 +25,7 @@ from dragon.native.machine import System, current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
-from torchloader.scheduling.log import FullError, LogError
+from torchloader.scheduling.log import Event, FullError, LogError
 from torchloader.service import messages
 from torchloader.service.commands import reply
 from torchloader.service.lending import Share
@@ -136,7 +135,7 @@ class Teller:
         self._at += whole
         try:
             for line in lines[:whole].splitlines():
-                print(told(json.loads(line)), flush=True)
+                print(described(msgspec.json.decode(line, type=Event)), flush=True)
         except OSError as error:
             # The reader of stdout has ended, or the disk of its file is full; jobs continue.
             discard_stdout()
@@ -145,23 +144,21 @@ class Teller:
                 print(f"torchloader: {text}", file=sys.stderr, flush=True)
 
 
-def told(event: dict[str, Any]) -> str:
+def described(event: Event) -> str:
     """Return an event as a line of text."""
-    change = event["to"] if event["from"] in (None, event["to"]) else f"{event['from']} → {event['to']}"
-    details = event["details"]
-    what = []
-    if "placement" in details:
-        what.append("on " + ", ".join(f"{node} {list(devices)}" for node, devices in details["placement"].items()))
-    if "workers" in details:
-        what.append(f"{details['workers']} loading workers per device")
-    if "away" in details:
-        others = sorted({node for away in details["away"].values() for node in away})
+    change = event.after if event.before in (None, event.after) else f"{event.before} → {event.after}"
+    details, what = event.details, [event.reason]
+    if details.placement is not None:
+        what.append("on " + ", ".join(f"{node} {list(devices)}" for node, devices in details.placement.items()))
+    if details.workers is not None:
+        what.append(f"{details.workers} loading workers per device")
+    if details.away is not None:
+        others = sorted({node for away in details.away.values() for node in away})
         what.append(f"some of them on {', '.join(others)}" if others else "all of them on its own nodes")
-    if "curve" in details:
-        curve = details["curve"]
-        one = 1 / (curve["service"] + curve["shared"])
-        what.append(f"computes {curve['ceiling']:.0f} samples/s, a worker loads {one:.0f}")
-    return f"{event['time']:8.1f} s  {event['application']:<20} {change}: {'; '.join([event['reason'], *what])}"
+    if details.curve is not None:
+        curve = details.curve
+        what.append(f"computes {curve.ceiling:.0f} samples/s, a worker loads {curve.loading(1):.0f}")
+    return f"{event.time:8.1f} s  {event.application:<20} {change}: {'; '.join(what)}"
 
 
 FAILED, DAMAGED = 10, 11  # exit codes that an uncaught exception does not give

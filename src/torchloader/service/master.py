@@ -343,9 +343,7 @@ class Master:
     def _do(self, action: Action) -> None:
         match action:
             case actions.Launch():
-                self._launch(action, State.STARTING)
-            case actions.Resume():
-                self._launch(action, State.RESUMING)
+                self._launch(action)
             case actions.Resize():
                 self.resize(action.name, action.workers, action.away, action.reason)
             case actions.Pause():
@@ -356,13 +354,11 @@ class Master:
             case actions.Requeue():
                 self._lose(action.name, action.reason)
 
-    def _launch(self, action: actions.Launch | actions.Resume, state: State) -> None:
+    def _launch(self, action: actions.Launch) -> None:
         name, before = action.name, self.records[action.name]
-        where: dict[str, object] = {**before.moved_to(action.away)}
         if action.kind != before.kind:
-            where["kind"] = action.kind
             self._learning.pop(name, None)  # what was measured is of another kind of devices
-        self.change(name, state, action.reason, workers=action.workers, placement=action.placement, **where)
+        self.change(name, action.state, action.reason, **action.details(before))
         record = self.records[name]
         self._follow(record)
         for node, launch in launches(record, self.joined, self.settings).items():

@@ -9,26 +9,16 @@ import math
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from dragon.files import write_bytes
 from torchloader.scheduling.log import Event, write
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobResult:
-    """The result of a job; times are seconds of the simulation.
-
-    Args:
-        name, arch, devices: those of the job.
-        arrival, started, finished: when it arrived, started and ended.
-        shortest: seconds that it would have taken on the fastest kind of devices there if it never waited for devices
-            or data.
-        computed: seconds for which its devices computed; None for `shortest`, as on devices of one kind.
-        held, worked: seconds for which devices were held, and for which they computed, over all devices; None for
-            those of a number of devices that never changed.
-    """
+    """The result of a job; times are seconds of the simulation."""
 
     name: str
     arch: str
@@ -36,21 +26,19 @@ class JobResult:
     arrival: float
     started: float
     finished: float
-    shortest: float
+    shortest: float  # that it would have taken on the fastest kind of devices there if it never waited
     samples: int  # samples that it trained on
     resizes: int  # how often its workers were changed
     stopped: float  # seconds that it stood still for that
     paused: float = 0.0  # seconds, after its start, for which it was paused and held no devices
-    computed: float | None = None
-    held: float | None = None
-    worked: float | None = None
+    computed: float = math.nan  # seconds for which its devices computed; by default `shortest`
+    held: float = math.nan  # seconds for which devices were held, over all; by default of a constant number
+    worked: float = math.nan  # and for which they computed
 
-    @property
-    def device_seconds(self) -> tuple[float, float]:
-        """The seconds for which devices were held, and for which they computed, summed over its devices."""
-        computed = self.shortest if self.computed is None else self.computed
-        held = self.holding * self.devices if self.held is None else self.held
-        return held, computed * self.devices if self.worked is None else self.worked
+    def __post_init__(self) -> None:
+        self.computed = self.shortest if math.isnan(self.computed) else self.computed
+        self.held = self.holding * self.devices if math.isnan(self.held) else self.held
+        self.worked = self.computed * self.devices if math.isnan(self.worked) else self.worked
 
     @property
     def completion(self) -> float:
@@ -101,13 +89,12 @@ class Result:
     @property
     def busy(self) -> float:
         """The fraction of the time for which devices were held in which they computed."""
-        held, worked = zip(*(job.device_seconds for job in self.jobs), strict=True)
-        return math.fsum(worked) / math.fsum(held)
+        return math.fsum(job.worked for job in self.jobs) / math.fsum(job.held for job in self.jobs)
 
     @property
     def lost_device_hours(self) -> float:
         """The hours for which devices were held and did not compute."""
-        return math.fsum(held - worked for held, worked in (job.device_seconds for job in self.jobs)) / 3600
+        return math.fsum(job.held - job.worked for job in self.jobs) / 3600
 
     def unfairness(self, devices: int) -> list[float]:
         """Return the finish-time fairness of each job (Themis, NSDI '20); above 1 it was served worse than by equal
@@ -140,10 +127,8 @@ class Result:
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         write_bytes(path / "summary.json", f"{json.dumps(self.summary(), indent=1)}\n".encode())
-        _table(path / "jobs.csv", [field.name for field in fields(JobResult)], [asdict(job) for job in self.jobs])
-        _table(
-            path / "workers.csv", [field.name for field in fields(Moment)], [asdict(moment) for moment in self.moments]
-        )
+        _table(path / "jobs.csv", JobResult, self.jobs)
+        _table(path / "workers.csv", Moment, self.moments)
         write(path / "events.jsonl", self.events)
 
 
@@ -167,9 +152,9 @@ class _Present:
         return self._sums[place] + self._counts[place] * (time - self._times[place])
 
 
-def _table(path: Path, columns: Sequence[str], rows: Sequence[dict[str, object]]) -> None:
+def _table(path: Path, kind: type[JobResult | Moment], rows: Sequence[JobResult | Moment]) -> None:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns)
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text)
+    writer.writerow(field.name for field in fields(kind))
+    writer.writerows(map(astuple, rows))
     write_bytes(path, text.getvalue().encode())

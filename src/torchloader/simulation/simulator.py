@@ -18,7 +18,6 @@ from torchloader.scheduling.application import (
     Promote,
     Requeue,
     Resize,
-    Resume,
     State,
 )
 from torchloader.scheduling.log import Event, Records
@@ -52,23 +51,17 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A policy's results over all workloads.
-
-    Args:
-        completion, makespan: mean seconds, as in `Result`.
-        shorter, sooner: by which fraction completion and makespan are below those of the reference policy, workload by
-            workload.
-    """
+    """A policy's results over all workloads."""
 
     policy: str  # its name
-    completion: Interval
+    completion: Interval  # mean seconds, as in `Result`
     makespan: Interval
     busy: Interval  # the fraction of the time for which devices were held in which they computed
     lost: Interval  # hours for which devices were held and did not compute
     unfair: Interval  # the largest finish-time fairness of a workload's jobs, as in `Result.unfairness`
     resizes: float  # changes of workers per job
-    shorter: Interval
-    sooner: Interval
+    shorter: Interval  # by which fraction completion is below that of the reference policy, workload by workload
+    sooner: Interval  # the same of the makespan
     worst: float  # the smallest of `shorter` over the workloads
 
 
@@ -98,25 +91,13 @@ def compare(results: Sequence[Sequence[Result]], against: int, devices: int) -> 
 def table(rows: Sequence[Row], against: str) -> str:
     """Format the rows as text."""
     header = ["policy", "completion, s", "makespan, s", "busy, %", "GPU h lost", "unfair", "changes a job"]
-    header += ["completion", "worst", "makespan"]
-    lines = [header]
+    lines = [[*header, "completion", "worst", "makespan"]]
     for row in rows:
-        same = row.policy == against
-        lines.append(
-            [
-                row.policy,
-                _number(row.completion),
-                _number(row.makespan),
-                _number(row.busy, 100),
-                _number(row.lost),
-                f"{row.unfair.mean:.1f}",
-                f"{row.resizes:.1f}",
-                "-" if same else _percent(row.shorter),
-                "-" if same else _signed(-row.worst),
-                "-" if same else _percent(row.sooner),
-            ]
-        )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+        means = [_number(row.completion), _number(row.makespan), _number(row.busy, 100), _number(row.lost)]
+        against_it = [_percent(row.shorter), _signed(-row.worst), _percent(row.sooner)]
+        against_it = ["-"] * 3 if row.policy == against else against_it
+        lines.append([row.policy, *means, f"{row.unfair.mean:.1f}", f"{row.resizes:.1f}", *against_it])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(
         "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines
     )
@@ -153,25 +134,17 @@ def simulate(
     return _Simulation(jobs, nodes, scheduler, (stop, start, learn), progress).run()
 
 
-@dataclass(slots=True)
 class _Running:
-    """A job in the simulation: its progress and its rate."""
+    """A job in the simulation: its result so far, its progress and its rate."""
 
-    job: Job
-    done: float = 0.0  # iterations
-    rate: float = 0.0  # iterations per second
-    devices: int = 0  # that it holds
-    started: float | None = None
-    finished: float = 0.0
-    busy: float = 0.0  # the fraction of its devices' time in which they compute now
-    computed: float = 0.0  # seconds for which its devices computed
-    resizes: int = 0
-    stopped: float = 0.0
-    paused: float | None = None  # since when, in seconds; None if it is not paused
-    paused_for: float = 0.0  # seconds for which it was paused before
-    told: tuple[int, float] = (0, 0.0)  # workers and rate of the last moment
-    worked: float = 0.0  # seconds for which devices computed, of all devices
-    held: float = 0.0  # seconds for which it held devices, of all devices
+    def __init__(self, job: Job, result: JobResult) -> None:
+        self.job, self.result = job, result
+        self.done = self.rate = 0.0  # iterations, and iterations per second
+        self.devices = 0  # that it holds
+        self.busy = 0.0  # the fraction of its devices' time in which they compute now
+        self.is_started = False
+        self.paused: float | None = None  # since when, in seconds; None if it is not paused
+        self.noted: tuple[int, float] = (0, 0.0)  # workers and rate of the last moment
 
     @property
     def left(self) -> float:
@@ -185,10 +158,19 @@ class _Running:
     def train(self, record: Application, curve: Curve) -> None:
         """Set its rate, and the part of the time in which its devices compute."""
         self.devices = record.size if record.holds else 0
-        if record.state is not State.RUNNING:
-            self.rate = self.busy = 0.0
-            return
-        self.rate, self.busy = self.job.rate(record, curve, self.done + _CLOSE)
+        self.rate, self.busy = 0.0, 0.0
+        if record.state is State.RUNNING:
+            self.rate, self.busy = self.job.rate(record, curve, self.done + _CLOSE)
+
+    def advance(self, now: float, time: float) -> None:
+        """Train from one time to another."""
+        # A job that ends within the tolerance ends now: otherwise rounding could leave an event for a tiny rest.
+        ends = self.rate > 0 and now + self.left / self.rate <= time + 1e-9
+        self.done = float(self.job.spec.iterations) if ends else self.done + self.rate * (time - now)
+        result, computed = self.result, self.busy * (time - now)
+        result.computed += computed
+        result.worked += computed * self.devices
+        result.held += self.devices * (time - now)
 
 
 class _Simulation:
@@ -208,7 +190,7 @@ class _Simulation:
         self._events: list[Event] = []
         self._moments: list[Moment] = []
         self._records = Records(self._events.append)
-        self._all: dict[str, _Running] = {}
+        self._results: list[JobResult] = []
         self._alive: dict[str, _Running] = {}
         self._ready: list[tuple[float, str]] = []  # when jobs that stand still continue
         self._learning: list[tuple[float, str]] = []  # when the curves of started jobs are known
@@ -226,8 +208,7 @@ class _Simulation:
             for cause in dict.fromkeys(causes):
                 self._decide(cause)
             self._rates()
-        results = [self._result(each) for each in self._all.values()]
-        return Result(self._scheduler.name, results, self._moments, self._events)
+        return Result(self._scheduler.name, self._results, self._moments, self._events)
 
     def _next(self) -> float:
         """Return the time of the next event. Raises ValueError if no job can proceed."""
@@ -260,22 +241,17 @@ class _Simulation:
 
     def _advance(self, time: float) -> None:
         for each in self._alive.values():
-            # A job that ends within the tolerance ends now: otherwise rounding could leave an event for a tiny rest.
-            ends = each.rate > 0 and self._now + each.left / each.rate <= time + 1e-9
-            each.done = float(each.job.spec.iterations) if ends else each.done + each.rate * (time - self._now)
-            each.computed += each.busy * (time - self._now)
-            each.worked += each.busy * each.devices * (time - self._now)
-            each.held += each.devices * (time - self._now)
+            each.advance(self._now, time)
         self._now = time
 
     def _finish(self) -> list[Cause]:
         ended = [name for name, each in self._alive.items() if each.left <= 0]
         for name in ended:
             each = self._alive.pop(name)
-            each.finished, each.rate, each.busy, each.devices = self._now, 0.0, 0.0, 0
+            each.result.finished, each.rate = self._now, 0.0
             self._records.change(name, State.FINISHED, self._now, "done", progress=each.done)
-            self._tell(name, each, 0)
-            self._progress(len(self._all) - len(self._alive))
+            self._note(name, each, 0)
+            self._progress(len(self._results) - len(self._alive))
         return [Cause.DEPARTURE] if ended else []
 
     def _go_on(self) -> list[Cause]:
@@ -295,7 +271,8 @@ class _Simulation:
             job = self._arrivals.pop()
             came = True
             self._records.submit(job.spec, self._now, curve=None if self._learn else job.believed or job.curve)
-            self._all[job.spec.name] = self._alive[job.spec.name] = _Running(job)
+            self._results.append(self._result(job))
+            self._alive[job.spec.name] = _Running(job, self._results[-1])
         return [Cause.ARRIVAL] if came else []
 
     def _measure(self) -> list[Cause]:
@@ -323,39 +300,34 @@ class _Simulation:
         self._due = self._scheduler.next_time(self._now, alive, len(self._kinds))
 
     def _do(self, action: Action) -> None:
-        name, each = action.name, self._alive[action.name]
+        each, record = self._alive[action.name], self._records[action.name]
         match action:
-            case Launch() | Resume():
-                state = State.STARTING if isinstance(action, Launch) else State.RESUMING
-                if each.started is None:
-                    each.started = self._now
+            case Launch():
+                if not each.is_started:
+                    each.is_started, each.result.started = True, self._now
                     if self._learn:
-                        heapq.heappush(self._learning, (self._now + self._begin + self._learn, name))
-                each.paused_for += 0.0 if each.paused is None else self._now - each.paused
+                        heapq.heappush(self._learning, (self._now + self._begin + self._learn, action.name))
+                each.result.paused += 0.0 if each.paused is None else self._now - each.paused
                 each.paused = None
-                kind = {"kind": action.kind} if action.kind else {}
-                self._change(action, state, placement=action.placement, **kind, **self._workers(action))
-                self._stand(name, self._begin)
+                self._change(action, action.state, **action.details(record))
+                self._stand(action.name, self._begin)
             case Resize():
-                self._change(action, State.RESIZING, **self._workers(action))
-                each.resizes += 1
-                each.stopped += self._stop
-                self._stand(name, self._stop)
+                self._change(action, State.RESIZING, workers=action.workers, **record.moved_to(action.away))
+                each.result.resizes += 1
+                each.result.stopped += self._stop
+                self._stand(action.name, self._stop)
             case Pause():
                 self._change(action, State.PAUSING)
                 self._change(action, State.PAUSED)
                 each.paused = self._now
             case Promote():
-                self._change(action, self._records[name].state, executed=0.0)
+                self._change(action, record.state, executed=0.0)
             case Requeue():
                 self._change(action, State.QUEUED)
 
     def _change(self, action: Action, state: State, **details: object) -> None:
         done = self._alive[action.name].done
         self._records.change(action.name, state, self._now, action.reason, progress=done, **details)
-
-    def _workers(self, action: Launch | Resume | Resize) -> dict[str, object]:
-        return {"workers": action.workers, **self._records[action.name].moved_to(action.away)}
 
     def _stand(self, name: str, seconds: float) -> None:
         if seconds > 0:
@@ -374,31 +346,21 @@ class _Simulation:
         for name, each in self._alive.items():
             record = self._records[name]
             each.train(record, curves.get(name, each.job.curve))
-            self._tell(name, each, record.workers)
+            self._note(name, each, record.workers)
 
-    def _tell(self, name: str, each: _Running, workers: int) -> None:
-        if (workers, each.rate) != each.told:
+    def _note(self, name: str, each: _Running, workers: int) -> None:
+        if (workers, each.rate) != each.noted:
             self._moments.append(Moment(self._now, name, workers, each.rate * each.job.spec.batch))
-            each.told = workers, each.rate
+            each.noted = workers, each.rate
 
-    def _result(self, each: _Running) -> JobResult:
-        spec = each.job.spec
+    def _result(self, job: Job) -> JobResult:
+        spec = job.spec
+        fastest = max((spec.speed(kind) for kind in self._kinds if spec.runs_on(kind)), default=1.0)
+        samples = spec.iterations * spec.batch
         return JobResult(
-            spec.name,
-            spec.arch,
-            spec.size,
-            spec.arrival,
-            spec.arrival if each.started is None else each.started,
-            each.finished,
-            each.job.shortest / max((spec.speed(kind) for kind in self._kinds if spec.runs_on(kind)), default=1.0),
-            spec.iterations * spec.batch,
-            each.resizes,
-            each.stopped,
-            each.paused_for,
-            each.computed,
-            each.held,
-            each.worked,
-        )
+            spec.name, spec.arch, spec.size, spec.arrival, spec.arrival, 0.0, job.shortest / fastest, samples, 0, 0.0,
+            computed=0.0, held=0.0, worked=0.0,
+        )  # fmt: skip
 
 
 def _at(record: Application, progress: float) -> Application:

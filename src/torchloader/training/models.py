@@ -55,10 +55,7 @@ def build(arch: str, depth: int, classes: int = 1000, image_size: int = 224) -> 
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[nn.Module]:
-    return [
-        nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False),
-        nn.BatchNorm2d(outputs),
-    ]
+    return [nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False), nn.BatchNorm2d(outputs)]
 
 
 class _Residual(nn.Module):
@@ -76,11 +73,7 @@ class _Residual(nn.Module):
                 *_convolution(width, outputs, 1),
             ]
         else:
-            layers = [
-                *_convolution(inputs, width, 3, stride),
-                nn.ReLU(inplace=True),
-                *_convolution(width, outputs, 3),
-            ]
+            layers = [*_convolution(inputs, width, 3, stride), nn.ReLU(inplace=True), *_convolution(width, outputs, 3)]
         self.block = nn.Sequential(*layers)
         same = stride == 1 and inputs == outputs
         self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(inputs, outputs, 1, stride))

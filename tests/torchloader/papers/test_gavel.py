@@ -135,7 +135,7 @@ def test_a_job_that_moves_to_another_kind_is_resumed_there() -> None:
     nodes = {"a": Node(4, (0,), kind="v100"), "b": Node(4, (0,), kind="k80")}
     jobs = [job("1", 0, 1000, **SPEEDS), job("2", 100, 100, v100=1.0)]
     result = run(jobs, nodes, Gavel(100), start=5)
-    kinds = [event.details["kind"] for event in result.events if event.application == "1" and "kind" in event.details]
+    kinds = [event.details.kind for event in result.events if event.application == "1" and event.details.kind]
     assert kinds[:2] == ["v100", "k80"]
     assert result.jobs[0].finished > 1000 + 5 * len(kinds)
 

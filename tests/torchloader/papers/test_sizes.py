@@ -220,10 +220,10 @@ def test_a_job_resumes_at_the_progress_at_which_it_was_paused() -> None:
     resumed = 0
     for event in result.events:
         if event.after is State.PAUSED:
-            progress[event.application] = event.details["progress"]
+            progress[event.application] = event.details.progress
         if event.after is State.RESUMING:
             resumed += 1
-            assert event.details["progress"] == progress[event.application] > 0
+            assert event.details.progress == progress[event.application] > 0
     assert resumed > 0
 
 
