@@ -234,7 +234,7 @@ def test_commands_without_a_workload_report_one_error(site: Site) -> None:
     [
         ("crash", "ended with exit code 1; it last wrote:\nno such data set"),
         ("raise", "RuntimeError: the gradient is not a number"),
-        ("hang", "no rank has said anything for 8 s"),
+        ("hang", "no rank has reported anything for 8 s"),
     ],
 )
 def test_a_failed_job_has_a_reason_and_the_others_continue(cluster: Cluster, deed: str, told: str) -> None:

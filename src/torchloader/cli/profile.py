@@ -253,8 +253,8 @@ def _await_state(run: subprocess.Popen[bytes], scratch: Path) -> dict[str, Any]:
     end = time.monotonic() + _TRAIN_TIMEOUT_S
     while time.monotonic() < end:
         if run.poll() is not None:
-            said = (scratch / "output").read_text().strip()
-            raise SweepError(f"the run ended: {said or f'exit code {run.returncode}, without a word'}")
+            output = (scratch / "output").read_text().strip()
+            raise SweepError(f"the run ended: {output or f'exit code {run.returncode}, and no output'}")
         try:
             found = send(str(run.pid), GetStatus())["applications"]
         except NoMasterError:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from torchloader.scheduling.application import Spec
+
 # Names of jobs become parts of file names.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LATEST = 10**9  # seconds at which a job arrives; thirty years
@@ -75,6 +77,12 @@ class Job:
         if not self.end_iter:
             return None
         return (self.end_epoch - self.start_epoch + 1) * self.end_iter - self.start_iter
+
+    def spec(self, devices: dict[str, tuple[int, ...]] | int, iterations: int) -> Spec:
+        """Return the job as the scheduler sees it, on these devices, or on this number."""
+        arch = f"{self.arch}-{self.depth}" if self.arch else self.script
+        request = self.workers, self.weight, self.minimum, self.maximum, self.arrival
+        return Spec(self.name, arch, devices, self.batch, iterations, *request, speeds=dict(self.speeds))
 
 
 EXPECTED = "images, latency:SECONDS or jpeg:FOLDER"

@@ -1,4 +1,4 @@
-"""The master's record of one start of an application: which ranks have begun, their reports, and how they ended."""
+"""What the master knows of one start of an application: the reports of its ranks, and the curve learned from them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import csv
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dragon.files import append_bytes
+from torchloader.prediction.curve import Belief, Curve, Guess
+from torchloader.prediction.measured import Interval, Measured
 from torchloader.service.messages import Ended
 from torchloader.training.protocol import Cancelled, Finished, Paused, Progress, Report, Resized, Started
 
@@ -29,14 +31,14 @@ class Pace:
 class Attempt:
     """One start of an application."""
 
-    number: int  # the number of this start of the application
-    nodes: frozenset[str]  # the nodes with ranks of it
+    number: int  # of this start
+    nodes: frozenset[str]  # with ranks of it
     size: int  # the number of ranks on all of them
     heard: float  # when a rank last reported, in seconds on the master's clock
     started: set[int] = field(default_factory=set)
     resized: set[int] = field(default_factory=set)
     left: dict[int, type[Report]] = field(default_factory=dict)  # by rank: the type of its last report
-    codes: dict[str, Mapping[int, int]] = field(default_factory=dict)  # of nodes whose ranks have ended
+    codes: dict[str, dict[int, int]] = field(default_factory=dict)  # of nodes whose ranks have ended
     cause: str = ""
     killed: bool = False  # a rank was ended by a signal: a retry may succeed
     cancelled: bool = False
@@ -78,7 +80,7 @@ class Attempt:
         return len(self.started) >= self.size
 
     @property
-    def has_spoken(self) -> bool:
+    def has_reported(self) -> bool:
         """Whether a rank has ever reported; ranks of a program without a session never do."""
         return bool(self.started or self.left)
 
@@ -90,12 +92,11 @@ class Attempt:
     @property
     def pace(self) -> Pace:
         """The current pace, from the latest reports of all ranks."""
-        reports = list(self.latest.values())
-        times = [each.waiting + each.computing for each in reports]
-        samples = sum(each.samples / time for each, time in zip(reports, times, strict=True) if time > 0)
-        waiting = sum(each.waiting / time for each, time in zip(reports, times, strict=True) if time > 0)
-        losses = [each.loss for each in reports if each.loss is not None]
-        return Pace(self.iteration, samples, waiting / max(1, len(reports)), losses[0] if losses else None)
+        timed = [(each, each.waiting + each.computing) for each in self.latest.values()]
+        samples = sum(each.samples / time for each, time in timed if time > 0)
+        waiting = sum(each.waiting / time for each, time in timed if time > 0)
+        loss = next((each.loss for each, _ in timed if each.loss is not None), None)
+        return Pace(self.iteration, samples, waiting / max(1, len(timed)), loss)
 
     @property
     def is_over(self) -> bool:
@@ -112,6 +113,58 @@ class Attempt:
         return not any(code for codes in self.codes.values() for code in codes.values())
 
 
+_NEWS = 0.1  # relative change of the ceiling or the loading rate that is reported to the scheduler
+_SURE = 3  # intervals before anything is reported
+_HARDLY = 0.02  # fraction of a worker's time per sample by which each other worker delays it
+
+
+class Learning:
+    """The curve of one application, over all its starts."""
+
+    def __init__(self) -> None:
+        self._measured: Measured | None = None
+        self._intervals = 0
+        self._workers: dict[int, int] = {}
+        self._reported: Curve | None = None
+
+    def observe(self, report: Progress) -> None:
+        """Add a rank's report. An interval in which the number of workers changed is ignored."""
+        seconds = report.waiting + report.computing
+        steady = self._workers.get(report.rank) == report.workers
+        self._workers[report.rank] = report.workers
+        if not steady or report.workers < 1 or seconds <= 0 or report.samples <= 0:
+            return
+        self._measured = self._measured or Measured(_guess(report))
+        waited = min(report.waiting, seconds)
+        self._measured.observe(Interval(report.workers, report.samples, seconds, waited, report.service))
+        self._intervals += 1
+
+    def news(self, sharers: int) -> Curve | None:
+        """Return the curve of a device that is not shared, if it is known and differs from the last one returned, else
+        None."""
+        if self._measured is None or self._intervals < _SURE or not self._measured.known:
+            return None
+        alone = self._measured.curve().scaled(max(1, sharers))
+        if self._reported is not None and not _differs(self._reported, alone):
+            return None
+        self._reported = alone
+        return alone
+
+
+def _guess(report: Progress) -> Guess | None:
+    """Return a vague prior from one report, with hardly any contention among workers. Without it a line through similar
+    numbers of workers would be arbitrary elsewhere."""
+    if report.service is None or report.computing <= 0:
+        return None
+    compute, service = report.computing / report.samples, report.service
+    return Guess(Belief(compute, compute**2), Belief(service, service**2), Belief(0.0, (_HARDLY * service) ** 2))
+
+
+def _differs(one: Curve, other: Curve) -> bool:
+    pairs = [(one.ceiling, other.ceiling), (one.loading(1), other.loading(1)), (one.loading(8), other.loading(8))]
+    return any(abs(before - after) > _NEWS * before for before, after in pairs)
+
+
 PACE = "pace.csv"
 COLUMNS = ("time", "application", "iteration", "samples_per_second", "waiting", "workers", "loss")
 
@@ -126,19 +179,14 @@ class PaceFile:
         try:
             # Unbuffered: otherwise close() would raise again for buffered rows if the disk is full.
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            self._begin()
+            size = os.fstat(self._file).st_size
+            if size < len(_encoded(COLUMNS)):
+                os.ftruncate(self._file, 0)
+                self._append(COLUMNS)
+            elif os.pread(self._file, 1, size - 1) != b"\n":
+                self._append(())  # ends an incomplete last row
         except OSError as error:
             self._give_up(error)
-
-    def _begin(self) -> None:
-        """Write the header, or end an incomplete last row."""
-        size = os.fstat(self._file).st_size
-        if size < len(_encoded(COLUMNS)):
-            if size:
-                os.ftruncate(self._file, 0)
-            self._append(COLUMNS)
-        elif os.pread(self._file, 1, size - 1) != b"\n":
-            self._append(())
 
     def write(self, now: float, name: str, pace: Pace, workers: int) -> None:
         """Write a row for an application. `now` is in seconds since the workload began, `workers` is per device."""
@@ -155,8 +203,8 @@ class PaceFile:
 
     def _give_up(self, error: OSError) -> None:
         self.close()
-        told = f"{self._path}: {error.strerror}"
-        print(f"torchloader: how fast jobs train is not written any more: {told}", file=sys.stderr, flush=True)
+        reason = f"{self._path}: {error.strerror}"
+        print(f"torchloader: how fast jobs train is not written any more: {reason}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Close the file."""

@@ -137,7 +137,7 @@ def _pause(master: Master, record: Application) -> dict[str, Any]:
     if record.state not in (State.RUNNING, State.RESIZING):
         return {"error": f"{name} is {record.state}: only a running application can be paused"}
     master.change(name, State.PAUSING, "paused by a user", held=True)
-    master.tell(name, Pause())
+    master.send_ranks(name, Pause())
     return {"message": f"{name} is pausing"}
 
 
@@ -158,10 +158,9 @@ def _cancel(master: Master, record: Application) -> dict[str, Any]:
         return {"message": f"{name} is cancelled"}
     attempt.cancelled = True
     if attempt.has_started:
-        master.tell(name, Cancel())
+        master.send_ranks(name, Cancel())
     else:
-        for node in attempt.nodes:
-            master.order(node, messages.Kill(name, "cancelled by a user", cancelled=True))
+        master.kill(name, "cancelled by a user", cancelled=True)
     return {"message": f"{name} leaves after its next iteration"}
 
 

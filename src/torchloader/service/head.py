@@ -67,9 +67,11 @@ class ApplicationMaster:
                 case messages.Introduce():
                     self._introduce()
                 case messages.Launch():
-                    self._launch(order)
+                    part = self._parts[order.application] = Part(order, self._node.hostname, self._master)
+                    self._ended.pop(order.application, None)
+                    threading.Thread(target=self._follow, args=(part,), name=order.application, daemon=True).start()
                 case messages.Tell():
-                    with contextlib.suppress(KeyError):  # it has just ended, which the master will hear
+                    with contextlib.suppress(KeyError):  # it has just ended, and the master gets Ended
                         self._parts[order.application].tell(order.order)
                 case messages.Kill():
                     with contextlib.suppress(KeyError):
@@ -82,29 +84,12 @@ class ApplicationMaster:
     def _introduce(self) -> None:
         node = self._node
         # In this order: what ends meanwhile is reported twice rather than not at all.
-        running = {name: part.attempt for name, part in list(self._parts.items())}
-        ended = tuple(self._ended.values())
+        runs = {name: part.attempt for name, part in list(self._parts.items())}, tuple(self._ended.values())
         gpus = tuple(int(gpu) for gpu in node.gpus or ())
         address = next(iter(node.ip), "127.0.0.1").partition(":")[0]
-        self._master.put(
-            messages.Joined(
-                node.hostname,
-                self._incarnation,
-                address,
-                node.num_cpus,
-                gpus,
-                node.physical_mem,
-                running,
-                ended,
-                model() if gpus else "",
-            )
-        )
-
-    def _launch(self, launch: messages.Launch) -> None:
-        part = Part(launch, self._node.hostname, self._master)
-        self._parts[launch.application] = part
-        self._ended.pop(launch.application, None)
-        threading.Thread(target=self._follow, args=(part,), name=launch.application, daemon=True).start()
+        hardware = address, node.num_cpus, gpus, node.physical_mem
+        gpu = model() if gpus else ""
+        self._master.put(messages.Joined(node.hostname, self._incarnation, *hardware, *runs, gpu))
 
     def _follow(self, part: Part) -> None:
         """Follow a part until it has ended, and report that to the master."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Empty
-from typing import Any
 
 from dragon.native.queue import Queue
 from torchloader.allocation.catalogue import policy
@@ -19,8 +18,7 @@ from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.orders import order
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.service import messages
-from torchloader.service.attempt import Attempt, PaceFile
-from torchloader.service.learning import Learning
+from torchloader.service.attempt import Attempt, Learning, PaceFile
 from torchloader.service.lending import Lender
 from torchloader.service.placing import (
     LackingError,
@@ -37,25 +35,6 @@ from torchloader.service.placing import (
 from torchloader.service.settings import LOG, Settings
 from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Paused, Progress, Resize
 
-
-class Gathering:
-    """The nodes that a master waits for.
-
-    Args:
-        nodes: the nodes that are to join.
-        until: when the master continues without the missing ones, in seconds on its clock.
-    """
-
-    def __init__(self, nodes: Iterable[str], until: float) -> None:
-        self._nodes = frozenset(nodes)
-        self._until = until
-        self.kept: list[Any] = []  # messages that can be handled once it is known what runs
-
-    def is_over(self, joined: Collection[str], now: float) -> bool:
-        """Return whether all nodes that are not lost have joined, or the time is over."""
-        return now > self._until or self._nodes - absent(self._nodes) <= set(joined)
-
-
 _TICK_S = 1.0
 _CHANGE_INTERVAL_S = 2.0  # seconds for which the workers of an application are not changed again
 _GATHER_TIMEOUT_S = 30.0  # seconds that a master waits for nodes that are not lost, but do not join
@@ -66,13 +45,10 @@ Reply = Callable[["Master", messages.Request], None]
 class Master:
     """The master of a cluster. It handles one message at a time, in one thread, and waits at most a second for the
     next. `reply` handles commands. A restarted master replays the log, asks all nodes what runs there and what has
-    ended, and continues."""
+    ended, and continues when all nodes have replied that are not lost, or after half a minute."""
 
     def __init__(self, inbox: Queue, managers: Mapping[str, Queue], settings: Settings, reply: Reply) -> None:
-        self._inbox = inbox
-        self._managers = managers
-        self._reply = reply
-        self.settings = settings
+        self._inbox, self._managers, self._reply, self.settings = inbox, managers, reply, settings
         folder = Path(settings.folder)
         self._log = EventLog(folder / LOG)
         self.records = self._log.records
@@ -88,7 +64,8 @@ class Master:
         self.attempts: dict[str, Attempt] = {}
         self._learning: dict[str, Learning] = {}
         self._failures: dict[str, int] = {}
-        self._gathering: Gathering | None = Gathering(managers, self.now() + _GATHER_TIMEOUT_S)
+        self._gather_until: float | None = self.now() + _GATHER_TIMEOUT_S  # None when it is known what runs
+        self._postponed: list[messages.ToMaster] = []  # until then
         self.all_submitted = False
         self._ticked = self.now()
         self._highest = max((highest_of(job_of(each.spec)) for each in self.records.values()), default=0)
@@ -110,10 +87,10 @@ class Master:
                 message = self._inbox.get(timeout=_TICK_S)
             except Empty:
                 message = None
-            if self._gathering is None or isinstance(message, messages.Joined):
-                self._take(message)
+            if message is not None and (self._gather_until is None or isinstance(message, messages.Joined)):
+                self._handle(message)
             elif message is not None:
-                self._gathering.kept.append(message)
+                self._postponed.append(message)
             if self.now() - self._ticked >= _TICK_S:
                 self._tick()
         self._pace.close()
@@ -124,14 +101,19 @@ class Master:
         over = all(each.state in ENDED for each in self.records.values())
         return self.all_submitted and over and not self.settings.hold
 
-    def _take(self, message: Any) -> None:
+    def _handle(self, message: messages.ToMaster) -> None:
         match message:
             case messages.Joined():
                 self._join(message)
             case messages.Submitted():
                 self._submitted(message)
-            case messages.Said() | messages.Ended():
-                self._heed(message)
+            case messages.Reported() | messages.Ended():
+                attempt = self.attempts.get(message.application)
+                if attempt is not None and attempt.number == message.attempt:  # else it is of an earlier start
+                    if isinstance(message, messages.Ended):
+                        self._ended(message, attempt)
+                    else:
+                        self._reported(message, attempt)
             case messages.AllSubmitted():
                 self.all_submitted = self.all_submitted or message.names <= self.records.keys()
             case messages.Granted():
@@ -147,9 +129,9 @@ class Master:
         self.joined[node.node] = node
         if before is None or before.incarnation != node.incarnation:
             self._lender.forget(node.node)
-        if self._gathering is not None:
-            self._gathering.kept += node.ended
-            self._look_whether_all_are_there()
+        if self._gather_until is not None:
+            self._postponed += node.ended
+            self._begin_if_gathered()
         elif before is None or before.incarnation != node.incarnation:
             for name, attempt in list(self.attempts.items()):
                 if node.node in attempt.nodes and not node.has(name, attempt.number):
@@ -157,8 +139,13 @@ class Master:
             self._end_strays(node)
             self._schedule(Cause.ARRIVAL)
 
-    def _look_whether_all_are_there(self) -> None:
-        if self._gathering is None or not self._gathering.is_over(self.joined, self.now()):
+    def _begin_if_gathered(self) -> None:
+        if self._gather_until is None:
+            return
+        if (
+            self.now() <= self._gather_until
+            and not self._managers.keys() - absent(self._managers) <= self.joined.keys()
+        ):
             return
         # Applications that an earlier master started continue.
         for name, record in list(self.records.items()):
@@ -167,12 +154,12 @@ class Master:
             if all(node in self.joined and self.joined[node].has(name, record.starts) for node in record.placement):
                 self._adopt(record)
             else:
-                self._put_back(name, "its ranks were lost while the master was started anew")
+                self._put_back(name, "its ranks were lost while the master was restarted")
         for node in self.joined.values():
             self._end_strays(node)
-        for message in self._gathering.kept:
-            self._take(message)
-        self._gathering = None
+        for message in self._postponed:
+            self._handle(message)
+        self._gather_until = None
         self._place_again()
         self._schedule(Cause.ARRIVAL)
 
@@ -181,7 +168,7 @@ class Master:
         for name, number in node.running.items():
             attempt = self.attempts.get(name)
             if attempt is None or attempt.number != number or node.node not in attempt.nodes:
-                self.order(node.node, messages.Kill(name, "its master goes on without it"))
+                self.send(node.node, messages.Kill(name, "the master has started it again, or it has ended"))
 
     def _adopt(self, record: Application) -> None:
         """Continue an application after a restart."""
@@ -190,20 +177,29 @@ class Master:
         if record.state not in (State.STARTING, State.RESUMING):
             attempt.started = set(range(attempt.size))
         if record.state is State.RESIZING:
-            self._tell_workers(record, "its master was started anew")
+            self._send_workers(record, "its master was restarted")
         elif record.state is State.PAUSING:
-            self.tell(name, Pause())
+            self.send_ranks(name, Pause())
 
     def _follow(self, record: Application) -> Attempt:
         """Expect reports of the ranks of its latest start."""
-        size = sum(map(len, record.placement.values()))
-        attempt = Attempt(record.starts, frozenset(record.placement), size, self.now())
+        attempt = Attempt(record.starts, frozenset(record.placement), record.size, self.now())
         self.attempts[record.spec.name] = attempt
         return attempt
 
-    def order(self, node: str, order: messages.ToManager) -> None:
+    def send(self, node: str, order: messages.ToManager) -> None:
         """Send an order to an application master."""
         self._managers[node].put(order)
+
+    def send_ranks(self, name: str, order: Order) -> None:
+        """Send an order to all ranks of an application."""
+        for node in self.attempts[name].nodes:
+            self.send(node, messages.Tell(name, order))
+
+    def kill(self, name: str, reason: str, cancelled: bool = False) -> None:
+        """End all ranks of an application."""
+        for node in self.attempts[name].nodes & self.joined.keys():
+            self.send(node, messages.Kill(name, reason, cancelled))
 
     def look_again(self) -> None:
         """Call the scheduler after an input of its decisions was changed by a command."""
@@ -245,23 +241,12 @@ class Master:
         self._schedule(Cause.ARRIVAL)
         return error
 
-    def change(self, name: str, state: State, reason: str, **details: Any) -> None:
+    def change(self, name: str, state: State, reason: str, **details: object) -> None:
         """Change the state of an application, or only its details."""
         self.records.change(name, state, self.now(), reason, **details)
         self.reasons[name] = reason
 
-    def _heed(self, message: messages.Said | messages.Ended) -> None:
-        """Handle a report or the end of ranks. Messages of earlier starts are ignored."""
-        attempt = self.attempts.get(message.application)
-        if attempt is None or attempt.number != message.attempt:
-            return
-        match message:
-            case messages.Said():
-                self._said(message, attempt)
-            case messages.Ended():
-                self._ended(message, attempt)
-
-    def _said(self, said: messages.Said, attempt: Attempt) -> None:
+    def _reported(self, said: messages.Reported, attempt: Attempt) -> None:
         attempt.note(said.report, self.now())
         record = self.records[said.application]
         if record.state in (State.STARTING, State.RESUMING) and attempt.has_started:
@@ -275,7 +260,7 @@ class Master:
         name = ended.application
         if attempt.end(ended, self.now()):
             for node in attempt.nodes - attempt.codes.keys():
-                self.order(node, messages.Kill(name, ended.cause))
+                self.send(node, messages.Kill(name, ended.cause))
         if not attempt.is_over:
             return
         del self.attempts[name]
@@ -283,22 +268,19 @@ class Master:
         if attempt.all_left(Finished):
             self.change(name, State.FINISHED, "it has come to its end", progress=progress)
         elif attempt.cancelled or attempt.all_left(Cancelled):
-            self.change(name, State.CANCELLED, "as it was told", progress=progress)
+            self.change(name, State.CANCELLED, "cancelled by a user", progress=progress)
         elif attempt.all_left(Paused):
-            self._paused(name, progress)
-        elif attempt.ended_well and not attempt.has_spoken and not attempt.cause:
+            if self.records[name].state is not State.PAUSING:
+                self.change(name, State.PAUSING, "its ranks have paused")
+            self.change(name, State.PAUSED, "its checkpoint is on disk", progress=progress)
+        elif attempt.ended_well and not attempt.has_reported and not attempt.cause:
             self.change(name, State.FINISHED, "its program has ended", progress=progress)
         else:
             self._failed(name, attempt, progress)
         self._schedule(Cause.DEPARTURE)
 
-    def _paused(self, name: str, progress: float) -> None:
-        if self.records[name].state is not State.PAUSING:
-            self.change(name, State.PAUSING, "it was told to pause")
-        self.change(name, State.PAUSED, "its checkpoint is on disk", progress=progress)
-
     def _failed(self, name: str, attempt: Attempt, progress: float) -> None:
-        cause = attempt.cause or "its ranks ended before its end, without a word"
+        cause = attempt.cause or "its ranks ended before its end, and reported no error"
         self._failures[name] = self._failures.get(name, 0) + 1
         if attempt.killed and self._failures[name] <= self.settings.retries:
             self._put_back(name, cause, progress=progress)
@@ -307,17 +289,16 @@ class Master:
 
     def _lose(self, name: str, reason: str) -> None:
         """End the remaining ranks of an application that lost ranks on a node, and queue it again."""
-        attempt = self.attempts.pop(name, None)
-        for node in attempt.nodes if attempt else ():
-            if node in self.joined:
-                self.order(node, messages.Kill(name, reason))
+        if name in self.attempts:
+            self.kill(name, reason)
+            del self.attempts[name]
         self._put_back(name, reason)
 
-    def _put_back(self, name: str, reason: str, **details: Any) -> None:
+    def _put_back(self, name: str, reason: str, **details: object) -> None:
         """Queue an application again that lost its ranks without a fault of its own."""
         record = self.records[name]
         state = State.PAUSED if record.held and record.state is State.PAUSING else State.QUEUED
-        self.change(name, state, f"{reason}; it goes on from its last checkpoint", **details)
+        self.change(name, state, f"{reason}; it continues from its last checkpoint", **details)
 
     def _place_again(self) -> None:
         """Choose other nodes for waiting applications whose nodes are lost, or fail them if there are none."""
@@ -335,10 +316,9 @@ class Master:
     # ---- scheduling
 
     def _schedule(self, cause: Cause) -> None:
-        if self._gathering is not None:
-            return
-        for action in self._scheduler.decide(self.now(), self.records, self.nodes, cause):
-            self._do(action)
+        if self._gather_until is None:
+            for action in self._scheduler.decide(self.now(), self.records, self.nodes, cause):
+                self._do(action)
 
     def _do(self, action: Action) -> None:
         match action:
@@ -348,7 +328,7 @@ class Master:
                 self.resize(action.name, action.workers, action.away, action.reason)
             case actions.Pause():
                 self.change(action.name, State.PAUSING, action.reason)
-                self.tell(action.name, Pause())
+                self.send_ranks(action.name, Pause())
             case actions.Promote():
                 self.change(action.name, self.records[action.name].state, action.reason, executed=0.0)
             case actions.Requeue():
@@ -362,30 +342,25 @@ class Master:
         record = self.records[name]
         self._follow(record)
         for node, launch in launches(record, self.joined, self.settings).items():
-            self.order(node, launch)
+            self.send(node, launch)
 
     def resize(self, name: str, workers: int, away: Away, reason: str) -> None:
         """Set the workers per device of an application, some of them on other nodes."""
         self.change(name, State.RESIZING, reason, workers=workers, **self.records[name].moved_to(away))
         self.attempts[name].resized.clear()
-        self._tell_workers(self.records[name], reason)
+        self._send_workers(self.records[name], reason)
 
-    def _tell_workers(self, record: Application, reason: str) -> None:
+    def _send_workers(self, record: Application, reason: str) -> None:
         name = record.spec.name
         for node in self.attempts[name].nodes:
-            self.order(node, messages.Tell(name, Resize(record.workers, reason, names(record.away, node))))
-
-    def tell(self, name: str, order: Order) -> None:
-        """Send an order to all its ranks."""
-        for node in self.attempts[name].nodes:
-            self.order(node, messages.Tell(name, order))
+            self.send(node, messages.Tell(name, Resize(record.workers, reason, names(record.away, node))))
 
     # ---- every second
 
     def _tick(self) -> None:
         now = self._ticked = self.now()
-        if self._gathering is not None:
-            self._look_whether_all_are_there()
+        if self._gather_until is not None:
+            self._begin_if_gathered()
             return
         self._look_for_lost_nodes()
         for name, attempt in list(self.attempts.items()):
@@ -396,18 +371,17 @@ class Master:
                 self._pace.write(now, name, attempt.pace, self.records[name].workers)
         loads = any(each.state not in ENDED for each in self.records.values())
         for node, claim in self._lender.claims(self.nodes, loads):
-            self.order(node, claim)
+            self.send(node, claim)
         self._look_at_curves()
 
     def _note_silence(self, name: str, attempt: Attempt) -> None:
         """End an application whose ranks report nothing any more."""
-        record, reason = self.records[name], f"no rank has said anything for {self.settings.silence:.0f} s"
-        if job_of(record.spec).script and not attempt.has_spoken:
+        record, reason = self.records[name], f"no rank has reported anything for {self.settings.silence:.0f} s"
+        if job_of(record.spec).script and not attempt.has_reported:
             self.change(name, record.state, f"{reason}: its program has no session, or does not come to it")
             return
         attempt.cause = attempt.cause or reason
-        for node in attempt.nodes:
-            self.order(node, messages.Kill(name, reason))
+        self.kill(name, reason)
 
     def _look_for_lost_nodes(self) -> None:
         lost = absent(self.joined)

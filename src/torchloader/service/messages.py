@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -17,55 +16,43 @@ from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.training.protocol import Order, Report
 
+
+class _Message(msgspec.Struct, frozen=True):
+    pass
+
+
 # ---- to an application master
 
 
-@dataclass(frozen=True, slots=True)
-class Introduce:
+class Introduce(_Message, frozen=True):
     """Asks an application master to send Joined."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """One rank of an application: its number among all, and the device that it trains on; None for the CPU."""
+class Launch(_Message, frozen=True):
+    """Starts the ranks of an application that belong on this node."""
 
-    number: int
-    device: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Starts the ranks of an application that belong on this node.
-
-    Args:
-        master, port: the address at which they meet.
-        away: the nodes of those loading workers of all its ranks here that run on another node; None if they may not.
-    """
-
-    application: str  # its name
+    application: str
     attempt: int  # the number of the start, so that reports of an earlier one can be recognized
     command: tuple[str, ...]  # the program and its arguments; with `ours` the arguments of torchloader.training.train
     ours: bool  # whether torchloader's own training program is run
-    ranks: tuple[Rank, ...]  # the ranks of this node
+    devices: Mapping[int, int | None]  # by rank, of the ranks of this node: its GPU; None for the CPU
     world_size: int  # the number of ranks on all nodes
-    master: str
+    master: str  # the address at which they meet
     port: int
     workers: int  # loading workers of each rank
     folder: str  # for traces, checkpoints and the output of the ranks
-    environment: Mapping[str, str] = field(default_factory=dict)  # environment variables of the job
-    away: tuple[str, ...] | None = None
+    environment: Mapping[str, str] = {}  # of the job
+    away: tuple[str, ...] | None = None  # the nodes of those workers that run on another one; None if they may not
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(_Message, frozen=True):
     """Sends an order to all ranks of an application on this node."""
 
     application: str
     order: Order
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(_Message, frozen=True):
     """Ends all ranks of an application on this node; `cancelled` means that a user requested it."""
 
     application: str
@@ -73,84 +60,73 @@ class Kill:
     cancelled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(_Message, frozen=True):
     """Requests cores of the node, beside the loading workers of other programs; the reply is Granted."""
 
     cores: int  # how many are wanted; 0 releases all
     of: int  # how many all programs may use together
 
 
+ToManager = Introduce | Launch | Tell | Kill | Claim
+
 # ---- to the master
 
 
-ToManager = Introduce | Launch | Tell | Kill | Claim
-"""What the master sends to an application master."""
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A node has joined, with its resources and the latest attempts of the applications that were started on it."""
-
-    node: str  # its host name
-    incarnation: str  # a token of its application master, different after each restart
-    address: str  # the address at which other nodes reach it
-    cores: int  # CPUs that the run may use
-    gpus: tuple[int, ...]  # the indexes of its GPUs
-    memory: int  # in bytes
-    running: Mapping[str, int]  # attempt by application
-    ended: tuple[Ended, ...] = ()  # Ended messages that were sent already, possibly to an earlier master
-    gpu: str = ""  # the name of its GPUs; "" if it is not known, or they have different ones
-
-    def has(self, application: str, attempt: int) -> bool:
-        """Return whether ranks of this attempt run here, or have ended."""
-        if self.running.get(application) == attempt:
-            return True
-        return any((each.application, each.attempt) == (application, attempt) for each in self.ended)
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """The cores of a node that the run may use, after a claim or a change."""
-
-    node: str  # its host name
-    claim: Claim  # the latest claim
-    cores: int  # how many of the cores that it wants are granted
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
+class Reported(_Message, frozen=True):
     """A rank's report."""
 
     application: str
     attempt: int
-    node: str
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct):
     """All ranks of an application on a node have ended."""
 
-    application: str  # its name
-    attempt: int  # the number of the start
-    node: str  # the node
-    codes: Mapping[int, int]  # exit codes by rank; negative for a signal
-    left: Mapping[int, Report]  # the last report of each rank, if it reported that it leaves
-    cause: str  # why the first that failed did; "" if none failed
-    killed: bool  # whether a signal that did not come from torchloader ended one
-    cancelled: bool  # whether they were ended because a user requested it
+    application: str
+    attempt: int
+    node: str
+    codes: dict[int, int] = {}  # exit codes by rank; negative for a signal
+    left: dict[int, Report] = {}  # the last report of each rank, if it reported that it leaves
+    cause: str = ""  # why the first that failed did; "" if none failed
+    killed: bool = False  # whether a signal that did not come from torchloader ended one
+    cancelled: bool = False  # whether they were ended because a user requested it
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Joined(_Message, frozen=True):
+    """A node has joined, with its resources and the latest attempts of the applications that were started on it."""
+
+    node: str  # its host name
+    incarnation: str  # a token of its application master, different after each restart
+    address: str  # at which other nodes reach it
+    cores: int  # CPUs that the run may use
+    gpus: tuple[int, ...]  # the indexes of its GPUs
+    memory: int  # in bytes
+    running: Mapping[str, int]  # attempt by application
+    ended: tuple[Ended, ...] = ()  # that were sent already, possibly to an earlier master
+    gpu: str = ""  # the name of its GPUs; "" if it is not known, or they have different ones
+
+    def has(self, application: str, attempt: int) -> bool:
+        """Return whether ranks of this attempt run here, or have ended."""
+        ended = ((each.application, each.attempt) for each in self.ended)
+        return self.running.get(application) == attempt or (application, attempt) in ended
+
+
+class Granted(_Message, frozen=True):
+    """The cores of a node that the run may use, after a claim or a change."""
+
+    node: str
+    claim: Claim  # the latest claim
+    cores: int  # how many of the cores that it wants are granted
+
+
+class Submitted(_Message, frozen=True):
     """A job arrives."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class AllSubmitted:
+class AllSubmitted(_Message, frozen=True):
     """The workload has exactly these jobs: the master ends when all applications have ended. A master that lacks some
     of them ignores the message and waits for the next submitter: an earlier master took those jobs without logging
     them."""
@@ -161,46 +137,39 @@ class AllSubmitted:
 # ---- of commands
 
 
-@dataclass(frozen=True, slots=True)
-class GetStatus:
+class GetStatus(_Message, frozen=True):
     """Requests the nodes and the applications."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitJob:
+class SubmitJob(_Message, frozen=True):
     """Submits a job."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class StopWhenDone:
+class StopWhenDone(_Message, frozen=True):
     """Ends a held workload when its applications have ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class PauseApplication:
+class PauseApplication(_Message, frozen=True):
     """Saves a checkpoint of an application and stops it."""
 
     application: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeApplication:
+class ResumeApplication(_Message, frozen=True):
     """Continues a paused application."""
 
     application: str
 
 
-@dataclass(frozen=True, slots=True)
-class CancelApplication:
+class CancelApplication(_Message, frozen=True):
     """Ends an application."""
 
     application: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeApplication:
+class ResizeApplication(_Message, frozen=True):
     """Sets the number of loading workers per device of an application."""
 
     application: str
@@ -211,14 +180,15 @@ OfApplication = PauseApplication | ResumeApplication | CancelApplication | Resiz
 Command = GetStatus | SubmitJob | StopWhenDone | OfApplication
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(_Message, frozen=True):
     """A command, and the serialized queue for its reply, which is JSON. The queue is not sent as an object: it may be
     destroyed when the command's process ends, and deserializing the message would fail."""
 
     command: Command
     reply_to: bytes
 
+
+ToMaster = Reported | Ended | Joined | Granted | Submitted | AllSubmitted | Request
 
 CONTACT = "torchloader.json"
 _CONTACT_TIMEOUT_S = 15.0

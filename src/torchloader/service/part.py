@@ -14,7 +14,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.signals import how_ended
-from torchloader.service.messages import Ended, Launch, Rank, Said
+from torchloader.service.messages import Ended, Launch, Reported
 from torchloader.training import protocol
 
 
@@ -40,15 +40,11 @@ class Part:
         self._node = node
         self._master = master
         self._reports = Queue(0)
-        self._orders = {rank.number: Queue(0) for rank in launch.ranks}
+        self._orders = {rank: Queue(0) for rank in launch.devices}
         self._processes: dict[int, Process] = {}
-        self._codes: dict[int, int] = {}
-        self._left: dict[int, protocol.Report] = {}
-        self._cause = ""
-        self._reason = ""  # why all of them were told to end
-        self._cancelled = False  # by a user
+        self._ended = Ended(launch.application, launch.attempt, node)
+        self._reason = ""  # of kill()
         self._stopped: set[int] = set()  # ranks that were ended from here
-        self._killed = False
         self._end_at: float | None = None
 
     @property
@@ -58,7 +54,7 @@ class Part:
 
     def tell(self, order: protocol.Order) -> None:
         """Send an order to all ranks."""
-        self._cancelled = self._cancelled or isinstance(order, protocol.Cancel)
+        self._ended.cancelled |= isinstance(order, protocol.Cancel)
         for place, queue in enumerate(self._orders.values()):
             own = order.for_rank(place, len(self._orders)) if isinstance(order, protocol.Resize) else order
             queue.put(protocol.encode(own))
@@ -66,35 +62,27 @@ class Part:
     def kill(self, reason: str, cancelled: bool = False) -> None:
         """End all ranks; `cancelled` if a user requested it."""
         self._reason = self._reason or reason
-        self._cancelled = self._cancelled or cancelled
+        self._ended.cancelled |= cancelled
         self._stop_ranks()
 
     def run(self) -> Ended:
         """Start the ranks, and forward their reports until all have ended. Returns how they ended."""
-        launch = self._launch
+        ended = self._ended
         try:
-            Path(launch.folder).mkdir(parents=True, exist_ok=True)
-            for rank in launch.ranks:
+            Path(self._launch.folder).mkdir(parents=True, exist_ok=True)
+            for rank in self._launch.devices:
                 if not self._reason:
-                    self._processes[rank.number] = self._start(rank)
+                    self._processes[rank] = self._start(rank)
         except Exception as error:  # any error fails only this job
-            self._cause = f"could not be started on {self._node}: {type(error).__name__}: {error}"
-            self.kill(self._cause)
-        while len(self._codes) < len(self._processes):
+            ended.cause = f"could not be started on {self._node}: {type(error).__name__}: {error}"
+            self.kill(ended.cause)
+        while len(ended.codes) < len(self._processes):
             self._listen(_POLL_S)
             self._look()
         while self._listen(0):
             pass
-        return Ended(
-            launch.application,
-            launch.attempt,
-            self._node,
-            self._codes,
-            self._left,
-            self._cause or self._reason,
-            self._killed,
-            self._cancelled,
-        )
+        ended.cause = ended.cause or self._reason
+        return ended
 
     def end_what_ranks_started(self) -> None:
         """End the children of ended ranks, after 3 s. Loading workers end by themselves, unless they hang in the
@@ -103,36 +91,36 @@ class Part:
         for process in self._processes.values():
             end_children(process)
 
-    def _start(self, rank: Rank) -> Process:
-        launch = self._launch
-        local = [each.number for each in launch.ranks].index(rank.number)
+    def _start(self, rank: int) -> Process:
+        launch, beside, device = self._launch, len(self._launch.devices), self._launch.devices[rank]
+        local = list(launch.devices).index(rank)
         environment = {
             "TORCHLOADER_NICE": "10",  # of loading workers: trainers that wait for a core go first
             **launch.environment,
-            "RANK": str(rank.number),
+            "RANK": str(rank),
             "WORLD_SIZE": str(launch.world_size),
             "LOCAL_RANK": str(local),
-            "LOCAL_WORLD_SIZE": str(len(launch.ranks)),
+            "LOCAL_WORLD_SIZE": str(beside),
             "MASTER_ADDR": launch.master,
             "MASTER_PORT": str(launch.port),
             "TORCHLOADER_APPLICATION": launch.application,
             "TORCHLOADER_FOLDER": launch.folder,
             "TORCHLOADER_WORKERS": str(launch.workers),
-            "TORCHLOADER_ORDERS": base64.b64encode(self._orders[rank.number].serialize()).decode(),
+            "TORCHLOADER_ORDERS": base64.b64encode(self._orders[rank].serialize()).decode(),
             "TORCHLOADER_REPORTS": base64.b64encode(self._reports.serialize()).decode(),
         }
         if launch.away is not None:
-            first = protocol.Resize(launch.workers, away=launch.away).for_rank(local, len(launch.ranks))
+            first = protocol.Resize(launch.workers, away=launch.away).for_rank(local, beside)
             environment["TORCHLOADER_WORKERS_AWAY"] = ",".join(first.away)
-        if rank.device is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = str(rank.device)
+        if device is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = str(device)
             environment["LOCAL_RANK"] = "0"  # of the devices that it sees
-        output = str(self._output(rank.number))
+        output = str(self._output(rank))
         process = Process(
             train if launch.ours else launch.command[0],
             (launch.command,) if launch.ours else list(launch.command[1:]),
             env=environment,
-            ident=f"{launch.application}-rank{rank.number}-{launch.attempt}",
+            ident=f"{launch.application}-rank{rank}-{launch.attempt}",
             stdout=output,
             stderr=output,
             policy=Policy(placement=Policy.Placement.HOST_NAME, host_name=self._node),
@@ -145,38 +133,37 @@ class Part:
 
     def _listen(self, timeout: float) -> bool:
         try:
-            report = protocol.decode_report(
-                self._reports.get(timeout=timeout) if timeout else self._reports.get_nowait()
-            )
+            data = self._reports.get(timeout=timeout) if timeout else self._reports.get_nowait()
         except Empty:
             return False
+        report, ended = protocol.decode_report(data), self._ended
         if isinstance(report, protocol.Finished | protocol.Paused | protocol.Cancelled):
-            self._left[report.rank] = report
-        elif isinstance(report, protocol.Failed) and not self._cause:
-            self._cause = f"rank {report.rank} on {self._node} failed: {report.text}"
-        self._master.put(Said(self._launch.application, self._launch.attempt, self._node, report))
+            ended.left[report.rank] = report
+        elif isinstance(report, protocol.Failed) and not ended.cause:
+            ended.cause = f"rank {report.rank} on {self._node} failed: {report.text}"
+        self._master.put(Reported(ended.application, ended.attempt, report))
         return True
 
     def _look(self) -> None:
         for number, process in self._processes.items():
-            code = None if number in self._codes else process.returncode
+            code = None if number in self._ended.codes else process.returncode
             if code is None:
                 continue
-            self._codes[number] = code
+            self._ended.codes[number] = code
             if code != 0 and number not in self._stopped:
                 self._note_failure(number, code)
         late = self._end_at is not None and time.monotonic() > self._end_at
         if late or self._reason:
-            # The others wait for it in a collective operation; or one was being started when all were told to end.
+            # The others wait for it in a collective operation; or one was being started while kill() ended all.
             self._stop_ranks()
 
     def _note_failure(self, rank: int, code: int) -> None:
         while self._listen(0):
-            pass  # it may have said why
+            pass  # it may have reported why
         # Ranks that fail because another one was killed may be seen to fail before it.
-        if not self._cause or (code < 0 and not self._killed):
-            self._cause = f"rank {rank} on {self._node} ended with {how_ended(code)}{self._tail(rank)}"
-        self._killed = self._killed or code < 0
+        if not self._ended.cause or (code < 0 and not self._ended.killed):
+            self._ended.cause = f"rank {rank} on {self._node} ended with {how_ended(code)}{self._tail(rank)}"
+        self._ended.killed |= code < 0
         self._end_at = self._end_at or time.monotonic() + _FOR_OWN_END
 
     def _stop_ranks(self) -> None:

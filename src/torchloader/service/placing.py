@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import secrets
@@ -16,7 +17,7 @@ from dragon.native.machine import System
 from torchloader.inputs.job import Job
 from torchloader.scheduling.application import Application, Node, Spec, names
 from torchloader.scheduling.placement import devices_by_kind
-from torchloader.service.messages import Joined, Launch, Rank
+from torchloader.service.messages import Joined, Launch
 from torchloader.service.settings import Settings
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -84,20 +85,8 @@ def shortened(job: Job, settings: Settings) -> Job:
 
 def spec_of(job: Job, devices: dict[str, tuple[int, ...]] | int) -> Spec:
     """Return the job as the scheduler sees it, on these devices, or on this number."""
-    return Spec(
-        name=job.name,
-        arch=f"{job.arch}-{job.depth}" if job.arch else job.script,
-        devices=devices,
-        batch=job.batch,
-        iterations=job.iterations or _ENDLESS,
-        workers=job.workers,
-        weight=job.weight,
-        minimum=job.minimum,
-        maximum=job.maximum,
-        arrival=job.arrival,
-        settings={"job": msgspec.json.encode(job).decode()},
-        speeds=dict(job.speeds),
-    )
+    settings: dict[str, str | int | float | bool | None] = {"job": msgspec.json.encode(job).decode()}
+    return replace(job.spec(devices, job.iterations or _ENDLESS), settings=settings)
 
 
 def job_of(spec: Spec) -> Job:
@@ -185,7 +174,7 @@ def command_of(job: Job, settings: Settings) -> tuple[str, ...]:
     """Return the job's own script and arguments, or the arguments of torchloader.training.train for its network."""
     if job.script:
         return (sys.executable, job.script, *job.arguments)
-    told = {
+    values = {
         "arch": job.arch,
         "depth": job.depth,
         "batch": job.batch,
@@ -196,7 +185,7 @@ def command_of(job: Job, settings: Settings) -> tuple[str, ...]:
         "device": settings.device,
         "dataset": job.dataset,
     }
-    options = [text for name, value in told.items() if value != "" for text in (f"--{name}", str(value))]
+    options = [text for name, value in values.items() if value != "" for text in (f"--{name}", str(value))]
     return (*options, *settings.options)
 
 
@@ -209,24 +198,12 @@ def launches(record: Application, joined: Mapping[str, Joined], settings: Settin
     port = job.port or secrets.choice(_PORTS)
     alone = len(placement) == 1 or settings.rehearse
     address = "127.0.0.1" if alone else joined[next(iter(placement))].address
+    numbers = itertools.count()
     orders: dict[str, Launch] = {}
-    taken = 0
     for node, devices in placement.items():
-        cpu = settings.device == "cpu"
-        ranks = tuple(Rank(taken + place, None if cpu else device) for place, device in enumerate(devices))
-        taken += len(devices)
-        orders[node] = Launch(
-            record.spec.name,
-            record.starts,
-            command_of(job, settings),
-            not job.script,
-            ranks,
-            sum(map(len, placement.values())),
-            address,
-            port,
-            record.workers,
-            os.path.abspath(job.output_folder),
-            dict(job.environment),
-            names(record.away, node) if settings.anywhere else None,
-        )
+        ranks = {next(numbers): None if settings.device == "cpu" else device for device in devices}
+        away = names(record.away, node) if settings.anywhere else None
+        meeting, folder = (record.size, address, port), os.path.abspath(job.output_folder)
+        start = record.spec.name, record.starts, command_of(job, settings), not job.script
+        orders[node] = Launch(*start, ranks, *meeting, record.workers, folder, dict(job.environment), away)
     return orders

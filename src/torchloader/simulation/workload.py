@@ -149,24 +149,13 @@ def jobs_of_workload(jobs: Sequence[Written]) -> list[Job]:
     """Return the jobs of a workload file, each with a typical speed of its network."""
     found = []
     for job in jobs:
-        arch = f"{job.arch}-{job.depth}" if job.arch else job.script
-        if arch not in _CEILINGS:
-            raise ValueError(f"job {job.name!r}: it is not known how fast {arch} trains; run it, and simulate its log")
         if job.iterations is None:
             raise ValueError(f"job {job.name!r}: its end_iter is 0, so only its data says when it ends; give end_iter")
-        spec = Spec(
-            job.name,
-            arch,
-            _devices(job.devices),
-            job.batch,
-            job.iterations,
-            job.workers,
-            job.weight,
-            job.minimum,
-            job.maximum,
-            job.arrival,
-        )
-        found.append(Job(spec, Curve(_CEILINGS[arch], _SERVICE)))
+        spec = job.spec(_devices(job.devices), job.iterations)
+        if spec.arch not in _CEILINGS:
+            reason = f"it is not known how fast {spec.arch} trains; run it, and simulate its log"
+            raise ValueError(f"job {job.name!r}: {reason}")
+        found.append(Job(spec, Curve(_CEILINGS[spec.arch], _SERVICE)))
     return found
 
 
