@@ -7,17 +7,20 @@ import ctypes
 import hashlib
 import operator
 import random
+import struct
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 _MASK = (1 << 64) - 1
 _NUMPY_MASK = (1 << 32) - 1
 
 
-def mix(*parts: int) -> int:
-    """Return a 64-bit number that depends on every part and its position (SplitMix64, Steele et al. 2014)."""
-    state = 0
+def mix(*parts: int, after: int = 0) -> int:
+    """Return a 64-bit number that depends on every part and its position (SplitMix64, Steele et al. 2014), and on those
+    of which the number `after` was made."""
+    state = after
     for part in parts:
         state = (state ^ (part & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
         state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
@@ -37,7 +40,7 @@ def number_of(index: Any) -> int:
 base: int | None = None  # made of the seed and the epoch of the batch that is being made
 
 
-def sample_seed(index: Any) -> int:
+def sample_seed(index: object) -> int:
     """Return a seed that depends on the loader's seed, the epoch and this index, for a dataset that gives each sample a
     generator of its own. With a sampler of the program, which may give an index again, it depends on the batch, too.
 
@@ -60,21 +63,24 @@ def sample_seed(index: Any) -> int:
     return mix(base, number_of(index), 1) >> 1
 
 
+def _memory(value: object, start: int, size: int) -> memoryview:
+    """Return bytes of an object in C. The object must live as long as they are used."""
+    return memoryview((ctypes.c_char * size).from_address(id(value) + start)).cast("B")
+
+
 # The global generator of Python. To read its state takes 15 µs, as 625 numbers are made of it; to copy the bytes behind
 # the header of the object, which are the words and the index of the next, takes a quarter of one.
 _python: Any = random.seed.__self__  # type: ignore[attr-defined]
 _seed_python = _random.Random.seed  # without the checks of random.seed()
-_size = _random.Random.__basicsize__ - object.__basicsize__
-_words = memoryview((ctypes.c_char * _size).from_address(id(_python) + object.__basicsize__)).cast("B")
+_words = _memory(_python, object.__basicsize__, _random.Random.__basicsize__ - object.__basicsize__)
 
 
-def _copied() -> Any:
+def _copied() -> tuple[bytes, float | None]:
     return bytes(_words), _python.gauss_next
 
 
-def _put_back(state: Any) -> None:
-    _words[:] = state[0]
-    _python.gauss_next = state[1]
+def _put_back(state: tuple[bytes, float | None]) -> None:
+    _words[:], _python.gauss_next = state
 
 
 def _accesses() -> tuple[Callable[[], Any], Callable[[Any], None]]:
@@ -93,9 +99,23 @@ def _accesses() -> tuple[Callable[[], Any], Callable[[Any], None]]:
 _read, _write = _accesses()
 
 
+@cache
+def _gauss() -> memoryview | None:
+    """Return where NumPy's global generator keeps the second of two normal numbers that it makes at once, and whether
+    it has one; None if it is not found. To exchange its bit generator drops that number."""
+    random = sys.modules["numpy"].random
+    trial, size = random.RandomState(0), random.RandomState.__basicsize__
+    trial.standard_normal()
+    # Of the words of the object only the pointer before them leads into the object itself.
+    words = _memory(trial, 0, size // 8 * 8).cast("Q")
+    places = [8 * place + 8 for place, word in enumerate(words) if id(trial) <= word < id(trial) + size]
+    expected = struct.pack("=qd", 1, trial.get_state()[4])
+    found = [place for place in places if bytes(_memory(trial, place, 16)) == expected]
+    return _memory(random.mtrand._rand, found[0], 16) if len(found) == 1 else None
+
+
 def seed_all(value: int) -> None:
-    """Seed the global generators of Python and of NumPy and PyTorch if they are imported; those of GPUs are not
-    touched."""
+    """Seed the global generators of Python and, if imported, of NumPy and PyTorch; those of GPUs are not touched."""
     _seed_python(_python, value)
     _python.gauss_next = None
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -105,19 +125,19 @@ def seed_all(value: int) -> None:
 
 
 class Kept:
-    """A block in which the generators may be used and seeded; afterwards the program's own are as before.
-
-    NumPy gets another generator meanwhile: reading and writing the state of its own takes 70 µs.
-    """
+    """A block in which the generators may be used and seeded; afterwards the program's own are as before. NumPy gets
+    another one meanwhile: reading and writing the state of its own takes 70 µs."""
 
     _other: Any = None
 
     def __enter__(self) -> None:
-        self._state, self._torch, self._replaced = _read(), None, None
+        self._state, self._torch, self._numpy = _read(), None, None
         if (torch := sys.modules.get("torch")) is not None:
             self._torch = torch.default_generator, torch.default_generator.get_state()
         if (numpy := sys.modules.get("numpy")) is not None:
-            self._replaced = numpy.random, numpy.random.get_bit_generator()
+            gauss = _gauss()
+            kept = b"" if gauss is None else bytes(gauss)
+            self._numpy = numpy.random, numpy.random.get_bit_generator(), gauss, kept
             self._other = self._other or numpy.random.MT19937()
             numpy.random.set_bit_generator(self._other)
 
@@ -125,13 +145,15 @@ class Kept:
         _write(self._state)
         if self._torch is not None:
             self._torch[0].set_state(self._torch[1])
-        if self._replaced is not None:
-            self._replaced[0].set_bit_generator(self._replaced[1])
+        if self._numpy is not None:
+            random, own, gauss, kept = self._numpy
+            random.set_bit_generator(own)
+            if gauss is not None:
+                gauss[:] = kept
 
 
 class Stream(Kept):
-    """A `Kept` block in which the generators continue where the previous block of this object ended. They are seeded in
-    the first."""
+    """A `Kept` block that seeds the generators the first time, and in which they continue afterwards."""
 
     _own: Any = None
 
