@@ -576,7 +576,7 @@ def test_auto_does_not_use_more_workers_than_are_needed() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"num_workers": -1}, "the number of loading workers is 0 or more"),
+        ({"num_workers": -1}, "num_workers must be at least 0, not -1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"shuffle": True, "sampler": [1]}, "without shuffle"),
         ({"batch_sampler": [[1]], "batch_size": 2}, "a batch_sampler decides everything"),

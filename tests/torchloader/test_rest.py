@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from random import Random
 
-from torchloader.loader.iteration import Gaps, Rest, standing_of, tell
+from torchloader.loader.iteration import Gaps, Rest, position_of, state_of_position
 from torchloader.loader.order import SampleOrder, SamplerOrder, digest
 
 WINDOW = 5
@@ -41,9 +41,9 @@ def test_batches_are_given_once_with_any_order_and_any_stops() -> None:
             rest = Rest(order, 0, standing, None, in_order=False, with_digest=False)
             more, standing = part_of_an_epoch(dice, rest)
             given += more
-            told = json.loads(json.dumps(tell(standing, order.whole, PLACE)))
+            told = json.loads(json.dumps(state_of_position(standing, order.whole, PLACE)))
             assert len(told.get("beyond", {"given": []})["given"]) < WINDOW
-            standing = standing_of(told, order.whole, PLACE)
+            standing = position_of(told, order.whole, PLACE)
         assert sorted(given) == sorted(expected), seed
 
 

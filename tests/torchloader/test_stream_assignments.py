@@ -145,7 +145,7 @@ class Play:
         elif deed == "take":
             self.take()
         elif deed == "resume" and self.dice.random() < 0.1:
-            self.begin(self.order.place(self.order.tell(self.turns.position)))
+            self.begin(self.order.place(self.order.state_of(self.turns.position)))
         self.hand_out()
         self.ask()
 

@@ -1,4 +1,4 @@
-"""The base classes from PyTorch, or `object` where PyTorch is not installed, and the samplers that a loader exposes."""
+"""The base classes from PyTorch, or `object` where PyTorch is not installed, and the samplers that frameworks see."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torchloader.loader import options as surroundings
-from torchloader.loader.order import SampleOrder
-from torchloader.loader.streams import StreamOrder
+from torchloader.loader.order import AnyOrder, SampleOrder
 
 if TYPE_CHECKING:
+    from torch import Generator
     from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
     HAS_TORCH = True
@@ -32,21 +32,18 @@ else:
     else:
         HAS_TORCH = True
 
-
 _MASK = (1 << 63) - 1  # of a seed that PyTorch takes
 
 
 class RankSampler(_Shared):
-    """The samples of a loader's rank, as a DistributedSampler.
+    """The samples of a loader's rank, as a DistributedSampler: frameworks recognize it, do not divide the samples
+    again, and call set_epoch(), which is forwarded to the loader."""
 
-    Frameworks recognize it, do not divide the samples again, and call set_epoch(), which is forwarded to the loader.
-    """
-
-    def __init__(self, order: SampleOrder, dataset: Any, tell: Callable[[int], None]) -> None:
+    def __init__(self, order: SampleOrder, dataset: Any, set_epoch: Callable[[int], None]) -> None:
         super().__init__(dataset, order.world_size, order.rank, order.shuffle, order.seed)
         self._order = order
         # A cycle would have a loader that nobody needs keep its workers.
-        self._tell: weakref.WeakMethod[Callable[[int], None]] | None = weakref.WeakMethod(tell)
+        self._set_epoch: weakref.WeakMethod[Callable[[int], None]] | None = weakref.WeakMethod(set_epoch)
 
     def __iter__(self) -> Iterator[Any]:
         for indices, _ in self._order.batches(self.epoch, 0):
@@ -58,22 +55,24 @@ class RankSampler(_Shared):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, here and in the loader."""
         self.epoch = epoch
-        tell = None if self._tell is None else self._tell()
-        if tell is not None:
-            tell(epoch)
+        forward = None if self._set_epoch is None else self._set_epoch()
+        if forward is not None:
+            forward(epoch)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_tell": None}
+        return {**vars(self), "_set_epoch": None}
 
 
 def samplers_of(
-    dataset: Any, order: Any, given: tuple[Any, Any], batch: tuple[int | None, bool], generator: Any, tell: Any
+    dataset: Any,
+    order: AnyOrder | None,
+    given: tuple[Any, Any],
+    batch: tuple[int | None, bool],
+    generator: Generator | int | None,
+    set_epoch: Callable[[int], None],
 ) -> tuple[Any, Any]:
-    """Return the sampler and batch sampler that PyTorch's DataLoader would have where they were not given.
-
-    A shuffled order gets a plain RandomSampler, since frameworks replace it or its generator to make ranks agree.
-    `generator` is that of the program, or its seed.
-    """
+    """Return the sampler and batch sampler that PyTorch's DataLoader would have where they were not given. `order` is
+    None for streams. `generator` is that of the program, or its seed."""
     sampler, batch_sampler = given
     if not HAS_TORCH:
         return given
@@ -81,11 +80,12 @@ def samplers_of(
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
     from torch.utils.data.dataloader import _InfiniteConstantSampler
 
-    if isinstance(order, StreamOrder):
+    if order is None:
         sampler = _InfiniteConstantSampler()
-    elif sampler is None and order.world_size > 1:
-        sampler = RankSampler(order, dataset, tell)
+    elif sampler is None and isinstance(order, SampleOrder) and order.world_size > 1:
+        sampler = RankSampler(order, dataset, set_epoch)
     elif sampler is None and order.shuffle and len(dataset) > 0:
+        # A plain one, since frameworks replace it or its generator to make ranks agree.
         if isinstance(generator, int):
             generator = Generator().manual_seed(generator & _MASK)
         sampler = RandomSampler(dataset, generator=generator)

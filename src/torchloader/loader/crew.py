@@ -84,7 +84,6 @@ class Tally:
 
     @property
     def effort(self) -> Effort:
-        """The cost of all batches."""
         return Effort(self.seconds, self.cpu, self.delayed)
 
     def note(self, effort: tuple[float, float, float], samples: int, is_shared: bool = False) -> None:
@@ -100,8 +99,7 @@ class Tally:
 def started(
     target: Callable[..., None], arguments: tuple[Any, ...], template: Template | None, node: str | None = None
 ) -> Process | Fork:
-    """Start a process that calls `target`, forked from the template if there is one, else on the named node or this
-    one."""
+    """Start a process that calls `target`, forked from the template if there is one, else on a node (or this one)."""
     if template is not None:
         try:
             return template.start(target, arguments)
@@ -114,11 +112,9 @@ def started(
 
 
 def start_each(starts: SimpleQueue[Member | None], start: WeakMethod[Callable[[Member], None]]) -> None:
-    """Start the workers that are put into the queue, until it yields None.
-
-    Keeps no dataset alive while it waits: freeing a large tensor in a thread after the interpreter has finished ends
-    the process with SIGABRT.
-    """
+    """Start the workers that are put into the queue, until it yields None."""
+    # Keeps no dataset alive while it waits: freeing a large tensor in a thread after the interpreter has finished ends
+    # the process with SIGABRT.
     while (worker := starts.get()) is not None:
         method = start()
         if method is not None:
@@ -126,7 +122,7 @@ def start_each(starts: SimpleQueue[Member | None], start: WeakMethod[Callable[[M
         del method, worker
 
 
-def heard(results: Queue, timeout: float) -> Iterator[Any]:
+def messages_of(results: Queue, timeout: float) -> Iterator[Ready | Made]:
     """Yield the messages that have arrived, waiting at most `timeout` seconds for the first."""
     try:
         yield results.get(timeout=timeout) if timeout else results.get_nowait()
@@ -142,20 +138,14 @@ _DEATHS = _FAILED_STARTS = 3
 
 
 class Crew:
-    """The workers of a loader, the iterations that they serve, and the batches that they have made.
-
-    The batches of one iteration must be taken by one thread at a time. `nodes` are those that the workers are spread
-    over in turn; None is this node.
-
-    Where workers are forked and there is no template yet, they are postponed until the trainer forks one: forking in
-    the thread that starts them would copy other threads in the middle of an operation.
-    """
+    """The workers of a loader, the iterations that they serve, and the batches that they have made. The batches of one
+    iteration must be taken by one thread at a time. Workers are spread over the `nodes` in turn; None is this one."""
 
     def __init__(
         self, maker: Maker, prefetch: int, size: int, policy: WorkerPolicy, nodes: Sequence[str | None] = (None,)
     ) -> None:
         self._policy, self._nodes = policy, list(nodes)
-        self._is_map_style = maker.is_map_style
+        self._maker, self._is_map_style, self._kept = maker, maker.is_map_style, Kept()
         self._snapshots = Snapshots(maker, policy, copied=not maker.is_map_style)
         self._lock = threading.RLock()
         self.assignments = Assignments(prefetch)
@@ -168,9 +158,11 @@ class Crew:
         self._to_warn = ""  # of what another thread may have met, in the one that takes batches
         self._starts: SimpleQueue[Member | None] = SimpleQueue()
         self._starter: threading.Thread | None = None
+        # Where workers are forked and there is no template yet, they are postponed until the trainer forks one: forking
+        # in the thread that starts them would copy other threads in the middle of an operation.
         self._postponed: list[Member] = []
         self._results: Queue | None = None
-        self._floor: Any = None
+        self._floor: Value | None = None
         self._looked = time.monotonic()
         self._closed = False
         self.tally, self.size = Tally(), size
@@ -178,17 +170,14 @@ class Crew:
         self._made: dict[Key, Outcome] = {}
         self._taker: int | None = None
         self._keeper = Keeper()
-        self._maker, self._kept = maker, Kept()
         self._makers: dict[int, Maker] = {}  # of iterations with streams that the trainer reads
 
     # ---- iterations
 
     def open(self, entropy: int, place: Place | None = None, shares: Sequence[Share] = ()) -> int:
-        """Begin an iteration, over the streams of these shares from a place on if it is given. Returns its number.
-
-        Workers use the dataset as it is now, and the seeds of their worker_init_fn depend on `entropy`. Without
-        workers, a single stream that is no share is read by the trainer to the end.
-        """
+        """Begin an iteration with the dataset as it is now, over the streams of these shares from a place on if it is
+        given. Returns its number. The seeds of worker_init_fn depend on `entropy`."""
+        # A single stream that is no share is read by the trainer to the end.
         is_plain = not self.size and len(shares) == 1 and not shares[0].streams
         while True:
             self._check_open()
@@ -235,11 +224,8 @@ class Crew:
 
     @property
     def depth(self) -> int:
-        """The number of batches that are made and not taken.
-
-        In a thread other than the taking one, all pending messages of workers count: receiving them here would make the
-        other thread wait for them.
-        """
+        """The number of batches that are made and not taken."""
+        # In another thread than the taking one, pending messages count: to receive them would make the other one wait.
         if self._taker in (None, threading.get_ident()) and not self._closed:
             self._receive(0)
             return len(self._made)
@@ -248,26 +234,21 @@ class Crew:
     # ---- batches
 
     def want(self, task: Task) -> None:
-        """Request a batch."""
         with self._lock:
             self._check_live(task.iteration)
             self.assignments.want((task.iteration, task.number), task)
             self._hand_out()
 
     def take(self, iteration: int, numbers: list[int], alone: bool, timeout: float) -> tuple[int, Outcome, float]:
-        """Return the first of these batches that is made: its number, its outcome, and the seconds in which none was
-        ready.
-
-        Without workers the first batch is made in the trainer; with `alone`, also while workers are starting. Raises
-        LoadingError, TimeoutError after `timeout` seconds unless that is 0, and ValueError if the loader is closed.
-        """
+        """Return the first of these batches that is made: its number, outcome, and the seconds in which none was ready.
+        Without workers it is made in the trainer; with `alone`, also while workers are starting. Raises LoadingError,
+        TimeoutError after `timeout` seconds unless that is 0, and ValueError if the loader is closed."""
         self._check_live(iteration)
         self._taker = threading.get_ident()
         if self._postponed:
             self._start_postponed(self._snapshots.take())
         self._receive(0)
-        since = time.perf_counter()
-        waited = 0.0
+        since, waited = time.perf_counter(), 0.0
         number = self._first(iteration, numbers)
         if number is None:
             number = self._await(iteration, numbers, alone, timeout, since)
@@ -275,8 +256,7 @@ class Crew:
         return number, self._made.pop((iteration, number)), waited
 
     def look(self, iteration: int, numbers: list[int]) -> tuple[int, Outcome] | None:
-        """Return the number and outcome of the first of these batches that is made, without taking it; None if none
-        is."""
+        """Return the number and outcome of the first of these batches that is made, without taking it, if any."""
         self._receive(0)
         number = self._first(iteration, numbers)
         return None if number is None else (number, self._made[iteration, number])
@@ -307,8 +287,8 @@ class Crew:
                 self.finish(key[0])
                 raise self._trouble
             if self._to_warn:
-                told, self._to_warn = self._to_warn, ""
-                warnings.warn(told, RuntimeWarning, stacklevel=2)
+                warning, self._to_warn = self._to_warn, ""
+                warnings.warn(warning, RuntimeWarning, stacklevel=2)
             if timeout and time.perf_counter() - since > timeout:
                 raise TimeoutError(f"no batch in {timeout} s from {self.ready} loading workers")
 
@@ -319,18 +299,18 @@ class Crew:
         return self.assignments.is_here(iteration)
 
     def make_here(self, task: Task) -> tuple[Outcome, float]:
-        """Make a batch in the trainer, from its own dataset; for streams that may move to a worker, from a copy of it.
-        Returns also the seconds that it took."""
+        """Return a batch that is made in the trainer, and the seconds that it took."""
         self._check_live(task.iteration)
         maker = self._maker
         if not self._is_map_style:
-            with self._lock:
-                task = self.assignments.started(HERE, task)
-                self._release()
-                if task.start is not None and task.iteration not in self._makers:
-                    kept = self._snapshots[self._snapshots.number_for(task.iteration)]
-                    self._makers[task.iteration] = received(loads(dumps(kept)))
-                maker = self._makers[task.iteration]
+            if not self.assignments.is_running(HERE, task):
+                with self._lock:
+                    task = self.assignments.started(HERE, task)
+                    self._release()
+                    if task.iteration not in self._makers:  # a copy, as the stream may move to a worker
+                        kept = self._snapshots[self._snapshots.number_for(task.iteration)]
+                        self._makers[task.iteration] = received(loads(dumps(kept)))
+            maker = self._makers[task.iteration]
         start = time.perf_counter()
         with self._kept:  # the program's random state
             outcome = maker.make(task)
@@ -344,16 +324,16 @@ class Crew:
             if timeout:
                 time.sleep(timeout)
             return False
-        has_heard = False
-        for message in heard(self._results, timeout):
-            has_heard = True
+        has_received = False
+        for message in messages_of(self._results, timeout):
+            has_received = True
             if isinstance(message, Ready):
                 self._begins(message)
             else:
                 self._is_made(message)
-        if has_heard and time.monotonic() - self._looked > _SLOW_S:
+        if has_received and time.monotonic() - self._looked > _SLOW_S:
             self._look_after_workers()
-        return has_heard
+        return has_received
 
     def _begins(self, message: Ready) -> None:
         with self._lock:
@@ -383,7 +363,7 @@ class Crew:
 
     def _hand_out(self) -> None:
         if self._trouble is not None:
-            return  # a trainer for which others lie ready would hear of it late, after the deaths of more workers
+            return  # or the trainer, which takes those that are ready first, would raise it after more deaths
         for number, _, task in self.assignments.hand_out():
             worker, dataset = self._workers[number], self._snapshots.number_for(task.iteration)
             if dataset not in worker.datasets:
@@ -404,7 +384,6 @@ class Crew:
         worker.datasets = worker.datasets & needed | {dataset}
 
     def close(self) -> None:
-        """Dismiss all workers."""
         with self._lock:
             self._closed = True
             self.size, self._keeper = 0, Keeper()
@@ -420,8 +399,7 @@ class Crew:
     # ---- workers
 
     def resize(self, size: int, nodes: Sequence[str | None] | None = None) -> None:
-        """Set the number of workers, and the nodes if given. Does not wait: new workers begin when ready, others finish
-        their batch."""
+        """Set the number of workers, and the nodes if given, without waiting."""
         with self._lock:
             self._check_open()
             self.size, self._nodes = size, self._nodes if nodes is None else list(nodes)
@@ -430,7 +408,6 @@ class Crew:
 
     @property
     def ready(self) -> int:
-        """The number of workers that take batches now."""
         return self.assignments.workers
 
     def _check_open(self) -> None:
@@ -526,8 +503,8 @@ class Crew:
             self._ended(worker, died=False)
 
     def _seed_of(self, worker: Member) -> int:
-        """Return the seed of a worker: as in PyTorch that of all workers that start with the iteration plus its slot.
-        Those that replace one have others, as they would draw its numbers again."""
+        """Return the seed of a worker: as in PyTorch that of all that start with the iteration plus its slot."""
+        # Workers that replace one have others, as they would draw its numbers again.
         return (mix(self._entropy, worker.number - worker.slot - self._born_before) >> 1) + worker.slot
 
     def _lost(self, worker: Member, error: NodeLostError) -> None:
@@ -587,8 +564,7 @@ class Crew:
                 return
             self.tally.died += 1
             how = how_ended(code)
-            is_killed = code == -signal.SIGKILL and worker.node is None
-            if is_killed and (reason := self._memory_kills.explain()):
+            if code == -signal.SIGKILL and worker.node is None and (reason := self._memory_kills.explain()):
                 how += f", and {reason}: lower num_workers, prefetch_factor or batch_size"
                 self._to_warn = f"a loading worker ended with {how}"
             task = None if key is None else self.assignments.task(key)

@@ -48,11 +48,8 @@ class Membership(NamedTuple):
 
 
 def joined(name: str | None, is_map_style: bool) -> tuple[NodeFile | None, Membership | None]:
-    """Return the file of the loaders of that name, which the caller must close, and a membership for a new loader.
-
-    Both are None without a name, and, after a RuntimeWarning, if the file cannot be made. Raises TypeError if it is no
-    name, ValueError if the dataset is iterable-style.
-    """
+    """Return the file of the loaders of that name, which the caller must close, and a membership for a new loader; None
+    without a name, and after a RuntimeWarning if the file cannot be made."""
     if name is None:
         return None, None
     if not isinstance(name, str) or not name:
@@ -130,10 +127,8 @@ class Exchange:
     def get(
         self, key: bytes, make: Callable[[], Packed], gives_up: Callable[[], bool], is_first: bool
     ) -> tuple[Packed, bool, Kept | None]:
-        """Return a batch, whether another worker has made it, and where it is kept if this worker made it (else None).
-
-        If loaders of the name make different batches, a packed ValueError is returned instead.
-        """
+        """Return a batch, whether another worker has made it, and where it is kept if this worker made it. If loaders
+        of the name make different batches, it is a packed ValueError."""
         slot = int.from_bytes(key[:8], "little") % _SLOTS
         if not (is_first or self._is_trusted(gives_up)) or not self._until(lambda: self._locks(slot), gives_up):
             return self._made(make), False, None
@@ -164,8 +159,7 @@ class Exchange:
         return packed
 
     def _compared(self, theirs: Packed, make: Callable[[], Packed]) -> Packed:
-        """Make the batch here, and return it if it equals the shared one, or if two attempts here differ from each
-        other; otherwise an error."""
+        """Make the batch here, and return it; or an error if it differs from the shared one, but not from itself."""
         ours = self._made(make)
         if not _equal(ours, theirs) and _equal(ours, self._made(make)):
             os.pwrite(self._file, b"\1", _DIFFERS)

@@ -26,6 +26,7 @@ from dragon.native.event import Event
 from dragon.serialization import dumps, loads
 from dragon.signals import end_with_parent
 from torchloader.loader import options as surroundings
+from torchloader.loader.making import Maker
 
 _LONGEST = 128 * 1024  # bytes of a message
 _END = b"end"
@@ -41,7 +42,6 @@ class Fork:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the worker has not ended."""
         return self.returncode is None
 
     @property
@@ -60,7 +60,7 @@ class Template:
     """A process that keeps the trainer's state at the time of its construction, and forks workers. Raises OSError if
     fork() fails."""
 
-    def __init__(self, inherited: Any) -> None:
+    def __init__(self, inherited: object) -> None:
         _flush()  # or every fork would write again what is still to be written
         _reap()
         Event()  # the run's memory is there, so that forks have it, too
@@ -84,44 +84,40 @@ class Template:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process has not ended."""
         with self._lock:
-            self._hear_all()
+            self._receive_all()
             return not self._is_gone
 
     def start(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> Fork:
-        """Fork a worker that calls `target`."""
         with self._lock:
             try:
                 self._ours.send(dumps((target, arguments)))
             except ConnectionError:
                 self._is_gone = True
             while True:
-                told = None if self._is_gone else self._hear()
-                if told is None:
+                reply = None if self._is_gone else self._receive()
+                if reply is None:
                     raise ChildProcessError(
                         f"no loading worker can be started: process {self._pid}, which they are forked from, has "
                         "ended, perhaps for lack of memory. The next iteration has another one"
                     )
-                if isinstance(told, OSError):
-                    raise told
-                if isinstance(told, int):
-                    return Fork(self, told)
+                if isinstance(reply, OSError):
+                    raise reply
+                if isinstance(reply, int):
+                    return Fork(self, reply)
 
     def code_of(self, pid: int) -> int | None:
         """Return the exit code of a worker; None while it runs."""
         with self._lock:
-            self._hear_all()
+            self._receive_all()
             return self._codes.get(pid, _GONE if self._is_gone else None)
 
-    def _hear_all(self) -> None:
-        """Process all messages of the template that have arrived."""
+    def _receive_all(self) -> None:
         while not self._is_gone and wait([self._ours], 0):
-            self._hear()
+            self._receive()
 
-    def _hear(self) -> Any:
-        """Receive the next message of the template: the pid of a new worker, an error, or an exit code; None if the
-        template has ended."""
+    def _receive(self) -> int | OSError | tuple[int, int] | None:
+        """Receive the pid of a new worker, an error, or a pid and its exit code; None if the template has ended."""
         try:
             data = self._ours.recv(_LONGEST)
         except ConnectionError:
@@ -129,10 +125,10 @@ class Template:
         if not data:
             self._is_gone = True
             return None
-        told = pickle.loads(data)
-        if isinstance(told, tuple):
-            self._codes[told[0]] = told[1]
-        return told
+        message: int | OSError | tuple[int, int] = pickle.loads(data)
+        if isinstance(message, tuple):
+            self._codes[message[0]] = message[1]
+        return message
 
     def end(self) -> None:
         """Start no more workers. The template ends after its last worker."""
@@ -142,19 +138,18 @@ class Template:
 class Inherited:
     """The maker of batches as each fork of a template has it; nothing is pickled."""
 
-    def __init__(self, maker: Any) -> None:
+    def __init__(self, maker: Maker) -> None:
         self.template, self._seed = Template(maker), maker.seed
 
-    def serves(self, maker: Any) -> bool:
-        """Return whether workers that stay can be used with `maker`: its seed is unchanged and the template is
-        alive."""
-        return bool(self._seed == maker.seed) and self.template.is_alive
+    def serves(self, maker: Maker) -> bool:
+        """Return whether workers that stay can be used with `maker`."""
+        return self._seed == maker.seed and self.template.is_alive
 
     def same_as(self, other: object) -> bool:
         """Return whether both are the same template."""
         return self is other
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
         return _inherited, ()
 
 
@@ -171,7 +166,7 @@ def _leave(template: socket.socket, trainer: int, pid: int) -> None:
     _left.add(pid)
 
 
-def _inherited() -> Any:
+def _inherited() -> object:
     return surroundings.inherited
 
 
@@ -179,7 +174,6 @@ _left: set[int] = set()  # templates that end, or have ended
 
 
 def _reap() -> None:
-    """Reap the templates that have ended."""
     for pid in list(_left):
         with suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG)[0] == 0:
@@ -214,7 +208,7 @@ def _serve(trainer: socket.socket, pid: int) -> NoReturn:
                     serves = False
                 else:
                     _fork(trainer, data)
-            has_workers = _tell_of_ended(trainer)
+            has_workers = _send_ended(trainer)
         code = 0
     except ConnectionError:
         pass
@@ -224,11 +218,11 @@ def _serve(trainer: socket.socket, pid: int) -> NoReturn:
         os._exit(code)
 
 
-def _tell_of_ended(trainer: socket.socket) -> bool:
+def _send_ended(trainer: socket.socket) -> bool:
     """Send the exit codes of ended workers to the trainer. Returns whether workers remain."""
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            with suppress(ConnectionError):  # whom nobody wants to hear of any more
+            with suppress(ConnectionError):  # the trainer has ended
                 trainer.send(pickle.dumps((ended[0], os.waitstatus_to_exitcode(ended[1]))))
     except ChildProcessError:
         return False

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import util as mp_util
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 from torchloader.loader.crew import Crew
 from torchloader.loader.messages import Outcome
@@ -18,15 +18,18 @@ from torchloader.loader.order import AnyOrder, Indices, digest
 from torchloader.loader.randomness import mix
 from torchloader.loader.streams import Place, StreamOrder, Task, Turns
 
+Batch = TypeVar("Batch")
 Part = tuple[int, int]  # of an epoch: from one position to another
 
 
 class Gaps(NamedTuple):
-    """The position of a trainer with in_order=False: it has all samples before `position`, and the parts `beyond` after
-    it."""
+    """The position of a trainer with in_order=False: all samples before `position`, and the parts `beyond` after it."""
 
     position: int
     beyond: tuple[Part, ...]
+
+
+Position = int | Gaps | Place  # the last in the streams of an iterable-style dataset
 
 
 class Rest:
@@ -69,7 +72,6 @@ class Rest:
 
     @property
     def position(self) -> int | Gaps:
-        """The position of the trainer."""
         return Gaps(self._position, self._beyond) if self._is_gapped else self._position
 
     @property
@@ -90,32 +92,29 @@ def _joined(parts: Iterable[Part], position: int) -> tuple[Part, ...]:
     return tuple(joined)
 
 
-def tell(standing: int | Gaps, batch: int, place: tuple[int, int]) -> dict[str, Any]:
-    """Return a position in the form of state_dict().
-
-    `batch` is by how much a full batch advances the position, `place` is (rank, world size). With several ranks the
-    place is included even without gaps, as other ranks may have some.
-    """
-    if not isinstance(standing, Gaps):
-        return {"position": standing}
-    position, given = standing.position, [list(part) for part in standing.beyond]
-    if not given and place[1] == 1:
+def state_of_position(position: int | Gaps, batch: int, place: tuple[int, int]) -> dict[str, Any]:
+    """Return a position for state_dict(). A full batch advances it by `batch`; `place` is (rank, world size)."""
+    if not isinstance(position, Gaps):
         return {"position": position}
+    given = [list(part) for part in position.beyond]
+    if not given and place[1] == 1:  # of several ranks others may have gaps
+        return {"position": position.position}
     beyond = {"given": given, "batch": batch, "rank": place[0], "world_size": place[1]}
-    return {"position": position, "beyond": beyond}
+    return {"position": position.position, "beyond": beyond}
 
 
-def standing_of(state: dict[str, Any], batch: int, place: tuple[int, int]) -> int | Gaps:
-    """Return the position from the form that tell() returns."""
+def position_of(state: dict[str, Any], batch: int, place: tuple[int, int]) -> int | Gaps:
+    """Return the position from what state_of_position() returned."""
     check_number(0, position=state["position"])
     position, beyond = int(state["position"]), state.get("beyond")
     if beyond is None:
         return position
-    told, own = beyond["rank"], beyond["world_size"]
-    if own > 1 and (told, own) != place:
+    rank, world_size = beyond["rank"], beyond["world_size"]
+    if world_size > 1 and (rank, world_size) != place:
         raise ValueError(
-            f"the state is of rank {told} of {own}, which got its batches in an order of its own (in_order=False), "
-            f"this is rank {place[0]} of {place[1]}: save the state of each rank, and load it on the same one"
+            f"the state is of rank {rank} of {world_size}, which got its batches in an order of its own "
+            f"(in_order=False), this is rank {place[0]} of {place[1]}: save the state of "
+            "each rank, and load it on the same one"
         )
     if beyond["given"] and beyond["batch"] != batch:
         raise ValueError(
@@ -129,8 +128,7 @@ Pin = Callable[[Any], Any]
 
 
 def pinner() -> Pin | None:
-    """Return the function that copies a batch into page-locked memory for the current GPU; None if PyTorch has no
-    GPU."""
+    """Return the function that copies a batch into page-locked memory for the current GPU; None without a GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return None
@@ -152,11 +150,11 @@ class Pinning:
         self._next: Future[Any] | None = None
         self.number: int | None = None  # of the batch that is being pinned ahead
 
-    def begin(self, number: int, batch: Any) -> None:
+    def begin(self, number: int, batch: object) -> None:
         """Start to pin the batch of that number, which is used next."""
         self.number, self._next = number, self._thread.submit(self._pin, batch)
 
-    def pinned(self, number: int, batch: Any) -> Any:
+    def pinned(self, number: int, batch: object) -> Any:
         """Return the pinned batch of that number. Raises what pinning raises."""
         begun, self._next, of, self.number = self._next, None, self.number, None
         return begun.result() if begun is not None and of == number else self._pin(batch)
@@ -166,12 +164,12 @@ class Pinning:
         self._thread.shutdown(wait=False)
 
 
-class Iteration:
+class Iteration(Generic[Batch]):
     """One epoch of an ElasticDataLoader, whose module imports this one, or the rest of it."""
 
     _rest: Any  # a Rest of a map-style dataset, or the Turns of streams
 
-    def __init__(self, loader: Any, epoch: int, standing: int | Gaps | Place, before: int | None) -> None:
+    def __init__(self, loader: Any, epoch: int, standing: Position, before: int | None) -> None:
         self._loader, self._epoch, self._order = loader, epoch, loader._order
         self._crew, self._in_order, self._choices = loader._crew, loader.in_order, loader._choices
         self._is_sampled = loader._own_sampler is not None
@@ -208,7 +206,7 @@ class Iteration:
             raise TypeError("an iterator over an iterable-style dataset has no length: use len(loader)")
         return len(self._order)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         made, waited = self._take()
         while made.progress is not None and made.is_end:
             made, seconds = self._take()
@@ -218,24 +216,23 @@ class Iteration:
             loader._note_last(self._epoch, self._choices)
         batch = self._batch_of(made)
         if self._streams is not None:
-            self._warn_of_length(self._streams.told_length)
+            self._warn_of_length(self._streams.length)
         loader._note_position(self._epoch, self._rest.position, self._rest.digest if self._is_sampled else 0)
         before, self._before = self._before, time.perf_counter()
         loader._note(made.samples, waited, self._before - before - waited)
         return batch
 
-    def _warn_of_length(self, told: int | None) -> None:
+    def _warn_of_length(self, length: int | None) -> None:
         self._batches += 1
-        if told is not None and self._batches > told:
+        if length is not None and self._batches > length:
             warnings.warn(
-                f"the dataset's length was {told} when len(loader) was asked for, and there are more batches: "
+                f"the dataset's length was {length} when len(loader) was asked for, and there are more batches: "
                 "does its __iter__() give each worker (torch.utils.data.get_worker_info()) its own part?",
                 stacklevel=3,
             )
 
     def begin(self) -> None:
-        """Request the first batches from the workers that are ready. An error of the sampler is raised with the first
-        batch."""
+        """Request the first batches. An error of the sampler is raised with the first batch."""
         if self._crew.size:
             try:
                 self._ask()
@@ -244,8 +241,8 @@ class Iteration:
 
     def _take(self) -> tuple[Outcome, float]:
         """Return the next outcome, and the seconds of waiting."""
-        error, self._error = self._error, None
-        if error is not None:
+        if self._error is not None:
+            error, self._error = self._error, None
             raise error
         if not self._ahead and self._crew.is_bare(self._number):
             return self._take_here()
@@ -292,14 +289,14 @@ class Iteration:
         self._loader._note_end(self._epoch)
         raise StopIteration
 
-    def _batch_of(self, made: Outcome) -> Any:
-        if isinstance(made.error, StopIteration):  # which would end the epoch here, without a word
+    def _batch_of(self, made: Outcome) -> Batch:
+        if isinstance(made.error, StopIteration):  # which would end the epoch here, and look like its end
             raise RuntimeError("the dataset raised StopIteration") from made.error
         if made.error is not None:
             raise made.error
         if self._pinning is None:
-            return made.batch
-        batch = self._pinning.pinned(self._last, made.batch)
+            return made.batch  # type: ignore[no-any-return]
+        batch: Batch = self._pinning.pinned(self._last, made.batch)
         following = self._crew.look(self._number, self._next_ones()) if self._ahead else None
         if following is not None and following[1].error is None and not following[1].is_end:
             self._pinning.begin(following[0], following[1].batch)
@@ -315,9 +312,8 @@ class Iteration:
             self._crew.want(Task(self._number, self._asked, self._epoch_of(part), indices))
             self._asked += 1
 
-    def _epoch_of(self, part: Any) -> int:
-        """Return what the random numbers of a batch depend on besides its indices: the epoch, and for a sampler that
-        may give an index again the position."""
+    def _epoch_of(self, part: tuple[int, ...]) -> int:
+        """Return the epoch for random numbers; with a sampler, which may repeat an index, also of the position."""
         return mix(self._epoch, part[0]) if self._is_sampled else self._epoch
 
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import util as mp_util
+from multiprocessing.context import BaseContext
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
@@ -13,7 +14,7 @@ from dragon.node_files import NodeFile
 from torchloader.loader.base import HAS_TORCH, Base, RankSampler, samplers_of
 from torchloader.loader.crew import Crew
 from torchloader.loader.exchange import joined
-from torchloader.loader.iteration import Iteration, standing_of, tell
+from torchloader.loader.iteration import Iteration, Position, position_of, state_of_position
 from torchloader.loader.making import Maker, StreamMaker, default_collate
 from torchloader.loader.options import (
     WorkerPolicy,
@@ -35,7 +36,7 @@ from torchloader.loader.order import (
     state_of,
     warn_of_ranks,
 )
-from torchloader.loader.streams import StreamOrder
+from torchloader.loader.streams import Place, StreamOrder
 from torchloader.loader.tuner import Tuner, Tuning, by_environment, tuner_of
 
 
@@ -57,19 +58,18 @@ class Counters:
 
 _PREFETCH = 2
 
-# What PyTorch's loader lets nobody set, and what ours needs at the start.
-_FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers"} | {
-    *("generator", "multiprocessing_context", "in_order", "pin_memory_device", "seed", "rank", "world_size"),
-    *("max_workers", "streams", "snapshot_every_n_steps", "workers_on", "nice", "shared_as"),
-}
 # Options that are the same-named attributes, and those that are kept elsewhere but lie in vars() as well.
-_PLAIN = [
-    *("dataset", "pin_memory", "timeout", "worker_init_fn", "generator", "pin_memory_device", "in_order"),
-    *("max_workers", "streams", "snapshot_every_n_steps", "workers_on", "nice", "shared_as"),
-]
+_OWN = ["max_workers", "streams", "snapshot_every_n_steps", "workers_on", "nice", "shared_as"]
+_SETTABLE = ["pin_memory", "timeout", "worker_init_fn"]
+_PLAIN = ["dataset", "generator", "pin_memory_device", "in_order", *_SETTABLE, *_OWN]
 _REFLECTED = ["num_workers", "multiprocessing_context", "prefetch_factor", "persistent_workers"]
+# What PyTorch's loader lets nobody set, and what ours needs at the start.
+_FIXED = {*_PLAIN, "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers"} - {*_SETTABLE} | {
+    *("multiprocessing_context", "seed", "rank", "world_size")
+}
 
 if TYPE_CHECKING:
+    from torch import Generator
     from torch.utils.data import DataLoader
     from typing_extensions import TypeVar
 
@@ -150,8 +150,8 @@ class ElasticDataLoader(Base, Generic[Batch]):
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
-        generator: Any = None,
+        multiprocessing_context: str | BaseContext | None = None,
+        generator: Generator | None = None,
         *,
         prefetch_factor: int | None = None,
         persistent_workers: bool | None = None,
@@ -186,7 +186,7 @@ class ElasticDataLoader(Base, Generic[Batch]):
         vars(self).update({name: given[name] for name in _PLAIN}, drop_last=drop_last)
         self.batch_size = None if batch_sampler is not None else batch_size
         self._context, self._persistent_workers, self._given_seed = multiprocessing_context, persistent_workers, seed
-        self._given_samplers: tuple[Any, Any] = sampler, batch_sampler
+        self._given_samplers: Samplers = sampler, batch_sampler
         self._seed_is_given = seed is not None or generator is not None
         self._own_sampler: Any = sampler if batch_sampler is None else batch_sampler
         batch, seed = (batch_size, bool(drop_last)), seed_of(seed, generator, world_size)
@@ -196,7 +196,12 @@ class ElasticDataLoader(Base, Generic[Batch]):
             self._order = _order_of(dataset, seed, batch, self._given_samplers, bool(shuffle), self._place)
         source = generator if generator is not None or self._given_seed is None else int(self._given_seed)
         self.sampler, self.batch_sampler = samplers_of(
-            dataset, self._order, self._given_samplers, (self.batch_size, drop_last), source, self.set_epoch
+            dataset,
+            None if isinstance(self._order, StreamOrder) else self._order,
+            self._given_samplers,
+            (self.batch_size, drop_last),
+            source,
+            self.set_epoch,
         )
         self._deciding = self._index_sampler
         functions, is_batched = (collate_fn, worker_init_fn), self._order.gives_batches or batch_size is not None
@@ -215,10 +220,10 @@ class ElasticDataLoader(Base, Generic[Batch]):
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
         self._finalizer = mp_util.Finalize(self, _close, (self._crew, file), exitpriority=15)
         self._next_epoch = self._epoch = 0
-        self._position: Any = 0  # Gaps where batches overtake each other; a Place in the streams of an iterable dataset
+        self._position: Position = 0
         self._sampler_state: dict[str, Any] | None = None  # when the epoch under way began
         self._digest = 0
-        self._resumed: tuple[Any, int | None] = 0, None  # a position and the digest of what comes before it
+        self._resumed: tuple[Position, int | None] = 0, None  # and the digest of what comes before it
         # Choices of the next epoch so far, how often it has begun before, and its batches given at last.
         self._choices = self._begun = self._taken = 0
         self._given = [0, 0, 0.0, 0.0]  # the first four Counters
@@ -228,7 +233,7 @@ class ElasticDataLoader(Base, Generic[Batch]):
         self._DataLoader__initialized = True
         self._known: set[str] = vars(self).keys() - before
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if self._DataLoader__initialized and name in _FIXED:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         if name == "timeout":
@@ -255,14 +260,13 @@ class ElasticDataLoader(Base, Generic[Batch]):
         }
 
     def _reflect(self) -> None:
-        """Store the options in vars(), from which frameworks construct a similar loader, as they do with PyTorch's
-        DataLoader. rank and world_size are left out, since the sampler already divides the samples among ranks."""
+        """Store the options in vars(), from which frameworks construct a similar loader."""
         options = self._options()
         vars(self).update({name: options[name] for name in _REFLECTED})
         if self._given_seed is not None:
-            vars(self)["seed"] = self._given_seed
+            vars(self)["seed"] = self._given_seed  # not rank and world_size, as the sampler divides the samples already
 
-    def __class_getitem__(cls, batch: Any) -> GenericAlias:
+    def __class_getitem__(cls, batch: object) -> GenericAlias:
         return GenericAlias(cls, batch)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -284,8 +288,7 @@ class ElasticDataLoader(Base, Generic[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         self._is_unaware = self._is_unaware and not warn_of_ranks()
-        iteration: Iterator[Batch] = self._get_iterator()
-        return iteration
+        return self._get_iterator()
 
     @property
     def _index_sampler(self) -> Any:
@@ -299,12 +302,12 @@ class ElasticDataLoader(Base, Generic[Batch]):
             self._given_samplers = (None, sampler) if batched else (sampler, None)
             self._order = _order_of(self.dataset, self.seed, (None, False), self._given_samplers, False, (0, 1))
 
-    def _get_iterator(self) -> Any:  # which such subclasses call, as that of PyTorch's
+    def _get_iterator(self) -> Iterator[Batch]:  # type: ignore[override]  # which such subclasses call, as PyTorch's
         self._take_over_sampler()
         self._epoch, (self._position, before) = self._next_epoch, self._resumed
         self._sampler_state = self._state_of_sampler()
         self._digest = before or 0
-        iteration: Any = Iteration(self, self._epoch, self._position, before)
+        iteration: Iteration[Batch] = Iteration(self, self._epoch, self._position, before)
         if self.world_size == 1:
             self._go_to(self._epoch + 1)
         else:
@@ -319,7 +322,7 @@ class ElasticDataLoader(Base, Generic[Batch]):
         iteration.begin()
         return iteration
 
-    def _go_to(self, epoch: int, resumed: tuple[Any, int | None] = (0, None)) -> None:
+    def _go_to(self, epoch: int, resumed: tuple[Position, int | None] = (0, None)) -> None:
         self._next_epoch, self._resumed, self._begun, self._taken = epoch, resumed, 0, 0
         self._choices += 1
         if isinstance(self.sampler, RankSampler) and self.world_size > 1:
@@ -418,7 +421,7 @@ class ElasticDataLoader(Base, Generic[Batch]):
         self._reflect()
 
     @property  # type: ignore[misc]
-    def multiprocessing_context(self) -> Any:
+    def multiprocessing_context(self) -> str | BaseContext | None:
         """The start method or context that was given; None without workers."""
         return self._context if self.workers else None
 
@@ -427,19 +430,10 @@ class ElasticDataLoader(Base, Generic[Batch]):
     @property
     def counters(self) -> Counters:
         """What the loader has done so far."""
-        tally, (batches, samples, waited, computed) = self._crew.tally, self._given
-        return Counters(
-            int(batches),
-            int(samples),
-            waited,
-            computed,
-            tally.samples,
-            tally.effort.seconds / max(1, tally.samples),
-            self._crew.depth,
-            self._crew.ready,
-            tally.died,
-            tally.shared,
-        )
+        crew, tally, (batches, samples, waited, computed) = self._crew, self._crew.tally, self._given
+        made = tally.samples, tally.seconds / max(1, tally.samples)
+        now = crew.depth, crew.ready
+        return Counters(int(batches), int(samples), waited, computed, *made, *now, tally.died, tally.shared)
 
     def _note(self, samples: int, waited: float, computed: float) -> None:
         given = self._given
@@ -477,7 +471,7 @@ class ElasticDataLoader(Base, Generic[Batch]):
         in_order=False it also has the later batches that were given, and with several ranks belongs to its rank. The
         states of a sampler's generators are included.
         """
-        state: dict[str, Any] = {"version": 1, "seed": self.seed, "epoch": self._epoch, **self._told_place()}
+        state: dict[str, Any] = {"version": 1, "seed": self.seed, "epoch": self._epoch, **self._state_of_place()}
         if self._own_sampler is not None:
             begun = self._sampler_state
             state["sampler"] = self._state_of_sampler() if begun is None else begun
@@ -506,25 +500,26 @@ class ElasticDataLoader(Base, Generic[Batch]):
         self._epoch, self._position = int(state["epoch"]), position
         self._go_to(self._epoch, (self._position, before))
 
-    def _told_place(self) -> dict[str, Any]:
+    def _state_of_place(self) -> dict[str, Any]:
         position, order = self._position, self._order
         if isinstance(order, StreamOrder):
-            return {"position": order.tell(position) if position else 0}
-        return tell(position, order.whole, self._own_place())
+            return {"position": order.state_of(position) if isinstance(position, Place) else 0}
+        assert not isinstance(position, Place)
+        return state_of_position(position, order.whole, self._own_place())
 
     def _own_place(self) -> tuple[int, int]:
         return self._place if self.world_size > 1 else distributed_place()
 
-    def _place_of(self, state: dict[str, Any]) -> Any:
-        told, order = state["position"], self._order
-        if isinstance(told, dict) != isinstance(order, StreamOrder) and told != 0:
+    def _place_of(self, state: dict[str, Any]) -> Position:
+        position, order = state["position"], self._order
+        if isinstance(position, dict) != isinstance(order, StreamOrder) and position != 0:
             raise ValueError(
                 "the state is of a loader of another style of dataset: a map-style one has a number as its position, "
                 "an iterable-style one its streams"
             )
         if isinstance(order, StreamOrder):
-            return order.place(told) if told != 0 else 0
-        return standing_of(state, order.whole, self._own_place())
+            return order.place(position) if position != 0 else 0
+        return position_of(state, order.whole, self._own_place())
 
     def _restore_sampler(self, state: dict[str, Any]) -> int | None:
         sources, rank = state["sampler"], rank_of(self._own_sampler)
@@ -540,7 +535,7 @@ class ElasticDataLoader(Base, Generic[Batch]):
     def _state_of_sampler(self) -> dict[str, Any] | None:
         return None if self._own_sampler is None else state_of(self._own_sampler)
 
-    def _note_position(self, epoch: int, position: Any, digest: int) -> None:
+    def _note_position(self, epoch: int, position: Position, digest: int) -> None:
         # Not one by one: PyTorch's loader and this one look at each attribute that is set.
         vars(self).update(_epoch=epoch, _position=position, _digest=digest, _taken=self._taken + 1)
 
@@ -555,18 +550,13 @@ def _close(crew: Crew, file: NodeFile | None) -> None:
 
 
 AnyOrder = SampleOrder | SamplerOrder | StreamOrder
+Samplers = tuple[Iterable[Any] | None, Iterable[Any] | None]
 
 
 def _order_of(
-    dataset: Any,
-    seed: int,
-    batch: tuple[int | None, bool],
-    samplers: tuple[Iterable[Any] | None, Iterable[Any] | None],
-    shuffle: bool,
-    place: tuple[int, int],
+    dataset: Any, seed: int, batch: tuple[int | None, bool], samplers: Samplers, shuffle: bool, place: tuple[int, int]
 ) -> SampleOrder | SamplerOrder:
-    """Return the order of the batches of a map-style dataset. `batch` is (size, whether a smaller last one is dropped),
-    `place` (rank, world size)."""
+    """Return the order of a map-style dataset, for (batch size, drop_last) and (rank, world size)."""
     sampler, batch_sampler = samplers
     if batch_sampler is not None:
         return SamplerOrder(batch_sampler, seed, *batch, gives_batches=True)

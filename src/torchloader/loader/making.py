@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from itertools import islice
 from pickle import PickleBuffer
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from dragon.serialization import OnNode, dumps, loads
 from torchloader.loader import options as surroundings
@@ -22,6 +22,9 @@ from torchloader.loader.options import is_iterable_style
 from torchloader.loader.order import Indices
 from torchloader.loader.randomness import mix, number_of, seed_all
 from torchloader.loader.streams import Progress, Share, Start, StreamBatch, Task
+
+if TYPE_CHECKING:
+    from torchloader.loader.exchange import Membership
 
 END = object()
 
@@ -36,17 +39,14 @@ def current_share() -> tuple[int, int]:
 
 
 class Source:
-    """The samples of a dataset from a position on; of a map-style one, this stream's part.
-
-    If the iterator has torchdata's protocol Stateful (state_dict() and load_state_dict()), it saves its position;
-    otherwise the dataset does if it has it. The dataset's state is loaded before iter() is called.
-    """
+    """The samples of a dataset from a position on; of a map-style one, this stream's part. Its iterator saves the
+    position if it has torchdata's protocol Stateful, otherwise the dataset does if it has it."""
 
     def __init__(self, dataset: Any, state: dict[str, Any] | None = None) -> None:
         self._dataset, state = dataset, state or {}
         self._is_over = bool(state.get("over"))
         if "dataset" in state:
-            dataset.load_state_dict(state["dataset"])
+            dataset.load_state_dict(state["dataset"])  # before iter() is called
         is_items = not is_iterable_style(dataset) and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         self._iterator: Any = _Items(dataset) if is_items else iter(dataset)
         if "iterator" in state:
@@ -77,18 +77,17 @@ class Source:
         return {name: keeper.state_dict(), "over": self._is_over}
 
 
-def _is_stateful(value: Any) -> bool:
+def _is_stateful(value: object) -> bool:
     return _takes(getattr(value, "state_dict", None)) and _takes(getattr(value, "load_state_dict", None), {})
 
 
 def _takes(method: Any, *arguments: object) -> bool:
-    """Return whether it can be called with these arguments: state_dict() of MosaicML's datasets, for one, needs others
-    than those of the protocol."""
+    """Return whether it can be called with these arguments: state_dict() of MosaicML's datasets needs others."""
     try:
         inspect.signature(method).bind(*arguments)
     except TypeError:
         return False
-    except ValueError:  # a function in C that does not tell its parameters
+    except ValueError:  # a function in C that has no signature
         return callable(method)
     return True
 
@@ -132,18 +131,18 @@ class Maker:
     ) -> None:
         self.dataset, self.collate_fn, self.worker_init_fn = dataset, collate_fn, worker_init_fn
         self.seed, self.batched = seed, batched
-        self._known: tuple[Any, int] = None, 0
-        self._info: Any = None
+        self._known: tuple[tuple[int, int] | None, int, int] = None, 0, 0
+        self._info: Any = None  # that get_worker_info() returns
         self._share: Share | None = None
-        self.membership: Any = None  # the Membership where its batches are shared with other loaders
+        self.membership: Membership | None = None  # where its batches are shared with other loaders
         self.origin: OnNode | None = None  # what it was loaded from, where that is there once for all workers
 
     def make(self, task: Task) -> Outcome:
-        """Return the batch of a task, or the error that was raised. Leaves the random state that the last sample
-        left."""
+        """Return the batch of a task, or the error that was raised."""
         known, before = (self.seed, task.epoch), randomness.base
         if self._known[0] != known:  # which is the same for most batches after another
-            self._known = known, mix(*known)
+            of_epoch = mix(*known)
+            self._known = known, of_epoch, mix(of_epoch)
         randomness.base = self._known[1]
         try:
             return self._made(task)
@@ -156,7 +155,11 @@ class Maker:
         try:
             with self.as_worker():
                 # Not for each sample, as that takes 8 µs.
-                self._seed(self._known[1], *map(number_of, indices[:1] if self.batched else [indices]))
+                numbers = map(number_of, indices[:1] if self.batched else [indices])
+                seed = mix(*numbers, after=self._known[2]) >> 1  # PyTorch's seeds have 63 bits
+                seed_all(seed)
+                if self._info is not None:
+                    object.__setattr__(self._info, "seed", seed)  # its class is frozen
                 return Outcome(self.collate(self._fetch(indices)), None, samples)
         except Exception as error:
             return Outcome(None, error, samples)
@@ -180,13 +183,6 @@ class Maker:
         if getattr(dataset, "__getitems__", None):
             return dataset.__getitems__(indices)
         return [dataset[index] for index in indices]
-
-    def _seed(self, *parts: int) -> None:
-        """Seed the generators, and set the seed that get_worker_info() returns."""
-        seed = mix(*parts) >> 1  # PyTorch's seeds have 63 bits
-        seed_all(seed)
-        if self._info is not None:
-            object.__setattr__(self._info, "seed", seed)  # its class is frozen
 
     def another(self) -> Self:
         """Return an unused copy that shares nothing with this object."""
@@ -232,8 +228,7 @@ _NOTHING = nullcontext()
 
 @cache
 def _collate_in_own_memory() -> None:
-    """Make default_collate stack tensors as it does outside a worker. In a worker it would allocate PyTorch's shared
-    memory, but the batch is sent through dragon's."""
+    """Make default_collate stack tensors in a worker as elsewhere: not in PyTorch's shared memory, but in its own."""
     from torch import Tensor
     from torch.utils.data._utils import collate, worker
 
@@ -250,7 +245,7 @@ def _collate_in_own_memory() -> None:
     _stacks.append(collated)
 
 
-_stacks: list[Any] = []  # what is registered for tensors and does what torch.stack() does
+_stacks: list[object] = []  # what is registered for tensors and does what torch.stack() does
 
 
 @cache
@@ -266,8 +261,7 @@ def default_collate(batched: bool) -> Callable[[Any], Any]:
 
 @cache
 def _collate() -> Callable[[Any], Any]:
-    """Return a function that does what PyTorch's default_collate() does, for tensors, whole numbers and tuples of them
-    in less time."""
+    """Return PyTorch's default_collate(), which takes less time for tensors, whole numbers and tuples of them."""
     plain = default_collate(True)
     from torch import Tensor, frombuffer, int64, stack, strided
     from torch.utils.data._utils.collate import collate_int_fn, collate_tensor_fn, default_collate_fn_map
@@ -302,8 +296,7 @@ _COMPARED_BYTES = 1 << 16  # of each array of a sample
 
 
 class StreamMaker(Maker):
-    """Makes batches of the streams of an iterable-style dataset: the same ones from the same seed and epoch, in any
-    process and however often a stream moves."""
+    """Makes batches of the streams of an iterable-style dataset, the same ones however often a stream moves."""
 
     is_map_style = False
 
@@ -362,22 +355,21 @@ class _Running:
     def __init__(self, maker: StreamMaker, epoch: int, start: Start) -> None:
         self._given_maker, self._copies, self._share = maker, start.copies, start.share
         self._seed = mix(maker.seed, epoch, start.share.number) >> 1
+        self._prefix = mix(self._seed)
         self._maker, self._progress = maker, start.progress
         self._source: Source | None = None
         self._exhausted = False  # the source is
         self._latest: bytes | None = None  # the state after the last batch, until the next one is made
 
     def make(self, number: int) -> Outcome:
-        """Return a batch, or an outcome without one if the stream has ended. An error of the dataset is returned
-        instead of a batch, and the iterator is used again afterwards. An error while the stream is begun or continued
-        ends it."""
+        """Return a batch, an error of the dataset, or neither if the stream has ended."""
         if self._progress.ended:
             return Outcome(None, None, 0, self._progress)
         source, self._source = self._source, None  # an interrupt leaves it in the middle of a batch
         if source is None:
             try:
                 source = self._open()
-            except Exception as error:
+            except Exception as error:  # which ends the stream, while after another one the iterator is used again
                 error.add_note(f"stream {self._share.number} could not be begun at batch {number} and ends here")
                 self._progress = self._progress._replace(batches=number + 1, ended=True)
                 return Outcome(None, error, 0, self._progress)
@@ -525,7 +517,7 @@ class _Running:
         maker = self._maker
         if self._exhausted:
             return END
-        seed_all(mix(self._seed, number) >> 1)
+        seed_all(mix(number, after=self._prefix) >> 1)
         if maker.batch_size is None:
             return source.next()
         samples = source.some(maker.batch_size)

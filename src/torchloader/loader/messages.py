@@ -41,7 +41,7 @@ class Packed(NamedTuple):
     traceback: str
 
 
-def pack(batch: Any) -> Packed:
+def pack(batch: object) -> Packed:
     """Pack a batch; if it cannot be pickled, pack the error."""
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -59,12 +59,12 @@ def pack_unsent(error: Exception) -> Packed:
 
 def pack_error(error: Exception) -> Packed:
     """Pack an error; one that cannot be pickled is replaced by a RuntimeError with its text."""
-    text, told = _line(error), "".join(traceback.format_exception(error)).rstrip()
+    text, trace = _line(error), "".join(traceback.format_exception(error)).rstrip()
     try:
         data = dumps(Outcome(None, error), lasting=True)
     except Exception as unsent:  # whatever pickling it raises
         data = dumps(Outcome(None, RuntimeError(f"{text} (this error cannot be sent: {_line(unsent)})")))
-    return Packed(data, [], text, told)
+    return Packed(data, [], text, trace)
 
 
 def unpack(packed: Packed) -> Outcome:
@@ -73,10 +73,10 @@ def unpack(packed: Packed) -> Outcome:
     try:
         outcome = loads(packed.data, list(packed.buffers))
     except Exception as error:  # whatever rebuilding it raises
-        told = f"what a loading worker made cannot be rebuilt: {_line(error)}"
+        text = f"what a loading worker made cannot be rebuilt: {_line(error)}"
         if packed.text:
-            told = f"{packed.text} (this error cannot be rebuilt: {_line(error)})"
-        outcome = Outcome(None, RuntimeError(told).with_traceback(error.__traceback__))
+            text = f"{packed.text} (this error cannot be rebuilt: {_line(error)})"
+        outcome = Outcome(None, RuntimeError(text).with_traceback(error.__traceback__))
     if outcome.error is not None and packed.traceback:
         outcome.error.add_note(f"in a loading worker:\n{packed.traceback}")
     return outcome
@@ -97,11 +97,9 @@ class Effort(NamedTuple):
     delayed: float = 0.0
 
     def plus(self, other: Effort) -> Effort:
-        """Return the sum of both efforts."""
         return Effort(self.seconds + other.seconds, self.cpu + other.cpu, self.delayed + other.delayed)
 
     def since(self, other: Effort) -> Effort:
-        """Return this effort minus an earlier one."""
         return Effort(self.seconds - other.seconds, self.cpu - other.cpu, self.delayed - other.delayed)
 
     @property

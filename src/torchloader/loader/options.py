@@ -14,33 +14,29 @@ from dragon.native.machine import System, current
 
 is_worker = False  # a loading worker sets it before it imports the modules of its dataset
 
-inherited: Any = None  # what a worker that was forked from its trainer has from it
+inherited: object = None  # what a worker that was forked from its trainer has from it
 
 share: tuple[int, int] | None = None  # the number of the worker, or stream, and how many there are
 
-NICE = "TORCHLOADER_NICE"  # the variable that says it for loaders that were told nothing
+NICE = "TORCHLOADER_NICE"  # for loaders without the option
 _LOWEST = 19
 
 
-def check_number(least: int | None = None, **parameters: Any) -> None:
+def check_number(least: int | None = None, kind: str = "a whole number", /, **parameters: object) -> None:
     """Raise TypeError for a parameter that is not a whole number, ValueError for one below `least`."""
     for name, value in parameters.items():
         if not isinstance(value, Integral) or isinstance(value, bool):
-            raise TypeError(f"{name} must be a whole number, not {value!r}")
+            raise TypeError(f"{name} must be {kind}, not {value!r}")
         if least is not None and int(value) < least:
             raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
-def check_workers(**parameters: Any) -> None:
-    """Raise TypeError for a parameter that is not a whole number, ValueError for one below 0."""
-    for name, value in parameters.items():
-        if not isinstance(value, Integral) or isinstance(value, bool):
-            raise TypeError(f'{name} must be a whole number, or "auto" at the start, not {value!r}')
-        if int(value) < 0:
-            raise ValueError(f'the number of loading workers is 0 or more, or "auto" at the start, not {value!r}')
+def check_workers(**parameters: object) -> None:
+    """Raise TypeError for a number of workers that is not a whole number, ValueError for one below 0."""
+    check_number(0, 'a whole number, or "auto" at the start', **parameters)
 
 
-def check_timeout(timeout: float) -> None:
+def check_timeout(timeout: object) -> None:
     """Raise TypeError if `timeout` is not a number, ValueError if it is negative."""
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
         raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
@@ -48,9 +44,8 @@ def check_timeout(timeout: float) -> None:
         raise ValueError(f"timeout must not be negative, not {timeout}")
 
 
-def is_iterable_style(dataset: Any) -> bool:
-    """Return whether the dataset decides the order of its samples: an IterableDataset of PyTorch, or an object without
-    __getitem__() whose __iter__() begins again each time."""
+def is_iterable_style(dataset: object) -> bool:
+    """Return whether the dataset decides the order of its samples."""
     # An iterable-style dataset of PyTorch has the __getitem__ of all its datasets.
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
@@ -58,21 +53,16 @@ def is_iterable_style(dataset: Any) -> bool:
     return isinstance(dataset, Iterable) and not isinstance(dataset, Iterator) and not hasattr(dataset, "__getitem__")
 
 
-def check_options(given: Mapping[str, Any], is_streaming: bool, workers: Any, world_size: int) -> None:
+def check_options(given: Mapping[str, Any], is_streaming: bool, workers: object, world_size: int) -> None:
     """Raise TypeError for a constructor argument of a wrong type, ValueError for arguments that exclude each other."""
-    for name, least in (
-        *(("batch_size", 1), ("max_workers", 1), ("prefetch_factor", 1), ("seed", None)),
-        *(("streams", 0), ("snapshot_every_n_steps", 1)),
-    ):
+    one = dict.fromkeys(("batch_size", "max_workers", "prefetch_factor", "snapshot_every_n_steps"), 1)
+    for name, least in {**one, "streams": 0, "seed": None}.items():
         if given[name] is not None:
             check_number(least, **{name: given[name]})
     check_timeout(given["timeout"])
     if given["generator"] is not None and not hasattr(given["generator"], "initial_seed"):
         raise TypeError(f"generator must be a torch.Generator, not {given['generator']!r}")
-    if is_streaming:
-        _check_streams(given, workers)
-    else:
-        _check_order(given, world_size)
+    (_check_streams if is_streaming else _check_order)(given, workers, world_size)
     if given["batch_size"] is None and given["drop_last"]:
         raise ValueError("without batches (batch_size=None) there is no last one to drop")
     if workers == 0:
@@ -81,19 +71,14 @@ def check_options(given: Mapping[str, Any], is_streaming: bool, workers: Any, wo
         for name in ("persistent_workers", "multiprocessing_context"):
             if given[name] not in (None, False):
                 raise ValueError(f"{name} needs num_workers > 0")
-    if given["multiprocessing_context"] is not None:
-        _check_context(given["multiprocessing_context"])
-
-
-def _check_context(context: Any) -> None:
-    methods = multiprocessing.get_all_start_methods()
-    if not isinstance(context, (str, BaseContext)):
+    context, methods = given["multiprocessing_context"], multiprocessing.get_all_start_methods()
+    if not isinstance(context, (str, BaseContext, type(None))):
         raise TypeError(f"multiprocessing_context must be a start method of {methods} or a context, not {context!r}")
-    if _method_of(context) not in methods:
+    if context is not None and _method_of(context) not in methods:
         raise ValueError(f"multiprocessing_context must be one of {methods}, not {context!r}")
 
 
-def _check_streams(given: Mapping[str, Any], workers: Any) -> None:
+def _check_streams(given: Mapping[str, Any], workers: object, _: int) -> None:
     for name in ("shuffle", "sampler", "batch_sampler"):
         if given[name] is not None and given[name] is not False:
             raise ValueError(
@@ -106,7 +91,7 @@ def _check_streams(given: Mapping[str, Any], workers: Any) -> None:
         )
 
 
-def _check_order(given: Mapping[str, Any], world_size: int) -> None:
+def _check_order(given: Mapping[str, Any], _: object, world_size: int) -> None:
     dataset, sampler, batch_sampler = given["dataset"], given["sampler"], given["batch_sampler"]
     has_sampler = sampler is not None or batch_sampler is not None
     if not hasattr(dataset, "__getitem__") or not (hasattr(dataset, "__len__") or has_sampler):
@@ -131,18 +116,11 @@ def _check_order(given: Mapping[str, Any], world_size: int) -> None:
 class WorkerPolicy:
     """Whether workers are forked from the trainer, and whether they stay from one epoch to the next.
 
-    The context given to the loader decides how workers start; without one, the start method of multiprocessing, as in
-    PyTorch's DataLoader: "fork" forks them, with any other method they are new processes of the run. The start method
-    may be set after the loader is made, so it is read until fix() is called, when the first worker is needed.
-
     New processes stay by default, as they can get a changed dataset. Forked workers keep the trainer's state at their
-    fork, so they stay only if persistent_workers is True.
-
-    `nice` is by how much their priority is below the trainer's; None takes TORCHLOADER_NICE, else 0. Raises ValueError
-    if it is not from 0 to 19.
+    fork, so they stay only if persistent_workers is True. `nice` is by how much their priority is below the trainer's.
     """
 
-    def __init__(self, context: Any, persistent: bool | None, nice: int | None = None) -> None:
+    def __init__(self, context: str | BaseContext | None, persistent: bool | None, nice: int | None = None) -> None:
         self._context, self._persistent = context, persistent
         self._forks: bool | None = None
         text, name = (os.environ.get(NICE, "0"), NICE) if nice is None else (str(nice), "nice")
@@ -154,7 +132,7 @@ class WorkerPolicy:
 
     @property
     def forks(self) -> bool:
-        """Whether workers are forked."""
+        """Whether workers are forked. The program may set the start method until fix() is called."""
         return _method_of(self._context) == "fork" if self._forks is None else self._forks
 
     def fix(self) -> None:
@@ -167,7 +145,7 @@ class WorkerPolicy:
         return bool(self._persistent) if self.forks else self._persistent is not False
 
 
-def _method_of(context: Any) -> str:
+def _method_of(context: str | BaseContext | None) -> str:
     if isinstance(context, str):
         return context
     if context is not None:
@@ -176,7 +154,7 @@ def _method_of(context: Any) -> str:
     return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
-def nodes_for(workers_on: str | Sequence[str] | None, context: Any) -> list[str | None]:
+def nodes_for(workers_on: str | Sequence[str] | None, context: object) -> list[str | None]:
     """Return the nodes for the workers of a loader by name, None for the trainer's own node."""
     if workers_on is None:
         return [None]

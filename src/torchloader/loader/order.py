@@ -1,4 +1,4 @@
-"""Which samples make up which batch. This depends only on the seed and the epoch.
+"""Which samples make up which batch, which depends only on the seed and the epoch.
 
 A position counts what an epoch has given so far over all ranks: samples, or batches if a batch sampler makes them. With
 the same global batch size, an epoch continued at a position gives the same samples with any number of ranks.
@@ -10,12 +10,16 @@ import random
 import sys
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Sized
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchloader.loader.options import check_number
 from torchloader.loader.randomness import Stream, mix, number_of
+
+if TYPE_CHECKING:
+    from torch import Generator
 
 _SHARED_SEED = 0  # as that of torch.utils.data.DistributedSampler
 
@@ -31,7 +35,7 @@ def place_of(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return int(rank), int(world_size)
 
 
-def seed_of(seed: int | None, generator: Any, world_size: int) -> int:
+def seed_of(seed: int | None, generator: Generator | None, world_size: int) -> int:
     """Return the seed of a loader. Raises ValueError if ranks might have different ones."""
     if seed is not None:
         return int(seed)
@@ -42,10 +46,8 @@ def seed_of(seed: int | None, generator: Any, world_size: int) -> int:
                 "differ: pass seed= (the same on all ranks) instead of generator="
             )
         return _SHARED_SEED
-    if generator is not None:
-        return int(generator.initial_seed())
-    torch = sys.modules.get("torch")
-    return 0 if torch is None else int(torch.initial_seed())
+    source = sys.modules.get("torch") if generator is None else generator
+    return 0 if source is None else int(source.initial_seed())
 
 
 def distributed_place() -> tuple[int, int]:
@@ -69,6 +71,8 @@ def warn_of_ranks() -> bool:
     return True
 
 
+# ---- the state of a sampler
+
 _DEEPEST = 4
 
 
@@ -77,13 +81,12 @@ def digest(indices: Iterable[Any], before: int = 0) -> int:
     return zlib.crc32(b"".join(b"%d," % number_of(index) for index in indices), before)
 
 
-def state_of(sampler: Any) -> dict[str, Any]:
-    """Return the states of a sampler's generators, including nested ones, and the epochs that it was set to,
-    for JSON."""
+def state_of(sampler: object) -> dict[str, Any]:
+    """Return, for JSON, the states of a sampler's generators, nested ones included, and the epochs it was set to."""
     return {path: held.epoch if path.endswith(".epoch") else _state(held) for path, held in _sources(sampler)}
 
 
-def restore(sampler: Any, state: dict[str, Any]) -> None:
+def restore(sampler: object, state: dict[str, Any]) -> None:
     """Restore what state_of() returned. Raises ValueError for the state of another kind of sampler."""
     sources = dict(_sources(sampler))
     if sources.keys() != state.keys():
@@ -92,15 +95,11 @@ def restore(sampler: Any, state: dict[str, Any]) -> None:
             "sampler that it had"
         )
     for path, held in sources.items():
-        if path.endswith(".epoch"):
-            held.set_epoch(state[path])
-        else:
-            _set_state(held, state[path])
+        (held.set_epoch if path.endswith(".epoch") else _setter(held))(state[path])
 
 
-def rank_of(sampler: Any) -> int:
-    """Return the rank whose samples a sampler gives: the attribute `rank` of it or of a nested sampler, or else the
-    rank in torch.distributed."""
+def rank_of(sampler: object) -> int:
+    """Return the rank of a sampler, or of a nested one; or else that in torch.distributed."""
     ranks = (one.rank for _, one in _samplers(sampler, "sampler", 0) if isinstance(vars(one).get("rank"), int))
     return next(ranks, distributed_place()[0])
 
@@ -116,7 +115,7 @@ def _samplers(sampler: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
             yield from _samplers(value, f"{path}.{name}", depth + 1)
 
 
-def _sources(sampler: Any) -> Iterator[tuple[str, Any]]:
+def _sources(sampler: object) -> Iterator[tuple[str, Any]]:
     """Yield the path and object of each generator, and of each sampler with an epoch."""
     for path, one in _samplers(sampler, "sampler", 0):
         if hasattr(one, "set_epoch") and isinstance(vars(one).get("epoch"), int):
@@ -126,7 +125,7 @@ def _sources(sampler: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}", value
 
 
-def _is_generator(value: Any) -> bool:
+def _is_generator(value: object) -> bool:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     return (
         isinstance(value, random.Random)
@@ -135,34 +134,37 @@ def _is_generator(value: Any) -> bool:
     )
 
 
-def _state(generator: Any) -> Any:
+def _state(generator: Any) -> object:
     if isinstance(generator, random.Random):
-        version, words, gauss = generator.getstate()
-        return [version, list(words), gauss]
+        return _plain(generator.getstate())
     if hasattr(generator, "bit_generator"):
         return _plain(generator.bit_generator.state)
     state = generator.get_state()
     # A tuple is of numpy.random.RandomState.
-    return [_plain(each) for each in state] if isinstance(state, tuple) else state.numpy().tobytes().hex()
+    return _plain(state) if isinstance(state, tuple) else state.numpy().tobytes().hex()
 
 
-def _set_state(generator: Any, state: Any) -> None:
+def _setter(generator: Any) -> Callable[[Any], object]:
+    """Return the function that sets a generator to what _state() returned."""
     if isinstance(generator, random.Random):
-        generator.setstate((state[0], tuple(state[1]), state[2]))
-    elif hasattr(generator, "bit_generator"):
-        generator.bit_generator.state = state
-    elif isinstance(state, str):
-        torch = sys.modules["torch"]
-        generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
-    else:
-        generator.set_state(tuple(state))
+        return lambda state: generator.setstate((state[0], tuple(state[1]), state[2]))
+    if hasattr(generator, "bit_generator"):
+        return lambda state: setattr(generator.bit_generator, "state", state)
+    if type(generator).__module__.startswith("numpy"):
+        return lambda state: generator.set_state(tuple(state))
+    torch = sys.modules["torch"]
+    return lambda state: generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
 
 
-def _plain(state: Any) -> Any:
+def _plain(state: Any) -> object:
     if isinstance(state, dict):
         return {name: _plain(value) for name, value in state.items()}
+    if isinstance(state, tuple):
+        return [_plain(each) for each in state]
     return state.tolist() if hasattr(state, "tolist") else state
 
+
+# ---- the order
 
 # Of one batch; a single index where samples are not batched.
 Indices = list[Any] | Any
@@ -203,23 +205,23 @@ class SampleOrder:
         return whole * (self._batch or 1) + last
 
     def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
-        """Yield the batches of this rank from a position on, each with the position after it. Uses the present length
-        of the dataset."""
+        """Yield the batches of this rank from a position on, each with the position after it."""
         length = len(self._dataset)
         if not self.shuffle:
             return self._parts(range(length), position)
         import numpy
 
-        return self._parts(numpy.random.default_rng([mix(self.seed, _ORDER), epoch]).permutation(length), position)
+        order = numpy.random.default_rng([mix(self.seed, _ORDER), epoch]).permutation(length)
+        return self._parts(order, position)  # type: ignore[arg-type]
 
-    def _parts(self, indices: Any, position: int) -> Iterator[tuple[Indices, int]]:
+    def _parts(self, indices: Sequence[int], position: int) -> Iterator[tuple[Indices, int]]:
         first = [int(index) for index in indices[: self.world_size]]
         while position < len(indices):
             part = indices[position : position + self.whole]
             if self._drop_last and len(part) < self.whole:
                 return
             position += len(part)
-            mine = list(part) if isinstance(part, range) else part.tolist()
+            mine = list(part) if isinstance(part, range) else part.tolist()  # type: ignore[attr-defined]
             if self.world_size > 1:
                 mine = self._part(mine, first)
             yield (mine if self._batch is not None else mine[0]), position
@@ -251,10 +253,8 @@ class SamplerOrder:
         return length // self.whole if self._drop_last else -(-length // self.whole)
 
     def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
-        """Yield the batches from a position on, each with the position after it.
-
-        `before` is the digest of the samples before the position; ValueError if the sampler gives other ones now.
-        """
+        """Yield the batches from a position on, each with the position after it. Raises ValueError if the sampler gives
+        other samples before the position than those of the digest `before`."""
         source = self._rest(epoch, position, before)
         while some := list(islice(source, self.whole)):
             if self._drop_last and len(some) < self.whole:
@@ -276,10 +276,9 @@ class SamplerOrder:
 
     def _rest(self, epoch: int, position: int, before: int | None) -> Iterator[Any]:
         source = self._drawn(epoch)
-        skipped: Iterable[Any] = islice(source, position)
+        skipped = islice(source, position)
         if before is None:
-            for _ in skipped:
-                pass
+            deque(skipped, maxlen=0)
         elif digest(chain.from_iterable(skipped) if self.gives_batches else skipped) != before:
             raise ValueError(
                 f"the sampler begins epoch {epoch} with other samples than it had given when the state was saved: "

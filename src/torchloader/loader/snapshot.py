@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty
-from typing import Any
 
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.policy import Policy
@@ -28,12 +27,8 @@ class NodeCopies:
         self._holders: dict[str, _Holder] = {}
 
     def content(self, node: str, number: int, snapshot: NodeSnapshot, needed: set[int]) -> OnNode | Snapshot:
-        """Return what a worker on a node is sent of a snapshot, after the node has got its copy if it has none.
-
-        If the node cannot hold one, as its holder ends twice or has no memory for it, the worker is sent a copy of its
-        own.
-        """
-        copy = None
+        """Return what a worker on a node is sent of a snapshot, after the node has got its copy if it has none."""
+        copy = None  # if the holder ends twice or has no memory for it, the worker is sent a copy of its own
         with self._lock:
             for _ in range(2):
                 try:
@@ -111,25 +106,25 @@ _OTHERWISE = '; or have the workers forked, with multiprocessing_context="fork"'
 class Unkept:
     """An object that is pickled anew each time it is sent, since its pickle can be read only once."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._value = value
 
     def same_as(self, other: AnySnapshot) -> bool:
         """Return whether both are the same object; equality cannot be determined."""
         return self is other
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[object], object], tuple[object]]:
         return _as_it_is, (self._value,)
 
 
-def _as_it_is(value: Any) -> Any:
+def _as_it_is(value: object) -> object:
     return value
 
 
 AnySnapshot = Snapshot | NodeSnapshot | Unkept | Inherited
 
 
-def received(content: Any) -> Maker:
+def received(content: OnNode | Maker) -> Maker:
     """Return the maker from the content that was sent. Raises SnapshotGoneError if it is no longer needed."""
     maker: Maker = content.load() if isinstance(content, OnNode) else content
     maker.origin = content if isinstance(content, OnNode) else None
@@ -139,7 +134,7 @@ def received(content: Any) -> Maker:
 class Snapshots:
     """The snapshots that iterations need, by number. An unchanged object keeps its number."""
 
-    def __init__(self, value: Any, policy: WorkerPolicy, copied: bool) -> None:
+    def __init__(self, value: Maker, policy: WorkerPolicy, copied: bool) -> None:
         """`copied`: forked workers need the pickled object as well, to make copies of it."""
         self._value, self._policy, self._copied = value, policy, copied
         self._template: Template | None = None  # what workers are forked from that get the object pickled
@@ -151,11 +146,8 @@ class Snapshots:
         self._copies = NodeCopies()
 
     def take(self) -> AnySnapshot:
-        """Return a snapshot of the object as it is now. May take long, and raises what pickling raises.
-
-        Where workers are forked, the template is forked here. So no thread of the loader may call this: other threads
-        could be in the middle of any operation.
-        """
+        """Return a snapshot of the object as it is now. May take long, and raises what pickling raises. Where workers
+        are forked, the template is, so no thread of the loader may call this: others could be amid any operation."""
         self._policy.fix()
         latest = self._kept.get(self.latest)
         if self._policy.forks and not self._copied:
@@ -179,9 +171,9 @@ class Snapshots:
 
     def _advised(self, error: Exception) -> Exception:
         """Return the error with the name of the part that cannot be sent, and advice."""
-        told = explained(error, vars(self._value))
+        named = explained(error, vars(self._value))
         first, otherwise = ("__iter__()", "") if self._copied else ("__getitem__()", _OTHERWISE)
-        return type(told)(f"{told}. {_ADVICE.format(first=first, otherwise=otherwise)}")
+        return type(named)(f"{named}. {_ADVICE.format(first=first, otherwise=otherwise)}")
 
     def template_of(self, number: int) -> Template | None:
         """Return the template for a worker that starts with this snapshot; None for a new process."""
@@ -203,10 +195,8 @@ class Snapshots:
             self._drop([number for number, kept in self._kept.items() if isinstance(kept, Inherited)])
 
     def begin(self, iteration: int, snapshot: AnySnapshot | None) -> None:
-        """Register an iteration with its snapshot; None to use the one of the first worker that starts.
-
-        Workers that were forked from an earlier template, or wait for that, must be leaving.
-        """
+        """Register an iteration with its snapshot; None to use the one of the first worker that starts. Workers that
+        were forked from an earlier template, or wait for that, must be leaving."""
         self._needed[iteration] = None
         self._end_replaced()
         if snapshot is not None:
@@ -269,8 +259,8 @@ class Snapshots:
         return self._kept[number]
 
     def content(self, number: int, kept: AnySnapshot, needed: set[int], node: str | None) -> AnySnapshot | OnNode:
-        """Return what a worker on a node, None for this one, is sent of a snapshot. On another node that may take as
-        long as its bytes take to get there, and needs no lock."""
+        """Return what a worker on a node, None for this one, is sent of a snapshot. May take long, and needs no
+        lock."""
         if node is None or not isinstance(kept, NodeSnapshot):
             return kept
         return self._copies.content(node, number, kept, needed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, NamedTuple
 
 from dragon.serialization import dumps, loads
@@ -64,11 +64,8 @@ class Place(NamedTuple):
 
 
 class Turns:
-    """The batches of an epoch of streams from a place on, in the order in which the trainer takes them.
-
-    Without `in_order`, the next batch is of a stream with the fewest pending ones, so that a slow stream does not use
-    the places of all others.
-    """
+    """The batches of an epoch of streams from a place on, in the order in which the trainer takes them. Without
+    `in_order`, the next is of a stream with the fewest pending ones, so that no slow stream uses up all places."""
 
     def __init__(self, place: Place, in_order: bool = True) -> None:
         self._in_order = in_order
@@ -78,16 +75,18 @@ class Turns:
     def draw(self) -> tuple[StreamBatch, StreamBatch] | None:
         """Return the next batch to make, twice, as its samples and its part of the epoch; None at the end."""
         streams = len(self._progress)
-        turns = *range(self._next, streams), *range(self._next)
-        going = [stream for stream in turns if not self._progress[stream].ended]
-        if not going:
+        going = (
+            at % streams for at in range(self._next, self._next + streams) if not self._progress[at % streams].ended
+        )
+        if self._in_order:
+            stream = next(going, None)
+        else:
+            stream = min(going, key=lambda each: self._asked[each] - self._progress[each].batches, default=None)
+        if stream is None:
             return None
-        stream = going[0]
-        if not self._in_order:
-            stream = min(going, key=lambda each: self._asked[each] - self._progress[each].batches)
         self._next = (stream + 1) % streams
+        batch = StreamBatch(stream, self._asked[stream])
         self._asked[stream] += 1
-        batch = StreamBatch(stream, self._asked[stream] - 1)
         return batch, batch
 
     def give(self, batch: StreamBatch, progress: Progress | None) -> None:
@@ -105,30 +104,26 @@ class Turns:
 
     @property
     def position(self) -> Place:
-        """The position of the trainer."""
         return Place(tuple(self._progress), self._turn)
 
 
 class StreamOrder:
-    """The streams that a loader makes of an iterable-style dataset.
-
-    With several ranks they are numbered across all ranks, so that a dataset that divides its samples among workers
-    divides them among ranks as well.
-    """
+    """The streams that a loader makes of an iterable-style dataset. They are numbered across all ranks, so that a
+    dataset that divides its samples among workers divides them among ranks as well."""
 
     shuffle = gives_batches = False
 
     def __init__(
-        self, dataset: Any, seed: int, batch: int | None, drop_last: bool, streams: int, rank: int, world_size: int
+        self, dataset: Sized, seed: int, batch: int | None, drop_last: bool, streams: int, rank: int, world_size: int
     ) -> None:
         self._dataset, self.seed, self._batch, self._drop_last = dataset, seed, batch, drop_last
         self.streams, self._rank, self._world_size = streams, rank, world_size
         self._own = {"batch_size": batch, "rank": rank, "world_size": world_size, "shared": streams > 0}
-        self.told_length: int | None = None
+        self.length: int | None = None  # when it was asked for
 
     def __len__(self) -> int:
         """Return the number of batches if the dataset's length is that of all streams together."""
-        length = self.told_length = len(self._dataset)
+        length = self.length = len(self._dataset)
         batch = self._batch or 1
         return length // batch if self._drop_last else -(-length // batch)
 
@@ -142,30 +137,30 @@ class StreamOrder:
             return Share(self._rank, 0 if self._world_size == 1 else self._world_size)
         return Share(stream * self._world_size + self._rank, streams * self._world_size)
 
-    def tell(self, place: Place) -> dict[str, Any]:
-        """Return a place in the form of state_dict()."""
+    def state_of(self, place: Place) -> dict[str, Any]:
+        """Return a place for state_dict()."""
         streams = [
             {**each._asdict(), "state": None if each.state is None else loads(each.state), "failed": list(each.failed)}
             for each in place.progress
         ]
         return {**self._own, "turn": place.turn, "streams": streams}
 
-    def place(self, told: dict[str, Any]) -> Place:
-        """Return the place from the form that tell() returns. Raises ValueError if it does not fit this loader."""
+    def place(self, state: dict[str, Any]) -> Place:
+        """Return the place from what state_of() returned. Raises ValueError if it does not fit this loader."""
         for name, value in self._own.items():
-            if told.get(name) != value:
+            if state.get(name) != value:
                 raise ValueError(
-                    f"the state is of a loader with {name}={told.get(name)}, this one has {name}={value}: what a "
+                    f"the state is of a loader with {name}={state.get(name)}, this one has {name}={value}: what a "
                     "stream gives in the middle of an epoch depends on it"
                 )
-        if not told.get("streams") or told.get("turn") not in range(len(told["streams"])):
+        if not state.get("streams") or state.get("turn") not in range(len(state["streams"])):
             raise ValueError("this is not the state of an ElasticDataLoader: its position has no streams, or no turn")
         streams = []
-        for each in told["streams"]:
+        for each in state["streams"]:
             check_number(0, batches=each["batches"], samples=each["samples"], saved=each["saved"])
-            state = None if each["state"] is None else dumps(each["state"], lasting=True)
-            streams.append(Progress(**{**each, "state": state, "failed": tuple(each["failed"])}))
-        return Place(tuple(streams), told["turn"])
+            pickled = None if each["state"] is None else dumps(each["state"], lasting=True)
+            streams.append(Progress(**{**each, "state": pickled, "failed": tuple(each["failed"])}))
+        return Place(tuple(streams), state["turn"])
 
 
 # Which iteration over the loader, and which batch, or stream, of it.
@@ -227,9 +222,8 @@ class Assignments:
         return len(self._held)
 
     def window(self, workers: int = 0) -> int:
-        """Return how many batches may be requested before the first is taken, with so many expected workers; those
-        beyond the number of streams do not count."""
-        most = max(workers, self.workers)
+        """Return how many batches may be requested before the first is taken, with so many expected workers."""
+        most = max(workers, self.workers)  # those beyond the number of streams have nothing to do
         return self.prefetch * max(1, min(most, len(self._progress)) if self._progress else most)
 
     def begin(self, iteration: int, progress: tuple[Progress, ...], shares: Sequence[Share], stays: bool) -> None:
@@ -272,8 +266,7 @@ class Assignments:
         self._return(key for key in held if key != in_hand)
 
     def gone(self, worker: int, died: bool, most: int = 3) -> Key | None:
-        """Return an ended worker's batches to the queue. If it died, and its current batch has ended `most` workers,
-        return that batch's key; otherwise None."""
+        """Return an ended worker's batches to the queue, and the key of one that has ended `most` workers, if any."""
         held = self._held.pop(worker, None)
         if held is None:
             held = self._leaving.pop(worker, {})
@@ -285,8 +278,7 @@ class Assignments:
         return in_hand if self._deaths[in_hand] >= most else None
 
     def made(self, worker: int, key: Key, progress: Progress | None = None) -> bool:
-        """Note that a worker has made a batch, and the progress of its stream. Return whether the batch is still wanted
-        and was not made before."""
+        """Note that a worker has made a batch, and the progress of its stream. Return whether the batch is needed."""
         for workers in (self._held, self._leaving):
             if worker in workers:
                 workers[worker].pop(key, None)
@@ -301,7 +293,7 @@ class Assignments:
 
     def drop(self, iteration: int) -> None:
         """Discard all batches and streams of an iteration."""
-        # A worker passes over a batch that it has not begun, without a word.
+        # A worker skips a batch that it has not begun, and reports nothing.
         streams = self._progress, self._shares, self._owners, self._running
         tables: list[dict[Key, Any]] = [self._wanted, *streams, *self._held.values(), *self._leaving.values()]
         for table in tables:
@@ -331,6 +323,10 @@ class Assignments:
         finally:
             for key in later:
                 heapq.heappush(self._waiting, key)
+
+    def is_running(self, worker: int, task: Task) -> bool:
+        """Return whether the worker has the stream of a task."""
+        return self._running.get((task.iteration, task.indices.stream)) == worker  # type: ignore[union-attr]
 
     def started(self, worker: int, task: Task) -> Task:
         """Return the task as it is sent to the worker: with the start of the stream, unless it has that already."""

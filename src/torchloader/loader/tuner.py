@@ -90,12 +90,9 @@ class Look:
         self.busy = self.rate * self.effort.seconds / made
 
     def demand(self, cores: float) -> float:
-        """Return the average number of busy workers, by Little's law, if batches came as fast as they can be used and
-        each worker had a core when needed.
-
-        Batches are used no faster than the trainer computes, and made no faster than the cores allow on which workers
-        and trainer compute (the bottleneck law): more workers than that bring nothing.
-        """
+        """Return the average number of busy workers, by Little's law, if batches came as fast as they can be used."""
+        # They are used no faster than the trainer computes, and made no faster than the cores allow on which workers
+        # and trainer compute (the bottleneck law): more workers than that bring nothing.
         of_cores = (self.cpu + self.trainer_cpu / max(1, self.batches)) / cores
         return self.service / max(_LEAST, self.step, of_cores)
 
@@ -145,8 +142,8 @@ class Search:
         self._drifts = 0, 0
 
     def _drop_contradicted(self, workers: int, service: float) -> None:
-        """Discard measurements where a batch took longer with fewer workers, or less time with more. Workers that share
-        something delay each other and never speed each other up, so the storage must have changed."""
+        """Discard measurements where a batch took longer with fewer workers, or less time with more."""
+        # Workers that share something never speed each other up, so the storage must have changed.
         for number, (_, before, _) in list(self._looks.items()):
             fewest, most = (before, service) if number < workers else (service, before)
             if number != workers and fewest > _DRIFT * most:
@@ -184,8 +181,7 @@ class Search:
         return look.service > _SHARED * least
 
     def _narrowed(self, found: int, demand: int) -> int:
-        """Return a number between the next smaller one that was tried and the smallest sufficient one, or the
-        latter."""
+        """Return a number from the next smaller one that was tried, exclusive, to the smallest sufficient one."""
         scarce = max((number for number in self.rates if number < found), default=0)
         if not scarce:
             return max(1, min(found, demand))
@@ -223,7 +219,7 @@ class Tuner:
         self._wanted = 1
         self._shortest = _SHORTEST_S
         self._kept, self._patience = 0.0, _PATIENCE_S[0]  # seconds for which the number was kept, and is to be
-        self._told: int | None = None
+        self._logged: int | None = None
         self._epoch = 0
         self._cpu_before = cpu_clock()
         self.tuning: Tuning | None = None
@@ -257,9 +253,8 @@ class Tuner:
             self._decide(crew)
 
     def _is_there(self, crew: Crew) -> bool:
-        """Return whether measurements now reflect the present number of workers. They do not before all workers are
-        ready, nor for batches requested before that. Where workers leave at the end of each epoch, waiting for them
-        belongs to the epoch."""
+        """Return whether measurements now reflect the present number of workers: not before all are ready, nor for
+        batches requested before that. Where workers leave at the end of each epoch, to wait for them belongs to it."""
         if crew.size != self._size:
             self._size, self._arrived = crew.size, False
         if not self._arrived and crew.ready == self._size:
@@ -307,7 +302,7 @@ class Tuner:
         )
         if granted == self._size:
             self._shortest = min(_LONGEST_S, 2 * self._shortest)
-            self._tell()
+            self._log()
         else:
             self._shortest, self._kept = _SHORTEST_S, 0.0
         self._fit(crew, granted)
@@ -326,9 +321,9 @@ class Tuner:
         if size != crew.size and not self._is_closed:
             crew.resize(size)
 
-    def _tell(self) -> None:
-        if self.tuning is not None and self.tuning.workers != self._told:
-            self._told = self.tuning.workers
+    def _log(self) -> None:
+        if self.tuning is not None and self.tuning.workers != self._logged:
+            self._logged = self.tuning.workers
             _log.info('num_workers="auto": %s', self.tuning)
 
     def close(self) -> None:
@@ -338,8 +333,7 @@ class Tuner:
 
 
 def by_environment(workers: int, streams: int | None, is_streaming: bool) -> tuple[int | Literal["auto"], int | None]:
-    """Return the numbers of workers and streams of a loader to which the program gave these: "auto" with workers if
-    TORCHLOADER_AUTO is 1, except in jobs of torchloader, where the scheduler chooses."""
+    """Return the numbers of workers and streams for those that the program gives: "auto" with TORCHLOADER_AUTO=1."""
     check_workers(num_workers=workers)
     text = os.environ.get(AUTO, "")
     if text not in ("", "0", "1"):
@@ -347,7 +341,7 @@ def by_environment(workers: int, streams: int | None, is_streaming: bool) -> tup
             f'{AUTO} must be 1, with which loaders choose their number of workers as num_workers="auto" does, or 0, '
             f"not {text!r}"
         )
-    if text != "1" or not workers or "TORCHLOADER_WORKERS" in os.environ:
+    if text != "1" or not workers or "TORCHLOADER_WORKERS" in os.environ:  # then the scheduler chooses
         return workers, streams
     return "auto", workers if is_streaming and streams is None else streams  # on which its batches depend
 

@@ -55,8 +55,7 @@ class Release(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Sent when a worker has begun, or failed to: then it has an error. Also when it cannot load a snapshot, as the
-    process on its node that had it in memory has ended, or freed it."""
+    """Sent when a worker has begun, or failed to, and when it cannot load a snapshot that is no longer on its node."""
 
     worker: int
     error: Packed | None
@@ -78,11 +77,9 @@ class Made(NamedTuple):
 
 
 class Trainer:
-    """The state of the trainer that a worker on the same node checks before each batch.
-
-    A worker on another node, without `orders`, gets everything with its tasks, as each check would be a round trip;
-    when its trainer has ended, the run ends it.
-    """
+    """The state of the trainer that a worker on the same node checks before each batch. A worker on another node,
+    without `orders`, gets all with its tasks, as each check would be a round trip; the run ends it when its trainer has
+    ended."""
 
     def __init__(self, orders: Orders | None) -> None:
         self._orders = orders
@@ -161,8 +158,7 @@ def work(worker: int, place: tuple[int, int], nice: int, tasks: Queue, results: 
 
 
 def _take_in(shipment: Shipment, makers: dict[int, Maker], slot: int, workers: int) -> int | None:
-    """Add the maker of a shipment, and remove those that are no longer needed. Returns its number if it cannot be
-    loaded."""
+    """Add the maker of a shipment, and remove those no longer needed. Returns its number if it cannot be loaded."""
     for number in makers.keys() - shipment.needed:
         del makers[number]
     try:
@@ -216,10 +212,9 @@ def _deliver(results: Queue, made: Made) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Keep up to 512 MiB of freed memory in this process, for the next batch. By default the GNU C Library returns
-    large blocks to the system at once. A worker that makes one large batch after another then gets new pages for each,
-    which the kernel clears: that takes longer than to make the batch. Does nothing with another C library, or if the
-    environment says how the library is to allocate."""
+    """Keep freed memory for the next batch, unless the environment says how the C library is to allocate."""
+    # By default the GNU C Library returns large blocks to the system at once. A worker that makes one large batch after
+    # another then gets new pages for each, which the kernel clears: that takes longer than to make the batch.
     if any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -229,10 +224,9 @@ def _keep_freed_memory() -> None:
 
 
 def _use_one_thread() -> None:
-    """Make PyTorch and the linear algebra of NumPy compute in one thread: the workers share the cores. PyTorch's loader
-    does so for PyTorch alone, and NumPy's library, mostly OpenBLAS, has a thread for each core in each worker. Only
-    threadpoolctl can change that once it is loaded. Without that package, or if one of the variables for it is set, it
-    stays as it is."""
+    """Make PyTorch and the linear algebra of NumPy compute in one thread, as the workers share the cores."""
+    # NumPy's library, mostly OpenBLAS, has a thread for each core in each worker. Only threadpoolctl can change that
+    # once it is loaded.
     if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
         sys.modules["torch"].set_num_threads(1)
     is_set = any(os.environ.get(name) for name in _VARIABLES)
