@@ -65,7 +65,6 @@ FLOORS = {
         "simulation": 5,
         "training": 5,
         "service": 6,
-        "report": 7,
         "cli": 8,
     },
 }

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from torchloader.report import Life, history
+from torchloader.cli.report import Life, history
 from torchloader.scheduling.application import State
 
 SETTLING = 18.0  # seconds: a batch of the slow storage takes 2.6 s, and its pipeline must be filled again

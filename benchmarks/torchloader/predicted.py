@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from torchloader.allocation.catalogue import policy
+from torchloader.cli.report import Life, history
 from torchloader.prediction.curve import Curve
-from torchloader.report import Life, history
 from torchloader.scheduling.application import Node, Spec, State
 from torchloader.scheduling.log import read
 from torchloader.scheduling.scheduler import Scheduler

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from torchloader.prediction.curve import Belief, Curve, Guess
-from torchloader.prediction.features import COLUMNS, Counts, Features
 from torchloader.prediction.measured import Interval, Measured
-from torchloader.prediction.prior import Prior, Row, fit, nonnegative
+from torchloader.prediction.prior import COLUMNS, Counts, Features, Prior, Row, fit, nonnegative
 
 
 def pipeline(chance: random.Random) -> Curve:
@@ -166,11 +165,6 @@ def test_any_observations_give_a_finite_curve(seen: list[Interval]) -> None:
             assert 0 <= low <= high
             assert math.isfinite(high)
             assert math.isfinite(curve.throughput(workers))
-
-
-def test_beliefs_are_blended_by_their_variances() -> None:
-    assert Belief(1, 4).blend(Belief(3, 4)) == Belief(2, 2)
-    assert Belief(1, 1e-9).blend(Belief(3, 4)).mean == pytest.approx(1)
 
 
 @given(st.integers(0, 1000), st.integers(1, 7))

@@ -7,7 +7,7 @@ import xml.etree.ElementTree
 
 import pytest
 
-from torchloader.cli.profile import Point, chosen, drawn, picture, told
+from torchloader.cli.profile import Point, chosen, drawn, picture, summary
 from torchloader.prediction.curve import Curve, sufficient
 
 CURVE = Curve(769.1, 0.01015)
@@ -42,17 +42,17 @@ def test_a_table_for_ascii_has_bars() -> None:
 
 
 def test_a_line_summarizes_the_sweep() -> None:
-    assert told(POINTS, CURVE) == (
+    assert summary(POINTS, CURVE) == (
         "a device computes 769.1 samples/s; a sample takes 10.15 ms of a worker and 0.00 ms of what they share; "
         "8 workers are enough"
     )
-    assert told(POINTS, Curve(600.0, 0.01)).endswith("8 workers are enough, and by the fitted curve 6")
-    assert told(POINTS[:1], CURVE).endswith("1 worker is enough")
+    assert summary(POINTS, Curve(600.0, 0.01)).endswith("8 workers are enough, and by the fitted curve 6")
+    assert summary(POINTS[:1], CURVE).endswith("1 worker is enough")
 
 
 def test_a_number_far_above_the_measured_ones_is_not_recommended() -> None:
     held_up = [Point(1, 95.0, 0.9, 10.0), Point(4, 100.0, 0.9, 10.0), Point(8, 100.0, 0.9, 10.0)]
-    assert told(held_up, Curve(1000.0, 0.0005, 0.01)).endswith("4 workers are enough")
+    assert summary(held_up, Curve(1000.0, 0.0005, 0.01)).endswith("4 workers are enough")
 
 
 def test_a_picture_shows_the_curve_and_the_chosen_number() -> None:

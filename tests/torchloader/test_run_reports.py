@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from full_disk import at_most
-from torchloader.cli.report import main
+from torchloader.cli.report import history, main
 from torchloader.cli.status import lines
 from torchloader.prediction.curve import Curve
-from torchloader.report import history
 from torchloader.scheduling.application import Spec, State
 from torchloader.scheduling.log import EventLog
 from torchloader.service.attempt import Pace, PaceFile

@@ -116,7 +116,6 @@ class Budget:
         return msgspec.json.encode(Lease(_cores(wanted, share), _cores(self._granted, share), until))
 
     def close(self) -> None:
-        """Release the cores."""
         with self._lock:
             self._is_alone = True
             if self._claim is not None:

@@ -293,7 +293,6 @@ class WithinBudget:
 
     @property
     def name(self) -> str:
-        """The name of the policy."""
         return self.policy.name
 
     def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:

@@ -46,7 +46,6 @@ class Demand:
 
     @property
     def size(self) -> int:
-        """The number of its devices on all nodes."""
         return sum(self.devices.values())
 
 
@@ -161,7 +160,6 @@ class Table:
         return workers == 0 or (maximum is not None and workers >= maximum)
 
     def allocation(self) -> Allocation:
-        """Return the workers per device, by job name."""
         return {demand.name: workers for demand, workers in zip(self.demands, self.workers, strict=True)}
 
 

@@ -11,12 +11,10 @@ from torchloader.cli import main as command
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     return parser_of("torchloader")
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the script. Returns the exit code."""
     return print_script("torchloader", command.options(), _commands, words)
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragon.commands import Parser, worded
+from dragon.commands import Parser
+from torchloader.cli.main import failed
 from torchloader.scheduling.log import LogError
 from torchloader.service.settings import Settings
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="torchloader fit",
         description="Fit a prior to the networks that were measured in finished runs: seconds of an iteration by "
@@ -39,8 +38,7 @@ def main(words: Sequence[str]) -> int:
         prior = fitted(logs)
         prior.save(arguments.out)
     except (ModuleNotFoundError, ValueError, LogError, OSError) as error:
-        print(f"torchloader: {worded(error)}", file=sys.stderr)
-        return 1
+        return failed(error)
     print(
         f"{arguments.out}: fitted to {prior.rows} measurements; on networks left out of the fit it is off by "
         f"{prior.error:.0%} on average"

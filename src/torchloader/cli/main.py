@@ -59,7 +59,6 @@ def options() -> argparse.ArgumentParser:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = options()
     result.add_argument("command", nargs="?", metavar="COMMAND", help="one of those below")
     result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
@@ -67,7 +66,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
-    """Return the parser of a subcommand."""
     if command in _OF_MASTERS:
         found = importlib.import_module("torchloader.cli.masters").parser(command)
     else:
@@ -77,7 +75,6 @@ def parser_of(command: str) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
         if words[0] in _OF_MASTERS:
@@ -89,6 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     close = difflib.get_close_matches(arguments.command, COMMANDS, 1)
     meant = f"; did you mean {close[0]}?" if close else ";"
     parser().error(f"there is no command {arguments.command!r}{meant} `torchloader -h` shows them")
+
+
+def failed(error: Exception | str, code: int = 1) -> int:
+    print(f"torchloader: {error if isinstance(error, str) else worded(error)}", file=sys.stderr)
+    return code
 
 
 def run_and_exit() -> None:

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from dragon.commands import Parser, worded
+from dragon.commands import Parser
 from dragon.infrastructure.errors import DragonError
 from dragon.runs import choose, find
+from torchloader.cli.main import failed
 from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
 from torchloader.service.messages import (
@@ -43,8 +44,16 @@ _COMMANDS = {
 }
 
 
+_MESSAGES: dict[str, type[Command]] = {
+    "pause": PauseApplication,
+    "resume": ResumeApplication,
+    "cancel": CancelApplication,
+    "resize": ResizeApplication,
+    "stop": StopWhenDone,
+}
+
+
 def parser(name: str) -> argparse.ArgumentParser:
-    """Return the parser of a command."""
     description, epilog = _COMMANDS[name]
     result = Parser(prog=f"torchloader {name}", description=description, epilog=epilog)
     if name == "submit":
@@ -60,40 +69,30 @@ def parser(name: str) -> argparse.ArgumentParser:
 def main(name: str, words: Sequence[str]) -> int:
     """Run a command. Returns the exit code: 1 if it was rejected, 2 if a file cannot be read."""
     arguments = parser(name).parse_args(list(words))
-    match name:
-        case "submit":
-            return _submit(arguments.jobs, arguments.run)
-        case "pause":
-            command: Command = PauseApplication(arguments.application)
-        case "resume":
-            command = ResumeApplication(arguments.application)
-        case "cancel":
-            command = CancelApplication(arguments.application)
-        case "resize":
-            command = ResizeApplication(arguments.application, arguments.workers)
-        case _:
-            command = StopWhenDone()
+    if name == "submit":
+        return _submit(arguments.jobs, arguments.run)
+    named = [arguments.application] if "application" in arguments else []
     try:
-        return _printed(send(arguments.run, command))
+        return _printed(
+            send(arguments.run, _MESSAGES[name](*named, *([arguments.workers] if name == "resize" else [])))
+        )
     except (NoMasterError, DragonError) as error:
-        return _printed({"error": str(error)})
+        return failed(str(error))
 
 
 def _submit(jobs: str, run: str | None) -> int:
     try:
         workload = read(jobs)
     except (InputError, OSError) as error:
-        print(f"torchloader: {worded(error)}", file=sys.stderr)
-        return 2
+        return failed(error, 2)
     for mistake in workload.errors:
-        print(f"torchloader: {mistake.told}", file=sys.stderr)
+        print(f"torchloader: {mistake.message}", file=sys.stderr)
     code = 1 if workload.errors else 0
     try:
         for job in workload.jobs:
             code = max(code, _printed(send(run, SubmitJob(job))))
     except (NoMasterError, DragonError) as error:
-        # That holds for all the others too.
-        return _printed({"error": str(error)})
+        return failed(str(error))  # which holds for all the others too
     return code
 
 
@@ -122,7 +121,6 @@ def send(word: str | None, command: Command) -> dict[str, Any]:
 def _printed(reply: dict[str, Any]) -> int:
     """Print a reply of the master. Returns the exit code."""
     if "error" in reply:
-        print(f"torchloader: {reply['error']}", file=sys.stderr)
-        return 1
+        return failed(str(reply["error"]))
     print(reply["message"])
     return 0

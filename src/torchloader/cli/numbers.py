@@ -41,14 +41,14 @@ def rising(text: str) -> tuple[float, ...]:
     return found
 
 
-def _number(fits: Callable[[float], bool], told: str) -> Callable[[str], float]:
+def _number(fits: Callable[[float], bool], expected: str) -> Callable[[str], float]:
     def read(text: str) -> float:
         try:
             number = float(text)
         except ValueError:
             number = math.nan  # which is in no range
         if not fits(number):
-            raise ArgumentTypeError(f"must be {told}, not {text}")
+            raise ArgumentTypeError(f"must be {expected}, not {text}")
         return number
 
     return read

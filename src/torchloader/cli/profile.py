@@ -21,13 +21,14 @@ from dragon.files import write_bytes
 from dragon.infrastructure.errors import DragonError
 from dragon.runs import scratch_folder
 from dragon.signals import end_with_parent, heeded, leave
+from torchloader.cli.main import failed
 from torchloader.cli.masters import send
 from torchloader.cli.numbers import at_least, positive
+from torchloader.cli.report import MissingError, pyplot
 from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
 from torchloader.prediction.curve import Curve, sufficient
 from torchloader.prediction.measured import Interval, Measured
-from torchloader.report import MissingError, pyplot
 from torchloader.service.messages import GetStatus, NoMasterError, ResizeApplication
 
 _WIDTH = 40  # characters of the longest bar
@@ -62,8 +63,7 @@ def drawn(points: Sequence[Point], curve: Curve, encoding: str = "utf-8") -> str
     return "\n".join(lines)
 
 
-def told(points: Sequence[Point], curve: Curve) -> str:
-    """Return the result as one line."""
+def summary(points: Sequence[Point], curve: Curve) -> str:
     found = chosen(points)
     enough = curve.enough(found)
     line = (
@@ -115,32 +115,22 @@ class SweepError(RuntimeError):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="torchloader profile",
         description="Run a job with several numbers of loading workers in turn, and show how fast it trains with each.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )
-    result.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
-    result.add_argument("--name", help="the name of the job in the file (default: its first)")
-    result.add_argument(
-        "--workers",
-        type=at_least(1),
-        nargs="+",
-        default=[1, 2, 4, 8],
-        metavar="N",
-        help="workers per device (default 1 2 4 8)",
-    )
-    result.add_argument(
-        "--seconds", type=positive(), default=10.0, metavar="S", help="seconds for each of them (default 10)"
-    )
-    result.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
-    result.add_argument("--rehearse", action="store_true", help="simulate the nodes that the job requests")
-    result.add_argument("--out", type=_file, metavar="FILE", help="write the measurements as JSON")
-    result.add_argument(
-        "--plot", type=_picture, metavar="FILE", help="draw the curve into a .png, .svg or .pdf as well"
-    )
+    add = result.add_argument
+    add("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
+    add("--name", help="the name of the job in the file (default: its first)")
+    workers = "workers per device (default 1 2 4 8)"
+    add("--workers", type=at_least(1), nargs="+", default=[1, 2, 4, 8], metavar="N", help=workers)
+    add("--seconds", type=positive(), default=10.0, metavar="S", help="seconds for each of them (default 10)")
+    add("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
+    add("--rehearse", action="store_true", help="simulate the nodes that the job requests")
+    add("--out", type=_file, metavar="FILE", help="write the measurements as JSON")
+    add("--plot", type=_picture, metavar="FILE", help="draw the curve into a .png, .svg or .pdf as well")
     return result
 
 
@@ -153,11 +143,10 @@ def main(words: Sequence[str]) -> int:
         with scratch_folder() as scratch:
             points = _sweep(arguments, scratch)
     except (SweepError, NoMasterError, DragonError, MissingError) as error:
-        print(f"torchloader: {worded(error)}", file=sys.stderr)
-        return 1
+        return failed(error)
     curve = _fit(points)
     print(drawn(points, curve, sys.stdout.encoding))
-    print(told(points, curve))
+    print(summary(points, curve))
     measured = [asdict(each) for each in points]
     found = {"version": 1, "curve": asdict(curve), "measured": measured, "enough": chosen(points)}
     try:
@@ -168,8 +157,7 @@ def main(words: Sequence[str]) -> int:
             picture(points, curve).savefig(image, format=arguments.plot.suffix[1:], dpi=150)
             write_bytes(arguments.plot, image.getvalue())
     except OSError as error:
-        print(f"torchloader: {worded(error)}", file=sys.stderr)
-        return 1
+        return failed(error)
     return 0
 
 
@@ -197,7 +185,7 @@ def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
     except (InputError, OSError) as error:
         raise SweepError(worded(error)) from None
     for mistake in workload.errors:
-        print(f"torchloader: {mistake.told}", file=sys.stderr)
+        print(f"torchloader: {mistake.message}", file=sys.stderr)
     if not workload.jobs:
         raise SweepError(f"{arguments.jobs} has no job that can be run")
     job = next((each for each in workload.jobs if arguments.name in (None, each.name)), None)

@@ -1,20 +1,267 @@
-"""`torchloader report`: writes a page and figures of runs."""
+"""`torchloader report`: reconstructs runs from their event logs and measurements, and writes a page and figures."""
 
 from __future__ import annotations
 
 import argparse
+import csv
 import html
 import io
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dragon.commands import Parser, worded
+from dragon.commands import Parser
 from dragon.files import write_bytes
-from torchloader.report import History, MissingError, comparison, history, overview
-from torchloader.scheduling.log import LogError
-from torchloader.service.settings import SettingsError
+from torchloader.cli.main import failed
+from torchloader.scheduling.application import ENDED, HOLDING, State
+from torchloader.scheduling.log import Event, LogError, read
+from torchloader.service.attempt import PACE
+from torchloader.service.settings import Settings, SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A period of an application in one state, in seconds; if the state continues, `end` is the last known time."""
+
+    state: State
+    start: float
+    end: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A measurement over about a second: samples/s over all devices, and the fraction of time spent waiting."""
+
+    time: float
+    samples: float
+    waiting: float
+    iteration: int
+
+
+@dataclass
+class Life:
+    """The history of one application."""
+
+    name: str
+    spans: list[Span] = field(default_factory=list)
+    workers: list[tuple[float, int]] = field(default_factory=list)  # over all devices, from a time on
+    pace: list[Moment] = field(default_factory=list)
+    devices: int = 1
+    batch: int = 1
+    iterations: float = 0.0
+
+    @property
+    def arrival(self) -> float:
+        """When it was submitted, in seconds."""
+        return self.spans[0].start
+
+    @property
+    def end(self) -> float:
+        """When it ended, or the last known time, in seconds."""
+        return self.spans[-1].start if self.spans[-1].state in ENDED else self.spans[-1].end
+
+    @property
+    def seconds(self) -> float:
+        """The seconds from arrival to end."""
+        return self.end - self.arrival
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second while it held devices."""
+        held = sum(span.end - span.start for span in self.spans if span.state in HOLDING)
+        return self.iterations * self.batch / held if held > 0 else 0.0
+
+    @property
+    def busy(self) -> float | None:
+        """The fraction of its training time in which it did not wait for data; None if nothing was measured."""
+        return 1 - sum(each.waiting for each in self.pace) / len(self.pace) if self.pace else None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The key figures of a run."""
+
+    jobs: int  # applications
+    failed: int  # applications that failed
+    completion: float  # mean seconds from an application's arrival to its end
+    makespan: float  # seconds from the first arrival to the last end
+    throughput: float  # samples per second over all applications
+    busy: float | None  # fraction of time in which devices computed; None if nothing was measured
+    resizes: int  # changes of the number of workers
+
+
+@dataclass
+class History:
+    """The history of a run."""
+
+    name: str
+    lives: dict[str, Life]
+
+    @property
+    def end(self) -> float:
+        """The time of the last event, in seconds."""
+        return max((life.spans[-1].end for life in self.lives.values()), default=0.0)
+
+    @property
+    def summary(self) -> Summary:
+        lives = list(self.lives.values())
+        makespan = max((life.end for life in lives), default=0.0) - min((life.arrival for life in lives), default=0.0)
+        samples = sum(life.iterations * life.batch for life in lives)
+        busy = [life.busy for life in lives if life.busy is not None]
+        return Summary(
+            jobs=len(lives),
+            failed=sum(life.spans[-1].state is State.FAILED for life in lives),
+            completion=sum(life.seconds for life in lives) / max(1, len(lives)),
+            makespan=makespan,
+            throughput=samples / makespan if makespan > 0 else 0.0,
+            busy=sum(busy) / len(busy) if busy else None,
+            resizes=sum(span.state is State.RESIZING for life in lives for span in life.spans),
+        )
+
+
+def history(folder: Path) -> History:
+    """Read the run whose files are in a folder. Raises OSError if they cannot be read, LogError for a damaged log."""
+    lives: dict[str, Life] = {}
+    events = read(Settings.log(folder))
+    last = max((event.time for event in events), default=0.0)
+    moments = list(_moments(folder / PACE))
+    last = max([last, *(moment.time for _, moment in moments)])
+    for event in events:
+        _note(lives, event, last)
+    for name, moment in moments:
+        if name in lives:
+            lives[name].pace.append(moment)
+            lives[name].iterations = max(lives[name].iterations, moment.iteration)
+    return History(_name(folder), lives)
+
+
+def _name(folder: Path) -> str:
+    try:
+        settings = Settings.load(folder)
+    except FileNotFoundError:
+        return folder.name
+    return f"{settings.scheduler}, mode {settings.mode} ({folder.name})"
+
+
+def _note(lives: dict[str, Life], event: Event, last: float) -> None:
+    life = lives.setdefault(event.application, Life(event.application))
+    details = event.details
+    if details.spec is not None:
+        life.batch = details.spec.batch
+    if event.after is not event.before:
+        if life.spans:
+            before = life.spans[-1]
+            life.spans[-1] = Span(before.state, before.start, event.time, before.reason)
+        life.spans.append(Span(event.after, event.time, event.time if event.after in ENDED else last, event.reason))
+    if details.placement is not None:
+        life.devices = sum(map(len, details.placement.values()))
+    if details.workers is not None:
+        life.workers.append((event.time, details.workers * life.devices))
+    elif event.after not in HOLDING and life.workers and life.workers[-1][1]:
+        life.workers.append((event.time, 0))
+    life.iterations = max(life.iterations, details.progress or 0.0)
+
+
+def _moments(path: Path) -> Iterator[tuple[str, Moment]]:
+    if not path.exists():
+        return
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["loss"] is not None:  # else a full disk or a crash has torn the row
+                measured = float(row["time"]), float(row["samples_per_second"]), float(row["waiting"])
+                yield row["application"], Moment(*measured, int(row["iteration"]))
+
+
+_COLOURS = {
+    State.QUEUED: "#d9d9d9",
+    State.STARTING: "#fdd49e",
+    State.RUNNING: "#5aa469",
+    State.RESIZING: "#2b6cb0",
+    State.PAUSING: "#f6ad55",
+    State.PAUSED: "#f0e2b6",
+    State.RESUMING: "#fdd49e",
+}
+_ENDS = {State.FINISHED: ("o", "#22543d"), State.FAILED: ("X", "#c53030"), State.CANCELLED: ("s", "#718096")}
+
+
+class MissingError(ModuleNotFoundError):
+    """Raised if matplotlib is not installed; its text says how to install it."""
+
+
+def pyplot() -> Any:
+    """Return matplotlib.pyplot with the Agg backend, which draws into files. Raises MissingError."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        raise MissingError("pictures need matplotlib: pip install 'dragon-runtime[plots]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def overview(run: History) -> Any:
+    """Draw one run: the states, workers and throughput of each application. Raises MissingError."""
+    plots = pyplot()
+    lives = list(run.lives.values())
+    height = 1.4 + 0.35 * len(lives)
+    figure, (schedule, workers, pace) = plots.subplots(
+        3, 1, figsize=(10, height + 5), sharex=True, height_ratios=[height, 2.2, 2.2], layout="constrained"
+    )
+    for place, life in enumerate(lives):
+        for span in life.spans:
+            if span.state in _COLOURS:
+                width = max(span.end - span.start, run.end / 500)
+                schedule.barh(place, width, left=span.start, color=_COLOURS[span.state], height=0.7)
+            else:
+                marker, colour = _ENDS[span.state]
+                schedule.plot(span.start, place, marker, color=colour, markersize=7)
+    schedule.set_yticks(range(len(lives)), [life.name for life in lives])
+    schedule.invert_yaxis()
+    schedule.set_title(run.name, loc="left")
+    handles = [plots.Rectangle((0, 0), 1, 1, color=colour) for colour in _COLOURS.values()]
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.02)}
+    schedule.legend(handles, list(_COLOURS), ncols=7, fontsize="x-small", **below)
+    times = sorted({0.0, run.end, *(time for life in lives for time, _ in life.workers)})
+    stacks = [[_at(life.workers, time) for time in times] for life in lives]
+    if lives:
+        workers.stackplot(times, stacks, labels=[life.name for life in lives], step="post")
+    workers.set_ylabel("loading workers")
+    for life in lives:
+        pace.plot([each.time for each in life.pace], [each.samples for each in life.pace], label=life.name, linewidth=1)
+    pace.set_ylabel("samples/s")
+    pace.set_ylim(bottom=0)
+    pace.set_xlabel("seconds")
+    if any(life.pace for life in lives):
+        pace.legend(fontsize="x-small", loc="upper right")
+    return figure
+
+
+def comparison(runs: Sequence[History]) -> Any:
+    """Draw several runs side by side. Raises MissingError."""
+    plots = pyplot()
+    summaries = [run.summary for run in runs]
+    figure, axes = plots.subplots(1, 3, figsize=(10, 1.2 + 0.4 * len(runs)), sharey=True, layout="constrained")
+    names = [run.name for run in runs]
+    for axis, title, values in (
+        (axes[0], "throughput, samples/s", [each.throughput for each in summaries]),
+        (axes[1], "mean time of a job, s", [each.completion for each in summaries]),
+        (axes[2], "makespan, s", [each.makespan for each in summaries]),
+    ):
+        bars = axis.barh(range(len(runs)), values, color="#5aa469")
+        axis.bar_label(bars, fmt="%.1f", padding=3, fontsize="small")
+        axis.set_title(title, fontsize="medium", loc="left")
+        axis.margins(x=0.2)
+    axes[0].set_yticks(range(len(runs)), names)
+    axes[0].invert_yaxis()
+    return figure
+
+
+def _at(steps: Sequence[tuple[float, int]], time: float) -> int:
+    return next((workers for since, workers in reversed(steps) if since <= time), 0)
+
 
 _STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 68em; margin: 2em auto; padding: 0 1em; color: #1a202c }
@@ -45,38 +292,23 @@ def _svg(figure: Any) -> str:
 
 
 def _summaries(runs: Sequence[History]) -> str:
+    head = ("run", "jobs", "failed", "samples/s", "computing", "mean time, s", "makespan, s", "resizes")
     rows = []
     for run in runs:
-        told = run.summary
-        rows.append(
-            (
-                run.name,
-                f"{told.jobs}",
-                f"{told.failed}",
-                f"{told.throughput:.1f}",
-                _percent(told.busy),
-                f"{told.completion:.1f}",
-                f"{told.makespan:.1f}",
-                f"{told.resizes}",
-            )
-        )
-    return _table(("run", "jobs", "failed", "samples/s", "computing", "mean time, s", "makespan, s", "resizes"), rows)
+        all_jobs = run.summary
+        counts = f"{all_jobs.jobs}", f"{all_jobs.failed}", f"{all_jobs.throughput:.1f}", _percent(all_jobs.busy)
+        times = f"{all_jobs.completion:.1f}", f"{all_jobs.makespan:.1f}"
+        rows.append((run.name, *counts, *times, f"{all_jobs.resizes}"))
+    return _table(head, rows)
 
 
 def _lives(run: History) -> str:
-    rows = [
-        (
-            life.name,
-            f"{life.arrival:.1f}",
-            f"{life.seconds:.1f}",
-            f"{life.iterations:.0f}",
-            f"{life.throughput:.1f}",
-            _percent(life.busy),
-            f"{life.spans[-1].state}: {life.spans[-1].reason}",
-        )
-        for life in run.lives.values()
-    ]
-    return _table(("application", "arrival, s", "time, s", "iterations", "samples/s", "computing", "end"), rows)
+    head = ("application", "arrival, s", "time, s", "iterations", "samples/s", "computing", "end")
+    rows = []
+    for life in run.lives.values():
+        numbers = f"{life.arrival:.1f}", f"{life.seconds:.1f}", f"{life.iterations:.0f}", f"{life.throughput:.1f}"
+        rows.append((life.name, *numbers, _percent(life.busy), f"{life.spans[-1].state}: {life.spans[-1].reason}"))
+    return _table(head, rows)
 
 
 def _percent(fraction: float | None) -> str:
@@ -84,11 +316,9 @@ def _percent(fraction: float | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["<table><tr>" + "".join(f"<th>{html.escape(each)}</th>" for each in head) + "</tr>"]
-    for row in rows:
-        cells = "".join(f"<td>{_cell(each)}</td>" for each in row)
-        lines.append(f"<tr>{cells}</tr>")
-    return "\n".join([*lines, "</table>"])
+    lines = ["".join(f"<th>{html.escape(each)}</th>" for each in head)]
+    lines += ["".join(f"<td>{_cell(each)}</td>" for each in row) for row in rows]
+    return "\n".join(["<table>", *(f"<tr>{line}</tr>" for line in lines), "</table>"])
 
 
 def _cell(text: str) -> str:
@@ -96,7 +326,6 @@ def _cell(text: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="torchloader report",
         description="Write a page and figures of a run: schedule, workers over time, throughput. With several "
@@ -104,9 +333,8 @@ def parser() -> argparse.ArgumentParser:
         epilog="torchloader report even/ proportional/ --out comparison",
         allow_abbrev=False,
     )
-    result.add_argument(
-        "folders", nargs="+", metavar="FOLDER", help="the folder of a `torchloader run`, or of `simulate --out`"
-    )
+    folders = "the folder of a `torchloader run`, or of `simulate --out`"
+    result.add_argument("folders", nargs="+", metavar="FOLDER", help=folders)
     result.add_argument("--out", metavar="DIR", help="where to write it (default: the first folder)")
     return result
 
@@ -130,7 +358,6 @@ def main(words: Sequence[str]) -> int:
             figure.savefig(picture, format="png", dpi=150)
             write_bytes(out / name, picture.getvalue())
     except (OSError, LogError, SettingsError, MissingError) as error:
-        print(f"torchloader: {worded(error)}", file=sys.stderr)
-        return 1
+        return failed(error)
     print("\n".join(str(out / name) for name in ["report.html", *(name for name, _ in pictures)]))
     return 0

@@ -15,13 +15,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from dragon.cli.main import main as dragon
-from dragon.commands import Parser, worded
+from dragon.commands import Parser
 from dragon.files import write_bytes
 from torchloader.allocation.catalogue import policies
+from torchloader.cli.main import failed
 from torchloader.cli.numbers import at_least, positive
-from torchloader.inputs.cluster import Cluster, read_cluster
+from torchloader.inputs.cluster import read_hosts
 from torchloader.inputs.job import InputError, Job
 from torchloader.inputs.workload import read
 from torchloader.prediction.curve import Curve
@@ -46,86 +48,58 @@ Afterwards: torchloader report FOLDER.
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    made = Parser(
+    result = Parser(
         prog="torchloader run",
         description="Run the jobs of a workload file, and move loading workers to those that wait for data.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )
-    made.add_argument("workload", metavar="WORKLOAD", help="a workload's CSV, or jobs in TOML or YAML")
-    made.add_argument("--only", action="append", metavar="NAME", help="run only this job; may be given several times")
-    made.add_argument("--cluster", metavar="XML", help="a cluster configuration; all its elements are optional")
-    made.add_argument(
-        "--policy", default="proportional", choices=sorted(policies()), help="how workers are allocated to jobs"
+    add, some = result.add_argument, at_least(1)
+    add("workload", metavar="WORKLOAD", help="a workload's CSV, or jobs in TOML or YAML")
+    add("--only", action="append", metavar="NAME", help="run only this job; may be given several times")
+    add("--cluster", metavar="XML", help="a cluster configuration; all its elements are optional")
+    add("--policy", default="proportional", choices=sorted(policies()), help="how workers are allocated to jobs")
+    ranks = (
+        "which jobs get GPUs first: in the order of arrival and to their end (default), or preempting others: "
+        "tiresias (least attained service in queues), srtf (shortest remaining time first), or one of a package"
     )
-    made.add_argument(
-        "--order",
-        default="arrival",
-        choices=sorted(orders()),
-        help="which jobs get GPUs first: in the order of arrival and to their end (default), or preempting others: "
-        "tiresias (least attained service in queues), srtf (shortest remaining time first), or one of a package",
-    )
-    made.add_argument(
-        "--mode",
-        type=int,
-        default=3,
-        choices=[1, 2, 3],
-        help="reallocate workers: 1 never, 2 when jobs arrive, 3 when they arrive, leave or change (default)",
-    )
-    made.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
-    made.add_argument("--rehearse", action="store_true", help="simulate the nodes that the workload requests")
-    made.add_argument("--nodes", type=at_least(1), metavar="N", help="take N nodes of the allocation, or rehearse on N")
-    made.add_argument(
-        "--cores", type=at_least(1), default=0, metavar="N", help="cores of each node for loading workers"
-    )
-    made.add_argument(
-        "--anywhere",
-        action="store_true",
-        help="loading workers may run on nodes without the job's GPUs, where the data must have the same path",
-    )
-    made.add_argument("--iterations", type=at_least(1), default=0, metavar="N", help="at most N iterations of each job")
-    made.add_argument(
-        "--prior", metavar="FILE", help="a prior of `torchloader fit`: the initial estimates for networks"
-    )
-    made.add_argument("--folder", metavar="DIR", help="for the event log and the report (default torchloader-TIME)")
-    made.add_argument(
-        "--retries", type=at_least(0), default=3, metavar="N", help="restarts of a job after it was killed (default 3)"
-    )
-    made.add_argument(
-        "--silence",
-        type=positive(),
-        default=300.0,
-        metavar="S",
-        help="end a job that reports nothing for S seconds (default 300)",
-    )
-    made.add_argument("--hold", action="store_true", help="continue after the last job, for `torchloader submit`")
-    made.add_argument(
-        "--machine", type=_words, default="", metavar="OPTIONS", help="options of the `dragon` command, as one argument"
-    )
-    return made
+    add("--order", default="arrival", choices=sorted(orders()), help=ranks)
+    modes = "reallocate workers: 1 never, 2 when jobs arrive, 3 when they arrive, leave or change (default)"
+    add("--mode", type=int, default=3, choices=[1, 2, 3], help=modes)
+    add("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
+    add("--rehearse", action="store_true", help="simulate the nodes that the workload requests")
+    add("--nodes", type=some, metavar="N", help="take N nodes of the allocation, or rehearse on N")
+    add("--cores", type=some, default=0, metavar="N", help="cores of each node for loading workers")
+    anywhere = "loading workers may run on nodes without the job's GPUs, where the data must have the same path"
+    add("--anywhere", action="store_true", help=anywhere)
+    add("--iterations", type=some, default=0, metavar="N", help="at most N iterations of each job")
+    add("--prior", metavar="FILE", help="a prior of `torchloader fit`: the initial estimates for networks")
+    add("--folder", metavar="DIR", help="for the event log and the report (default torchloader-TIME)")
+    retries = "restarts of a job after it was killed (default 3)"
+    add("--retries", type=at_least(0), default=3, metavar="N", help=retries)
+    silence = "end a job that reports nothing for S seconds (default 300)"
+    add("--silence", type=positive(), default=300.0, metavar="S", help=silence)
+    add("--hold", action="store_true", help="continue after the last job, for `torchloader submit`")
+    machine = "options of the `dragon` command, as one argument"
+    add("--machine", type=_words, default="", metavar="OPTIONS", help=machine)
+    return result
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     mine, options = _split(list(words))
     arguments = parser().parse_args(mine)
     try:
         workload = read(arguments.workload)
-        cluster = read_cluster(arguments.cluster) if arguments.cluster else Cluster()
+        hosts = read_hosts(arguments.cluster) if arguments.cluster else []
     except (InputError, OSError) as error:
-        print(f"torchloader: {worded(error)}", file=sys.stderr)
-        return 2
+        return failed(error, 2)
     jobs = [job for job in workload.jobs if arguments.only is None or job.name in arguments.only]
     for mistake in workload.errors:
-        print(f"torchloader: {mistake.told}", file=sys.stderr)
+        print(f"torchloader: {mistake.message}", file=sys.stderr)
     named = {job.name for job in workload.jobs}
     if missing := sorted(set(arguments.only or ()) - named):
         others = ", ".join(job.name for job in workload.jobs) or "none that can be run"
-        print(
-            f"torchloader: {arguments.workload} has no job {', '.join(missing)}; there are: {others}", file=sys.stderr
-        )
-        return 2
+        return failed(f"{arguments.workload} has no job {', '.join(missing)}; there are: {others}", 2)
     if not jobs and not arguments.hold:
         print(f"torchloader: {arguments.workload} has no job that can be run", file=sys.stderr)
         return 2
@@ -136,20 +110,18 @@ def main(words: Sequence[str]) -> int:
             file=sys.stderr,
         )
     if any(job.arch for job in jobs) and importlib.util.find_spec("torch") is None:
-        print("torchloader: the jobs train networks of PyTorch: pip install 'dragon-runtime[torch]'", file=sys.stderr)
-        return 2
+        return failed("the jobs train networks of PyTorch: pip install 'dragon-runtime[torch]'", 2)
     folder = Path(arguments.folder or time.strftime("torchloader-%Y%m%d-%H%M%S")).absolute()
     with ExitStack() as held:
         try:
             held.enter_context(_alone_in(folder))
             _prepare(folder, jobs, arguments, options)
         except (OSError, ValueError) as error:
-            print(f"torchloader: {worded(error)}", file=sys.stderr)
-            return 2
+            return failed(error, 2)
         if any(job.arch for job in jobs):
             os.environ[PRELOAD] = "1"
         print(f"the event log and the measurements are in {folder}", flush=True)
-        code = dragon([*_machine(arguments, jobs, cluster), "-m", "torchloader.service.begin", str(folder)])
+        code = dragon([*_machine(arguments, jobs, hosts), "-m", "torchloader.service.begin", str(folder)])
     if code - 128 in set(signal.Signals):
         there = [] if arguments.folder else ["--folder", str(folder)]
         again = shlex.join(["torchloader", "run", *mine, *there, *(["--", *options] if options else [])])
@@ -184,23 +156,9 @@ def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, o
         began = Settings.load(folder).began
     except FileNotFoundError:
         began = time.time()
-    settings = Settings(
-        folder=str(folder),
-        began=began,
-        policy=arguments.policy,
-        order=arguments.order,
-        mode=arguments.mode,
-        device=arguments.device,
-        rehearse=arguments.rehearse,
-        cores=arguments.cores,
-        iterations=arguments.iterations,
-        options=options,
-        guesses=_guesses(jobs, arguments.prior, Settings(str(folder), began, options=options).image_size),
-        retries=arguments.retries,
-        silence=arguments.silence,
-        hold=arguments.hold,
-        anywhere=arguments.anywhere,
-    )
+    given = {name: getattr(arguments, name) for name in Settings.__struct_fields__ if hasattr(arguments, name)}
+    settings = Settings(**{**given, "folder": str(folder), "began": began, "options": options})
+    settings = replace(settings, guesses=_guesses(jobs, arguments.prior, settings.image_size))
     settings.save()
     write_bytes(folder / JOBS, msgspec.json.format(msgspec.json.encode(jobs)))
 
@@ -217,11 +175,10 @@ def _guesses(jobs: Sequence[Job], prior: str | None, image_size: int) -> dict[st
     return curves_for(jobs, known, image_size)
 
 
-def _machine(arguments: argparse.Namespace, jobs: Sequence[Job], cluster: Cluster) -> list[str]:
+def _machine(arguments: argparse.Namespace, jobs: Sequence[Job], hosts: Sequence[str]) -> list[str]:
     """Return the options of the `dragon` command. Hosts of a cluster file are used only without an allocation."""
     options = list(arguments.machine)
     nodes = arguments.nodes
-    hosts = list(dict.fromkeys(worker.ip for worker in cluster.workers if worker.ip))
     allocated = any(name in os.environ for name in ("SLURM_JOB_ID", "PBS_NODEFILE"))
     if hosts and not allocated and not arguments.rehearse and "--hostlist" not in options:
         options += ["--hostlist", ",".join(hosts)]

@@ -57,127 +57,59 @@ torchloader.orders; benchmarks/papers has those of published schedulers, with pu
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="torchloader simulate",
         description="Compare policies on a workload without running it.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )
-    result.add_argument(
-        "workload", nargs="?", metavar="WORKLOAD", help="a workload file, or the event log of a live run"
+    add, some, defaults = result.add_argument, at_least(1), Tiresias()
+    add("workload", nargs="?", metavar="WORKLOAD", help="a workload file, or the event log of a live run")
+    several = f"may be given several times (default {', '.join(DEFAULT)}); there are {', '.join(policies())}"
+    add("--policy", action="append", choices=sorted(policies()), metavar="NAME", help=several)
+    ranks = (
+        "which jobs get GPUs first, each policy under each order: arrival (the default), tiresias (least attained "
+        "service in queues), or srtf (shortest remaining time first, which uses the length of jobs)"
     )
-    result.add_argument(
-        "--policy",
-        action="append",
-        choices=sorted(policies()),
-        metavar="NAME",
-        help=f"may be given several times (default {', '.join(DEFAULT)}); there are {', '.join(policies())}",
+    add("--order", action="append", choices=sorted(orders()), metavar="NAME", help=ranks)
+    queues = "for tiresias: GPU seconds at which a job moves to the next queue (default 3600: two queues)"
+    add("--queues", type=rising, default=defaults.thresholds, metavar="S,S", help=queues)
+    promote = "for tiresias: a job that waits N times as long as it ran returns to the first queue (default 8)"
+    add("--promote", type=positive(), default=defaults.promote, metavar="N", help=promote)
+    patience = "seconds for which a waiting job that does not fit lets others start before it (default 1800)"
+    add("--patience", type=not_negative, default=1800.0, metavar="S", help=patience)
+    against = "the row that others are compared with, such as even+srtf (default: the last)"
+    add("--against", metavar="ROW", help=against)
+    modes = "reallocate: 1 never, 2 on arrivals, 3 also on departures"
+    add("--mode", type=int, choices=[1, 2, 3], default=3, help=modes)
+    add("--jobs", type=some, metavar="N", help="number of jobs (default 100)")
+    load = "work that arrives per second, relative to the capacity of all devices (default 1.5)"
+    add("--load", type=positive(), metavar="PART", help=load)
+    error = "relative error of the scheduler's estimates of how fast jobs train and load, such as 0.1 (default 0)"
+    add("--error", type=positive(10), metavar="PART", help=error)
+    add("--minutes", type=positive(), default=10.0, help="median length of a synthetic job (default 10)")
+    add("--seed", type=int, default=0, help="the seed of the first workload (default 0)")
+    add("--seeds", type=some, default=10, metavar="N", help="number of workloads (default 10)")
+    named = "for a workload file as many as it names"
+    add("--nodes", type=some, metavar="N", help=f"nodes of the cluster (default 4; {named})")
+    add("--cores", type=some, default=24, metavar="N", help="cores of each node for loading (default 24)")
+    add("--gpus", type=some, metavar="N", help=f"GPUs of each node (default 4; {named})")
+    stop = "seconds for which waa-fill and waa-trim stop a job (default 20)"
+    add("--stop", type=not_negative, default=20.0, metavar="S", help=stop)
+    start = "seconds that the start of a job takes (default 0)"
+    add("--start", type=not_negative, default=0.0, metavar="S", help=start)
+    learn = "seconds that a job trains before the scheduler knows how fast it trains and loads (default 0)"
+    add("--learn", type=not_negative, default=0.0, metavar="S", help=learn)
+    elastic = "let waa-fill and waa-trim change workers without stopping jobs, as all others do"
+    add("--elastic", action="store_true", help=elastic)
+    anywhere = (
+        "proportional, total, busy, max-min and jct may use workers on any node, as with "
+        "ElasticDataLoader(workers_on=…); `torchloader run` keeps them on the nodes of the job's devices"
     )
-    result.add_argument(
-        "--order",
-        action="append",
-        choices=sorted(orders()),
-        metavar="NAME",
-        help="which jobs get GPUs first, each policy under each order: arrival (the default), tiresias (least "
-        "attained service in queues), or srtf (shortest remaining time first, which uses the length of jobs)",
-    )
-    result.add_argument(
-        "--queues",
-        type=rising,
-        default=Tiresias().thresholds,
-        metavar="S,S",
-        help="for tiresias: GPU seconds at which a job moves to the next queue (default 3600: two queues)",
-    )
-    result.add_argument(
-        "--promote",
-        type=positive(),
-        default=Tiresias().promote,
-        metavar="N",
-        help="for tiresias: a job that waits N times as long as it ran returns to the first queue (default 8)",
-    )
-    result.add_argument(
-        "--patience",
-        type=not_negative,
-        default=1800.0,
-        metavar="S",
-        help="seconds for which a waiting job that does not fit lets others start before it (default 1800)",
-    )
-    result.add_argument(
-        "--against", metavar="ROW", help="the row that others are compared with, such as even+srtf (default: the last)"
-    )
-    result.add_argument(
-        "--mode",
-        type=int,
-        choices=[1, 2, 3],
-        default=3,
-        help="reallocate: 1 never, 2 on arrivals, 3 also on departures",
-    )
-    result.add_argument("--jobs", type=at_least(1), metavar="N", help="number of jobs (default 100)")
-    result.add_argument(
-        "--load",
-        type=positive(),
-        metavar="PART",
-        help="work that arrives per second, relative to the capacity of all devices (default 1.5)",
-    )
-    result.add_argument(
-        "--error",
-        type=positive(10),
-        metavar="PART",
-        help="relative error of the scheduler's estimates of how fast jobs train and load, such as 0.1 (default 0)",
-    )
-    result.add_argument(
-        "--minutes", type=positive(), default=10.0, help="median length of a synthetic job (default 10)"
-    )
-    result.add_argument("--seed", type=int, default=0, help="the seed of the first workload (default 0)")
-    result.add_argument("--seeds", type=at_least(1), default=10, metavar="N", help="number of workloads (default 10)")
-    result.add_argument(
-        "--nodes",
-        type=at_least(1),
-        metavar="N",
-        help="nodes of the cluster (default 4; for a workload file as many as it names)",
-    )
-    result.add_argument(
-        "--cores", type=at_least(1), default=24, metavar="N", help="cores of each node for loading (default 24)"
-    )
-    result.add_argument(
-        "--gpus",
-        type=at_least(1),
-        metavar="N",
-        help="GPUs of each node (default 4; for a workload file as many as it names)",
-    )
-    result.add_argument(
-        "--stop",
-        type=not_negative,
-        default=20.0,
-        metavar="S",
-        help="seconds for which waa-fill and waa-trim stop a job (default 20)",
-    )
-    result.add_argument(
-        "--start", type=not_negative, default=0.0, metavar="S", help="seconds that the start of a job takes (default 0)"
-    )
-    result.add_argument(
-        "--learn",
-        type=not_negative,
-        default=0.0,
-        metavar="S",
-        help="seconds that a job trains before the scheduler knows how fast it trains and loads (default 0)",
-    )
-    result.add_argument(
-        "--elastic",
-        action="store_true",
-        help="let waa-fill and waa-trim change workers without stopping jobs, as all others do",
-    )
-    result.add_argument(
-        "--anywhere",
-        action="store_true",
-        help="proportional, total, busy, max-min and jct may use workers on any node, as with "
-        "ElasticDataLoader(workers_on=…); `torchloader run` keeps them on the nodes of the job's devices",
-    )
-    result.add_argument(
-        "--out", type=Path, metavar="DIR", help="write every job, all workers over time, and the event logs there"
-    )
-    result.add_argument("--json", action="store_true", help="print the table as JSON")
+    add("--anywhere", action="store_true", help=anywhere)
+    out = "write every job, all workers over time, and the event logs there"
+    add("--out", type=Path, metavar="DIR", help=out)
+    add("--json", action="store_true", help="print the table as JSON")
     return result
 
 
@@ -205,7 +137,7 @@ def _given(path: str) -> list[Job]:
         raise ValueError(f"{path} is the folder of a run; to simulate its log: {Path(path) / LOG}")
     workload = read(path)
     for mistake in workload.errors:
-        print(f"torchloader simulate: {mistake.told}", file=sys.stderr)
+        print(f"torchloader simulate: {mistake.message}", file=sys.stderr)
     if not workload.jobs:
         raise ValueError(f"{path} has no job that can be simulated")
     return jobs_of_workload(workload.jobs)
@@ -218,22 +150,13 @@ def schedulers(arguments: argparse.Namespace) -> list[Scheduler]:
         turn = Tiresias(arguments.queues, arguments.promote) if ranks == "tiresias" else order(ranks)
         for name in dict.fromkeys(arguments.policy or DEFAULT):
             published, chosen = name.startswith("waa-") and not arguments.elastic, policy(name)
-            made.append(
-                Scheduler(
-                    chosen,
-                    Mode(arguments.mode),
-                    turn,
-                    arguments.stop if published else 0.0,
-                    weigh=not published,
-                    patience=arguments.patience,
-                    anywhere=arguments.anywhere and maximizes(chosen),
-                )
-            )
+            cost, anywhere = arguments.stop if published else 0.0, arguments.anywhere and maximizes(chosen)
+            more = {"weigh": not published, "patience": arguments.patience, "anywhere": anywhere}
+            made.append(Scheduler(chosen, Mode(arguments.mode), turn, cost, **more))
     return made
 
 
 def many(count: int, what: str) -> str:
-    """Return words for a number of things."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
@@ -291,7 +214,7 @@ def _simulated(
     total, before = sum(len(jobs) for jobs, _ in workloads) * len(schedulers), 0
     shown = sys.stderr.isatty()
 
-    def tell(ended: int) -> None:
+    def show(ended: int) -> None:
         if shown:
             done = f"{100 * (before + ended) // total:3} % {scheduler.name}"
             print(f"\r{done}\033[K", end="", file=sys.stderr, flush=True)
@@ -302,7 +225,7 @@ def _simulated(
         for jobs, nodes in workloads:
             # The actual cost of a change of workers is the one that the scheduler assumes.
             made = simulate(
-                jobs, nodes, scheduler, stop=scheduler.cost, start=arguments.start, learn=arguments.learn, progress=tell
+                jobs, nodes, scheduler, stop=scheduler.cost, start=arguments.start, learn=arguments.learn, progress=show
             )
             results[-1].append(made)
             before += len(jobs)

@@ -13,8 +13,9 @@ from typing import Any
 
 from dragon.commands import Parser
 from dragon.infrastructure.errors import DragonError
+from torchloader.cli.main import failed
 from torchloader.cli.masters import add_run, send
-from torchloader.report import history
+from torchloader.cli.report import history
 from torchloader.scheduling.application import ENDED
 from torchloader.scheduling.log import LogError
 from torchloader.service.messages import GetStatus, NoMasterError
@@ -32,7 +33,6 @@ def lines(status: dict[str, Any]) -> str:
 
 
 def rows(status: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return one row for each application."""
     return [
         (
             each["name"],
@@ -125,7 +125,6 @@ def _drawn(status: dict[str, Any]) -> Any:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="torchloader status", description="Show the applications of a running workload, and their workers."
     )
@@ -136,7 +135,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command. Returns the exit code."""
     arguments = parser().parse_args(list(words))
     ask = partial(send, arguments.run, GetStatus())
     try:
@@ -144,7 +142,6 @@ def main(words: Sequence[str]) -> int:
             return follow(ask) if arguments.json else watch(ask)
         answer = ask()
     except (NoMasterError, DragonError, ModuleNotFoundError) as error:
-        print(f"torchloader: {error}", file=sys.stderr)
-        return 1
+        return failed(str(error))
     print(json.dumps(answer, indent=2) if arguments.json else lines(answer))
     return 0

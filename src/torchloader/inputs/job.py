@@ -5,12 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torchloader.scheduling.application import Spec
 
 # Names of jobs become parts of file names.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LATEST = 10**9  # seconds at which a job arrives; thirty years
+
+
+# GoogLeNet has one form, which workloads call depth 1.
+DEPTHS: dict[str, tuple[int, ...]] = {"resnet": (10, 18, 34, 50, 101, 152), "vgg": (11, 13, 16, 19), "googlenet": (1,)}
+
+
+def known(arch: str, depth: int) -> bool:
+    """Return whether the network exists with this depth."""
+    return depth in DEPTHS.get(arch, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,47 +33,36 @@ class Devices:
 
     @property
     def count(self) -> int:
-        """The number of devices on all nodes."""
         return self.anywhere or sum(len(indices) for indices in self.by_node)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training job.
-
-    Args:
-        arch, depth: the network to train, or
-        script, arguments: the program that trains.
-        batch, workers: samples per iteration and loading workers, over all devices of all nodes.
-        master, port: the address at which its ranks meet; chosen by the application master if not given.
-        start_iter, start_epoch, end_iter, end_epoch: the first epoch begins at iteration `start_iter`; every epoch
-            ends before iteration `end_iter`, and `end_epoch` is the last. An `end_iter` of 0 is the end of the data.
-        minimum, maximum: the range of loading workers per device that it accepts; no upper bound by default.
-        speeds: how fast it trains on each kind of GPUs, relative to each other; it trains only on those, or on all
-            alike if none is named.
-    """
+    """A training job."""
 
     name: str  # the name, unique in its workload
-    batch: int
-    workers: int
+    batch: int  # samples per iteration, over all devices of all nodes
+    workers: int  # loading workers, over all devices of all nodes
     output_folder: str  # the folder for traces and checkpoints
     devices: Devices  # what it trains on
-    arch: str = ""
+    arch: str = ""  # the network to train, and its depth, or a script and its arguments
     depth: int = 0
     script: str = ""
     arguments: tuple[str, ...] = ()
-    dataset: str = ""  # what it trains on, in the syntax of `torchloader.training.train`; empty for synthetic images
-    master: str = ""
+    dataset: str = ""  # in the syntax of `torchloader.training.train`; empty for synthetic images
+    master: str = ""  # the address at which its ranks meet; chosen by the application master if not given
     port: int = 0
     arrival: float = 0.0  # seconds after the workload's start at which it is submitted
-    start_iter: int = 0
+    start_iter: int = 0  # at which the first epoch begins
     start_epoch: int = 1
-    end_iter: int = 0
-    end_epoch: int = 1
+    end_iter: int = 0  # before which every epoch ends; 0 is the end of the data
+    end_epoch: int = 1  # the last one
     weight: float = 1.0  # the relative importance of its progress
-    minimum: int = 1
+    minimum: int = 1  # loading workers per device that it accepts
     maximum: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # environment variables of its processes
+    # How fast it trains on each kind of GPUs, relative to each other; it trains only on those, or on all alike if none
+    # is named.
     speeds: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -104,29 +103,24 @@ def is_dataset(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A place in a file, what was found there, and what was expected. `row` counts from 1 and is None for the whole
-    file or an entry without a known line; `column` is the column's name, or the path of the field. `whole` means that
-    it concerns the whole file, not one job."""
+    """A place in a file, what was found there, and what was expected."""
 
     file: str
-    row: int | None
-    column: str
+    row: int | None  # from 1; None for the whole file or an entry without a known line
+    column: str  # its name, or the path of the field
     found: str
     expected: str
-    whole: bool = False
+    whole: bool = False  # whether it concerns the whole file, not one job
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """The mistake as a line for a user whose other jobs run."""
         return str(self) if self.whole else f"{self}; this job is left out"
 
     def __str__(self) -> str:
-        place = [self.file]
-        if self.row is not None:
-            place.append(f"row {self.row}")
-        if self.column:
-            place.append(f"{'column ' if self.row is not None else ''}{self.column}")
-        return f"{', '.join(place)}: found {self.found}, expected {self.expected}"
+        row = "" if self.row is None else f", row {self.row}"
+        column = f", {'column ' if row else ''}{self.column}" if self.column else ""
+        return f"{self.file}{row}{column}: found {self.found}, expected {self.expected}"
 
 
 class InputError(ValueError):
@@ -143,3 +137,25 @@ class Workload:
 
     jobs: tuple[Job, ...]
     errors: tuple[Mistake, ...] = ()
+
+
+class Reading:
+    """The description of a job while it is read: the values of its fields, and the mistakes in them."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.mistakes: list[Mistake] = []
+
+    def wrong(self, name: str, expected: str) -> None:
+        raise NotImplementedError
+
+    def has(self, *names: str) -> bool:
+        """Return whether the values of these fields are right by themselves."""
+        return all(name in self.values for name in names)
+
+    def check_shares(self, devices: int) -> None:
+        """Check the totals of which each device gets its part."""
+        if self.has("batch") and self.values["batch"] % devices:
+            self.wrong("batch", f"a multiple of its {devices} devices")
+        if self.has("workers") and self.values["workers"] is not None and self.values["workers"] < devices:
+            self.wrong("workers", f"at least one for each of its {devices} devices")

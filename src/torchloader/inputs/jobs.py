@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Set
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +12,19 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from torchloader.inputs.job import EXPECTED, LATEST, NAME, Devices, Job, Mistake, Workload, is_dataset
-from torchloader.prediction.features import DEPTHS, known
+from torchloader.inputs.job import (
+    DEPTHS,
+    EXPECTED,
+    LATEST,
+    NAME,
+    Devices,
+    Job,
+    Mistake,
+    Reading,
+    Workload,
+    is_dataset,
+    known,
+)
 
 _HEAVIEST = 10**9  # infinite is nothing that weights can be compared with
 Positive = Annotated[int, Meta(ge=1)]
@@ -53,49 +63,43 @@ class JobEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 _FIELDS = {field.name: field for field in msgspec.structs.fields(JobEntry)}
 
 
-@dataclass
-class _Reading:
-    """An entry while it is read: the values of its fields, and all mistakes in them."""
+class _Entry(Reading):
+    """An entry while it is read."""
 
-    file: str
-    place: str
-    document: dict[str, Any]
-    values: dict[str, Any] = field(default_factory=dict)
-    devices: Devices = field(default_factory=Devices)
-    mistakes: list[Mistake] = field(default_factory=list)
+    def __init__(self, file: str, place: str, document: dict[str, Any]) -> None:
+        super().__init__()
+        self.file, self.place, self.document = file, place, document
+        self.devices = Devices()
 
-    def wrong(self, path: str, found: str, expected: str) -> None:
+    def wrong(self, name: str, expected: str) -> None:
+        self.add(name, _short(self.document.get(name)), expected)
+
+    def add(self, path: str, found: str, expected: str) -> None:
         self.mistakes.append(Mistake(self.file, None, f"{self.place}.{path}", found, expected))
-
-    def contradicts(self, name: str, expected: str) -> None:
-        self.wrong(name, _short(self.document.get(name)), expected)
-
-    def has(self, *names: str) -> bool:
-        return all(name in self.values for name in names)
 
     def read(self, names: Set[str]) -> None:
         """Read and check all fields. `names` are those of other jobs."""
         for name in self.document:
             if name not in _FIELDS:
-                self.wrong(str(name), "an unknown field", f"one of {', '.join(_FIELDS)}")
+                self.add(str(name), "an unknown field", f"one of {', '.join(_FIELDS)}")
         for name, known_field in _FIELDS.items():
             if name in self.document:
                 self._read(name, known_field.type)
             elif known_field.required:
-                self.wrong(name, "nothing", "a value, as every job has one")
+                self.add(name, "nothing", "a value, as every job has one")
             else:
                 made = known_field.default_factory
                 self.values[name] = known_field.default if made is msgspec.NODEFAULT else made()
         if self.values.get("name") in names:
-            self.contradicts("name", "a name that no other job has")
+            self.wrong("name", "a name that no other job has")
         self._check_program()
         self._check_devices()
         if self.has("minimum", "maximum"):
             least, most = self.values["minimum"], self.values["maximum"]
             if most is not None and most < least:
-                self.contradicts("maximum", f"at least the minimum, {least}")
+                self.wrong("maximum", f"at least the minimum, {least}")
 
-    def _read(self, name: str, kind: Any) -> None:
+    def _read(self, name: str, kind: type) -> None:
         try:
             self.values[name] = msgspec.convert(self.document[name], kind)
         except msgspec.ValidationError as error:
@@ -103,55 +107,41 @@ class _Reading:
             path = f"{name}{path.removesuffix('`')}"
             # The message states the value that was found separately.
             expected = re.sub(r", got `.*`$", "", expected.removeprefix("Expected "))
-            self.wrong(path, _short(_at(self.document, path)), expected)
+            self.add(path, _short(_at(self.document, path)), expected)
 
     def _check_program(self) -> None:
         if not self.has("script", "arch"):
             return
         script, arch = self.values["script"], self.values["arch"]
         if bool(script) == bool(arch):
-            self.contradicts("script", "either script or arch and depth")
+            self.wrong("script", "either script or arch and depth")
         elif arch and self.has("depth") and not known(arch, self.values["depth"]):
             choice = "; ".join(f"{each} {', '.join(map(str, depths))}" for each, depths in DEPTHS.items())
-            self.wrong("arch", repr(f"{arch} {self.values['depth']}"), f"one of {choice}")
+            self.add("arch", repr(f"{arch} {self.values['depth']}"), f"one of {choice}")
         if arch and self.values.get("dataset") and not is_dataset(self.values["dataset"]):
-            self.contradicts("dataset", EXPECTED)
+            self.wrong("dataset", EXPECTED)
 
     def _check_devices(self) -> None:
-        if not self.has("devices"):
-            return
-        try:
-            self.devices = _devices(self.values["devices"])
-        except ValueError as expected:
-            self.contradicts("devices", str(expected))
-            return
-        count = self.devices.count
-        if self.has("batch") and self.values["batch"] % count:
-            self.contradicts("batch", f"a multiple of its {count} devices")
-        if self.values.get("workers") is not None and self.values["workers"] < count:
-            self.contradicts("workers", f"at least one for each of its {count} devices")
+        if self.has("devices"):
+            try:
+                self.devices = _devices(self.values["devices"])
+            except ValueError as expected:
+                self.wrong("devices", str(expected))
+            else:
+                self.check_shares(self.devices.count)
 
     def job(self, folder: Path) -> Job:
         entry = JobEntry(**self.values)
+        same = "name batch arch depth dataset master port arrival weight minimum maximum"
         return Job(
-            name=entry.name,
-            batch=entry.batch,
+            **{name: self.values[name] for name in same.split()},
             workers=entry.workers or self.devices.count,
             output_folder=entry.output_folder or entry.name,
             devices=self.devices,
-            arch=entry.arch,
-            depth=entry.depth,
             script=str(folder / entry.script) if entry.script else "",
-            arguments=tuple(str(argument) for argument in entry.arguments),
-            dataset=entry.dataset,
-            master=entry.master,
-            port=entry.port,
-            arrival=entry.arrival,
+            arguments=tuple(map(str, entry.arguments)),
             end_iter=entry.iterations,
             end_epoch=entry.epochs,
-            weight=entry.weight,
-            minimum=entry.minimum,
-            maximum=entry.maximum,
             environment={name: str(value) for name, value in entry.environment.items()},
             speeds={kind.lower(): speed for kind, speed in entry.speeds.items()},
         )
@@ -163,11 +153,10 @@ def read_jobs(path: str | Path) -> Workload:
     try:
         document = _parse(path)
     except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        told = " ".join(str(error).split())
-        kind = "TOML" if path.suffix.lower() == ".toml" else "YAML"
-        return Workload((), (Mistake(str(path), None, "", f"invalid {kind}: {told}", f"a {kind} file", whole=True),))
+        kind, reason = "TOML" if path.suffix.lower() == ".toml" else "YAML", " ".join(str(error).split())
+        return Workload((), (Mistake(str(path), None, "", f"invalid {kind}: {reason}", f"a {kind} file", whole=True),))
     entries = document.get("jobs") if isinstance(document, dict) else None
-    if not isinstance(entries, list):
+    if not isinstance(document, dict) or not isinstance(entries, list):
         return Workload((), (Mistake(str(path), None, "jobs", _short(entries), "a list of jobs", whole=True),))
     jobs: list[Job] = []
     mistakes = [
@@ -181,7 +170,7 @@ def read_jobs(path: str | Path) -> Workload:
         if not isinstance(entry, dict):
             mistakes.append(Mistake(str(path), None, place, _short(entry), "the fields of a job by their names"))
             continue
-        reading = _Reading(str(path), place, entry)
+        reading = _Entry(str(path), place, entry)
         reading.read(names)
         mistakes += reading.mistakes
         if reading.has("name"):
@@ -191,17 +180,17 @@ def read_jobs(path: str | Path) -> Workload:
     return Workload(tuple(jobs), tuple(mistakes))
 
 
-def _parse(path: Path) -> Any:
+def _parse(path: Path) -> object:
     text = path.read_text(encoding="utf-8-sig")
     return tomllib.loads(text) if path.suffix.lower() == ".toml" else yaml.safe_load(text)
 
 
-def _devices(told: Any) -> Devices:
-    if isinstance(told, int):
-        return Devices(anywhere=told)
-    names = tuple(told) if isinstance(told, dict) else ()
+def _devices(value: int | list[Any] | dict[str, Any]) -> Devices:
+    if isinstance(value, int):
+        return Devices(anywhere=value)
+    names = tuple(value) if isinstance(value, dict) else ()
     try:
-        groups = msgspec.convert(list(told.values()) if names else told, list[Indices])
+        groups = msgspec.convert(list(value.values()) if isinstance(value, dict) else value, list[Indices])
     except msgspec.ValidationError:
         groups = []
     if not groups or any(len(set(group)) < len(group) for group in groups):
@@ -209,7 +198,7 @@ def _devices(told: Any) -> Devices:
     return Devices(tuple(tuple(group) for group in groups), names)
 
 
-def _at(document: Any, field: str) -> object:
+def _at(document: object, field: str) -> object:
     """Return the value at a path such as .devices[0]; the last value found if the path ends early."""
     for name in re.findall(r"[^.\[\]]+", field):
         if isinstance(document, dict) and name in document:

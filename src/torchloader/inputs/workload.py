@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from torchloader.inputs.job import LATEST, Devices, InputError, Job, Mistake, Workload
+import msgspec
+from msgspec import Meta
+
+from torchloader.inputs.job import DEPTHS, LATEST, Devices, InputError, Job, Mistake, Reading, Workload, known
 from torchloader.inputs.jobs import read_jobs
-from torchloader.prediction.features import DEPTHS, known
 
 _BRACKETS = {"[": "]", "{": "}", "(": ")"}
 _GROUP = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"',]+))\s*,?""")
@@ -108,40 +108,28 @@ def _bare(cell: str) -> str:
     return cell
 
 
-def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        expected = f"a whole number of at least {least}" + (f" and at most {most}" if most is not None else "")
+def _cell(kind: object, expected: str) -> Callable[[str], object]:
+    """Return what reads a cell of a type, and raises ValueError with what was expected."""
+
+    def read(text: str) -> object:
         try:
-            number = int(text)
-        except ValueError:
+            return msgspec.convert(text, kind, strict=False)
+        except msgspec.ValidationError:
             raise ValueError(expected) from None
-        if number < least or (most is not None and number > most):
-            raise ValueError(expected)
-        return number
 
     return read
 
 
-def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= LATEST:
-        raise ValueError(f"seconds, from 0 to {LATEST}")
-    return number
+def _whole(least: int, most: int | None = None) -> Callable[[str], object]:
+    upper = "" if most is None else f" and at most {most}"
+    return _cell(Annotated[int, Meta(ge=least, le=most)], f"a whole number of at least {least}{upper}")
 
 
-def _text(what: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if not text:
-            raise ValueError(what)
-        return text
-
-    return read
+def _text(expected: str) -> Callable[[str], object]:
+    return _cell(Annotated[str, Meta(min_length=1)], expected)
 
 
-COLUMNS: dict[str, Callable[[str], Any]] = {
+COLUMNS: dict[str, Callable[[str], object]] = {
     "arch": _text(f"one of {', '.join(DEPTHS)}"),
     "depth": _whole(1),
     "batch": _whole(1),
@@ -149,7 +137,7 @@ COLUMNS: dict[str, Callable[[str], Any]] = {
     "output_folder": _text("a folder"),
     "master": _text("a host name or address"),
     "port": _whole(1, 65535),
-    "arrival_time": _seconds,
+    "arrival_time": _cell(Annotated[float, Meta(ge=0, le=LATEST)], f"seconds, from 0 to {LATEST}"),
     "cuda_device": parse_devices,
     "start_iter": _whole(0),
     "start_epoch": _whole(0),
@@ -159,21 +147,15 @@ COLUMNS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@dataclass
-class _Row:
-    """A row while it is read: its cells by column, their values, and the mistakes in them."""
+class _Row(Reading):
+    """A row while it is read: its cells by column."""
 
-    file: str
-    number: int
-    cells: dict[str, str]
-    values: dict[str, Any] = field(default_factory=dict)
-    mistakes: list[Mistake] = field(default_factory=list)
+    def __init__(self, file: str, number: int, cells: dict[str, str]) -> None:
+        super().__init__()
+        self.file, self.number, self.cells = file, number, cells
 
-    def wrong(self, column: str, expected: str) -> None:
-        self.mistakes.append(Mistake(self.file, self.number, column, repr(self.cells[column]), expected))
-
-    def has(self, *columns: str) -> bool:
-        return all(column in self.values for column in columns)
+    def wrong(self, name: str, expected: str) -> None:
+        self.mistakes.append(Mistake(self.file, self.number, name, repr(self.cells[name]), expected))
 
     def read(self) -> None:
         for column, reader in COLUMNS.items():
@@ -199,10 +181,7 @@ class _Row:
         if self.has("node_size") and len(devices.by_node) != self.values["node_size"]:
             nodes = self.values["node_size"]
             self.wrong("cuda_device", f"devices of {nodes} node{'s' if nodes > 1 else ''}, as node_size says")
-        if self.has("batch") and self.values["batch"] % devices.count:
-            self.wrong("batch", f"a multiple of its {devices.count} devices")
-        if self.has("workers") and self.values["workers"] < devices.count:
-            self.wrong("workers", f"at least one for each of its {devices.count} devices")
+        self.check_shares(devices.count)
 
     def _check_span(self) -> None:
         if self.has("start_iter", "end_iter") and self.values["start_iter"] >= self.values["end_iter"]:
@@ -227,9 +206,8 @@ def read_workload(path: str | Path) -> Workload:
         return Workload((), (Mistake(file, None, "", f"invalid UTF-8 at byte {error.start}", "UTF-8", whole=True),))
     written = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not written:
-        return Workload(
-            (), (Mistake(file, None, "", "nothing", f"a row of column names: {', '.join(COLUMNS)}", whole=True),)
-        )
+        names = f"a row of column names: {', '.join(COLUMNS)}"
+        return Workload((), (Mistake(file, None, "", "nothing", names, whole=True),))
     header, mistakes = _header(file, *written[0])
     if mistakes:
         return Workload((), tuple(mistakes))

@@ -29,11 +29,6 @@ class Belief:
         variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
         return cls(mean, max(variance * (1 + 1 / len(values)), least**2, 1e-300))
 
-    def blend(self, other: Belief) -> Belief:
-        """Combine two estimates, each weighted by its precision."""
-        share = other.variance / (self.variance + other.variance)
-        return Belief(self.mean * share + other.mean * (1 - share), self.variance * share)
-
 
 @dataclass(frozen=True, slots=True)
 class Guess:

@@ -3,17 +3,67 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from dragon.files import write_bytes
+import msgspec
+
+from dragon.files import whole_file, write_bytes
 from torchloader.prediction.curve import Belief, Guess
-from torchloader.prediction.features import COLUMNS, Features
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A model's parameters, and the operations of one sample's forward pass by their kind. A multiplication and an
+    addition are two operations. `pointwise` convolutions have a kernel of one element, `depthwise` ones a filter per
+    channel, `ordinary` ones are the others; `other` are matrix products outside of convolutions, and attention."""
+
+    parameters: int
+    ordinary: int = 0
+    pointwise: int = 0
+    depthwise: int = 0
+    other: int = 0
+
+    @property
+    def operations(self) -> int:
+        """The operations of all kinds together."""
+        return self.ordinary + self.pointwise + self.depthwise + self.other
+
+
+COLUMNS = (
+    "communication",
+    "parameters",
+    "batch * parameters",
+    "batch * ordinary",
+    "batch * pointwise",
+    "batch * depthwise",
+    "batch * other",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """A model and how it is trained."""
+
+    devices: int  # the number of devices that train it together
+    batch: float  # samples of one device in an iteration
+    counts: Counts  # the operation counts of the model
+
+    def __post_init__(self) -> None:
+        for name, value in (("devices", self.devices), ("batch", self.batch), ("parameters", self.counts.parameters)):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be positive, not {value}")
+
+    def row(self) -> tuple[float, ...]:
+        """Return the terms of the linear model of an iteration's time, in the order of `COLUMNS`."""
+        counts = self.counts
+        kinds = (counts.parameters, counts.ordinary, counts.pointwise, counts.depthwise, counts.other)
+        per_sample = (self.batch * count for count in kinds)
+        return ((self.devices - 1) * counts.parameters, counts.parameters, *per_sample)
 
 
 def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[float]:
@@ -66,39 +116,40 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
     return [table[place][size] / table[place][place] for place in range(size)]
 
 
-_FORMAT, _VERSION = "torchloader-prior", 1
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measurement for the fit of a prior.
-
-    Args:
-        service, shared: seconds per sample of its loading.
-    """
+    """A measurement for the fit of a prior."""
 
     group: str  # the group of the measurement, such as the architecture; the test of the fit leaves whole groups out
     features: Features  # those of the job
     seconds: float  # the time of an iteration that did not wait for data
-    service: float
+    service: float  # seconds per sample of its loading
     shared: float = 0.0
+
+
+class _File(msgspec.Struct):
+    """A saved prior."""
+
+    seconds: dict[str, Annotated[float, msgspec.Meta(ge=0)]]
+    error: float
+    service: Belief
+    shared: Belief
+    rows: int
+    made_with: dict[str, str]
+    format: str = "torchloader-prior"
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """A linear model of the seconds of an iteration, and the usual cost of loading.
-
-    Args:
-        service, shared: seconds per sample of loading, over all measurements.
-        made_with: versions of the software that they were made with, by name.
-    """
+    """A linear model of the seconds of an iteration, and the usual cost of loading."""
 
     coefficients: tuple[float, ...]  # seconds per unit of each of `features.COLUMNS`; none is negative
     error: float  # mean relative error on groups that were left out of the fit
-    service: Belief
+    service: Belief  # seconds per sample of loading, over all measurements
     shared: Belief
     rows: int  # the number of measurements of the fit
-    made_with: Mapping[str, str] = field(default_factory=dict)
+    made_with: Mapping[str, str] = field(default_factory=dict)  # versions of software
 
     def seconds(self, features: Features) -> float:
         """Return the seconds of an iteration that does not wait for data; never negative."""
@@ -114,48 +165,23 @@ class Prior:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the prior as JSON, atomically."""
-        target = Path(path)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        text = json.dumps(
-            {
-                "format": _FORMAT,
-                "version": _VERSION,
-                "made_with": dict(self.made_with),
-                "rows": self.rows,
-                "error": self.error,
-                "seconds": dict(zip(COLUMNS, self.coefficients, strict=True)),
-                "service": {"mean": self.service.mean, "variance": self.service.variance},
-                "shared": {"mean": self.shared.mean, "variance": self.shared.variance},
-            },
-            indent=1,
-        )
-        try:
-            write_bytes(temporary, f"{text}\n".encode())
-            temporary.rename(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        seconds = dict(zip(COLUMNS, self.coefficients, strict=True))
+        file = _File(seconds, self.error, self.service, self.shared, self.rows, dict(self.made_with))
+        with whole_file(Path(path)) as unfinished:
+            write_bytes(unfinished, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Prior:
         """Read a saved prior."""
         try:
-            content: dict[str, Any] = json.loads(Path(path).read_text())
-            if content["format"] != _FORMAT or content["version"] != _VERSION:
-                raise ValueError(f"it is {content['format']} {content['version']}, not {_FORMAT} {_VERSION}")
-            coefficients = tuple(float(content["seconds"][column]) for column in COLUMNS)
-            if not all(math.isfinite(value) and value >= 0 for value in coefficients):
-                raise ValueError(f"a coefficient is negative or not finite: {content['seconds']}")
-            return cls(
-                coefficients,
-                float(content["error"]),
-                Belief(**content["service"]),
-                Belief(**content["shared"]),
-                int(content["rows"]),
-                content["made_with"],
-            )
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            said = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise ValueError(f"{path} is not a prior of torchloader: {said}; fit and save it again") from None
+            file = msgspec.json.decode(Path(path).read_bytes(), type=_File)
+            if (file.format, file.version) != ("torchloader-prior", 1):
+                raise ValueError(f"it is {file.format} {file.version}, not torchloader-prior 1")
+            coefficients = tuple(file.seconds[column] for column in COLUMNS)
+            return cls(coefficients, file.error, file.service, file.shared, file.rows, file.made_with)
+        except (ValueError, KeyError, RecursionError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path} is not a prior of torchloader: {reason}; fit and save it again") from None
 
 
 def _coefficients(rows: Sequence[Row]) -> list[float]:
@@ -179,8 +205,8 @@ def fit(rows: Sequence[Row], made_with: Mapping[str, str] | None = None, folds: 
         coefficients = _coefficients([row for row in rows if fold[row.group] != part])
         for row in rows:
             if fold[row.group] == part:
-                told = math.fsum(c * x for c, x in zip(coefficients, row.features.row(), strict=True))
-                errors.append(abs(told - row.seconds) / row.seconds)
+                predicted = math.fsum(c * x for c, x in zip(coefficients, row.features.row(), strict=True))
+                errors.append(abs(predicted - row.seconds) / row.seconds)
     service = [row.service for row in rows]
     shared = [row.shared for row in rows]
     typical = math.fsum(service) / len(service)

@@ -154,7 +154,6 @@ class Spec:
 
     @property
     def size(self) -> int:
-        """The number of its devices on all nodes."""
         return self.devices if isinstance(self.devices, int) else sum(map(len, self.devices.values()))
 
     @property
@@ -225,7 +224,6 @@ class Application:
 
     @property
     def holds(self) -> bool:
-        """Whether it holds devices and cores."""
         return self.state in HOLDING
 
     @property
@@ -319,27 +317,21 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class _Named:
+    name: str
+    reason: str
+
+
+class Pause(_Named):
     """Stop an application, to be resumed later: there are no cores for it any more, or it yields its devices."""
 
-    name: str
-    reason: str
 
-
-@dataclass(frozen=True, slots=True)
-class Requeue:
+class Requeue(_Named):
     """Queue an application again whose node is lost. It will continue from its last checkpoint."""
 
-    name: str
-    reason: str
 
-
-@dataclass(frozen=True, slots=True)
-class Promote:
+class Promote(_Named):
     """Reset the time for which an application held devices to 0, because it waited too long."""
-
-    name: str
-    reason: str
 
 
 Action = Requeue | Promote | Pause | Resize | Launch

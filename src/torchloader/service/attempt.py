@@ -46,7 +46,6 @@ class Attempt:
     latest: dict[int, Progress] = field(default_factory=dict)
 
     def note(self, report: Report, now: float) -> None:
-        """Process a rank's report."""
         self.heard = now
         match report:
             case Started():
@@ -76,7 +75,6 @@ class Attempt:
 
     @property
     def has_started(self) -> bool:
-        """Whether all ranks train."""
         return len(self.started) >= self.size
 
     @property
@@ -86,12 +84,10 @@ class Attempt:
 
     @property
     def iteration(self) -> int:
-        """The iterations that all ranks have completed."""
         return min(self.done.values(), default=0)
 
     @property
     def pace(self) -> Pace:
-        """The current pace, from the latest reports of all ranks."""
         timed = [(each, each.waiting + each.computing) for each in self.latest.values()]
         samples = sum(each.samples / time for each, time in timed if time > 0)
         waiting = sum(each.waiting / time for each, time in timed if time > 0)
@@ -207,7 +203,6 @@ class PaceFile:
         print(f"torchloader: how fast jobs train is not written any more: {reason}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

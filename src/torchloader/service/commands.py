@@ -23,6 +23,10 @@ from torchloader.service.settings import Settings
 from torchloader.training.protocol import Cancel, Pause
 
 
+class RefusedError(ValueError):
+    """Raised for a command that cannot be executed; says why."""
+
+
 def unlike(job: Job, there: Mapping[str, Job], ended: Collection[str]) -> Job:
     """Return the job under a unique name, with a number appended if its own is taken."""
     candidates = itertools.chain([job.name], map(f"{job.name}-{{}}".format, itertools.count(2)))
@@ -32,20 +36,23 @@ def unlike(job: Job, there: Mapping[str, Job], ended: Collection[str]) -> Job:
 
 
 def reply(master: Master, request: messages.Request) -> None:
-    """Execute a command, and reply with the result or the error."""
     try:
         replies = Queue.attach(request.reply_to)
     except DestroyedError:
         return  # the command timed out and reported an error: it must not take effect after that
     try:
-        result = _execute(master, request.command)
+        done = _execute(master, request.command)
+        result = {"message": done} if isinstance(done, str) else done
+    except RefusedError as error:
+        result = {"error": str(error)}
     except OSError as error:  # such as that the disk is full: the command had no effect
         result = {"error": worded(error)}
     with contextlib.suppress(DestroyedError):  # the command has timed out
         replies.put(msgspec.json.encode(result))
 
 
-def _execute(master: Master, command: messages.Command) -> dict[str, Any]:
+def _execute(master: Master, command: messages.Command) -> str | dict[str, Any]:
+    """Return what was done, or the status."""
     match command:
         case messages.GetStatus():
             return _status(master)
@@ -55,17 +62,17 @@ def _execute(master: Master, command: messages.Command) -> dict[str, Any]:
             settings = msgspec.structs.replace(master.settings, hold=False)
             settings.save()  # for a master after this one
             master.settings, master.all_submitted = settings, True
-            return {"message": "it ends when its applications have ended"}
+            return "it ends when its applications have ended"
     return _change(master, command)
 
 
-def _change(master: Master, command: messages.OfApplication) -> dict[str, Any]:
+def _change(master: Master, command: messages.OfApplication) -> str:
     record = master.records.get(command.application)
     if record is None:
         there = ", ".join(master.records) or "none"
-        return {"error": f"there is no application {command.application!r}; there are: {there}"}
+        raise RefusedError(f"there is no application {command.application!r}; there are: {there}")
     if record.state in ENDED:
-        return {"error": f"{command.application} is {record.state} already"}
+        raise RefusedError(f"{command.application} is {record.state} already")
     match command:
         case messages.PauseApplication():
             return _pause(master, record)
@@ -118,7 +125,7 @@ def _described(master: Master, name: str, record: Application) -> dict[str, Any]
     }
 
 
-def _submit(master: Master, wanted: Job) -> dict[str, Any]:
+def _submit(master: Master, wanted: Job) -> str:
     # Those that have not arrived yet keep their names and ports too.
     expected = Settings.jobs(Path(master.settings.folder))
     there = {each.name: each for each in expected}
@@ -127,49 +134,51 @@ def _submit(master: Master, wanted: Job) -> dict[str, Any]:
     job = unlike(wanted, there, ended)
     error = master.submit_now(messages.Submitted(job))
     if error:
-        return {"error": f"{job.name}: {error}"}
+        raise RefusedError(f"{job.name}: {error}")
     why = "" if job.name == wanted.name else f"; there is another {wanted.name}"
-    return {"message": f"{job.name} is {master.records[job.name].state}{why}"}
+    return f"{job.name} is {master.records[job.name].state}{why}"
 
 
-def _pause(master: Master, record: Application) -> dict[str, Any]:
-    name = record.spec.name
-    if record.state not in (State.RUNNING, State.RESIZING):
-        return {"error": f"{name} is {record.state}: only a running application can be paused"}
+def _check(record: Application, change: str, *states: State) -> str:
+    """Return the name of an application that is in one of these states."""
+    if record.state not in states:
+        kind = "paused" if states == (State.PAUSED,) else "running"
+        raise RefusedError(f"{record.spec.name} is {record.state}: only a {kind} application can be {change}")
+    return record.spec.name
+
+
+def _pause(master: Master, record: Application) -> str:
+    name = _check(record, "paused", State.RUNNING, State.RESIZING)
     master.change(name, State.PAUSING, "paused by a user", held=True)
     master.send_ranks(name, Pause())
-    return {"message": f"{name} is pausing"}
+    return f"{name} is pausing"
 
 
-def _resume(master: Master, record: Application) -> dict[str, Any]:
-    name = record.spec.name
-    if record.state is not State.PAUSED:
-        return {"error": f"{name} is {record.state}: only a paused application can be resumed"}
+def _resume(master: Master, record: Application) -> str:
+    name = _check(record, "resumed", State.PAUSED)
     master.change(name, State.PAUSED, "resumed by a user", held=False)
     master.look_again()
-    return {"message": f"{name} is {master.records[name].state}"}
+    return f"{name} is {master.records[name].state}"
 
 
-def _cancel(master: Master, record: Application) -> dict[str, Any]:
+def _cancel(master: Master, record: Application) -> str:
     name = record.spec.name
     attempt = master.attempts.get(name)
     if attempt is None:
         master.change(name, State.CANCELLED, "cancelled by a user")
-        return {"message": f"{name} is cancelled"}
+        return f"{name} is cancelled"
     attempt.cancelled = True
     if attempt.has_started:
         master.send_ranks(name, Cancel())
     else:
         master.kill(name, "cancelled by a user", cancelled=True)
-    return {"message": f"{name} leaves after its next iteration"}
+    return f"{name} leaves after its next iteration"
 
 
-def _resize(master: Master, record: Application, workers: int) -> dict[str, Any]:
-    name = record.spec.name
-    if record.state is not State.RUNNING:
-        return {"error": f"{name} is {record.state}: only a running application can be resized"}
+def _resize(master: Master, record: Application, workers: int) -> str:
+    name = _check(record, "resized", State.RUNNING)
     if workers < 1:
-        return {"error": f"{name} needs at least one loading worker per device, not {workers}"}
+        raise RefusedError(f"{name} needs at least one loading worker per device, not {workers}")
     free = free_cores(master.nodes, (each for each in master.records.values() if each is not record))
     if master.settings.anywhere:
         room = {"the run": max(0, sum(free.values())) // record.spec.size}
@@ -177,9 +186,8 @@ def _resize(master: Master, record: Application, workers: int) -> dict[str, Any]
         room = {node: free[node] // len(devices) for node, devices in record.placement.items()}
     for where, most in room.items():
         if workers > most:
-            return {
-                "error": f"{where} has cores for at most {most} loading workers per device of {name}, not {workers}"
-            }
+            limit = f"{where} has cores for at most {most} loading workers per device of {name}"
+            raise RefusedError(f"{limit}, not {workers}")
     away = spread(record.needs(record.placement, workers), free)[name] if master.settings.anywhere else {}
     master.resize(name, workers, away, "resized by a user")
-    return {"message": f"{name} gets {workers} loading workers per device"}
+    return f"{name} gets {workers} loading workers per device"

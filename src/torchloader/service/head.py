@@ -70,9 +70,9 @@ class ApplicationMaster:
                     part = self._parts[order.application] = Part(order, self._node.hostname, self._master)
                     self._ended.pop(order.application, None)
                     threading.Thread(target=self._follow, args=(part,), name=order.application, daemon=True).start()
-                case messages.Tell():
+                case messages.RankOrder():
                     with contextlib.suppress(KeyError):  # it has just ended, and the master gets Ended
-                        self._parts[order.application].tell(order.order)
+                        self._parts[order.application].send(order.order)
                 case messages.Kill():
                     with contextlib.suppress(KeyError):
                         self._parts[order.application].kill(order.reason, order.cancelled)
@@ -102,14 +102,14 @@ class ApplicationMaster:
         part.end_what_ranks_started()
 
 
-class Teller:
+class EventPrinter:
     """Follows a log. If stdout cannot be written any more, this is reported on stderr once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._at = path.stat().st_size if path.exists() else 0
 
-    def tell(self) -> None:
+    def print_new(self) -> None:
         """Print the events since the last call."""
         if not self._path.exists():
             return
@@ -130,7 +130,6 @@ class Teller:
 
 
 def described(event: Event) -> str:
-    """Return an event as a line of text."""
     change = event.after if event.before in (None, event.after) else f"{event.before} → {event.after}"
     details, what = event.details, [event.reason]
     if details.placement is not None:
@@ -228,7 +227,7 @@ class Head:
         self._managers: dict[str, Queue] = {}
         self._workers: dict[str, Process] = {}
         self._submitter: Process | None = None
-        self._teller = Teller(folder / LOG)
+        self._events = EventPrinter(folder / LOG)
 
     def run(self) -> int:
         """Run until the master has ended. Returns the exit code."""
@@ -245,12 +244,12 @@ class Head:
             # The submitter may submit all jobs again: the master ignores those that it has.
             self._start_submitter()
             while master.is_alive:
-                self._teller.tell()
+                self._events.print_new()
                 self._look_at_workers()
                 if self._submitter is not None and self._submitter.returncode not in (0, None):
                     self._start_submitter()
                 time.sleep(_POLL_S)
-            self._teller.tell()
+            self._events.print_new()
             if master.returncode in (0, FAILED):
                 return 1 if master.returncode else 0
             if master.returncode == DAMAGED:

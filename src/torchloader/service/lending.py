@@ -1,7 +1,7 @@
 """Shares the cores of a node with loaders of programs that torchloader did not start.
 
 The application master of a node is one of the loaders that share it: it wants as many cores as the run may use there,
-and gets its fair share. The master is told how many these are, and lends the others.
+and gets its fair share. The master lends the others.
 """
 
 from __future__ import annotations

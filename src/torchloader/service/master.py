@@ -75,7 +75,6 @@ class Master:
         self._lender = Lender(settings.rehearse)
 
     def now(self) -> float:
-        """Return the seconds since the workload began."""
         return time.time() - self.settings.began
 
     def run(self) -> bool:
@@ -188,16 +187,13 @@ class Master:
         return attempt
 
     def send(self, node: str, order: messages.ToManager) -> None:
-        """Send an order to an application master."""
         self._managers[node].put(order)
 
     def send_ranks(self, name: str, order: Order) -> None:
-        """Send an order to all ranks of an application."""
         for node in self.attempts[name].nodes:
-            self.send(node, messages.Tell(name, order))
+            self.send(node, messages.RankOrder(name, order))
 
     def kill(self, name: str, reason: str, cancelled: bool = False) -> None:
-        """End all ranks of an application."""
         for node in self.attempts[name].nodes & self.joined.keys():
             self.send(node, messages.Kill(name, reason, cancelled))
 
@@ -208,7 +204,6 @@ class Master:
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """The nodes as the scheduler sees them."""
         return nodes_of(self.joined, self.settings, self._highest, self._lender.lent, self._kinds)
 
     # ---- applications
@@ -246,15 +241,15 @@ class Master:
         self.records.change(name, state, self.now(), reason, **details)
         self.reasons[name] = reason
 
-    def _reported(self, said: messages.Reported, attempt: Attempt) -> None:
-        attempt.note(said.report, self.now())
-        record = self.records[said.application]
+    def _reported(self, message: messages.Reported, attempt: Attempt) -> None:
+        attempt.note(message.report, self.now())
+        record = self.records[message.application]
         if record.state in (State.STARTING, State.RESUMING) and attempt.has_started:
-            self.change(said.application, State.RUNNING, "all its ranks train")
+            self.change(message.application, State.RUNNING, "all its ranks train")
         elif record.state is State.RESIZING and len(attempt.resized) >= attempt.size:
-            self.change(said.application, State.RUNNING, "all its ranks have their workers")
-        if isinstance(said.report, Progress):
-            self._learning.setdefault(said.application, Learning()).observe(said.report)
+            self.change(message.application, State.RUNNING, "all its ranks have their workers")
+        if isinstance(message.report, Progress):
+            self._learning.setdefault(message.application, Learning()).observe(message.report)
 
     def _ended(self, ended: messages.Ended, attempt: Attempt) -> None:
         name = ended.application
@@ -353,7 +348,7 @@ class Master:
     def _send_workers(self, record: Application, reason: str) -> None:
         name = record.spec.name
         for node in self.attempts[name].nodes:
-            self.send(node, messages.Tell(name, Resize(record.workers, reason, names(record.away, node))))
+            self.send(node, messages.RankOrder(name, Resize(record.workers, reason, names(record.away, node))))
 
     # ---- every second
 

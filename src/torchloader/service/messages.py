@@ -45,7 +45,7 @@ class Launch(_Message, frozen=True):
     away: tuple[str, ...] | None = None  # the nodes of those workers that run on another one; None if they may not
 
 
-class Tell(_Message, frozen=True):
+class RankOrder(_Message, frozen=True):
     """Sends an order to all ranks of an application on this node."""
 
     application: str
@@ -67,7 +67,7 @@ class Claim(_Message, frozen=True):
     of: int  # how many all programs may use together
 
 
-ToManager = Introduce | Launch | Tell | Kill | Claim
+ToManager = Introduce | Launch | RankOrder | Kill | Claim
 
 # ---- to the master
 

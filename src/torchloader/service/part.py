@@ -49,11 +49,9 @@ class Part:
 
     @property
     def attempt(self) -> int:
-        """The number of this start of the application."""
         return self._launch.attempt
 
-    def tell(self, order: protocol.Order) -> None:
-        """Send an order to all ranks."""
+    def send(self, order: protocol.Order) -> None:
         self._ended.cancelled |= isinstance(order, protocol.Cancel)
         for place, queue in enumerate(self._orders.values()):
             own = order.for_rank(place, len(self._orders)) if isinstance(order, protocol.Resize) else order

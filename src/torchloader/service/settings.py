@@ -40,7 +40,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read the settings of a run's folder."""
         path = folder / _SETTINGS
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)

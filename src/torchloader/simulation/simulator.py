@@ -66,7 +66,6 @@ class Row:
 
 
 def compare(results: Sequence[Sequence[Result]], against: int, devices: int) -> list[Row]:
-    """Return a row for each policy."""
     rows = []
     for own in results:
         pairs = list(zip(own, results[against], strict=True))
@@ -89,7 +88,6 @@ def compare(results: Sequence[Sequence[Result]], against: int, devices: int) -> 
 
 
 def table(rows: Sequence[Row], against: str) -> str:
-    """Format the rows as text."""
     header = ["policy", "completion, s", "makespan, s", "busy, %", "GPU h lost", "unfair", "changes a job"]
     lines = [[*header, "completion", "worst", "makespan"]]
     for row in rows:
@@ -163,7 +161,6 @@ class _Running:
             self.rate, self.busy = self.job.rate(record, curve, self.done + _CLOSE)
 
     def advance(self, now: float, time: float) -> None:
-        """Train from one time to another."""
         # A job that ends within the tolerance ends now: otherwise rounding could leave an event for a tiny rest.
         ends = self.rate > 0 and now + self.left / self.rate <= time + 1e-9
         self.done = float(self.job.spec.iterations) if ends else self.done + self.rate * (time - now)
@@ -364,5 +361,4 @@ class _Simulation:
 
 
 def _at(record: Application, progress: float) -> Application:
-    """Return a record with this progress."""
     return record if record.progress == progress else replace(record, progress=progress)

@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from queue import Empty, Full
 
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from dragon.infrastructure.errors import DestroyedError, DragonError
+from dragon.native.queue import Queue
 from torchloader.training.protocol import Order, Progress, Report, Resize, decode_order, encode
 
 
@@ -72,19 +74,14 @@ class Agreement:
     Every few iterations the ranks start an all-reduce of their wishes and read the result some iterations later, when
     it has arrived, so training does not wait for it. The number of iterations depends on the iteration time of the
     slowest rank, which is reduced with the wishes. Since an agreement begins and ends at the same iterations on all
-    ranks, none can wait for one that has left.
-
-    Args:
-        group: the process group of all ranks, on CPUs, used for nothing else; None for a single rank, whose wish is
-            followed at once.
-    """
+    ranks, none can wait for one that has left. `group` has all ranks, on CPUs, and is used for nothing else; None for a
+    single rank, whose wish is followed at once."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self._group = group
-        self._done = 0
-        self._due = 0
+        self._done = self._due = 0
         self._interval = 1
-        self._pending: tuple[Any, torch.Tensor] | None = None
+        self._pending: tuple[dist.Work, torch.Tensor] | None = None
 
     def after(self, wish: Wish, seconds: float) -> Wish:
         """Return what all ranks do now. `seconds` is how long this rank's iteration took."""
@@ -97,9 +94,8 @@ class Agreement:
                 return agreed
             agreed = self._outcome()
         if agreed < Wish.PAUSE:
-            told = torch.tensor([float(wish), seconds], dtype=torch.float64)
-            work = dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-            self._pending = work, told
+            largest = torch.tensor([float(wish), seconds], dtype=torch.float64)
+            self._pending = dist.all_reduce(largest, dist.ReduceOp.MAX, self._group, async_op=True), largest
             self._due = self._done + self._interval
         return agreed
 
@@ -110,22 +106,16 @@ class Agreement:
 
     def _outcome(self) -> Wish:
         assert self._pending is not None
-        work, told = self._pending
-        self._pending = None
+        (work, largest), self._pending = self._pending, None
         work.wait()
-        wish, seconds = told.tolist()
+        wish, seconds = largest.tolist()
         self._interval = max(1, min(_MOST, int(_AGREEMENT_INTERVAL_S / max(seconds, 1e-9))))
         return Wish(int(wish))
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """A rank's position from torchrun's variables, and what its application master adds to them.
-
-    Args:
-        rank, world_size, local_rank: as torchrun counts; a single rank by default.
-        orders, reports: the queues from and to the application master, as base64 of Queue.serialize().
-    """
+    """A rank's position from torchrun's variables, and what its application master adds to them."""
 
     rank: int = 0
     world_size: int = 1
@@ -134,8 +124,8 @@ class Surroundings:
     folder: Path | None = None  # the folder of these; None outside of torchloader, where there are none
     workers: int | None = None  # loading workers at first; None outside of torchloader, where the program decides
     away: tuple[str, ...] | None = None  # the nodes of those workers that run on another node; None if they may not
-    orders: str = ""
-    reports: str = ""
+    orders: str = ""  # the queue from the application master, as base64 of Queue.serialize()
+    reports: str = ""  # and to it
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Surroundings:
@@ -162,10 +152,6 @@ class Surroundings:
         )
 
 
-if TYPE_CHECKING:
-    from dragon.native.queue import Queue
-
-
 _LISTEN_TIMEOUT_S = 0.1  # seconds between two checks whether the thread is to end
 _START_POLL_S = 0.005  # seconds between two checks whether workers have started
 _GIVE_UP_S = 30.0  # seconds to wait for workers to start, or for space for a report
@@ -174,15 +160,9 @@ _log = logging.getLogger(__name__)
 
 
 class Link:
-    """The connection of one rank. Without queues no orders arrive, and reports are dropped.
-
-    Args:
-        surroundings: the environment of the rank.
-        obey: called with each order, in a thread of the link.
-        workers: returns the number of loading workers that take batches now.
-        resized: called, in the same thread, when a resize is complete or has timed out: with the order, the number of
-            workers, and the seconds that it took.
-    """
+    """The connection of one rank. Without queues no orders arrive, and reports are dropped. In a thread of its own it
+    calls `obey` with each order, and `resized` when a resize is complete or has timed out, with the order, the number
+    of workers, and the seconds that it took. `workers` returns the number of loading workers that take batches now."""
 
     def __init__(
         self,
@@ -205,13 +185,9 @@ class Link:
 
     def report(self, message: Report) -> None:
         """Send a report. A Progress report is dropped if the queue is full; the next one replaces it."""
-        from queue import Full
-
         queue = self._reports
         if queue is None:
             return
-        from dragon.infrastructure.errors import DestroyedError, DragonError
-
         try:
             if isinstance(message, Progress):
                 queue.put(encode(message), block=False)
@@ -225,16 +201,11 @@ class Link:
             _log.warning("the application master has ended, training continues without it: %s", error)
 
     def close(self) -> None:
-        """Stop receiving orders."""
         self._ended.set()
         if self._orders is not None:
             self._thread.join()
 
     def _listen(self) -> None:
-        from queue import Empty
-
-        from dragon.infrastructure.errors import DestroyedError, DragonError
-
         assert self._orders is not None
         while not self._ended.is_set():
             try:
@@ -269,9 +240,4 @@ class Link:
 
 
 def _attached(name: str) -> Queue | None:
-    if not name:
-        return None
-    # Imported here, as a program that runs alone needs no runtime.
-    from dragon.native.queue import Queue
-
-    return Queue.attach(base64.b64decode(name, validate=True))
+    return Queue.attach(base64.b64decode(name, validate=True)) if name else None

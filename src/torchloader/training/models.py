@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from torchloader.prediction.features import DEPTHS, known
+from torchloader.inputs.job import DEPTHS, known
 
 _SMALL = 64  # the side of images, in pixels, up to which the first layer does not reduce the image
 
@@ -64,17 +64,11 @@ class _Residual(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int, bottleneck: bool) -> None:
         super().__init__()
         outputs = width * (4 if bottleneck else 1)
+        shapes = [(inputs, width, 3, stride), (width, outputs, 3, 1)]
         if bottleneck:
-            layers = [
-                *_convolution(inputs, width, 1),
-                nn.ReLU(inplace=True),
-                *_convolution(width, width, 3, stride),
-                nn.ReLU(inplace=True),
-                *_convolution(width, outputs, 1),
-            ]
-        else:
-            layers = [*_convolution(inputs, width, 3, stride), nn.ReLU(inplace=True), *_convolution(width, outputs, 3)]
-        self.block = nn.Sequential(*layers)
+            shapes = [(inputs, width, 1, 1), (width, width, 3, stride), (width, outputs, 1, 1)]
+        layers = [layer for shape in shapes for layer in (*_convolution(*shape), nn.ReLU(inplace=True))]
+        self.block = nn.Sequential(*layers[:-1])
         same = stride == 1 and inputs == outputs
         self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(inputs, outputs, 1, stride))
 
@@ -109,20 +103,11 @@ def _vgg(depth: int, classes: int, image_size: int) -> nn.Module:
             layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(inplace=True)]
             inputs = outputs
         layers.append(nn.MaxPool2d(2))
-    small = image_size <= _SMALL
-    side, hidden = (1, 512) if small else (7, 4096)
-    return nn.Sequential(
-        *layers,
-        nn.AdaptiveAvgPool2d(side),
-        nn.Flatten(),
-        nn.Linear(inputs * side * side, hidden),
-        nn.ReLU(inplace=True),
-        nn.Dropout(),
-        nn.Linear(hidden, hidden),
-        nn.ReLU(inplace=True),
-        nn.Dropout(),
-        nn.Linear(hidden, classes),
-    )
+    side, hidden = (1, 512) if image_size <= _SMALL else (7, 4096)
+    layers += [nn.AdaptiveAvgPool2d(side), nn.Flatten()]
+    for width in (inputs * side * side, hidden):
+        layers += [nn.Linear(width, hidden), nn.ReLU(inplace=True), nn.Dropout()]
+    return nn.Sequential(*layers, nn.Linear(hidden, classes))
 
 
 class _Inception(nn.Module):

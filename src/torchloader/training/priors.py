@@ -16,8 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torchloader.inputs.job import Job
 from torchloader.prediction.curve import Curve
-from torchloader.prediction.features import Counts, Features
-from torchloader.prediction.prior import Prior, Row, fit
+from torchloader.prediction.prior import Counts, Features, Prior, Row, fit
 from torchloader.scheduling.log import replay
 from torchloader.training.models import build
 
@@ -80,7 +79,7 @@ def fitted(logs: Iterable[tuple[Path, int]]) -> Prior:
     """Fit a prior to event logs of runs, each with the image size of its jobs, using each network whose curve was
     measured."""
     rows = [row for path, image_size in logs for row in _rows(path, image_size)]
-    return fit(rows, {"torch": torch.__version__})
+    return fit(rows, {"torch": str(torch.__version__)})
 
 
 def _rows(path: Path, image_size: int) -> Iterator[Row]:

@@ -40,21 +40,15 @@ class Started(_Message, frozen=True):
 
 
 class Progress(_Message, frozen=True):
-    """What the rank did since the previous report.
+    """What the rank did since the previous report."""
 
-    Args:
-        waiting, computing: seconds since the previous report in which it waited for data, and in which it did not.
-        service: seconds of a worker's time per sample since the previous report; None if none was made.
-    """
-
-    rank: int  # the rank
+    rank: int
     iteration: int  # iterations completed in total, including those before a pause
-    samples: int  # samples trained on since the previous report
-    waiting: float
-    computing: float
+    samples: int  # trained on
+    waiting: float  # seconds in which it waited for data
+    computing: float  # and in which it did not
     workers: int  # loading workers that take batches now
-    service: float | None = None
-    shared: float | None = None  # seconds per sample of what all workers share; None if it is unknown
+    service: float | None = None  # seconds of a worker's time per sample; None if none was made
     loss: float | None = None  # the loss of the last iteration, if the program records it
 
 
@@ -102,7 +96,6 @@ _reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
 
 def encode(message: Order | Report) -> bytes:
-    """Encode a message for a queue."""
     return msgspec.json.encode(message)
 
 

@@ -9,8 +9,7 @@ import os
 import random
 import re
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -20,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dragon.files import regular
+from torchloader.scheduling.log import sync_folder
 
 _KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d{12})-([0-9a-f]{64})\.pt")
@@ -41,8 +41,13 @@ class Saved:
 
     @property
     def file(self) -> str:
-        """The name of its file in the folder."""
         return f"checkpoint-{self.iteration:012d}-{self.digest}.pt"
+
+    @classmethod
+    def of(cls, file: str) -> Saved | None:
+        """Return the checkpoint of a file's name; None if it is no checkpoint."""
+        name = _NAME.fullmatch(file)
+        return cls(int(name[1]), name[2]) if name else None
 
 
 class Checkpoints:
@@ -52,18 +57,16 @@ class Checkpoints:
         self.folder = Path(folder)
 
     def saved(self) -> list[Saved]:
-        """Return the checkpoints, the latest first."""
-        if not self.folder.is_dir():
-            return []
-        found = (_NAME.fullmatch(name) for name in os.listdir(self.folder))
-        return sorted((Saved(int(name[1]), name[2]) for name in found if name), reverse=True)
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        return sorted(filter(None, map(Saved.of, names)), reverse=True)
 
     def save(self, iteration: int, state: dict[str, Any]) -> Saved:
         """Write the state after `iteration` iterations, and remove all but this checkpoint and the one before it."""
         unfinished = self.folder / f"{_UNFINISHED}{os.getpid()}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._sweep()
+            for path in self.folder.glob(f"{_UNFINISHED}*"):  # of processes that were killed
+                path.unlink(missing_ok=True)
             try:
                 with unfinished.open("wb") as file:
                     saved = Saved(iteration, _write(state, file))
@@ -71,7 +74,7 @@ class Checkpoints:
                 unfinished.replace(self.folder / saved.file)
             finally:
                 unfinished.unlink(missing_ok=True)
-            self._flush()
+            sync_folder(self.folder)
         except OSError as error:
             before = self.saved()
             kept = f"the one of iteration {before[0].iteration} is kept" if before else "there is none before it"
@@ -84,8 +87,7 @@ class Checkpoints:
 
     def load(self) -> tuple[Saved, dict[str, Any]] | None:
         """Return the latest valid checkpoint; None if there is none. Invalid ones are named in the log."""
-        found = self.saved()
-        for saved in found:
+        for saved in (found := self.saved()):
             try:
                 return saved, self.read(saved)
             except CheckpointError as error:
@@ -97,7 +99,6 @@ class Checkpoints:
         return None
 
     def read(self, saved: Saved) -> dict[str, Any]:
-        """Return the state of a checkpoint."""
         path = self.folder / saved.file
         try:
             with open(path, "rb", opener=regular) as file:
@@ -114,20 +115,9 @@ class Checkpoints:
     def _prune(self, latest: Saved) -> None:
         # Checkpoints of later iterations were invalid, or training was restarted before them: they are removed.
         before = [saved for saved in self.saved() if saved.iteration < latest.iteration]
-        kept = {latest, *before[: _KEPT - 1]}
         for saved in self.saved():
-            if saved not in kept:
+            if saved not in {latest, *before[: _KEPT - 1]}:
                 (self.folder / saved.file).unlink(missing_ok=True)
-
-    def _sweep(self) -> None:
-        """Remove incomplete files of processes that were killed."""
-        for name in os.listdir(self.folder):
-            if name.startswith(_UNFINISHED):
-                (self.folder / name).unlink(missing_ok=True)
-
-    def _flush(self) -> None:
-        with _opened(self.folder) as folder:
-            os.fsync(folder)
 
 
 class _Digesting:
@@ -165,15 +155,6 @@ def _write(state: dict[str, Any], file: BinaryIO) -> str:
         raise
     file.flush()
     return digesting.digest()
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def random_state() -> dict[str, Any]:
@@ -216,7 +197,8 @@ def unpack(data: Tensor) -> dict[str, Any]:
     return torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)  # type: ignore[no-any-return]
 
 
-_NAME_LENGTH = 12 + 64
+_LONGEST = len(Saved(0, "0" * 64).file)  # text that rank 0 sends to all ranks
+_FAILED = "failed"
 
 
 class Stateful(Protocol):
@@ -231,15 +213,10 @@ class Stateful(Protocol):
 
 class Keeper:
     """The checkpoints of an application, as one of its ranks sees them. All ranks must call the same methods in the
-    same order.
-
-    Args:
-        folder: the folder of the checkpoints, which every rank's node can read.
-        rank: the rank.
-        group: the process group of all ranks, on CPUs; None for a single rank.
-    """
+    same order. Every rank's node can read the folder."""
 
     def __init__(self, folder: Path, rank: int, group: dist.ProcessGroup | None) -> None:
+        """`group` has all ranks, on CPUs; None for a single rank."""
         self._checkpoints = Checkpoints(folder)
         self._rank, self._group = rank, group
         self._parts: dict[str, Stateful] = {}
@@ -258,29 +235,28 @@ class Keeper:
         if self._rank == 0:
             parts = {name: part.state_dict() for name, part in self._parts.items() if name not in self._own}
             state = {"version": 1, "iteration": iteration, "progress": progress, "parts": parts, "random": ranks}
-            state["own"] = own
             try:
-                self._checkpoints.save(iteration, state)
+                self._checkpoints.save(iteration, {**state, "own": own})
             except CheckpointError as error:
                 failed = error
-        if self._told(failed is not None):
+        if self._of_rank_0(_FAILED if failed else ""):
             raise failed or CheckpointError(f"rank 0 could not save the checkpoint of iteration {iteration}")
 
     def load(self) -> dict[str, Any] | None:
         """Restore the latest valid state, the same on all ranks, and return it; None if there is none."""
         state: dict[str, Any] | None = None
-        saved: Saved | None = None
-        failed: CheckpointError | None = None
+        file, failed = "", None
         if self._rank == 0:
             try:
                 found = self._checkpoints.load()
             except CheckpointError as error:
-                failed = error
+                file, failed = _FAILED, error
             else:
-                saved, state = found or (None, None)
-        if self._told(failed is not None):
+                file, state = (found[0].file, found[1]) if found else ("", None)
+        file = self._of_rank_0(file)
+        if file == _FAILED:
             raise failed or CheckpointError("rank 0 could not read a checkpoint")
-        saved = self._same(saved)
+        saved = Saved.of(file)
         if saved is None:
             return None
         state = self._checkpoints.read(saved) if state is None else state
@@ -323,23 +299,13 @@ class Keeper:
         dist.all_gather(found, padded, group=self._group)
         return [part[: int(size)].clone() for part, size in zip(found, sizes, strict=True)]
 
-    def _told(self, failed: bool) -> bool:
-        """Return rank 0's value on every rank."""
+    def _of_rank_0(self, text: str) -> str:
+        """Return rank 0's text on every rank."""
         if self._group is None:
-            return failed
-        told = torch.tensor([int(failed)])
-        dist.broadcast(told, 0, group=self._group)
-        return bool(told)
-
-    def _same(self, saved: Saved | None) -> Saved | None:
-        """Return rank 0's checkpoint on every rank."""
-        if self._group is None:
-            return saved
-        name = f"{saved.iteration:012d}{saved.digest}" if saved else " " * _NAME_LENGTH
-        told = torch.frombuffer(bytearray(name.encode()), dtype=torch.uint8)
-        dist.broadcast(told, 0, group=self._group)
-        name = bytes(told.tolist()).decode()
-        return Saved(int(name[:12]), name[12:]) if name.strip() else None
+            return text
+        data = torch.frombuffer(bytearray(text.ljust(_LONGEST).encode()), dtype=torch.uint8)
+        dist.broadcast(data, 0, group=self._group)
+        return bytes(data.tolist()).decode().rstrip()
 
 
 def _bare(part: Stateful) -> Stateful:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dragon.native.machine import System, current
 from torchloader.loader import Counters, ElasticDataLoader
 from torchloader.training import protocol
 from torchloader.training.link import Agreement, Link, Surroundings, Wish, choose_device, make_process_group
@@ -29,9 +30,6 @@ __all__ = ["Left", "Session", "resize", "this_node"]
 
 def this_node() -> str:
     """Return the name of this node in the run."""
-    # Imported here, as a program that runs alone needs no runtime.
-    from dragon.native.machine import current
-
     return current().hostname
 
 
@@ -53,8 +51,6 @@ def resize(loader: ElasticDataLoader, workers: int, away: Sequence[str]) -> None
             )
         loader.resize(max(1, workers - len(away)) if away else workers)
         return
-    from dragon.native.machine import System
-
     here = this_node()
     there = {policy.host_name for policy in System().hostname_policies()}
     others = [name if name in there else here for name in away]
@@ -109,10 +105,8 @@ class Session:
         self.application, self.folder = surroundings.application, surroundings.folder
         self.rank, self.world_size = surroundings.rank, surroundings.world_size
         self.local_rank, self.device = surroundings.local_rank, device
-        self.iteration = self.epoch = 0
-        self._in_epoch = 0
+        self.iteration = self.epoch = self._in_epoch = 0
         self._owns_group = False
-        self._group: dist.ProcessGroup | None = None
         self._save_every, self._saved_at = save_every, time.monotonic()
         self._wish = Wish.NOTHING
         self._pause_from = 0.0
@@ -149,19 +143,16 @@ class Session:
         surroundings = Surroundings.read()
         if surroundings.folder is None and folder is not None:
             surroundings = replace(surroundings, folder=Path(folder))
-        chosen = choose_device(device, surroundings.local_rank)
-        owns = False
-        group = None
-        if surroundings.world_size > 1:
+        session = cls(surroundings, choose_device(device, surroundings.local_rank), save_every)
+        group: dist.ProcessGroup | None = None
+        if session.world_size > 1:
             if not dist.is_initialized():
-                make_process_group(chosen, backend)
-                owns = True
+                make_process_group(session.device, backend)
+                session._owns_group = True
             # Separate from the program's own group, so that their collective operations do not mix.
             group = dist.new_group(backend="gloo")
             _GROUPS.extend((dist.group.WORLD, group))
-        session = cls(surroundings, chosen, save_every)
-        session._owns_group, session._group = owns, group
-        session._agreement = Agreement(group)
+            session._agreement = Agreement(group)
         if session.folder is not None:
             session._keeper = Keeper(session.folder / f"checkpoints-{session.application}", session.rank, group)
         session._link.start()
@@ -204,7 +195,9 @@ class Session:
         if self._keeper is None:
             return 0
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader, **others}
-        own = ["loader"] if _has_own_place(loader) else []
+        # Whether each rank's position must be saved.
+        shared = loader is None or (isinstance(loader, ElasticDataLoader) and loader.has_shared_place)
+        own = [] if shared else ["loader"]
         self._keeper.keep({name: part for name, part in given.items() if part is not None}, own)
         self._resumed = self._keeper.load()
         if self._resumed is not None:
@@ -335,12 +328,14 @@ class Session:
         self._loader = loader
         self._since = _Since(loader)
 
-    def _end_step(self, loader: ElasticDataLoader, batch: Any, waited: float, computed: float) -> None:
+    def _end_step(self, loader: ElasticDataLoader, batch: object, waited: float, computed: float) -> None:
         self.iteration += 1
         self._in_epoch += 1
         self._phases.end(self.iteration)
         assert self._since is not None
-        self._since.add(_samples(batch, loader), waited, computed)
+        self._since.samples += _samples(batch, loader)
+        self._since.waited += waited
+        self._since.computed += computed
         if self._since.waited + self._since.computed >= _REPORT_INTERVAL_S:
             self._beat()
         wish = self._wish
@@ -381,29 +376,19 @@ class Session:
         now, workers = time.time(), counters.workers
         done_since = since.samples, since.waited, since.computed, workers
         service = _service(since.counters, counters)
-        self._link.report(protocol.Progress(self.rank, self.iteration, *done_since, service, None, loss))
+        self._link.report(protocol.Progress(self.rank, self.iteration, *done_since, service, loss))
         if self._traces is not None:
             self._traces.heartbeat(now, self.iteration, *done_since)
         self._since = _Since(since.loader)
 
 
 class _Since:
-    """What was done since the last report."""
+    """What a rank has done since its last report."""
 
     def __init__(self, loader: ElasticDataLoader) -> None:
         self.loader, self.counters = loader, loader.counters
         self.samples = 0
         self.waited = self.computed = 0.0
-
-    def add(self, samples: int, waited: float, computed: float) -> None:
-        self.samples += samples
-        self.waited += waited
-        self.computed += computed
-
-
-def _has_own_place(loader: Stateful | None) -> bool:
-    """Return whether the loader's state must be saved for each rank."""
-    return not (loader is None or (isinstance(loader, ElasticDataLoader) and loader.has_shared_place))
 
 
 def _service(before: Counters, now: Counters) -> float | None:
@@ -412,7 +397,7 @@ def _service(before: Counters, now: Counters) -> float | None:
     return (now.made * now.service - before.made * before.service) / made if made > 0 else None
 
 
-def _samples(batch: Any, loader: ElasticDataLoader) -> int:
+def _samples(batch: object, loader: ElasticDataLoader) -> int:
     """Return the number of samples of a batch: the length of the first tensor in it."""
     found = batch
     while not isinstance(found, Tensor):

@@ -15,11 +15,10 @@ import os
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -45,7 +44,7 @@ class Traces:
         self._folder, self._application, self._rank = Path(folder), application, rank
         self._folder.mkdir(parents=True, exist_ok=True)
         # Rows are buffered here, since closing buffered files would raise again if the disk is full.
-        self._rows: dict[str, list[str]] = {kind: [] for kind in _COLUMNS}
+        self._rows = {kind: io.StringIO() for kind in _COLUMNS}
         self._files: dict[str, io.FileIO] = {}
         self._broken = False
         with self._writing():
@@ -53,28 +52,23 @@ class Traces:
                 self._files[kind] = self._open(kind, columns, iteration)
 
     def path(self, kind: str, ending: str = "csv") -> Path:
-        """Return the path of one of its files."""
         return self._folder / f"trace-{self._application}-{kind}-{self._rank}.{ending}"
 
     def iteration(self, number: int, phases: Sequence[float], loss: float | None) -> None:
         """Add an iteration; `phases` are the seconds of PHASES."""
-        times = ",".join(f"{seconds:.6f}" for seconds in phases)
-        self._rows["iterations"].append(f"{number},{times},{'' if loss is None else f'{loss:.6g}'}\n")
+        times = (f"{seconds:.6f}" for seconds in phases)
+        self._add("iterations", number, *times, "" if loss is None else f"{loss:.6g}")
 
     def heartbeat(
         self, time: float, iteration: int, samples: int, waiting: float, computing: float, workers: int
     ) -> None:
         """Add what was done since the last heartbeat, and write all rows to the disk."""
-        self._rows["heartbeats"].append(f"{time:.3f},{iteration},{samples},{waiting:.6f},{computing:.6f},{workers}\n")
+        self._add("heartbeats", f"{time:.3f}", iteration, samples, f"{waiting:.6f}", f"{computing:.6f}", workers)
         self._flush("iterations", "heartbeats")
 
     def workers(self, time: float, iteration: int, workers: int, reason: str, seconds: float) -> None:
         """Add a change to `workers` loading workers, and the seconds that it took."""
-        row = io.StringIO()
-        csv.writer(row, lineterminator="\n").writerow(
-            (f"{time:.3f}", iteration, workers, " ".join(reason.split()), f"{seconds:.6f}")
-        )
-        self._rows["workers"].append(row.getvalue())
+        self._add("workers", f"{time:.3f}", iteration, workers, " ".join(reason.split()), f"{seconds:.6f}")
         self._flush("workers")
 
     def close(self) -> None:
@@ -86,10 +80,12 @@ class Traces:
             with self._writing(), whole_file(self.path("summary", "json")) as unfinished:
                 write_bytes(unfinished, f"{json.dumps(self._summary(), indent=2)}\n".encode())
 
+    def _add(self, kind: str, *row: object) -> None:
+        csv.writer(self._rows[kind], lineterminator="\n").writerow(row)
+
     def _flush(self, *kinds: str) -> None:
         for kind in kinds:
-            data = "".join(self._rows[kind]).encode()
-            self._rows[kind].clear()
+            data, self._rows[kind] = self._rows[kind].getvalue().encode(), io.StringIO()
             if data and not self._broken:
                 with self._writing():
                     append_bytes(self._files[kind].fileno(), data, self.path(kind))
@@ -104,13 +100,11 @@ class Traces:
             _log.warning("training continues without traces: %s: %s", where, error.strerror or error)
 
     def _summary(self) -> dict[str, object]:
-        rows = list(self._read("iterations"))
-        beats = list(self._read("heartbeats"))
-        columns = {phase: [float(row[place]) for row in rows] for place, phase in enumerate(PHASES, 1)}
-        samples = sum(int(row[2]) for row in beats)
-        waiting, computing = (sum(float(row[place]) for row in beats) for place in (3, 4))
+        rows, beats, changes = ([*self._read(kind)] for kind in _COLUMNS)
+        samples = sum(int(row["samples"]) for row in beats)
+        waiting, computing = (sum(float(row[column]) for row in beats) for column in ("waiting", "computing"))
         seconds = waiting + computing
-        losses = [float(row[-1]) for row in rows if row[-1]]
+        losses = [float(row["loss"]) for row in rows if row["loss"]]
         return {
             "application": self._application,
             "rank": self._rank,
@@ -120,15 +114,13 @@ class Traces:
             "samples_per_second": samples / seconds if seconds else None,
             "busy": computing / seconds if seconds else None,
             "loss": losses[-1] if losses else None,
-            "worker_changes": sum(1 for _ in self._read("workers")),
-            "phases": {phase: _spread(times) for phase, times in columns.items()},
+            "worker_changes": len(changes),
+            "phases": {phase: _spread([float(row[phase]) for row in rows]) for phase in PHASES},
         }
 
-    def _read(self, kind: str) -> Iterable[list[str]]:
+    def _read(self, kind: str) -> Iterator[dict[str, str]]:
         with self.path(kind).open(newline="") as file:
-            reader = csv.reader(file)
-            next(reader)
-            yield from reader
+            yield from csv.DictReader(file)
 
     def _open(self, kind: str, columns: Sequence[str], iteration: int) -> io.FileIO:
         path = self.path(kind)
@@ -159,17 +151,8 @@ def _spread(times: list[float]) -> dict[str, float] | None:
     return {"mean": statistics.fmean(times), "median": statistics.median(times), "percentile_95": last}
 
 
-class _Mark(Protocol):
-    """A point in the work of a device, like torch.cuda.Event."""
-
-    def record(self) -> None: ...
-    def query(self) -> bool: ...
-    def synchronize(self) -> None: ...
-    def elapsed_time(self, end_event: Any) -> float: ...
-
-
 class _Moment:
-    """A point in the work of a CPU, where calls are synchronous."""
+    """A point in the work of a CPU, where calls are synchronous, with the methods of torch.cuda.Event."""
 
     def record(self) -> None:
         self.seconds = time.perf_counter()
@@ -178,11 +161,13 @@ class _Moment:
         return True
 
     def synchronize(self) -> None:
-        """Do nothing, as the CPU's work is complete."""
+        pass
 
-    def elapsed_time(self, end_event: _Moment) -> float:
-        """Return the milliseconds until `end_event`."""
+    def elapsed_time(self, end_event: _Moment) -> float:  # in milliseconds
         return 1000 * (end_event.seconds - self.seconds)
+
+
+_Mark = _Moment | torch.cuda.Event
 
 
 @dataclass
@@ -205,7 +190,7 @@ class Iteration:
         found["dataloading"] = self.waited
         for phase, start, end in self.marks:
             end.synchronize()
-            found[phase] += start.elapsed_time(end) / 1000
+            found[phase] += start.elapsed_time(end) / 1000  # type: ignore[arg-type]
         return list(found.values())
 
 
@@ -233,7 +218,6 @@ class Phases:
         self._current.marks.append((phase, start, end))
 
     def record(self, loss: Tensor | float) -> None:
-        """Set the loss of the present iteration."""
         self._current.loss = loss.detach() if isinstance(loss, Tensor) else loss
 
     def end(self, number: int) -> None:

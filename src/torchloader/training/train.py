@@ -12,14 +12,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from torchloader.inputs.job import EXPECTED, is_dataset
-from torchloader.prediction.features import DEPTHS
+from torchloader.inputs.job import DEPTHS, EXPECTED, is_dataset
 from torchloader.training.models import build
 from torchloader.training.session import Session
 
@@ -28,10 +26,14 @@ _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 class SyntheticImages(Dataset[tuple[Tensor, int]]):
     """Float32 images with labels, with the shape of CIFAR's: a pattern for each class, with noise. A sample depends
-    only on its index; with `augment` half of them are flipped by the random state."""
+    only on its index; with `augment` half of them are flipped by the random state. Each takes `latency` seconds, as
+    from a slow storage, so that loading scales with the workers, not with the cores."""
 
-    def __init__(self, length: int, classes: int = 10, image_size: int = 32, augment: bool = False) -> None:
+    def __init__(
+        self, length: int, classes: int = 10, image_size: int = 32, augment: bool = False, latency: float = 0.0
+    ) -> None:
         self.length, self.classes, self.image_size, self.augment = length, classes, image_size, augment
+        self.latency = latency
 
     def __len__(self) -> int:
         return self.length
@@ -39,6 +41,8 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         if not 0 <= index < self.length:
             raise IndexError(f"there is no image {index} of {self.length}")
+        if self.latency:
+            time.sleep(self.latency)
         label = index % self.classes
         shape = (3, self.image_size, self.image_size)
         image = torch.randn(shape, generator=torch.Generator().manual_seed(index)) / 2
@@ -48,21 +52,6 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
         if self.augment and random.random() < 0.5:
             image = image.flip(-1)
         return image, label
-
-
-class LatencyDataset(SyntheticImages):
-    """Synthetic images from a simulated storage with a delay of `latency` seconds per image. Loading scales with the
-    workers, not with the cores."""
-
-    def __init__(
-        self, length: int, latency: float, classes: int = 10, image_size: int = 32, augment: bool = False
-    ) -> None:
-        super().__init__(length, classes, image_size, augment)
-        self.latency = latency
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        time.sleep(self.latency)
-        return super().__getitem__(index)
 
 
 class JpegFolder(Dataset[tuple[Tensor, int]]):
@@ -194,17 +183,14 @@ def _share_cores(session: Session) -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // beside))
 
 
-def _dataset(options: argparse.Namespace) -> tuple[Any, int]:
+def _dataset(options: argparse.Namespace) -> tuple[JpegFolder | SyntheticImages, int]:
     kind, _, argument = options.dataset.partition(":")
     length = options.samples or options.batch * options.end_iter or _EPOCH
     if kind == "jpeg":
         folder = JpegFolder(argument, options.image_size)
         return folder, folder.classes
-    if kind == "latency":
-        return LatencyDataset(
-            length, float(argument), options.classes, options.image_size, augment=True
-        ), options.classes
-    return SyntheticImages(length, options.classes, options.image_size, augment=True), options.classes
+    latency = float(argument) if kind == "latency" else 0.0
+    return SyntheticImages(length, options.classes, options.image_size, True, latency), options.classes
 
 
 def _dataset_name(text: str) -> str:
@@ -223,13 +209,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--start-epoch", type=int, default=1)
     add("--end-iter", type=int, default=0, help="iterations of an epoch; by default all the data")
     add("--end-epoch", type=int, default=1)
-    add(
-        "--dataset",
-        type=_dataset_name,
-        default="images",
-        metavar="KIND",
-        help="images (synthetic), latency:SECONDS (synthetic, with a delay per image), or jpeg:FOLDER",
-    )
+    kinds = "images (synthetic), latency:SECONDS (synthetic, with a delay per image), or jpeg:FOLDER"
+    add("--dataset", type=_dataset_name, default="images", metavar="KIND", help=kinds)
     add("--samples", type=int, default=0, help="images of a synthetic dataset; by default those of one epoch")
     add("--classes", type=_positive, default=10, help="classes of a synthetic dataset")
     add("--image-size", type=int, default=32, help="side of the images in pixels")

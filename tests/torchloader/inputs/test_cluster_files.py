@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloader.inputs.cluster import Cluster, MasterSettings, WorkerSettings, read_cluster
+from torchloader.inputs.cluster import read_hosts
 from torchloader.inputs.job import InputError
 
 WHOLE = """\
@@ -29,34 +29,28 @@ WHOLE = """\
 """
 
 
-def read(tmp_path: Path, text: str) -> Cluster:
+def read(tmp_path: Path, text: str) -> list[str]:
     path = tmp_path / "cluster.xml"
     path.write_text(text)
-    return read_cluster(path)
+    return read_hosts(path)
 
 
-def test_master_and_workers_are_read(tmp_path: Path) -> None:
-    cluster = read(tmp_path, WHOLE)
-    assert cluster.master == MasterSettings("d3093", 5000, "secret of the cluster")
-    assert cluster.workers == (WorkerSettings(None, 6000, 6001), WorkerSettings("d3094"))
-    assert cluster.ignored == ()
+def test_the_hosts_of_the_workers_are_read(tmp_path: Path) -> None:
+    assert read(tmp_path, WHOLE) == ["d3094"]
 
 
-def test_all_elements_are_optional(tmp_path: Path) -> None:
-    assert read(tmp_path, "<cluster_config/>") == Cluster()
-    assert read(tmp_path, "<cluster_config><master_config/></cluster_config>") == Cluster()
+def test_all_elements_are_optional_and_unknown_ones_are_ignored(tmp_path: Path) -> None:
+    assert read(tmp_path, "<cluster_config/>") == []
+    assert read(tmp_path, "<cluster_config><master_config/></cluster_config>") == []
+    assert read(tmp_path, "<cluster_config><color/><worker_config><worker_pi/></worker_config></cluster_config>") == []
 
 
 def test_several_workers_can_share_a_host(tmp_path: Path) -> None:
     worker = "<worker_config><worker_ip>d3093</worker_ip></worker_config>"
-    cluster = read(tmp_path, f"<cluster_config>{worker * 3}</cluster_config>")
-    assert [settings.ip for settings in cluster.workers] == ["d3093"] * 3
+    assert read(tmp_path, f"<cluster_config>{worker * 3}</cluster_config>") == ["d3093"]
 
 
-def test_the_key_is_not_in_representations_and_errors(tmp_path: Path) -> None:
-    cluster = read(tmp_path, WHOLE)
-    assert cluster.master.authkey == "secret of the cluster"
-    assert "secret" not in repr(cluster)
+def test_the_key_is_not_in_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read(tmp_path, WHOLE.replace("5000", "none"))
     assert "secret" not in str(error.value)
@@ -76,11 +70,6 @@ def test_the_error_about_an_invalid_port_has_its_line_and_element(tmp_path: Path
         (5, "master_port"),
         (11, "worker_socket_port"),
     ]
-
-
-def test_unknown_elements_are_listed(tmp_path: Path) -> None:
-    cluster = read(tmp_path, "<cluster_config><color/><worker_config><worker_pi/></worker_config></cluster_config>")
-    assert cluster.ignored == ("color", "worker_config/worker_pi")
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torchloader.training.train import JpegFolder, LatencyDataset, SyntheticImages, make_jpegs  # noqa: E402
+from torchloader.training.train import JpegFolder, SyntheticImages, make_jpegs  # noqa: E402
 
 
 def test_a_sample_depends_only_on_its_index() -> None:
     torch.manual_seed(1)
-    first = LatencyDataset(10, latency=0)[3]
+    first = SyntheticImages(10, latency=0.001)[3]
     torch.manual_seed(2)
     second = SyntheticImages(10)[3]
     assert torch.equal(first[0], second[0])

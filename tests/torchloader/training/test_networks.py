@@ -9,7 +9,7 @@ torch.set_num_threads(1)
 
 from torch import nn  # noqa: E402
 
-from torchloader.prediction.features import DEPTHS  # noqa: E402
+from torchloader.inputs.job import DEPTHS  # noqa: E402
 from torchloader.training.models import build  # noqa: E402
 from torchloader.training.priors import count  # noqa: E402
 
