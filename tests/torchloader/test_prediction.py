@@ -169,6 +169,7 @@ def test_any_observations_give_a_finite_curve(seen: list[Interval]) -> None:
 
 @given(st.integers(0, 1000), st.integers(1, 7))
 def test_nonnegative_least_squares_agrees_with_scipy(seed: int, width: int) -> None:
+    pytest.importorskip("torch")
     chance = np.random.default_rng(seed)
     rows, targets = chance.uniform(0, 1, (width + 6, width)), chance.normal(0.5, 1, width + 6)
     ours = nonnegative(rows.tolist(), targets.tolist())
@@ -180,6 +181,7 @@ def test_nonnegative_least_squares_agrees_with_scipy(seed: int, width: int) -> N
 
 def measurements(count: int, noise: float = 0.03) -> list[Row]:
     """Return iterations of synthetic models on a synthetic device."""
+    pytest.importorskip("torch")  # which fits priors
     chance = random.Random(11)
     rows = []
     for number in range(count):

@@ -35,8 +35,7 @@ class Lease(msgspec.Struct):
 
 
 def cores_of_node() -> float:
-    """Return the number of cores that all loading workers of this node may use: TORCHLOADER_CORES, or the usable
-    cores."""
+    """Return how many cores all loading workers of this node may use: TORCHLOADER_CORES, or the usable ones."""
     text = os.environ.get(CORES, "")
     if not text:
         return usable_cores()
@@ -123,9 +122,8 @@ class Budget:
 
 
 def _cores(workers: int, share: float) -> float:
-    """Return the cores that `workers` need when each computes for a fraction `share` of its time. The number that
-    compute at the same time varies by sqrt(n q (1 - q)) if they do so independently. If it equaled the cores only on
-    average, some cores would often be idle; so a part of this deviation is subtracted."""
+    """Return the cores that `workers` need when each computes for a fraction `share` of its time: their mean less a
+    part of the deviation, sqrt(n q (1 - q)), as with the mean alone some cores would often be idle."""
     share = max(_LEAST_SHARE, share)
     return workers * share - _VARIATION * math.sqrt(workers * share * max(0.0, 1 - share))
 

@@ -43,8 +43,8 @@ def improve(table: Table, objective: Objective, rank: Rank) -> None:
 
 
 def _mixed(table: Table) -> list[list[int]]:
-    """Return the groups of competing jobs, without those for which dealing is exact (one node, and steps of one
-    size)."""
+    """Return the groups of competing jobs for which dealing is not exact: over several nodes, or in steps of several
+    sizes."""
     parent = list(range(len(table.free)))
 
     def root(node: int) -> int:
@@ -117,8 +117,7 @@ class _Group:
                     yield {first: 1, second: 1}, None
 
     def _room(self, taker: int) -> dict[int, int]:
-        """Return the steps of other jobs that lose the least and together make room for one of the taker's; empty if
-        impossible."""
+        """Return the steps of other jobs that lose the least and make room for one of the taker's, if any do."""
         table = self._table
         lacking = {
             node: devices - table.free[node] for node, devices in table.steps[taker] if devices > table.free[node]
@@ -217,8 +216,7 @@ def maximizes(policy: Policy) -> bool:
 
 
 def _wanted(demand: Demand) -> float:
-    """Return the workers per device that load as fast as the device computes, extrapolated from the rate of one
-    worker."""
+    """Return the workers per device that load as fast as it computes, from the rate of one worker."""
     return demand.curve.ceiling / demand.curve.loading(1)
 
 

@@ -105,8 +105,7 @@ def _linear(worth: Callable[[Demand], float]) -> Objective:
 
 
 def _urgency(demand: Demand) -> float:
-    """Return the value of a sample per second and device to a job: greater for jobs with little left, which soon
-    release their cores."""
+    """Return the value of a sample per second and device: greater for jobs that will soon release their cores."""
     speed = demand.curve.ceiling
     left = 1.0 if demand.remaining is None else max(demand.remaining, 1.0) / (demand.size * speed)
     return demand.weight / (speed * left)

@@ -55,9 +55,7 @@ def drawn(points: Sequence[Point], curve: Curve, encoding: str = "utf-8") -> str
     most, found = max(each.samples for each in points), chosen(points)
     lines = ["  ".join(cell.rjust(9) for cell in ("workers", "samples/s", "waiting", "fitted"))]
     for each in points:
-        fitted = f"{curve.throughput(each.workers):.1f}"
-        cells = (str(each.workers), f"{each.samples:.1f}", f"{each.waiting:.0%}", fitted)
-        row = "  ".join(cell.rjust(9) for cell in cells)
+        row = f"{each.workers:9}  {each.samples:9.1f}  {each.waiting:9.0%}  {curve.throughput(each.workers):9.1f}"
         mark = "  <- enough" if each.workers == found else ""
         lines.append(f"{row}  {_bar(each.samples / most if most else 0.0, encoding)}{mark}")
     return "\n".join(lines)

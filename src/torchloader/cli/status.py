@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,8 @@ def _workers(application: dict[str, Any]) -> str:
 _REFRESH_INTERVAL_S = 1.0
 
 
-def watch(ask: Callable[[], dict[str, Any]]) -> int:
-    """Show what `ask` returns until the master has ended. Returns an exit code."""
+def watch(ask: Callable[[], dict[str, Any]]) -> None:
+    """Show what `ask` returns until the master has ended."""
     try:
         from rich.live import Live
     except ModuleNotFoundError:
@@ -73,16 +74,13 @@ def watch(ask: Callable[[], dict[str, Any]]) -> int:
     with Live(_drawn(first), refresh_per_second=4) as live:
         for status in _again(ask, first):
             live.update(_drawn(status))
-    return 0
 
 
-def follow(ask: Callable[[], dict[str, Any]]) -> int:
-    """Print what `ask` returns as lines of JSON until the master has ended. Returns an exit code."""
+def follow(ask: Callable[[], dict[str, Any]]) -> None:
+    """Print what `ask` returns as lines of JSON until the master has ended."""
     first = ask()
-    print(json.dumps(first), flush=True)
-    for status in _again(ask, first):
+    for status in chain([first], _again(ask, first)):
         print(json.dumps(status), flush=True)
-    return 0
 
 
 def _again(ask: Callable[[], dict[str, Any]], status: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -139,9 +137,9 @@ def main(words: Sequence[str]) -> int:
     ask = partial(send, arguments.run, GetStatus())
     try:
         if arguments.watch:
-            return follow(ask) if arguments.json else watch(ask)
-        answer = ask()
+            (follow if arguments.json else watch)(ask)
+        else:
+            print(json.dumps(ask(), indent=2) if arguments.json else lines(ask()))
     except (NoMasterError, DragonError, ModuleNotFoundError) as error:
         return failed(str(error))
-    print(json.dumps(answer, indent=2) if arguments.json else lines(answer))
     return 0

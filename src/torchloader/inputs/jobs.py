@@ -34,9 +34,8 @@ Kind = Annotated[str, Meta(min_length=1)]
 
 
 class JobEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One job of a job file. The fields and defaults are those of Job. `devices` is a number, a list with the device
-    indices of each node, or such lists by node name. A `script` is relative to the folder of the job file. `epochs` and
-    `iterations` (of each epoch) are the length of the training."""
+    """One job of a job file; the fields and defaults are those of Job. `devices` is a number, a list with the indices
+    of each node, or such lists by node. `epochs` and `iterations` (of each epoch) are the length of the training."""
 
     name: Annotated[str, Meta(pattern=f"^{NAME.pattern}$")]
     batch: Positive

@@ -196,9 +196,7 @@ class _Row(Reading):
 
 
 def read_workload(path: str | Path) -> Workload:
-    """Read the jobs of a workload file. Columns may be in any order, and additional ones are ignored. A job is named
-    after its network and row, such as resnet10-1. All mistakes in the file are in `errors`; the valid rows are in
-    `jobs` nevertheless."""
+    """Read the jobs of a workload file, whose columns may be in any order. A job is named after its network and row."""
     file = str(path)
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()

@@ -175,8 +175,8 @@ class Crew:
     # ---- iterations
 
     def open(self, entropy: int, place: Place | None = None, shares: Sequence[Share] = ()) -> int:
-        """Begin an iteration with the dataset as it is now, over the streams of these shares from a place on if it is
-        given. Returns its number. The seeds of worker_init_fn depend on `entropy`."""
+        """Begin an iteration with the dataset as it is now, over the streams of these shares from a place on if given.
+        Returns its number."""
         # A single stream that is no share is read by the trainer to the end.
         is_plain = not self.size and len(shares) == 1 and not shares[0].streams
         while True:

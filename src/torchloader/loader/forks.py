@@ -57,8 +57,7 @@ def _flush() -> None:
 
 
 class Template:
-    """A process that keeps the trainer's state at the time of its construction, and forks workers. Raises OSError if
-    fork() fails."""
+    """A process with the trainer's state when it was made, which forks workers. Raises OSError if fork() fails."""
 
     def __init__(self, inherited: object) -> None:
         _flush()  # or every fork would write again what is still to be written

@@ -329,8 +329,7 @@ class ElasticDataLoader(Base, Generic[Batch]):
             self.sampler.epoch = epoch
 
     def _note_last(self, epoch: int, choices: int) -> None:
-        """Go on to the next epoch when all batches of one are given, unless the program has chosen another
-        meanwhile."""
+        """Go on to the next epoch when all batches are given, unless the program has chosen another meanwhile."""
         if self._choices == choices:
             self._go_to(epoch + 1)
 

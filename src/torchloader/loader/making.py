@@ -413,8 +413,8 @@ class _Running:
         return ""
 
     def _copy(self) -> StreamMaker:
-        """Return a copy of the maker to continue from a state, which the trainer's own dataset would keep for later
-        epochs; the maker itself if it is the trainer's and cannot be copied."""
+        """Return a copy of the maker, as the trainer's own dataset would keep the state for later epochs; or the maker,
+        if it is the trainer's and cannot be copied."""
         try:
             return self._given_maker.another()
         except Exception:

@@ -259,7 +259,7 @@ class Snapshots:
         return self._kept[number]
 
     def content(self, number: int, kept: AnySnapshot, needed: set[int], node: str | None) -> AnySnapshot | OnNode:
-        """Return what a worker on a node, None for this one, is sent of a snapshot. May take long, and needs no
+        """Return what a worker on a node, or on this one (None), is sent of a snapshot. May take long, and needs no
         lock."""
         if node is None or not isinstance(kept, NodeSnapshot):
             return kept

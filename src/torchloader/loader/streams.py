@@ -74,16 +74,16 @@ class Turns:
 
     def draw(self) -> tuple[StreamBatch, StreamBatch] | None:
         """Return the next batch to make, twice, as its samples and its part of the epoch; None at the end."""
-        streams = len(self._progress)
-        going = (
-            at % streams for at in range(self._next, self._next + streams) if not self._progress[at % streams].ended
-        )
-        if self._in_order:
-            stream = next(going, None)
-        else:
-            stream = min(going, key=lambda each: self._asked[each] - self._progress[each].batches, default=None)
-        if stream is None:
+        streams, stream = len(self._progress), self._next
+        going = [each for each in range(streams) if not self._progress[each].ended]
+        if not going:
             return None
+        if not self._in_order:
+            stream = min(
+                going, key=lambda each: (self._asked[each] - self._progress[each].batches, (each - stream) % streams)
+            )
+        while self._progress[stream].ended:
+            stream = (stream + 1) % streams
         self._next = (stream + 1) % streams
         batch = StreamBatch(stream, self._asked[stream])
         self._asked[stream] += 1

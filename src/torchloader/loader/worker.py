@@ -77,9 +77,8 @@ class Made(NamedTuple):
 
 
 class Trainer:
-    """The state of the trainer that a worker on the same node checks before each batch. A worker on another node,
-    without `orders`, gets all with its tasks, as each check would be a round trip; the run ends it when its trainer has
-    ended."""
+    """The state of the trainer, which a worker on its node checks before each batch. One on another node, without
+    `orders`, does not, as each check would be a round trip."""
 
     def __init__(self, orders: Orders | None) -> None:
         self._orders = orders

@@ -10,14 +10,9 @@ from torchloader.prediction.curve import Belief, Curve, Guess
 
 
 class Drift:
-    """Detects residuals that stay on one side, by a two-sided cumulative sum (Page 1954).
-
-    Args:
-        allowance: standard deviations of a residual that are not counted.
-        threshold: the sum of what is counted at which a drift is reported. With normal noise and the defaults there is
-            one false report in some hundred thousand observations, and a lasting change by two standard deviations is
-            found after about six.
-    """
+    """Detects residuals that stay on one side, by a two-sided cumulative sum (Page 1954). With normal noise and the
+    defaults there is one false report in some hundred thousand observations, and a lasting change by two standard
+    deviations is found after about six."""
 
     def __init__(self, allowance: float = 0.5, threshold: float = 9.0) -> None:
         self._allowance, self._threshold = allowance, threshold
@@ -41,13 +36,8 @@ _SETTLED = 8  # observations before a residual says anything about a drift
 
 class Line:
     """y = intercept + slope * x by recursive least squares with forgetting; both are never negative. Stored as the sums
-    that determine it (the information form), to which a prior is added like an observation. The noise is assumed to be
-    proportional to y, and is estimated.
-
-    Args:
-        intercept, slope: the prior; without it the first observation is taken as the intercept, with a large variance.
-        forgetting: the weight of an observation relative to the next.
-    """
+    that determine it (the information form), to which the prior is added like an observation; without a prior, the
+    first observation is taken as the intercept. The noise is assumed to be proportional to y, and is estimated."""
 
     def __init__(self, intercept: Belief | None = None, slope: Belief | None = None, forgetting: float = 0.98) -> None:
         self._prior = (intercept, slope) if intercept is not None and slope is not None else None
@@ -158,12 +148,7 @@ class Measured:
     """The curve of a running job: the prior estimate combined with measurements, weighted by their precision. Loading:
     a worker's time per sample is `service + shared * w` if w workers load at once. If the device waits for data this is
     derived from its throughput, w / T; else from the workers' clocks, with the number of workers that were busy.
-    Computing: from the time in which the device did not wait.
-
-    Args:
-        guess: the estimates before the job runs.
-        forgetting: the weight of an interval relative to the next.
-    """
+    Computing: from the time in which the device did not wait."""
 
     def __init__(self, guess: Guess | None = None, forgetting: float = 0.98) -> None:
         self._forgetting = forgetting
@@ -173,9 +158,8 @@ class Measured:
         self._enough, self._service = 0, 0.0  # the smallest number of workers that was seen to be enough
 
     def observe(self, interval: Interval) -> bool:
-        """Add an interval. Returns True if it shows that the job's behavior has changed. An interval without samples is
-        ignored. The caller must leave out the interval in which the number of workers changed, since batches made
-        before the change are trained on after it."""
+        """Add an interval, but not one in which the number of workers changed, since batches of before are trained on
+        after it. Returns True if the job's behavior has changed."""
         if interval.samples == 0:
             return False
         drifted = False

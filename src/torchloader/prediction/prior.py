@@ -18,9 +18,9 @@ from torchloader.prediction.curve import Belief, Guess
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A model's parameters, and the operations of one sample's forward pass by their kind. A multiplication and an
-    addition are two operations. `pointwise` convolutions have a kernel of one element, `depthwise` ones a filter per
-    channel, `ordinary` ones are the others; `other` are matrix products outside of convolutions, and attention."""
+    """A model's parameters, and the operations of one sample's forward pass by their kind; a multiplication and an
+    addition are two. `pointwise` convolutions have a kernel of one element, `depthwise` ones a filter per channel, and
+    `other` are no convolutions."""
 
     parameters: int
     ordinary: int = 0
@@ -67,53 +67,25 @@ class Features:
 
 
 def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[float]:
-    """Return the non-negative coefficients that minimize the sum of squares of `rows @ coefficients - targets`. The
-    solution is an ordinary one on a subset of the columns. There are few columns, so all subsets are tried."""
-    if not rows or len(rows) != len(targets):
-        raise ValueError(f"there must be as many targets as rows, and some: {len(rows)} rows, {len(targets)} targets")
-    width = len(rows[0])
-    if width > 12:
-        raise ValueError(f"{width} columns are more than the 12 of which all sets can be tried")
-    scales = [math.sqrt(math.fsum(row[column] ** 2 for row in rows)) for column in range(width)]
-    columns = [column for column in range(width) if scales[column] > 0]
-    scaled = {column: [row[column] / scales[column] for row in rows] for column in columns}
-    products = {
-        (one, two): math.fsum(x * y for x, y in zip(scaled[one], scaled[two], strict=True))
-        for one in columns
-        for two in columns
-    }
-    against = {column: math.fsum(x * y for x, y in zip(scaled[column], targets, strict=True)) for column in columns}
-    best, found = 0.0, [0.0] * width
+    """Return the non-negative coefficients that minimize the sum of squares of `rows @ coefficients - targets`, by
+    trying all subsets of the few columns."""
+    import torch  # with which alone priors are fitted
+
+    table, right = (torch.tensor(each, dtype=torch.float64) for each in (rows, targets))
+    if not rows or len(rows) != len(targets) or table.shape[1] > 12:
+        raise ValueError(f"there must be as many targets as rows, and 12 columns at most, not {table.shape}")
+    scales = table.norm(dim=0)
+    columns = [column for column in range(table.shape[1]) if scales[column] > 0]
+    best, found = float(right @ right), torch.zeros_like(scales)
     for count in range(1, len(columns) + 1):
         for chosen in itertools.combinations(columns, count):
-            solution = _solve(
-                [[products[one, two] for two in chosen] for one in chosen], [against[column] for column in chosen]
-            )
-            if solution is None or min(solution) < 0:
-                continue
-            # The explained part of the targets' sum of squares; the residual is the rest of it.
-            explained = math.fsum(value * against[column] for value, column in zip(solution, chosen, strict=True))
-            if explained > best * (1 + 1e-12):
-                best, found = explained, [0.0] * width
-                for value, column in zip(solution, chosen, strict=True):
-                    found[column] = value / scales[column]
-    return found
-
-
-def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
-    """Return the solution of a small symmetric system; None if its columns are linearly dependent."""
-    size = len(right)
-    table = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for place in range(size):
-        pivot = max(range(place, size), key=lambda row: abs(table[row][place]))
-        if abs(table[pivot][place]) < 1e-11:
-            return None
-        table[place], table[pivot] = table[pivot], table[place]
-        for row in range(size):
-            if row != place and table[row][place] != 0.0:
-                factor = table[row][place] / table[place][place]
-                table[row] = [x - factor * y for x, y in zip(table[row], table[place], strict=True)]
-    return [table[place][size] / table[place][place] for place in range(size)]
+            part = table[:, chosen] / scales[[*chosen]]
+            solution = torch.linalg.lstsq(part, right, driver="gelsd").solution
+            squares = float(((part @ solution - right) ** 2).sum())
+            if solution.min() >= 0 and squares < best * (1 - 1e-12):
+                best, found = squares, torch.zeros_like(scales)
+                found[[*chosen]] = solution / scales[[*chosen]]
+    return [float(value) for value in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,8 @@ class Need:
 
 
 def spread(needs: Sequence[Need], cores: Mapping[str, int]) -> dict[str, dict[str, dict[str, int]]]:
-    """Return `Away` for each application. Equal arguments give equal results. Workers run on the node of their devices
-    while it has cores, those of earlier needs first. The others stay on their present nodes if possible, then take the
-    nodes with the most free cores. If no node has any, they run on their devices' node."""
+    """Return `Away` for each application. Workers run on the node of their devices while it has cores, those of earlier
+    needs first; the others where they are if possible, else on the nodes with the most free cores."""
     free = dict(cores)
     rest: dict[int, int] = {}
     away: dict[str, dict[str, dict[str, int]]] = {need.name: {} for need in needs}
@@ -201,8 +200,8 @@ class Application:
         return sum(map(len, self.placement.values())) or self.spec.size
 
     def expected(self, kind: str) -> Curve:
-        """Return its curve on a device of that kind; while it is unknown, one for which the requested workers are just
-        enough."""
+        """Return its curve on a device of that kind; while unknown, one for which the requested workers just
+        suffice."""
         return self.curve.scaled(self.spec.speed(kind)) if self.curve else Curve(1.0, float(self.spec.requested))
 
     @property

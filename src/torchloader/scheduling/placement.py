@@ -219,8 +219,8 @@ class _Work:
         return each.waits or name in self._places
 
     def place(self, each: Application, kinds: Kinds, place: int) -> bool:
-        """Take devices of these kinds for an application, from those later in the order if necessary; return whether
-        that was possible."""
+        """Take devices of these kinds for an application, if necessary from later ones. Returns whether there are
+        any."""
         placement = self.devices.find(each, kinds)
         if placement is None and self._free(each, kinds, place):
             placement = self.devices.find(each, kinds)
@@ -269,8 +269,8 @@ class _Work:
 
 
 def _places(ranked: Sequence[Turn]) -> dict[str, int]:
-    """Return the place of each application that keeps its devices unless others need them: that of its first turn for
-    the kind that it holds, or else of its last turn."""
+    """Return the place of each application that keeps its devices unless others need them: of its first turn for the
+    kind that it holds, or of its last."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for place, turn in enumerate(ranked):

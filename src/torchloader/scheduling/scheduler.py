@@ -52,8 +52,7 @@ class Worth:
         return sum(self._job(each, allocation[each.name]) for each in self.demands if allocation[each.name] > 0)
 
     def without_idle_moves(self, allocation: Allocation, cores: Mapping[str, int]) -> Allocation:
-        """Return the allocation without the changes that are not worth their cost individually, if there are cores to
-        undo them."""
+        """Return the allocation without the changes that are not worth their cost, if there are cores to undo them."""
         found = dict(allocation)
         free = {node: cores.get(node, 0) - count for node, count in used(self.demands, found).items()}
         undone = True
@@ -77,9 +76,8 @@ _MANY = 10**6  # workers, for a job for which no number is enough
 def with_headroom(
     demands: Sequence[Demand], allocation: Allocation, cores: Mapping[str, int], able: Collection[str], part: float
 ) -> Allocation:
-    """Return the allocation with more workers for some jobs, from unused cores; no job gets fewer. A curve is never
-    known exactly, and a worker too many costs nothing, while one too few leaves a device waiting. Jobs that are nearest
-    to waiting come first."""
+    """Return the allocation with more workers, from unused cores, for the jobs that are nearest to waiting: curves are
+    inexact, and a worker too many costs nothing, while one too few leaves a device waiting."""
     table = Table(demands, cores)
     changes = [allocation[demand.name] - table.workers[job] for job, demand in enumerate(table.demands)]
     for job in sorted(range(len(changes)), key=changes.__getitem__):  # what frees cores first
@@ -166,8 +164,7 @@ class Scheduler:
     def sorted_out(
         now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node]
     ) -> tuple[list[str], list[Application], list[Application]]:
-        """Return the names of those whose node is lost, those that hold devices, and those that wait, the lost
-        included."""
+        """Return the names of those on lost nodes, those that hold devices, and those that wait, the lost included."""
         lost = sorted(
             name for name, each in applications.items() if each.holds and any(n not in nodes for n in each.placement)
         )
@@ -176,8 +173,8 @@ class Scheduler:
         return lost, holding, waiting
 
     def next_time(self, now: float, applications: Mapping[str, Application], kinds: int = 1) -> float | None:
-        """Return when to call again with `Cause.DUE`: when a recently changed application can be changed again, or the
-        order changes; None for never. The nodes have devices of so many `kinds`."""
+        """Return when to call again with `Cause.DUE`: a changed application has rested, or the order changes; None for
+        never."""
         changes = self.order.next_time(now, list(applications.values()), kinds)
         ends = [
             each.moved + self.interval
@@ -194,8 +191,7 @@ class Scheduler:
     def staying(
         self, now: float, holding: list[Application], nodes: Mapping[str, Node], cause: Cause
     ) -> tuple[dict[str, Running], list[str], Devices]:
-        """Return the applications that continue, the names of those without cores any more, and the remaining
-        devices."""
+        """Return the applications that continue, the names of those without cores, and the remaining devices."""
         running, paused, devices = {}, [], Devices(nodes)
         for each in sorted(holding, key=lambda each: (each.state is State.RUNNING, each.spec.arrival, each.spec.name)):
             movable = self._movable(now, each, cause)

@@ -136,8 +136,7 @@ class Learning:
         self._intervals += 1
 
     def news(self, sharers: int) -> Curve | None:
-        """Return the curve of a device that is not shared, if it is known and differs from the last one returned, else
-        None."""
+        """Return the curve of a device that is not shared, if it is known and differs from the last one returned."""
         if self._measured is None or self._intervals < _SURE or not self._measured.known:
             return None
         alone = self._measured.curve().scaled(max(1, sharers))

@@ -194,8 +194,8 @@ def end(manager: Process) -> None:
 
 
 def submit(jobs: Sequence[Job], began: float, master: Queue) -> None:
-    """Put each job into the master's inbox `job.arrival` seconds after `began` (Unix time), then report that these were
-    all. A restarted submitter submits all jobs again; the master ignores those that it has."""
+    """Put each job into the inbox `job.arrival` seconds after `began` (Unix time), and then report that these were
+    all."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for job in sorted(jobs, key=lambda each: each.arrival):
         time.sleep(max(0.0, began + job.arrival - time.time()))
@@ -295,8 +295,7 @@ class Head:
         self._submitter.start()
 
     def _make_contact(self) -> None:
-        """Write the master's address into the run's folder, which only its user can read, and which is removed with the
-        run."""
+        """Write the master's address into the run's folder, which only its user can read."""
         contact = messages.Contact(base64.b64encode(self._inbox.serialize()).decode(), str(self._folder))
         with whole_file(Path(os.environ["DRAGON_RUN"]) / messages.CONTACT) as unfinished:
             write_bytes(unfinished, msgspec.json.encode(contact))

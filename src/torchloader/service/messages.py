@@ -127,9 +127,8 @@ class Submitted(_Message, frozen=True):
 
 
 class AllSubmitted(_Message, frozen=True):
-    """The workload has exactly these jobs: the master ends when all applications have ended. A master that lacks some
-    of them ignores the message and waits for the next submitter: an earlier master took those jobs without logging
-    them."""
+    """The workload has exactly these jobs, after which the master ends. If an earlier master took some without logging
+    them, the message has no effect, and the next submitter sends it again."""
 
     names: frozenset[str]
 

@@ -32,8 +32,7 @@ _TAIL = 2000  # bytes of a rank's last output
 
 
 class Part:
-    """Starts ranks and follows them to their end. run() needs a thread of its own; other methods may be called in
-    any."""
+    """Starts ranks and follows them to their end. run() needs a thread of its own; other methods do not."""
 
     def __init__(self, launch: Launch, node: str, master: Queue) -> None:
         self._launch = launch
@@ -83,8 +82,7 @@ class Part:
         return ended
 
     def end_what_ranks_started(self) -> None:
-        """End the children of ended ranks, after 3 s. Loading workers end by themselves, unless they hang in the
-        dataset."""
+        """End the children of ended ranks, after 3 s: loading workers that hang in the dataset."""
         time.sleep(_FOR_WORKERS)
         for process in self._processes.values():
             end_children(process)

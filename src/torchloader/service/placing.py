@@ -24,8 +24,8 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def model(driver: Path = _DRIVER) -> str:
-    """Return the name of this node's GPUs as NVIDIA's driver gives it, such as "Tesla V100-SXM2-16GB"; "" if there is
-    no such driver, or if the GPUs have different names."""
+    """Return the name of this node's GPUs by NVIDIA's driver, such as "Tesla V100-SXM2-16GB"; "" if it is not one
+    name."""
     names: set[str] = set()
     try:
         for file in driver.glob("*/information"):
@@ -36,9 +36,8 @@ def model(driver: Path = _DRIVER) -> str:
 
 
 def kind_named(gpu: str, kinds: Collection[str]) -> str:
-    """Return which of `kinds`, which jobs name, a GPU is of: the first that is a word of its name, without regard to
-    case, as v100 is of "Tesla V100-SXM2-16GB". If no job names a kind, all GPUs count as of one kind, which is "". A
-    GPU that is of none of the kinds is of its own, which is its whole name."""
+    """Return which of `kinds` a GPU is of: the first that is a word of its name, as v100 is of "Tesla V100-SXM2-16GB";
+    else the whole name. If no job names a kind, all GPUs count as of one, which is ""."""
     for kind in kinds:
         if re.search(rf"(?<![a-z0-9]){re.escape(kind.lower())}(?![a-z0-9])", gpu.lower()):
             return kind
@@ -59,9 +58,8 @@ def nodes_of(
     lent: Callable[[str], int],
     kinds: Collection[str] = (),
 ) -> dict[str, Node]:
-    """Return the nodes as the scheduler sees them, with the cores that are `lent` to other programs, and which of the
-    `kinds` of GPUs that jobs name they have. On CPUs a device is a process: as many as there are cores, or up to the
-    `highest` index that a job names. All are of one kind."""
+    """Return the nodes as the scheduler sees them. On CPUs a device is a process: as many as there are cores, or up to
+    the `highest` index that a job names."""
     found = {}
     for name, node in sorted(joined.items()):
         slots = max(node.cores, settings.cores, highest + 1) if settings.device == "cpu" else 0

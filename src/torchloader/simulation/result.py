@@ -82,8 +82,7 @@ class Result:
 
     @property
     def throughput(self) -> float:
-        """The average number of devices, of each job's fastest kind, that would suffice for the work if they never
-        waited: the throughput of each job relative to its maximum."""
+        """The average number of devices that would suffice for the work if they never waited."""
         return sum(job.shortest * job.devices for job in self.jobs) / self.makespan
 
     @property
@@ -97,10 +96,9 @@ class Result:
         return math.fsum(job.held - job.worked for job in self.jobs) / 3600
 
     def unfairness(self, devices: int) -> list[float]:
-        """Return the finish-time fairness of each job (Themis, NSDI '20); above 1 it was served worse than by equal
-        shares. This is its completion, divided by the time that it would take in an equal share of the cluster, when
-        the cluster is divided by the average number of jobs present. The time is that on its fastest kind of
-        devices."""
+        """Return the finish-time fairness of each job (Themis, NSDI '20): its completion divided by the time that it
+        would take in an equal share of the cluster, on its fastest kind of devices. Above 1 it was served worse than by
+        equal shares."""
         present = _Present(self.jobs)
         return [
             job.completion / (job.shortest * max(1.0, present.mean(job.arrival, job.finished) * job.devices / devices))
@@ -122,8 +120,7 @@ class Result:
         }
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write `summary.json`, `jobs.csv`, `workers.csv` and `events.jsonl` into a folder, which is created if
-        necessary."""
+        """Write `summary.json`, `jobs.csv`, `workers.csv` and `events.jsonl` into a folder."""
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         write_bytes(path / "summary.json", f"{json.dumps(self.summary(), indent=1)}\n".encode())

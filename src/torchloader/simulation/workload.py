@@ -133,8 +133,7 @@ _SERVICE = 0.008
 
 
 def nodes_for(jobs: Sequence[Job], count: int, cores: int, devices: int) -> dict[str, Node]:
-    """Return nodes that have all hosts and device indexes that jobs name, and at least `count` nodes with `devices`
-    devices."""
+    """Return nodes with all hosts and device indexes that jobs name, at least `count` with `devices` each."""
     named = [job.spec.devices for job in jobs if not isinstance(job.spec.devices, int)]
     names = {name for placement in named for name in placement}
     fresh = (name for name in map("node{}".format, itertools.count()) if name not in names)

@@ -37,9 +37,8 @@ def choose_device(device: str | torch.device | None, local_rank: int) -> torch.d
 
 
 def make_process_group(device: torch.device, backend: str | None) -> None:
-    """Make PyTorch's default process group from torchrun's variables. Waits for all ranks. Without `backend` it is nccl
-    if every rank has its own GPU, and gloo otherwise: on CPUs, and if ranks share a GPU, for which nccl fails with
-    "Duplicate GPU detected"."""
+    """Make the default process group from torchrun's variables. By default it is nccl if every rank has its own GPU,
+    and gloo otherwise: nccl fails for ranks that share one ("Duplicate GPU detected")."""
     if backend is not None or device.type != "cuda":
         dist.init_process_group(backend or "gloo")
         return
@@ -71,11 +70,10 @@ class Wish(enum.IntEnum):
 
 class Agreement:
     """A decision that all ranks make together: all call after() after each iteration, and it returns the same to all.
-    Every few iterations the ranks start an all-reduce of their wishes and read the result some iterations later, when
-    it has arrived, so training does not wait for it. The number of iterations depends on the iteration time of the
-    slowest rank, which is reduced with the wishes. Since an agreement begins and ends at the same iterations on all
-    ranks, none can wait for one that has left. `group` has all ranks, on CPUs, and is used for nothing else; None for a
-    single rank, whose wish is followed at once."""
+    Every few iterations the ranks start an all-reduce of their wishes, and of the time of the slowest iteration, on
+    which that number depends; they read the result some iterations later, when it has arrived, so training does not
+    wait for it. It begins and ends at the same iterations on all ranks, so none waits for one that has left. `group` is
+    used for nothing else; None for a single rank."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self._group = group

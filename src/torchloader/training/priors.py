@@ -76,8 +76,7 @@ def _features(job: Job, image_size: int) -> Features:
 
 
 def fitted(logs: Iterable[tuple[Path, int]]) -> Prior:
-    """Fit a prior to event logs of runs, each with the image size of its jobs, using each network whose curve was
-    measured."""
+    """Fit a prior to event logs of runs, each with the image size of its jobs."""
     rows = [row for path, image_size in logs for row in _rows(path, image_size)]
     return fit(rows, {"torch": str(torch.__version__)})
 

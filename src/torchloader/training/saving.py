@@ -121,8 +121,7 @@ class Checkpoints:
 
 
 class _Digesting:
-    """A file that computes the digest of what is written, and keeps the OSError of a failed write, which PyTorch
-    replaces."""
+    """A file that computes the digest of what is written, and keeps the OSError that PyTorch replaces."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.error: OSError | None = None
@@ -212,8 +211,8 @@ class Stateful(Protocol):
 
 
 class Keeper:
-    """The checkpoints of an application, as one of its ranks sees them. All ranks must call the same methods in the
-    same order. Every rank's node can read the folder."""
+    """The checkpoints of an application, in a folder that every rank can read. All ranks call the same methods in the
+    same order."""
 
     def __init__(self, folder: Path, rank: int, group: dist.ProcessGroup | None) -> None:
         """`group` has all ranks, on CPUs; None for a single rank."""

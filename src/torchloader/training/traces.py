@@ -35,8 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Traces:
-    """The traces of one rank of an application, in a folder that is created if necessary. Existing traces of an earlier
-    part of the application are continued after `iteration`: rows of iterations after the last checkpoint, which are
+    """The traces of one rank of an application. Existing ones are continued after `iteration`: later rows, which are
     done again, are removed. If they cannot be written, as on a full disk, this is logged once, and training continues
     without them."""
 
