@@ -75,10 +75,6 @@ class Curve:
         """Return the curve of a device that computes `speed` times as fast. Loading stays as it is."""
         return self if speed == 1.0 else replace(self, ceiling=self.ceiling * speed)
 
-    def busy(self, workers: float) -> float:
-        """Return the fraction of the device's time in which it computes, f(w) / G."""
-        return self.throughput(workers) / self.ceiling
-
     def enough(self, at_most: int) -> int:
         """Return the smallest number of workers with which the device does not wait; `at_most` if none suffices."""
         share = 1 - self.shared * self.ceiling
