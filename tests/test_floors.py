@@ -65,7 +65,7 @@ FLOORS = {
         "simulation": 5,
         "training": 5,
         "service": 6,
-        "cli": 8,
+        "cli": 7,
     },
 }
 # The agent's wings; the modules beside them put them together.

@@ -1,6 +1,7 @@
 """The elastic loader beside PyTorch's, and what a resize costs a trainer.
 
 python benchmarks/torchloader/loader.py throughput     samples/s at equal numbers of workers, in pairs
+python benchmarks/torchloader/loader.py unaided        time of a batch without workers, in pairs, and of its seeds
 python benchmarks/torchloader/loader.py resize         a trainer's wait after a resize, beside a restart
 python benchmarks/torchloader/loader.py overtaking     samples/s of a few slow samples among fast ones, in order and not
 """
@@ -14,12 +15,16 @@ import statistics
 import subprocess
 import sys
 import time
+import timeit
+from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from torchloader import ElasticDataLoader
+from torchloader.loader import randomness
 
 
 class Images(Dataset[Any]):
@@ -80,6 +85,46 @@ def throughput(repeats: int, counts: list[int]) -> None:
                 f"{statistics.median(ratios):>6.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f})",
                 flush=True,
             )
+
+
+class Numbers(IterableDataset[int]):
+    """Whole numbers, as little as a stream can give."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+
+def seconds_of(loader: Any) -> float:
+    """Return the seconds of CPU time of a batch in one epoch, which other programs hardly change."""
+    start = time.process_time()
+    batches = sum(1 for _ in loader)
+    return (time.process_time() - start) / batches
+
+
+def unaided(repeats: int) -> None:
+    """Measure both loaders without workers by turns, and what the random numbers of a batch cost."""
+    print(f"{'samples':>12} {'batch':>5} {'elastic, us':>12} {'PyTorch, us':>12} {'ratio':>6}  (least to most)")
+    tensors, numbers = Images(40_000, (16,)), Numbers(80_000)
+    for name, dataset, batch in (("16 numbers", tensors, 8), ("16 numbers", tensors, 64), ("streamed int", numbers, 8)):
+        pairs = []
+        for _ in range(repeats):
+            ours = seconds_of(ElasticDataLoader(dataset, batch, seed=1))
+            pairs.append((ours, seconds_of(DataLoader(dataset, batch))))
+        ratios = sorted(theirs / ours for ours, theirs in pairs)
+        ours, theirs = (1e6 * statistics.median(each) for each in zip(*pairs, strict=True))
+        spread = f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        print(f"{name:>12} {batch:>5} {ours:>12.1f} {theirs:>12.1f} {statistics.median(ratios):>6.2f}  {spread}")
+    kept, torch_seed = randomness.KeptRandomState(), torch.default_generator.manual_seed
+    for what, action in (
+        ("seed Python", lambda: random.seed(1 << 40)),
+        ("seed NumPy", lambda: numpy.random.seed(1 << 30)),
+        ("seed PyTorch", lambda: torch_seed(1 << 40)),
+        ("keep and restore", lambda: kept.__enter__() or kept.__exit__()),
+    ):
+        print(f"{what:>18} {min(timeit.repeat(action, number=1000, repeat=50)) * 1e3:>6.1f} us")
 
 
 class HeavyTailed(Dataset[Any]):
@@ -178,12 +223,14 @@ def quantile(values: list[float], q: float) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["throughput", "resize", "overtaking"])
+    parser.add_argument("what", choices=["throughput", "unaided", "resize", "overtaking"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4], help="of throughput and overtaking")
     arguments = parser.parse_args()
     if arguments.what == "throughput":
         throughput(arguments.repeats, arguments.workers)
+    elif arguments.what == "unaided":
+        unaided(arguments.repeats)
     elif arguments.what == "overtaking":
         overtaking(arguments.repeats, arguments.workers)
     else:

@@ -53,7 +53,7 @@ def test_follow_prints_lines_of_json_until_the_workload_has_ended(
             raise NoMasterError
         return answers.pop(0)
 
-    assert live.follow(ask) == 0
+    live.follow(ask)
     out, err = capsys.readouterr()
     assert [json.loads(line) for line in out.splitlines()] == [*told, told[-1]]  # the last line says how all ended
     assert "how its applications ended is not known" in err

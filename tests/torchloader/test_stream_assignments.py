@@ -11,7 +11,7 @@ from stream_datasets import Buffered, Noisy, OtherProtocol, StatefulDataset, Sta
 
 from torchloader.loader.making import StreamMaker
 from torchloader.loader.messages import Outcome
-from torchloader.loader.randomness import Kept
+from torchloader.loader.randomness import KeptRandomState
 from torchloader.loader.streams import (
     HERE,
     Assignments,
@@ -88,7 +88,7 @@ class Play:
         if not isinstance(task, Task):
             self.makers[worker].release(*task)
             return
-        with Kept():
+        with KeptRandomState():
             self.results.append((worker, task, self.makers[worker].make(task)))
 
     def receive(self) -> None:
@@ -111,7 +111,7 @@ class Play:
         key = self.iteration, self.taken
         task = self.assignments.task(key)
         if task is not None:
-            with Kept():
+            with KeptRandomState():
                 made = self.makers[HERE].make(self.assignments.started(HERE, task))
             self.assignments.made(HERE, key, made.progress)
             self.made[self.taken] = made
@@ -182,7 +182,7 @@ def test_a_stream_continues_after_a_batch_that_another_process_has_made(dataset:
     start = Start(Progress(), Share(0, 1), frozenset({1}), True)
     tasks = [Task(1, number, EPOCH, StreamBatch(0, number), start=None if number else start) for number in range(3)]
     one, other = maker_of(dataset, 1), maker_of(dataset, 1)
-    with Kept():
+    with KeptRandomState():
         expected = [one.make(task) for task in tasks]
         assert other.make(tasks[0]) == expected[0]
         assert other.make(tasks[2]) == expected[2]

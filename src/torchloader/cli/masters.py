@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dragon.commands import Parser
@@ -26,42 +26,39 @@ from torchloader.service.messages import (
     request,
 )
 
-# Descriptions, and what is below the options in the help.
-_COMMANDS = {
-    "pause": ("Save a checkpoint of an application and stop it, until it is resumed.", None),
-    "resume": ("Continue an application that was paused.", None),
-    "cancel": ("End an application.", None),
+# The message and its fields, the description, and what is below the options in the help.
+_COMMANDS: dict[str, tuple[Callable[..., Command], tuple[str, ...], str, str]] = {
+    "pause": (
+        *(PauseApplication, ("application",)),
+        *("Save a checkpoint of an application and stop it, until it is resumed.", ""),
+    ),
+    "resume": (ResumeApplication, ("application",), "Continue an application that was paused.", ""),
+    "cancel": (CancelApplication, ("application",), "End an application.", ""),
     "resize": (
+        *(ResizeApplication, ("application", "workers")),
         "Change the number of loading workers of a running application, without stopping it.",
         "The scheduler may change it again at its next decision, but not in a run with --mode 1.",
     ),
-    "stop": ("Have a workload that was started with --hold end after its last job.", None),
+    "stop": (StopWhenDone, (), "Have a workload that was started with --hold end after its last job.", ""),
     "submit": (
+        *(SubmitJob, ("jobs",)),
         "Submit the jobs of a file at once to the running workload; arrival times are ignored.",
         "If the name of a job exists, a number is appended, such as resnet10-1-2, and the output says so. A workload "
         "ends with its last job, unless it was started with --hold.",
     ),
 }
-
-
-_MESSAGES: dict[str, type[Command]] = {
-    "pause": PauseApplication,
-    "resume": ResumeApplication,
-    "cancel": CancelApplication,
-    "resize": ResizeApplication,
-    "stop": StopWhenDone,
+_FIELDS: dict[str, dict[str, Any]] = {
+    "jobs": {"metavar": "FILE", "help": "a workload's CSV, or jobs in TOML or YAML"},
+    "application": {"metavar": "NAME", "help": "as `torchloader status` lists it"},
+    "workers": {"type": int, "metavar": "N", "help": "loading workers per device"},
 }
 
 
 def parser(name: str) -> argparse.ArgumentParser:
-    description, epilog = _COMMANDS[name]
-    result = Parser(prog=f"torchloader {name}", description=description, epilog=epilog)
-    if name == "submit":
-        result.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
-    elif name != "stop":
-        result.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
-    if name == "resize":
-        result.add_argument("workers", type=int, metavar="N", help="loading workers per device")
+    _, fields, description, epilog = _COMMANDS[name]
+    result = Parser(prog=f"torchloader {name}", description=description, epilog=epilog or None)
+    for field in fields:
+        result.add_argument(field, **_FIELDS[field])
     add_run(result)
     return result
 
@@ -71,11 +68,9 @@ def main(name: str, words: Sequence[str]) -> int:
     arguments = parser(name).parse_args(list(words))
     if name == "submit":
         return _submit(arguments.jobs, arguments.run)
-    named = [arguments.application] if "application" in arguments else []
+    message, fields, _, _ = _COMMANDS[name]
     try:
-        return _printed(
-            send(arguments.run, _MESSAGES[name](*named, *([arguments.workers] if name == "resize" else [])))
-        )
+        return _printed(send(arguments.run, message(*(getattr(arguments, field) for field in fields))))
     except (NoMasterError, DragonError) as error:
         return failed(str(error))
 

@@ -7,15 +7,15 @@ import csv
 import html
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dragon.commands import Parser
 from dragon.files import write_bytes
 from torchloader.cli.main import failed
-from torchloader.scheduling.application import ENDED, HOLDING, State
-from torchloader.scheduling.log import Event, LogError, read
+from torchloader.scheduling.application import ENDED, HOLDING, Application, State
+from torchloader.scheduling.log import Event, LogError, Records, read
 from torchloader.service.attempt import PACE
 from torchloader.service.settings import Settings, SettingsError
 
@@ -124,12 +124,11 @@ class History:
 def history(folder: Path) -> History:
     """Read the run whose files are in a folder. Raises OSError if they cannot be read, LogError for a damaged log."""
     lives: dict[str, Life] = {}
-    events = read(Settings.log(folder))
-    last = max((event.time for event in events), default=0.0)
-    moments = list(_moments(folder / PACE))
-    last = max([last, *(moment.time for _, moment in moments)])
+    events, records, moments = read(Settings.log(folder)), Records(), list(_moments(folder / PACE))
+    last = max([0.0, *(event.time for event in events), *(moment.time for _, moment in moments)])
     for event in events:
-        _note(lives, event, last)
+        records.again(event)
+        _note(lives.setdefault(event.application, Life(event.application)), event, records[event.application], last)
     for name, moment in moments:
         if name in lives:
             lives[name].pace.append(moment)
@@ -145,23 +144,15 @@ def _name(folder: Path) -> str:
     return f"{settings.scheduler}, mode {settings.mode} ({folder.name})"
 
 
-def _note(lives: dict[str, Life], event: Event, last: float) -> None:
-    life = lives.setdefault(event.application, Life(event.application))
-    details = event.details
-    if details.spec is not None:
-        life.batch = details.spec.batch
+def _note(life: Life, event: Event, record: Application, last: float) -> None:
+    life.devices, life.batch = record.spec.size, record.spec.batch
+    life.iterations = max(life.iterations, record.progress)
     if event.after is not event.before:
-        if life.spans:
-            before = life.spans[-1]
-            life.spans[-1] = Span(before.state, before.start, event.time, before.reason)
+        life.spans[-1:] = [replace(before, end=event.time) for before in life.spans[-1:]]
         life.spans.append(Span(event.after, event.time, event.time if event.after in ENDED else last, event.reason))
-    if details.placement is not None:
-        life.devices = sum(map(len, details.placement.values()))
-    if details.workers is not None:
-        life.workers.append((event.time, details.workers * life.devices))
-    elif event.after not in HOLDING and life.workers and life.workers[-1][1]:
-        life.workers.append((event.time, 0))
-    life.iterations = max(life.iterations, details.progress or 0.0)
+    workers = record.workers * record.size
+    if workers != (life.workers[-1][1] if life.workers else 0):
+        life.workers.append((event.time, workers))
 
 
 def _moments(path: Path) -> Iterator[tuple[str, Moment]]:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from torchloader.loader import options as surroundings
+from torchloader.loader import options
 from torchloader.loader.order import AnyOrder, SampleOrder
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Streaming = IterableDataset[Any]
 else:
     try:
-        if surroundings.is_worker and sys.modules.get("torch") is None:
+        if options.is_worker and sys.modules.get("torch") is None:
             # It makes batches and uses no loader: a program without PyTorch has it start in a fraction of the time.
             raise ModuleNotFoundError
         from torch.utils.data import DataLoader as Base

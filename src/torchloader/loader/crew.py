@@ -24,12 +24,12 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import dumps, import_hint, loads
 from dragon.signals import how_ended
-from torchloader.loader.exchange import Keeper
+from torchloader.loader.exchange import BatchCache
 from torchloader.loader.forks import Fork, Template
 from torchloader.loader.making import Maker
 from torchloader.loader.messages import Effort, Outcome, unpack
 from torchloader.loader.options import WorkerPolicy
-from torchloader.loader.randomness import Kept, mix
+from torchloader.loader.randomness import KeptRandomState, mix
 from torchloader.loader.snapshot import AnySnapshot, Snapshots, received
 from torchloader.loader.streams import HERE, Assignments, Key, Place, Share, Task
 from torchloader.loader.worker import Made, Ready, Release, Shipment, work
@@ -145,7 +145,7 @@ class Crew:
         self, maker: Maker, prefetch: int, size: int, policy: WorkerPolicy, nodes: Sequence[str | None] = (None,)
     ) -> None:
         self._policy, self._nodes = policy, list(nodes)
-        self._maker, self._is_map_style, self._kept = maker, maker.is_map_style, Kept()
+        self._maker, self._is_map_style, self._kept = maker, maker.is_map_style, KeptRandomState()
         self._snapshots = Snapshots(maker, policy, copied=not maker.is_map_style)
         self._lock = threading.RLock()
         self.assignments = Assignments(prefetch)
@@ -169,7 +169,7 @@ class Crew:
         self.begun = 0  # the number of iterations that have begun so far
         self._made: dict[Key, Outcome] = {}
         self._taker: int | None = None
-        self._keeper = Keeper()
+        self._shared = BatchCache()
         self._makers: dict[int, Maker] = {}  # of iterations with streams that the trainer reads
 
     # ---- iterations
@@ -353,7 +353,7 @@ class Crew:
 
     def _is_made(self, made: Made) -> None:
         if made.kept is not None:
-            self._keeper.adopt(made.kept)
+            self._shared.adopt(made.kept)
         key, outcome = (made.iteration, made.number), unpack(made.outcome)
         with self._lock:
             if self.assignments.made(made.worker, key, made.progress):
@@ -386,7 +386,7 @@ class Crew:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            self.size, self._keeper = 0, Keeper()
+            self.size, self._shared = 0, BatchCache()
             self._reconcile()
             self._starts.put(None)
             self._snapshots.close()

@@ -73,7 +73,7 @@ def key_of(seed: int, task: Task) -> bytes:
     return hashlib.blake2b(dumps((seed, task.epoch, task.indices)), digest_size=16).digest()
 
 
-class Kept(NamedTuple):
+class SharedBatch(NamedTuple):
     """Where a worker keeps a batch for others."""
 
     path: str  # of the file
@@ -81,7 +81,7 @@ class Kept(NamedTuple):
     entry: bytes  # in the slot
 
 
-class Keeper:
+class BatchCache:
     """The latest batches that a process keeps for others: at most `most`, and at most 128 MiB."""
 
     def __init__(self, most: int = _MOST_BATCHES) -> None:
@@ -95,7 +95,7 @@ class Keeper:
         while len(kept) > 1 and (len(kept) > self._most or sum(each.size for each in kept) > _MOST_BYTES):
             kept.popleft()
 
-    def adopt(self, kept: Kept) -> None:
+    def adopt(self, kept: SharedBatch) -> None:
         """Keep a batch of a worker beyond the worker's end."""
         key, *place = _ENTRY.unpack(kept.entry)
         try:
@@ -120,13 +120,13 @@ class Exchange:
         self._file = os.open(membership.path, os.O_RDWR | os.O_CLOEXEC)
         # Where the token of this loader is, once its first batch was compared.
         self._own = _TRUSTED + int.from_bytes(membership.token, "little") % _SLOTS * _TOKEN
-        self._keeper = Keeper(_MOST_BATCHES_OF_WORKER)
+        self._cache = BatchCache(_MOST_BATCHES_OF_WORKER)
         self._longest = 0.0  # seconds that making one took here
         self._waits = True  # for the first batch of its loader
 
     def get(
         self, key: bytes, make: Callable[[], Packed], gives_up: Callable[[], bool], is_first: bool
-    ) -> tuple[Packed, bool, Kept | None]:
+    ) -> tuple[Packed, bool, SharedBatch | None]:
         """Return a batch, whether another worker has made it, and where it is kept if this worker made it. If loaders
         of the name make different batches, it is a packed ValueError."""
         slot = int.from_bytes(key[:8], "little") % _SLOTS
@@ -208,7 +208,7 @@ class Exchange:
             pause = min(2 * pause, _LONGEST_POLL_S)
         return True
 
-    def _keep(self, slot: int, key: bytes, packed: Packed) -> Kept | None:
+    def _keep(self, slot: int, key: bytes, packed: Packed) -> SharedBatch | None:
         """Keep a batch for others. Returns None if it is an error or there is no memory for it."""
         if packed.text:
             return None
@@ -216,10 +216,10 @@ class Exchange:
             memory = NodeMemory([memoryview(packed.data), *(buffer.raw() for buffer in packed.buffers)])
         except OSError:  # there is no memory for it: others make it themselves
             return None
-        self._keeper.keep(memory)
+        self._cache.keep(memory)
         entry, at = _ENTRY.pack(key, *memory.place), slot * _ENTRY.size
         os.pwrite(self._file, entry, at)
-        return Kept(self._membership.path, at, entry)
+        return SharedBatch(self._membership.path, at, entry)
 
 
 def _equal(one: Packed, other: Packed) -> bool:

@@ -25,7 +25,7 @@ from dragon.forking import begin_child
 from dragon.native.event import Event
 from dragon.serialization import dumps, loads
 from dragon.signals import end_with_parent
-from torchloader.loader import options as surroundings
+from torchloader.loader import options
 from torchloader.loader.making import Maker
 
 _LONGEST = 128 * 1024  # bytes of a message
@@ -76,7 +76,7 @@ class Template:
                 raise
             if pid == 0:
                 self._ours.close()
-                surroundings.inherited = inherited
+                options.inherited = inherited
                 _serve(theirs, self._trainer)
         # No __del__, which may come after that of the socket, whose own warns that nobody closed it.
         weakref.finalize(self, _leave, self._ours, self._trainer, pid).atexit = False
@@ -166,7 +166,7 @@ def _leave(template: socket.socket, trainer: int, pid: int) -> None:
 
 
 def _inherited() -> object:
-    return surroundings.inherited
+    return options.inherited
 
 
 _left: set[int] = set()  # templates that end, or have ended

@@ -15,8 +15,7 @@ from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, Self
 
 from dragon.serialization import OnNode, dumps, loads
-from torchloader.loader import options as surroundings
-from torchloader.loader import randomness
+from torchloader.loader import options, randomness
 from torchloader.loader.messages import Outcome
 from torchloader.loader.options import is_iterable_style
 from torchloader.loader.order import Indices
@@ -35,7 +34,7 @@ def current_share() -> tuple[int, int]:
     info = None if worker is None else worker.get_worker_info()
     if info is not None:
         return info.id, info.num_workers
-    return surroundings.share or (0, 1)
+    return options.share or (0, 1)
 
 
 class Source:
@@ -52,8 +51,8 @@ class Source:
         if "iterator" in state:
             self._iterator.load_state_dict(state["iterator"])
         keepers = ("iterator", self._iterator), ("dataset", self._dataset)
-        self._keeper = next(((name, keeper) for name, keeper in keepers if _is_stateful(keeper)), None)
-        self.is_stateful = self._keeper is not None  # whether the position can be saved
+        self._stateful = next(((name, keeper) for name, keeper in keepers if _is_stateful(keeper)), None)
+        self.is_stateful = self._stateful is not None  # whether the position can be saved
 
     def next(self) -> Any:
         """Return the next sample, or END."""
@@ -69,11 +68,11 @@ class Source:
 
     def state(self) -> dict[str, Any]:
         """Return the position, for another Source of the same dataset. Raises TypeError if it cannot be saved."""
-        if self._keeper is None:
+        if self._stateful is None:
             raise TypeError(
                 f"{type(self._dataset).__name__} has no state_dict() and load_state_dict(), nor its iterator"
             )
-        name, keeper = self._keeper
+        name, keeper = self._stateful
         return {name: keeper.state_dict(), "over": self._is_over}
 
 
@@ -195,7 +194,7 @@ class Maker:
         if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
             from torch.utils.data._utils.worker import WorkerInfo
 
-            if surroundings.is_worker:
+            if options.is_worker:
                 _collate_in_own_memory()
             self._info = WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=self.dataset)
         if self.worker_init_fn is not None:
@@ -205,12 +204,12 @@ class Maker:
 
     def as_worker(self) -> AbstractContextManager[None]:
         """Within the block, let get_worker_info() return this worker's information."""
-        is_plain = self._share is None and self._info is None and surroundings.share is None
+        is_plain = self._share is None and self._info is None and options.share is None
         return _NOTHING if is_plain else self._as_worker()
 
     @contextmanager
     def _as_worker(self) -> Iterator[None]:
-        surroundings.share, share = self._share, surroundings.share
+        options.share, share = self._share, options.share
         if self._info is not None:
             from torch.utils.data._utils import worker
 
@@ -218,7 +217,7 @@ class Maker:
         try:
             yield
         finally:
-            surroundings.share = share
+            options.share = share
             if self._info is not None:
                 worker._worker_info = info
 

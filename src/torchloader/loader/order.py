@@ -11,12 +11,12 @@ import sys
 import warnings
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from torchloader.loader.options import check_number
-from torchloader.loader.randomness import Stream, mix, number_of
+from torchloader.loader.randomness import SamplerRandomState, mix, number_of
 
 if TYPE_CHECKING:
     from torch import Generator
@@ -95,7 +95,10 @@ def restore(sampler: object, state: dict[str, Any]) -> None:
             "sampler that it had"
         )
     for path, held in sources.items():
-        (held.set_epoch if path.endswith(".epoch") else _setter(held))(state[path])
+        if path.endswith(".epoch"):
+            held.set_epoch(state[path])
+        else:
+            _set_state(held, state[path])
 
 
 def rank_of(sampler: object) -> int:
@@ -144,16 +147,15 @@ def _state(generator: Any) -> object:
     return _plain(state) if isinstance(state, tuple) else state.numpy().tobytes().hex()
 
 
-def _setter(generator: Any) -> Callable[[Any], object]:
-    """Return the function that sets a generator to what _state() returned."""
+def _set_state(generator: Any, state: Any) -> None:
     if isinstance(generator, random.Random):
-        return lambda state: generator.setstate((state[0], tuple(state[1]), state[2]))
-    if hasattr(generator, "bit_generator"):
-        return lambda state: setattr(generator.bit_generator, "state", state)
-    if type(generator).__module__.startswith("numpy"):
-        return lambda state: generator.set_state(tuple(state))
-    torch = sys.modules["torch"]
-    return lambda state: generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
+        generator.setstate((state[0], tuple(state[1]), state[2]))
+    elif hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = state
+    elif isinstance(state, str):
+        generator.set_state(sys.modules["torch"].frombuffer(bytearray.fromhex(state), dtype=sys.modules["torch"].uint8))
+    else:
+        generator.set_state(tuple(state))
 
 
 def _plain(state: Any) -> object:
@@ -263,7 +265,7 @@ class SamplerOrder:
             yield list(some[0]) if self.gives_batches else some if self._batch is not None else some[0], position
 
     def _drawn(self, epoch: int) -> Iterator[Any]:
-        stream = Stream(mix(self.seed, _ORDER, epoch))
+        stream = SamplerRandomState(mix(self.seed, _ORDER, epoch))
         with stream:
             # The iterator of some begins anew at each iter(), and islice() has one.
             source = (each for each in self._sampler)

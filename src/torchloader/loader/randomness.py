@@ -124,7 +124,7 @@ def seed_all(value: int) -> None:
         torch.default_generator.manual_seed(value)
 
 
-class Kept:
+class KeptRandomState:
     """A block in which the generators may be used and seeded; afterwards the program's own are as before. NumPy gets
     another one meanwhile: reading and writing the state of its own takes 70 µs."""
 
@@ -152,8 +152,8 @@ class Kept:
                 gauss[:] = kept
 
 
-class Stream(Kept):
-    """A `Kept` block that seeds the generators the first time, and in which they continue afterwards."""
+class SamplerRandomState(KeptRandomState):
+    """A `KeptRandomState` block that seeds the generators the first time, and in which they continue afterwards."""
 
     _own: Any = None
 

@@ -18,8 +18,8 @@ from dragon.native.event import Event
 from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import SnapshotGoneError
-from torchloader.loader import options as surroundings
-from torchloader.loader.exchange import Exchange, Kept, key_of
+from torchloader.loader import options
+from torchloader.loader.exchange import Exchange, SharedBatch, key_of
 from torchloader.loader.making import Maker
 from torchloader.loader.messages import Effort, Meter, Packed, pack, pack_error, pack_unsent
 from torchloader.loader.snapshot import received
@@ -73,7 +73,7 @@ class Made(NamedTuple):
     samples: int
     progress: Progress | None
     is_shared: bool = False  # made by a worker of another loader
-    kept: Kept | None = None  # for other loaders
+    kept: SharedBatch | None = None  # for other loaders
 
 
 class Trainer:
@@ -105,7 +105,7 @@ class Trainer:
 
 def work(worker: int, place: tuple[int, int], nice: int, tasks: Queue, results: Queue, orders: Orders | None) -> None:
     """Make batches until dismissed: the main function of a loading worker."""
-    surroundings.is_worker = True
+    options.is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
     os.nice(nice)
     _keep_freed_memory()

@@ -30,8 +30,8 @@ from torchloader.service import messages
 from torchloader.service.commands import reply
 from torchloader.service.lending import Share
 from torchloader.service.master import Master
-from torchloader.service.part import Part, end_children
 from torchloader.service.placing import model
+from torchloader.service.ranks import Ranks, end_children
 from torchloader.service.settings import LOG, PRELOAD, Settings
 
 
@@ -45,9 +45,8 @@ class ApplicationMaster:
     """Takes orders from its inbox. Each application has a thread that listens to its ranks."""
 
     def __init__(self, inbox: Queue, master: Queue) -> None:
-        self._inbox = inbox
-        self._master = master
-        self._parts: dict[str, Part] = {}
+        self._inbox, self._master = inbox, master
+        self._ranks: dict[str, Ranks] = {}
         self._ended: dict[str, messages.Ended] = {}
         self._node = current()
         self._share = Share(self._node.hostname)
@@ -67,15 +66,15 @@ class ApplicationMaster:
                 case messages.Introduce():
                     self._introduce()
                 case messages.Launch():
-                    part = self._parts[order.application] = Part(order, self._node.hostname, self._master)
+                    ranks = self._ranks[order.application] = Ranks(order, self._node.hostname, self._master)
                     self._ended.pop(order.application, None)
-                    threading.Thread(target=self._follow, args=(part,), name=order.application, daemon=True).start()
+                    threading.Thread(target=self._follow, args=(ranks,), name=order.application, daemon=True).start()
                 case messages.RankOrder():
                     with contextlib.suppress(KeyError):  # it has just ended, and the master gets Ended
-                        self._parts[order.application].send(order.order)
+                        self._ranks[order.application].send(order.order)
                 case messages.Kill():
                     with contextlib.suppress(KeyError):
-                        self._parts[order.application].kill(order.reason, order.cancelled)
+                        self._ranks[order.application].kill(order.reason, order.cancelled)
                 case messages.Claim():
                     self._master.put(self._share.claim(order))
                 case _:
@@ -84,22 +83,22 @@ class ApplicationMaster:
     def _introduce(self) -> None:
         node = self._node
         # In this order: what ends meanwhile is reported twice rather than not at all.
-        runs = {name: part.attempt for name, part in list(self._parts.items())}, tuple(self._ended.values())
+        runs = {name: ranks.attempt for name, ranks in list(self._ranks.items())}, tuple(self._ended.values())
         gpus = tuple(int(gpu) for gpu in node.gpus or ())
         address = next(iter(node.ip), "127.0.0.1").partition(":")[0]
         hardware = address, node.num_cpus, gpus, node.physical_mem
         gpu = model() if gpus else ""
         self._master.put(messages.Joined(node.hostname, self._incarnation, *hardware, *runs, gpu))
 
-    def _follow(self, part: Part) -> None:
-        """Follow a part until it has ended, and report that to the master."""
-        ended = part.run()
-        if self._parts.get(ended.application) is part:
+    def _follow(self, ranks: Ranks) -> None:
+        """Follow ranks until they have ended, and report that to the master."""
+        ended = ranks.run()
+        if self._ranks.get(ended.application) is ranks:
             # Kept before it is reported, since the master may be killed before it has handled the message.
             self._ended[ended.application] = ended
-            del self._parts[ended.application]
+            del self._ranks[ended.application]
         self._master.put(ended)
-        part.end_what_ranks_started()
+        ranks.end_what_ranks_started()
 
 
 class EventPrinter:
@@ -152,22 +151,15 @@ def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> Non
     """Run the master until all applications of the workload have ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        master = Master(inbox, managers, settings, reply)
+        sys.exit(0 if Master(inbox, managers, settings, reply).run() else FAILED)
     except LogError as error:
-        print(f"torchloader: {error}", file=sys.stderr, flush=True)
-        sys.exit(DAMAGED)
+        code, text = DAMAGED, str(error)
     except BlockingIOError as error:
-        print(f"torchloader: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
-        sys.exit(1)
-    try:
-        well = master.run()
+        code, text = 1, f"{error.filename}: {error.strerror}"
     except FullError as error:
-        print(f"torchloader: {error}", file=sys.stderr, flush=True)
-        sys.exit(1)
-    sys.exit(0 if well else FAILED)
-
-
-# seconds before a restart, so that a master that cannot start does not use up the node's time
+        code, text = 1, str(error)
+    print(f"torchloader: {text}", file=sys.stderr, flush=True)
+    sys.exit(code)
 
 
 def work(inbox: Queue, master: Queue) -> None:
@@ -194,8 +186,7 @@ def end(manager: Process) -> None:
 
 
 def submit(jobs: Sequence[Job], began: float, master: Queue) -> None:
-    """Put each job into the inbox `job.arrival` seconds after `began` (Unix time), and then report that these were
-    all."""
+    """Put each job into the inbox `job.arrival` seconds after `began` (Unix time), and report that these were all."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for job in sorted(jobs, key=lambda each: each.arrival):
         time.sleep(max(0.0, began + job.arrival - time.time()))
@@ -209,7 +200,7 @@ if os.environ.get(PRELOAD):
     import torch  # noqa: F401
 
 _POLL_S = 0.2
-_RESTART_DELAY_S = 0.5
+_RESTART_DELAY_S = 0.5  # so that a process that cannot start does not use up the node's time
 _NO_NODE = (NodeLostError, ProcessError, DestroyedError)
 _MASTERS = 5  # masters that may end unexpectedly before the head gives up
 
@@ -218,9 +209,7 @@ class Head:
     """The parts of a cluster that survive a restart of the master."""
 
     def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
-        self._folder = folder
-        self._began = Settings.load(folder).began
-        self._jobs = list(jobs)
+        self._folder, self._began, self._jobs = folder, Settings.load(folder).began, list(jobs)
         # The node of this process: the run ends with it.
         self._here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
         self._inbox = Queue(0)
@@ -250,10 +239,8 @@ class Head:
                     self._start_submitter()
                 time.sleep(_POLL_S)
             self._events.print_new()
-            if master.returncode in (0, FAILED):
+            if master.returncode in (0, FAILED, DAMAGED):
                 return 1 if master.returncode else 0
-            if master.returncode == DAMAGED:
-                return 1
             again = "restarting it" if left else f"giving up after {_MASTERS} attempts"
             print(f"torchloader: the master exited with code {master.returncode}; {again}", file=sys.stderr, flush=True)
             time.sleep(_RESTART_DELAY_S)

@@ -59,7 +59,7 @@ _AGREEMENT_INTERVAL_S = 0.1  # seconds between two agreements
 _MOST = 100  # iterations between two agreements
 
 
-class Wish(enum.IntEnum):
+class Decision(enum.IntEnum):
     """The order that a rank received; the largest of all ranks is followed."""
 
     NOTHING = 0
@@ -70,7 +70,7 @@ class Wish(enum.IntEnum):
 
 class Agreement:
     """A decision that all ranks make together: all call after() after each iteration, and it returns the same to all.
-    Every few iterations the ranks start an all-reduce of their wishes, and of the time of the slowest iteration, on
+    Every few iterations the ranks start an all-reduce of what they want, and of the time of the slowest iteration, on
     which that number depends; they read the result some iterations later, when it has arrived, so training does not
     wait for it. It begins and ends at the same iterations on all ranks, so none waits for one that has left. `group` is
     used for nothing else; None for a single rank."""
@@ -81,18 +81,18 @@ class Agreement:
         self._interval = 1
         self._pending: tuple[dist.Work, torch.Tensor] | None = None
 
-    def after(self, wish: Wish, seconds: float) -> Wish:
+    def after(self, wanted: Decision, seconds: float) -> Decision:
         """Return what all ranks do now. `seconds` is how long this rank's iteration took."""
         if self._group is None:
-            return wish
+            return wanted
         self._done += 1
-        agreed = Wish.NOTHING
+        agreed = Decision.NOTHING
         if self._pending is not None:
             if self._done < self._due:
                 return agreed
             agreed = self._outcome()
-        if agreed < Wish.PAUSE:
-            largest = torch.tensor([float(wish), seconds], dtype=torch.float64)
+        if agreed < Decision.PAUSE:
+            largest = torch.tensor([float(wanted), seconds], dtype=torch.float64)
             self._pending = dist.all_reduce(largest, dist.ReduceOp.MAX, self._group, async_op=True), largest
             self._due = self._done + self._interval
         return agreed
@@ -102,17 +102,17 @@ class Agreement:
         if self._pending is not None:
             self._outcome()
 
-    def _outcome(self) -> Wish:
+    def _outcome(self) -> Decision:
         assert self._pending is not None
         (work, largest), self._pending = self._pending, None
         work.wait()
-        wish, seconds = largest.tolist()
+        wanted, seconds = largest.tolist()
         self._interval = max(1, min(_MOST, int(_AGREEMENT_INTERVAL_S / max(seconds, 1e-9))))
-        return Wish(int(wish))
+        return Decision(int(wanted))
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RankEnvironment:
     """A rank's position from torchrun's variables, and what its application master adds to them."""
 
     rank: int = 0
@@ -126,7 +126,7 @@ class Surroundings:
     reports: str = ""  # and to it
 
     @classmethod
-    def read(cls, environment: Mapping[str, str] = os.environ) -> Surroundings:
+    def read(cls, environment: Mapping[str, str] = os.environ) -> RankEnvironment:
         """Read the environment of this process. Raises ValueError, which names the variable, for an invalid number."""
 
         def number(name: str, otherwise: int) -> int:
@@ -164,14 +164,14 @@ class Link:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        environment: RankEnvironment,
         obey: Callable[[Order], None],
         workers: Callable[[], int],
         resized: Callable[[Resize, int, float], None],
     ) -> None:
         self._obey, self._workers, self._resized = obey, workers, resized
-        self._orders = _attached(surroundings.orders)
-        self._reports = _attached(surroundings.reports)
+        self._orders = _attached(environment.orders)
+        self._reports = _attached(environment.reports)
         self._ended = threading.Event()
         self._changing: tuple[Resize, float] | None = None
         self._thread = threading.Thread(target=self._listen, name="orders", daemon=True)

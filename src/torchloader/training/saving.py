@@ -210,7 +210,7 @@ class Stateful(Protocol):
         """Restore a state that state_dict() returned."""
 
 
-class Keeper:
+class RankCheckpoints:
     """The checkpoints of an application, in a folder that every rank can read. All ranks call the same methods in the
     same order."""
 

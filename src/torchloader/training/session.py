@@ -21,8 +21,8 @@ from torch import Tensor
 from dragon.native.machine import System, current
 from torchloader.loader import Counters, ElasticDataLoader
 from torchloader.training import protocol
-from torchloader.training.link import Agreement, Link, Surroundings, Wish, choose_device, make_process_group
-from torchloader.training.saving import CheckpointError, Keeper, Stateful
+from torchloader.training.link import Agreement, Decision, Link, RankEnvironment, choose_device, make_process_group
+from torchloader.training.saving import CheckpointError, RankCheckpoints, Stateful
 from torchloader.training.traces import Phases, Traces
 
 __all__ = ["Left", "Session", "resize", "this_node"]
@@ -101,25 +101,25 @@ class Session:
         4
     """
 
-    def __init__(self, surroundings: Surroundings, device: torch.device, save_every: float) -> None:
-        self.application, self.folder = surroundings.application, surroundings.folder
-        self.rank, self.world_size = surroundings.rank, surroundings.world_size
-        self.local_rank, self.device = surroundings.local_rank, device
+    def __init__(self, environment: RankEnvironment, device: torch.device, save_every: float) -> None:
+        self.application, self.folder = environment.application, environment.folder
+        self.rank, self.world_size = environment.rank, environment.world_size
+        self.local_rank, self.device = environment.local_rank, device
         self.iteration = self.epoch = self._in_epoch = 0
         self._owns_group = False
         self._save_every, self._saved_at = save_every, time.monotonic()
-        self._wish = Wish.NOTHING
+        self._wanted = Decision.NOTHING
         self._pause_from = 0.0
         self._lock = threading.Lock()
-        self._workers, self._away = surroundings.workers, surroundings.away
+        self._workers, self._away = environment.workers, environment.away
         self._loader: ElasticDataLoader | None = None
-        self._keeper: Keeper | None = None
+        self._checkpoints: RankCheckpoints | None = None
         self._resumed: dict[str, Any] | None = None
         self._traces: Traces | None = None
         self._phases = Phases(device)
         self._since: _Since | None = None
         self._agreement = Agreement(None)
-        self._link = Link(surroundings, self._obey, self._loading, self._note_resize)
+        self._link = Link(environment, self._obey, self._loading, self._note_resize)
 
     @classmethod
     def join(
@@ -140,10 +140,10 @@ class Session:
 
         Raises ValueError for an environment variable with an invalid value, which it names.
         """
-        surroundings = Surroundings.read()
-        if surroundings.folder is None and folder is not None:
-            surroundings = replace(surroundings, folder=Path(folder))
-        session = cls(surroundings, choose_device(device, surroundings.local_rank), save_every)
+        environment = RankEnvironment.read()
+        if environment.folder is None and folder is not None:
+            environment = replace(environment, folder=Path(folder))
+        session = cls(environment, choose_device(device, environment.local_rank), save_every)
         group: dist.ProcessGroup | None = None
         if session.world_size > 1:
             if not dist.is_initialized():
@@ -154,7 +154,8 @@ class Session:
             _GROUPS.extend((dist.group.WORLD, group))
             session._agreement = Agreement(group)
         if session.folder is not None:
-            session._keeper = Keeper(session.folder / f"checkpoints-{session.application}", session.rank, group)
+            checkpoints = session.folder / f"checkpoints-{session.application}"
+            session._checkpoints = RankCheckpoints(checkpoints, session.rank, group)
         session._link.start()
         return session
 
@@ -192,14 +193,14 @@ class Session:
         Raises CheckpointError if there are checkpoints and none is valid, ValueError for such a position and another
         number of ranks, and what the parts raise for a state that does not fit.
         """
-        if self._keeper is None:
+        if self._checkpoints is None:
             return 0
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader, **others}
         # Whether each rank's position must be saved.
         shared = loader is None or (isinstance(loader, ElasticDataLoader) and loader.has_shared_place)
         own = [] if shared else ["loader"]
-        self._keeper.keep({name: part for name, part in given.items() if part is not None}, own)
-        self._resumed = self._keeper.load()
+        self._checkpoints.keep({name: part for name, part in given.items() if part is not None}, own)
+        self._resumed = self._checkpoints.load()
         if self._resumed is not None:
             self.iteration = self._resumed["iteration"]
             if optimizer is not None and self.iteration:
@@ -254,8 +255,8 @@ class Session:
 
     def save(self) -> None:
         """Save a checkpoint now; all ranks must call this. Raises CheckpointError; does nothing without a folder."""
-        if self._keeper is not None:
-            self._keeper.save(self.iteration, {"epoch": self.epoch, "in_epoch": self._in_epoch})
+        if self._checkpoints is not None:
+            self._checkpoints.save(self.iteration, {"epoch": self.epoch, "in_epoch": self._in_epoch})
             self._saved_at = time.monotonic()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -298,9 +299,9 @@ class Session:
                     except ValueError:
                         self._loader = None  # the program has closed it: the next loader begins with this number
         elif isinstance(order, protocol.Pause):
-            self._wish = max(self._wish, Wish.PAUSE)
+            self._wanted = max(self._wanted, Decision.PAUSE)
         elif isinstance(order, protocol.Cancel):
-            self._wish = Wish.CANCEL
+            self._wanted = Decision.CANCEL
 
     def _loading(self) -> int:
         loader = self._loader
@@ -315,8 +316,8 @@ class Session:
 
     def _begin(self, loader: ElasticDataLoader) -> None:
         if self._since is None:
-            if self._resumed is not None and self._keeper is not None:
-                self._keeper.set_random_state(self._resumed)
+            if self._resumed is not None and self._checkpoints is not None:
+                self._checkpoints.set_random_state(self._resumed)
             if self.folder is not None:
                 self._traces = Traces(self.folder, self.application, self.rank, self.iteration)
             self._saved_at = time.monotonic()
@@ -338,17 +339,17 @@ class Session:
         self._since.computed += computed
         if self._since.waited + self._since.computed >= _REPORT_INTERVAL_S:
             self._beat()
-        wish = self._wish
-        if wish is Wish.PAUSE and time.monotonic() < self._pause_from:
-            wish = Wish.NOTHING
-        if wish is Wish.NOTHING and self.rank == 0 and time.monotonic() - self._saved_at > self._save_every:
-            wish = Wish.SAVE if self._keeper is not None else wish
-        self._follow(self._agreement.after(wish, waited + computed))
+        wanted = self._wanted
+        if wanted is Decision.PAUSE and time.monotonic() < self._pause_from:
+            wanted = Decision.NOTHING
+        if wanted is Decision.NOTHING and self.rank == 0 and time.monotonic() - self._saved_at > self._save_every:
+            wanted = Decision.SAVE if self._checkpoints is not None else wanted
+        self._follow(self._agreement.after(wanted, waited + computed))
 
-    def _follow(self, agreed: Wish) -> None:
-        if agreed is Wish.CANCEL:
+    def _follow(self, agreed: Decision) -> None:
+        if agreed is Decision.CANCEL:
             raise Left(protocol.Cancelled(self.rank, self.iteration))
-        if agreed is Wish.NOTHING:
+        if agreed is Decision.NOTHING:
             return
         try:
             self.save()
@@ -358,7 +359,7 @@ class Session:
             self._pause_from = self._saved_at + _PAUSE_RETRY_S
             _log.warning("training continues without this checkpoint: %s", error)
             return
-        if agreed is Wish.PAUSE:
+        if agreed is Decision.PAUSE:
             raise Left(protocol.Paused(self.rank, self.iteration))
 
     def _beat(self, last: bool = False) -> None:

@@ -31,7 +31,7 @@ _FOR_WORKERS = 3.0  # seconds between a rank's end and that of its children
 _TAIL = 2000  # bytes of a rank's last output
 
 
-class Part:
+class Ranks:
     """Starts ranks and follows them to their end. run() needs a thread of its own; other methods do not."""
 
     def __init__(self, launch: Launch, node: str, master: Queue) -> None:
