@@ -59,11 +59,11 @@ def parser() -> argparse.ArgumentParser:
     add("--only", action="append", metavar="NAME", help="run only this job; may be given several times")
     add("--cluster", metavar="XML", help="a cluster configuration; all its elements are optional")
     add("--policy", default="proportional", choices=sorted(policies()), help="how workers are allocated to jobs")
-    ranks = (
+    which = (
         "which jobs get GPUs first: in the order of arrival and to their end (default), or preempting others: "
         "tiresias (least attained service in queues), srtf (shortest remaining time first), or one of a package"
     )
-    add("--order", default="arrival", choices=sorted(orders()), help=ranks)
+    add("--order", default="arrival", choices=sorted(orders()), help=which)
     modes = "reallocate workers: 1 never, 2 when jobs arrive, 3 when they arrive, leave or change (default)"
     add("--mode", type=int, default=3, choices=[1, 2, 3], help=modes)
     add("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")

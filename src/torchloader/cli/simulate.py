@@ -67,11 +67,11 @@ def parser() -> argparse.ArgumentParser:
     add("workload", nargs="?", metavar="WORKLOAD", help="a workload file, or the event log of a live run")
     several = f"may be given several times (default {', '.join(DEFAULT)}); there are {', '.join(policies())}"
     add("--policy", action="append", choices=sorted(policies()), metavar="NAME", help=several)
-    ranks = (
+    which = (
         "which jobs get GPUs first, each policy under each order: arrival (the default), tiresias (least attained "
         "service in queues), or srtf (shortest remaining time first, which uses the length of jobs)"
     )
-    add("--order", action="append", choices=sorted(orders()), metavar="NAME", help=ranks)
+    add("--order", action="append", choices=sorted(orders()), metavar="NAME", help=which)
     queues = "for tiresias: GPU seconds at which a job moves to the next queue (default 3600: two queues)"
     add("--queues", type=rising, default=defaults.thresholds, metavar="S,S", help=queues)
     promote = "for tiresias: a job that waits N times as long as it ran returns to the first queue (default 8)"

@@ -392,8 +392,8 @@ class Crew:
             self._snapshots.close()
 
     def _check_live(self, iteration: int) -> None:
-        self._check_open()
-        if iteration not in self._live:
+        if self._closed or iteration not in self._live:
+            self._check_open()
             raise LoadingError("this iteration ended with an error of its loading workers: begin another one")
 
     # ---- workers

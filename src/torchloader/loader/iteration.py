@@ -208,7 +208,7 @@ class Iteration(Generic[Batch]):
 
     def __next__(self) -> Batch:
         made, waited = self._take()
-        while made.progress is not None and made.is_end:
+        while made.progress is not None and made.progress.ended and made.is_end:
             made, seconds = self._take()
             waited += seconds
         loader = self._loader

@@ -465,22 +465,23 @@ class _Running:
             samples = self._fetch(source, number)
         except Exception as error:
             self._progress = self._progress._replace(failed=(*self._progress.failed, number))
-            self._reach(source, number, None)
+            self._reach(source, number, None, 0)
             return Outcome(None, error, 0, self._progress)
         if samples is END:
             self._progress = self._progress._replace(ended=True)
             return Outcome(None, None, 0, self._progress)
-        raised, batch = self._reach(source, number, samples), None
+        count = len(samples) if self._maker.batched else 1
+        raised, batch = self._reach(source, number, samples, count), None
         if is_wanted and raised is None:
             try:
                 batch = self._maker.collate(samples)
             except Exception as error:
                 raised = error
-        return Outcome(batch, raised, self._count(samples), self._progress)
+        return Outcome(batch, raised, count, self._progress)
 
-    def _reach(self, source: Source, number: int, samples: Any) -> Exception | None:
+    def _reach(self, source: Source, number: int, samples: Any, count: int) -> Exception | None:
         """Note that a batch was read; `samples` are None if the dataset raised an error."""
-        count, reached = 0 if samples is None else self._count(samples), self._progress
+        reached = self._progress
         if self._latest is not None:
             digest = "" if samples is None else self._digest(samples)
             reached = reached._replace(saved=number, state=self._latest, digest=digest)
@@ -507,9 +508,6 @@ class _Running:
         for buffer in buffers:
             digest.update(buffer.raw()[:_COMPARED_BYTES])
         return digest.hexdigest()
-
-    def _count(self, samples: Any) -> int:
-        return len(samples) if self._maker.batched else 1
 
     def _fetch(self, source: Source, number: int) -> Any:
         """Return the samples of the next batch, or the next sample without batches; END at the end."""
