@@ -28,7 +28,7 @@ BUDGETS = {
     "lines of dragon.agent": 11_321,  # the same
     "lines of torchloader.loader": 4_655,
     "lines of tests": 63_087,
-    "annotations Any": 532,
+    "annotations Any": 531,
     "modules of import dragon": 70,  # 67 to 68, by what else is installed
     "modules of an agent": 299,
     "modules of a pool's worker": 252,
