@@ -47,12 +47,32 @@ nb::dict environment(const SpawnRequest& request) {
     return changes;
 }
 
-nb::list descriptor_variables(const SpawnRequest& request) {
-    nb::list names;
-    if (request.descriptor_variables.empty()) return names;
-    MsgpackReader in(request.descriptor_variables);
-    for (uint32_t left = in.array(); left; --left) names.append(text(in.text()));
-    return names;
+nb::list texts(std::string_view encoded) {
+    nb::list result;
+    if (encoded.empty()) return result;
+    MsgpackReader in(encoded);
+    for (uint32_t left = in.array(); left; --left) result.append(text(in.text()));
+    return result;
+}
+
+// The kind and the name of the main program; None if there is none.
+nb::object main_program(const SpawnRequest& request) {
+    if (request.main.empty() || MsgpackReader(request.main).nil()) return nb::none();
+    return nb::tuple(texts(request.main));
+}
+
+// What Python needs to start the process of a request, in the order of Asked in agent/processes/zygote.py.
+nb::tuple fields(const ForkServer& server) {
+    const SpawnRequest& request = server.request();
+    std::string_view surroundings;
+    if (!request.surroundings.empty()) surroundings = MsgpackReader(request.surroundings).text();
+    nb::list signals;
+    for (int64_t set : numbers_in(request.signals)) signals.append(static_cast<uint64_t>(set));
+    return nb::make_tuple(text(request.name), request.puid, request.parent, request.group,
+                          main_program(request), bytes(surroundings), text(request.executable),
+                          texts(request.arguments), text(request.folder), environment(request),
+                          numbers_in(request.cpus), numbers_in(request.limits), signals,
+                          texts(request.descriptor_variables));
 }
 
 // The bytes of the payload, or the name of the words that hold them and their number of bytes.
@@ -72,7 +92,7 @@ nb::tuple enter_child(ForkServer& server) {
     server.enter_child();
     return nb::make_tuple(request.puid, text(request.name), request.parent, request.group,
                           environment(request), text(request.entry), payload(request),
-                          descriptor_variables(request), numbers_in(request.signals),
+                          texts(request.descriptor_variables), numbers_in(request.signals),
                           std::vector<int>(descriptors.begin() + 3, descriptors.end()));
 }
 
@@ -84,6 +104,7 @@ void bind_fork_server(nb::module_& m) {
         .def("set_output", &ForkServer::set_output, nb::arg("label"), nb::arg("forwards"))
         .def("next", &next)
         .def("request", [](const ForkServer& server) { return bytes(server.data()); })
+        .def("fields", &fields)
         .def("descriptors", &ForkServer::descriptors)
         .def("slot", &ForkServer::slot)
         .def("why", &ForkServer::why)

@@ -46,6 +46,7 @@ SpawnRequest SpawnRequest::parse(std::string_view data) {
     const std::pair<std::string_view, std::string_view*> encoded[] = {
         {"main", &r.main},
         {"surroundings", &r.surroundings},
+        {"arguments", &r.arguments},
         {"environment", &r.environment},
         {"descriptor_variables", &r.descriptor_variables},
         {"cpus", &r.cpus},

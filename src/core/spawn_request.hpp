@@ -24,7 +24,8 @@ struct SpawnRequest {
 
     uint64_t puid = 0, group = 0, parent = 0, payload_size = 0;
     std::string_view name, entry, payload, executable, folder;
-    std::string_view main, surroundings, environment, descriptor_variables, cpus, limits, signals;  // encoded
+    // Encoded.
+    std::string_view main, surroundings, arguments, environment, descriptor_variables, cpus, limits, signals;
     Name record, payload_in;
     std::vector<Name> attached;
     std::array<Output, 3> streams;

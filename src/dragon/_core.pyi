@@ -786,6 +786,9 @@ class ForkServer:
     def request(self) -> bytes:
         """Return the request as it was received."""
 
+    def fields(self) -> tuple[Any, ...]:
+        """Return what starting the request's process takes: the fields of `Asked` in agent/processes/zygote.py."""
+
     def descriptors(self) -> list[int]:
         """Return the descriptors 0, 1, 2 … of the request's process; the server closes them itself."""
 

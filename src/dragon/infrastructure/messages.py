@@ -87,24 +87,6 @@ class Instance(msgspec.Struct, array_like=True):
     streams: list[Output] = []  # replace the template's if not empty
 
 
-class Surroundings(msgspec.Struct, omit_defaults=True):
-    """The state that a Python process shares with its creator. Many processes have the same, so the zygote applies it
-    once."""
-
-    path: list[str]
-    arguments: list[str]
-    authkey: bytes
-    original_folder: str | None  # None if it had been removed
-    start_method: str | None
-    log_level: int | None = None
-    log_to_stderr: bool = False
-    options: list[str] = []  # of the interpreter; see runtime/interpreter.py
-    warning_options: list[str] = []
-    writes_bytecode: bool = True
-    faulthandler: bool = False
-    variables: list[str] = []  # variables that are read at the start only, and that differ from those of the run
-
-
 def joined(lists: Iterable[bytes | msgspec.Raw]) -> msgspec.Raw:
     """Concatenate encoded lists without decoding their elements."""
     count, bodies = 0, []
@@ -139,4 +121,3 @@ def decoder_of(what: object) -> msgspec.msgpack.Decoder[Any]:
 
 
 decode_spawn: Callable[[bytes], Spawn] = decoder_of(Spawn).decode
-decode_surroundings: Callable[[bytes], Surroundings] = decoder_of(Surroundings).decode

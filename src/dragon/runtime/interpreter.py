@@ -8,19 +8,17 @@ from __future__ import annotations
 import faulthandler
 import functools
 import itertools
+import json
 import multiprocessing
 import sys
 import warnings
 from collections.abc import Iterable
 from multiprocessing import process as mp_process
 from multiprocessing import util as mp_util
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from dragon import cpython
 from dragon.infrastructure.system import all_sendable, restored, sendable
-
-if TYPE_CHECKING:
-    from dragon.infrastructure.messages import Surroundings
 
 # Read by the interpreter. PYTHONPATH is not among them, because sys.path is sent to new processes.
 _AT_START = {
@@ -81,6 +79,29 @@ def options_before_module() -> list[str]:
     return words[1 : words.index("-m")] if "-m" in words[: len(words) - len(sys.argv) + 1] else []
 
 
+class Surroundings(NamedTuple):
+    """The state that a Python process shares with its creator. Many processes have the same, so the zygote applies it
+    once."""
+
+    path: list[str]
+    arguments: list[str]
+    authkey: str  # hexadecimal
+    original_folder: str | None  # None if it had been removed
+    start_method: str | None
+    log_level: int | None
+    log_to_stderr: bool
+    options: list[str]  # of the interpreter
+    warning_options: list[str]
+    writes_bytecode: bool
+    faulthandler: bool
+    variables: list[str]  # variables that are read at the start only, and that differ from those of the run
+
+    @classmethod
+    def decode(cls, description: bytes) -> Surroundings:
+        """Return what describe() encoded."""
+        return cls(*json.loads(description))
+
+
 def is_fit(theirs: Surroundings) -> bool:
     """Return whether a fork of this process equals a fresh interpreter started for a creator with those
     surroundings."""
@@ -109,15 +130,11 @@ _described: tuple[Surroundings | None, bytes] = (None, b"")
 def describe(environment: Iterable[str] = ()) -> bytes:
     """Return the encoded state of this process, for a process with changes of these environment variables."""
     global _described
-    from msgspec.structs import replace
-
-    from dragon.infrastructure.messages import Surroundings, encode  # not needed for starting the run
-
     log_level, log_to_stderr = cpython.log_settings()
     state = Surroundings(
         path=list(sys.path),
         arguments=list(sys.argv),
-        authkey=bytes(mp_process.current_process().authkey),
+        authkey=bytes(mp_process.current_process().authkey).hex(),
         original_folder=mp_process.ORIGINAL_DIR,  # type: ignore[attr-defined]
         start_method=multiprocessing.get_start_method(allow_none=True),
         log_level=log_level,
@@ -129,20 +146,21 @@ def describe(environment: Iterable[str] = ()) -> bytes:
         variables=list(filter(is_read_at_start, environment)),
     )
     if state != _described[0]:
-        sent = replace(state, path=all_sendable(state.path), arguments=all_sendable(state.arguments))
-        sent.original_folder = state.original_folder and sendable(state.original_folder)
-        _described = state, encode(sent)
+        sent = state._replace(
+            path=all_sendable(state.path),
+            arguments=all_sendable(state.arguments),
+            original_folder=state.original_folder and sendable(state.original_folder),
+        )
+        _described = state, json.dumps(sent).encode()
     return _described[1]
 
 
 def take_over(description: bytes) -> None:
     """Apply the state that describe() returned to this process."""
-    from dragon.infrastructure.messages import decode_surroundings
-
-    theirs = decode_surroundings(description)
+    theirs = Surroundings.decode(description)
     sys.path[:] = map(restored, theirs.path)
     sys.argv = list(map(restored, theirs.arguments))
-    mp_process.current_process().authkey = theirs.authkey
+    mp_process.current_process().authkey = bytes.fromhex(theirs.authkey)
     mp_process.ORIGINAL_DIR = theirs.original_folder and restored(theirs.original_folder)  # type: ignore[attr-defined]
     own = sys.warnoptions if "PYTHONWARNINGS" in theirs.variables else []
     take_over_warnings([*own, *(option for option in theirs.warning_options if option not in own)])

@@ -9,6 +9,7 @@ import _random
 import errno
 import gc
 import importlib
+import json
 import os
 import signal
 import socket
@@ -17,21 +18,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
-
-import msgspec
+from typing import Any, NamedTuple, NoReturn
 
 from dragon import _core, cpython
 from dragon.agent.mpi.segments import is_foreign, remove_segments
 from dragon.agent.processes.parents import become_reaper, children_of, has_children
 from dragon.infrastructure import variables
-from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn, decode_surroundings
+from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE
 from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
 from dragon.infrastructure.system import restored, why_not_executed
 from dragon.runtime import child
 from dragon.runtime.child import find_entry
 from dragon.runtime.folder import remove_folder
-from dragon.runtime.interpreter import is_fit, take_over
+from dragon.runtime.interpreter import Surroundings, is_fit, take_over
 from dragon.runtime.run import Identity, Run, belong
 from dragon.runtime.spawning import in_memory
 from dragon.signals import end_with_parent
@@ -108,10 +107,29 @@ _RANDOM = cpython.random_generator()
 _reseed = _random.Random.seed.__get__(_RANDOM)
 
 
+class Asked(NamedTuple):
+    """What starting the process of a request takes; see infrastructure/messages.py."""
+
+    name: str
+    puid: int
+    parent: int
+    group: int
+    main: tuple[str, str] | None
+    surroundings: bytes
+    executable: str
+    arguments: list[str]
+    folder: str
+    environment: dict[str, str | None]
+    cpus: list[int]
+    limits: list[int]
+    signals: list[int]
+    descriptor_variables: list[str]
+
+
 class Forker:
     """Starts the Python processes that are requested from the server."""
 
-    def __init__(self, server: _core.ForkServer, environment: Callable[[Spawn], dict[str, str]]) -> None:
+    def __init__(self, server: _core.ForkServer, environment: Callable[[Asked], dict[str, str]]) -> None:
         self._server = server
         self._environment = environment
         self._main: tuple[str, str] | None = None
@@ -121,7 +139,7 @@ class Forker:
         self._hooks = _ForkHooks()
         self._reseed_numpy: Callable[[], Any] | None = None
 
-    def start(self, request: Spawn) -> int:
+    def start(self, request: Asked) -> int:
         """Start the process of a request. Returns its process id."""
         if not self._is_fit(request):
             return self._start_fresh(request)
@@ -158,11 +176,11 @@ class Forker:
         finally:
             os._exit(1)
 
-    def _is_fit(self, request: Spawn, loaded: bool = False) -> bool:
+    def _is_fit(self, request: Asked, loaded: bool = False) -> bool:
         """Return whether a fork is sufficient; checked again after the main program's imports were `loaded`."""
         if request.surroundings == self._surroundings and not loaded:
             return True
-        theirs = decode_surroundings(request.surroundings)
+        theirs = Surroundings.decode(request.surroundings)
         fit = is_fit(theirs)
         if not fit and not self._told:
             from dragon.runtime.log import runtime_log  # not loaded before: every module here makes every fork dearer
@@ -177,7 +195,7 @@ class Forker:
 
     # ---- the main program
 
-    def _load_main(self, request: Spawn) -> None:
+    def _load_main(self, request: Asked) -> None:
         """Import the main program, once, so that its imports are shared by all children."""
         self._main = request.main
         take_over(request.surroundings)
@@ -208,8 +226,8 @@ class Forker:
             "processes start as fresh interpreters, which takes longer: importing the main program %s", reason
         )
 
-    def _start_fresh(self, request: Spawn) -> int:
-        options = decode_surroundings(request.surroundings).options
+    def _start_fresh(self, request: Asked) -> int:
+        options = Surroundings.decode(request.surroundings).options
         descriptors = self._server.descriptors()
         path = str(Path(child.__file__).parents[2])
         code = f"import sys; sys.path.append({path!r}); from dragon.runtime.child import main_fresh; main_fresh(3)"
@@ -335,6 +353,8 @@ class Zygote:
         elif data == SYNCHRONISE:
             self.server.synchronise()
         elif data:
+            import msgspec  # a run of several nodes: its processes need it, and have it by their fork
+
             belong(self.run_info, **msgspec.msgpack.decode(data))
             self.server.set_output(bool(self.run_info.label), forwards=True)
         self.abandoned = not data and not self.taken_leave
@@ -345,7 +365,7 @@ class Zygote:
     def start(self) -> None:
         """Start the process of the received request; its record shows the outcome."""
         server = self.server
-        request = decode_spawn(server.request())
+        request = Asked(*server.fields())
         try:
             if request.executable:
                 server.started(self._execute(request), forked=False)
@@ -355,7 +375,7 @@ class Zygote:
             number = getattr(error, "errno", None) or errno.EIO
             server.failed(number, _wording(error, request.executable))
 
-    def _execute(self, request: Spawn) -> int:
+    def _execute(self, request: Asked) -> int:
         environment = self._environment(request)
         for number, variable in enumerate(request.descriptor_variables, 3):
             environment[variable] = str(number)
@@ -374,7 +394,7 @@ class Zygote:
             detached=False,
         )
 
-    def _environment(self, request: Spawn) -> dict[str, str]:
+    def _environment(self, request: Asked) -> dict[str, str]:
         changes = request.environment
         environment = {} if "" in changes else dict(os.environ)
         for sent, value in changes.items():
@@ -387,7 +407,7 @@ class Zygote:
         environment[variables.RUN] = str(self.run_info.folder)
         # Its children must not inherit variables of its MPI job and its argument data.
         handed_on = [name for name in changes if not is_foreign(name) and name != variables.ARGUMENT_DATA]
-        environment[variables.PROCESS] = msgspec.json.encode([me, self.server.slot(), handed_on]).decode()
+        environment[variables.PROCESS] = json.dumps([me, self.server.slot(), handed_on])
         return environment
 
     # ---- ending
