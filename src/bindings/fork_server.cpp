@@ -26,8 +26,9 @@ const char* next(ForkServer& server) {
                 return "end";
             case Next::Wait: {
                 WithoutGil without;
-                server.wait();
+                if (!server.wait()) continue;
             }
+                return "idle";
         }
     }
 }

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "msgpack.hpp"
@@ -33,6 +34,7 @@ constexpr std::string_view kNil = "\xc0";
 constexpr pid_t kNoProcess = (1 << 22) + 1;  // above the largest possible process id
 constexpr int kFolder = 3;  // used in place of a stream's number; the same as in runtime/spawning.py
 constexpr size_t kSignalSets = 3;
+constexpr int kRest = 100;  // milliseconds
 enum Source : unsigned { kRequests = 1, kAgent = 2, kSignals = 4 };
 
 uint64_t wall_clock() {  // nanoseconds since 1970
@@ -69,7 +71,16 @@ void ForkServer::look(int timeout) {
         if (sources[i].revents) ready_ |= 1u << i;
 }
 
-void ForkServer::wait() { look(leftovers_.patience()); }
+bool ForkServer::wait() {
+    int patience = leftovers_.patience();
+    if (rested_ || children_.empty()) {
+        look(patience);
+        return false;
+    }
+    look(patience < 0 ? kRest : std::min(patience, kRest));
+    rested_ = !ready_;
+    return rested_;
+}
 
 Next ForkServer::next() {
     auto take = [&](Source source) {

@@ -776,11 +776,12 @@ class ForkServer:
         """Set whether lines of processes get labels, and whether output is forwarded to a front end, as on several
         nodes."""
 
-    def next(self) -> Literal["agent", "request", "refused", "child", "end"]:
+    def next(self) -> Literal["agent", "request", "refused", "child", "idle", "end"]:
         """Return the next thing that the caller must do.
 
         "agent": read what the agent sent; "request": start the process of request(), then call started() or failed();
-        "refused": log why() a request was refused; "child": run the process of request(), in a child; "end": end.
+        "refused": log why() a request was refused; "child": run the process of request(), in a child; "idle": once,
+        if processes were started and nothing follows for a while; "end": end.
         """
 
     def request(self) -> bytes:

@@ -16,7 +16,13 @@ from contextlib import suppress
 from typing import NoReturn
 
 from dragon import _core
-from dragon.agent.processes.parents import TRACKER_ENDS_WITHIN_S, ZYGOTE_ENDS_WITHIN_S, end_orphans, start_tracker
+from dragon.agent.processes.parents import (
+    FAREWELL,
+    TRACKER_ENDS_WITHIN_S,
+    ZYGOTE_ENDS_WITHIN_S,
+    end_orphans,
+    start_tracker,
+)
 from dragon.infrastructure import variables
 from dragon.infrastructure.signals import ENDING
 from dragon.runtime.folder import Owner, is_alive, remove_ended, remove_folder
@@ -135,8 +141,6 @@ def _is_ready(fd: int, within: float) -> bool:
 
 def leave(run: Run, zygote: int, events: socket.socket, early: Early) -> NoReturn:
     """End a run that did not need its agent."""
-    from dragon.infrastructure.messages import FAREWELL
-
     with suppress(OSError):  # the zygote has ended already
         events.send(FAREWELL)
     events.close()

@@ -12,10 +12,6 @@ from dragon.infrastructure.signals import hold_signals, release_signals
 UNNAMED = "dragon_process"
 """The kind of a process that is no worker of the runtime's own."""
 
-# What an agent sends to its zygote besides the settings of its run.
-SYNCHRONISE = b"?"  # report all events so far
-FAREWELL = b"."  # the regular end: the agent removes the folder itself
-
 # The name of a shared object: offset, generation, role. See dragon._core.
 Name = tuple[int, int, int]
 

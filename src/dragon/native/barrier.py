@@ -6,12 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Annotated, Any, Self
 
-import msgspec
-
-from dragon.infrastructure.messages import SerializedName
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.arguments import checked_seconds
-from dragon.runtime.handle import Words, node_of_memory, read_serialized
+from dragon.runtime.handle import Words, node_of_memory, read_serialized, serialized
 
 __all__ = ["Barrier", "BrokenBarrierError"]
 
@@ -164,8 +161,7 @@ class Barrier(threading.Barrier):
 
     def serialize(self) -> str:
         """Return the barrier's name, which attach() takes in any process of the run."""
-        names = (self._round._name(), self._arrivals._name(), self._parties)
-        return msgspec.json.encode(names).decode()
+        return serialized(self._round._name(), self._arrivals._name(), self._parties)
 
     @classmethod
     def attach(cls, serialized: str, *, action: Callable[[], Any] | None = None, timeout: float | None = None) -> Self:
@@ -174,8 +170,11 @@ class Barrier(threading.Barrier):
         `action` and `timeout` are not part of the name. Raises DestroyedError if the barrier does not exist any more,
         ValueError for text that serialize() did not write.
         """
-        parties_of = Annotated[int, msgspec.Meta(ge=1, lt=_MOST)]
-        kind = tuple[SerializedName, SerializedName, parties_of]
+        from msgspec import Meta  # not imported before: few processes need these
+
+        from dragon.infrastructure.messages import SerializedName
+
+        kind = tuple[SerializedName, SerializedName, Annotated[int, Meta(ge=1, lt=_MOST)]]
         round_, arrivals, parties = read_serialized(serialized, kind, "barrier")
         barrier = cls.__new__(cls)
         barrier.__setstate__((Words._attached(round_), Words._attached(arrivals), parties, action, timeout))

@@ -8,7 +8,6 @@ import sys
 from dragon import cpython
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime import serialization
-from dragon.runtime.agent_client import ask
 from dragon.runtime.child import end_as_interrupted, run_exit_handlers, write_traceback
 from dragon.runtime.run import identity
 
@@ -51,7 +50,8 @@ def _call(payload: bytes | memoryview) -> int:
 
 def _is_stopped() -> bool:
     """Return whether the interrupt is the first step of stopping this process's group, and therefore not an error."""
-    from dragon.runtime.protocol.groups import IsGroupEnding  # few processes need it
+    from dragon.runtime.agent_client import ask  # few processes need these
+    from dragon.runtime.protocol.groups import IsGroupEnding
 
     group = identity().group
     try:

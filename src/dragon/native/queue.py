@@ -8,13 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-import msgspec
-
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.generic import V
-from dragon.infrastructure.messages import NameGeneration, NameOffset, NameRole
 from dragon.infrastructure.plain_number import plain_number
-from dragon.runtime.handle import Channel, node_for_objects, read_serialized
+from dragon.runtime.handle import Channel, node_for_objects, read_serialized, serialized
 from dragon.runtime.picklers import pickler_of
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import identity
@@ -28,7 +25,6 @@ Empty, Full = queue.Empty, queue.Full
 
 _DEFAULT_SIZE = 100  # objects
 _THREAD_POLL_S = 0.05  # seconds between two checks of the event that another thread may have set
-_Serialized = tuple[NameOffset, NameGeneration, NameRole, bool]
 
 _Q = TypeVar("_Q", bound="Queue[Any]")
 
@@ -189,7 +185,7 @@ class Queue(Channel, Generic[V]):
     def serialize(self) -> bytes:
         """Return the queue's name, which Queue.attach() takes in any process of the run. The caller keeps the queue
         alive."""
-        return msgspec.json.encode((*self._name(), self._joinable))
+        return serialized(*self._name(), self._joinable).encode()
 
     @classmethod
     def attach(cls, serialized_bytes: bytes, *, mpool: object = None, pickler: object = None) -> Self:
@@ -197,7 +193,10 @@ class Queue(Channel, Generic[V]):
 
         Raises DestroyedError if the queue does not exist any more, ValueError for bytes that serialize() did not write.
         """
-        offset, generation, role, joinable = read_serialized(serialized_bytes, _Serialized, "queue")
+        from dragon.infrastructure.messages import NameGeneration, NameOffset, NameRole
+
+        parts = tuple[NameOffset, NameGeneration, NameRole, bool]
+        offset, generation, role, joinable = read_serialized(serialized_bytes, parts, "queue")
         kind = _class_for(pickler, cls)
         return kind._attached((offset, generation, role), kind._state_of(joinable, pickler))
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Self
 
-import msgspec
-
 from dragon.infrastructure.messages import SerializedName
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Semaphore as _Semaphore
-from dragon.runtime.handle import node_of_memory, read_serialized
+from dragon.runtime.handle import node_of_memory, read_serialized, serialized
 
 __all__ = ["BoundedSemaphore", "Semaphore"]
 
@@ -52,7 +50,7 @@ class Semaphore(_Semaphore):
 
     def serialize(self) -> str:
         """Return the semaphore's name, which attach() takes in any process of the run."""
-        return msgspec.json.encode(self._name()).decode()
+        return serialized(*self._name())
 
     @classmethod
     def attach(cls, serialized: str) -> Self:

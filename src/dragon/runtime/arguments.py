@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dragon.infrastructure.messages import Output
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.system import sendable
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.messages import Output
 
 PIPE, STDOUT, DEVNULL = -1, -2, -3
 StreamArgument = int | str | None
@@ -35,6 +37,8 @@ def checked_stream(name: str, value: StreamArgument) -> StreamArgument:
 
 def output_of(stream: StreamArgument) -> Output:
     """Return a stream argument in the form that the zygote takes."""
+    from dragon.infrastructure.messages import Output
+
     if isinstance(stream, str):
         return Output("file", sendable(stream))
     return Output({None: "inherit", PIPE: "pipe", STDOUT: "stdout", DEVNULL: "null"}[stream])

@@ -9,16 +9,18 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragon import _core, cpython
-from dragon.infrastructure.messages import Name
 from dragon.infrastructure.system import restored
 from dragon.runtime.by_value import imported_main
 from dragon.runtime.copies import write_back
 from dragon.runtime.handle import Words
 from dragon.runtime.interpreter import take_over
 from dragon.runtime.run import Identity, become
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.messages import Name
 
 # Whether Python took stdout for a terminal when this interpreter started.
 _TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))

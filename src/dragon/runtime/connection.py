@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import multiprocessing.connection
 from multiprocessing import BufferTooShort, reduction, resource_sharer
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-
-from dragon.infrastructure.messages import Name, Output
 from dragon.runtime.handle import Channel
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.messages import Name, Output
 
 READER, WRITER = 1, 2
 # The writer of a pipe waits while messages of this size are in flight: programs expect of a pipe that it slows down a
@@ -154,7 +155,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
                 channel._close()
 
 
-class ConnectionOptions(msgspec.Struct):
+class ConnectionOptions(SimpleNamespace):
     """Options of dragonhpc's connections, which have no effect: memory for messages of any size is found automatically.
 
     Attributes:
@@ -165,14 +166,24 @@ class ConnectionOptions(msgspec.Struct):
         default_pool: has no effect.
     """
 
-    creation_policy: Any = None
-    min_block_size: int | None = None
-    large_block_size: int | None = None
-    huge_block_size: int | None = None
-    default_pool: Any = None
+    def __init__(
+        self,
+        creation_policy: object = None,
+        min_block_size: int | None = None,
+        large_block_size: int | None = None,
+        huge_block_size: int | None = None,
+        default_pool: object = None,
+    ) -> None:
+        super().__init__(
+            creation_policy=creation_policy,
+            min_block_size=min_block_size,
+            large_block_size=large_block_size,
+            huge_block_size=huge_block_size,
+            default_pool=default_pool,
+        )
 
 
-class PipeOptions(msgspec.Struct):
+class PipeOptions(SimpleNamespace):
     """Options of dragonhpc's pipes, which have no effect.
 
     Attributes:
@@ -180,8 +191,8 @@ class PipeOptions(msgspec.Struct):
         conn_options: has no effect.
     """
 
-    creation_policy: Any = None
-    conn_options: ConnectionOptions | None = None
+    def __init__(self, creation_policy: object = None, conn_options: ConnectionOptions | None = None) -> None:
+        super().__init__(creation_policy=creation_policy, conn_options=conn_options)
 
 
 def _send_handle(connection: Any, handle: int, destination_pid: int | None) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-
-import msgspec
 
 from dragon import _core
 from dragon.infrastructure import variables
@@ -27,8 +26,15 @@ if TYPE_CHECKING:
 _LIBRARIES = {"dragon", "torchloader", "multiprocessing", "concurrent"}
 
 
+def serialized(*parts: object) -> str:
+    """Return what serialize() of an object gives: its name and more, as JSON."""
+    return json.dumps(parts, separators=(",", ":"))
+
+
 def read_serialized(data: str | bytes, kind: object, what: str) -> Any:
     """Return what serialize() of a `what` wrote, decoded as `kind`. Raises ValueError for anything else."""
+    import msgspec  # not imported before: few processes need it
+
     try:
         return msgspec.json.decode(data, type=kind)
     except (ValueError, TypeError) as error:

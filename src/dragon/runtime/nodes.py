@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import os
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonNodeError
-from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
 from dragon.runtime.run import current_run, in_run, this_run
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.node_desc import NodeDescriptor
 
 _FILE = "nodes.json"
 
@@ -37,17 +38,25 @@ def run_nodes() -> list[NodeDescriptor]:
         return [_this_node()]
     key = (path, status.st_ino, status.st_mtime_ns)
     if key != _seen[0]:
+        import msgspec
+
+        from dragon.infrastructure.node_desc import NodeDescriptor
+
         _seen = (key, msgspec.json.decode(Path(path).read_bytes(), type=list[NodeDescriptor]))
     return _seen[1]
 
 
 @functools.cache
 def _this_node() -> NodeDescriptor:
+    from dragon.infrastructure.node_desc import describe_this_node  # not imported before: few processes need it
+
     return describe_this_node()
 
 
 def write_nodes(folder: Path, nodes: list[NodeDescriptor]) -> None:
     """Write the list of a run's nodes atomically: processes see the old list or the new one."""
+    import msgspec
+
     temporary = folder / f".{_FILE}.{os.getpid()}"
     temporary.write_bytes(msgspec.json.encode(sorted(nodes, key=lambda node: node.index)))
     temporary.chmod(0o600)

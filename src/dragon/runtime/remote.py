@@ -7,15 +7,15 @@ import queue
 import struct
 from collections import deque
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dragon import _core
-from dragon.infrastructure.messages import Name
-from dragon.runtime.agent_client import ask, error_named
 from dragon.runtime.copies import refresh, write_back
 from dragon.runtime.lacking import warn_user
-from dragon.runtime.protocol.objects import OpenOutbox, OpenProxy, WhyGone
 from dragon.runtime.serialization import to_another_node
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.messages import Name
 
 KINDS = {"Channel": 2, "Lock": 3, "Semaphore": 4, "Event": 5, "Condition": 6, "Words": 7}  # of the core
 _MOST_PARTS = 10_000  # that are written at once
@@ -196,6 +196,9 @@ class RemoteChannel(_Remote):
             if self._bounded is None:
                 self._bounded = self._capacity() > 0
             if not self._bounded:
+                from dragon.runtime.agent_client import ask  # not imported before: many processes do not need these
+                from dragon.runtime.protocol.objects import OpenOutbox
+
                 name = ask(OpenOutbox(self._remote_name, self._droppable))
                 try:
                     self._out = _core.Channel(name)
@@ -236,6 +239,9 @@ class RemoteChannel(_Remote):
         except _core.DestroyedError:
             self._out = None
             exists = False
+        from dragon.runtime.agent_client import ask, error_named
+        from dragon.runtime.protocol.objects import WhyGone
+
         kind, text = ask(WhyGone(outbox._name()))
         if kind:
             raise error_named(kind, text) from None
@@ -273,6 +279,9 @@ class RemoteChannel(_Remote):
         if self._proxy is not None:
             with suppress(_core.DestroyedError):  # this process was forked from one that has closed its handle
                 return self._proxy._fileno()
+        from dragon.runtime.agent_client import ask
+        from dragon.runtime.protocol.objects import OpenProxy
+
         self._proxy = _core.Channel(ask(OpenProxy(self._remote_name)))
         return self._proxy._fileno()
 

@@ -9,7 +9,6 @@ from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defin
 from typing import Any
 
 from dragon import _core
-from dragon.runtime.agent_client import ask
 
 _numbers: dict[str, int] = {}
 
@@ -20,6 +19,7 @@ def begin_task(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tupl
         return None
     # Not imported before: every module here makes every fork dearer.
     from dragon.infrastructure.metrics import task_word
+    from dragon.runtime.agent_client import ask
     from dragon.runtime.protocol.telemetry import NameTask
 
     if function in (mapstar, starmapstar):

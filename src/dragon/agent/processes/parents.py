@@ -13,6 +13,10 @@ from pathlib import Path
 from dragon import _core
 from dragon.infrastructure.signals import PROGRAMS_OWN, ignoring
 
+# What an agent sends to its zygote besides the settings of its run.
+SYNCHRONISE = b"?"  # report all events so far
+FAREWELL = b"."  # the regular end: the agent removes the folder itself
+
 ZYGOTE_ENDS_WITHIN_S = 7.0  # seconds, besides the grace
 TRACKER_ENDS_WITHIN_S = 5.0  # seconds to wait until a tracker has removed what no process uses any more
 _PR_SET_CHILD_SUBREAPER = 36

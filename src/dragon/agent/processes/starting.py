@@ -19,8 +19,9 @@ from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.segments import without_foreign_variables
 from dragon.agent.objects.peers import Peers
 from dragon.agent.output.streams import Streams
+from dragon.agent.processes.parents import FAREWELL, SYNCHRONISE
 from dragon.agent.processes.registry import Event, Failed, Registry, Started, Stream, Synchronised, decode_events
-from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Instance, Name, Output, Spawn, default_name, encode
+from dragon.infrastructure.messages import Instance, Name, Output, Spawn, default_name, encode
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import StartFor
 from dragon.runtime.protocol.jobs import Part

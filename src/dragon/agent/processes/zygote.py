@@ -16,15 +16,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from dragon import _core, cpython
 from dragon.agent.mpi.segments import is_foreign, remove_segments
-from dragon.agent.processes.parents import become_reaper, children_of, has_children
+from dragon.agent.processes.parents import FAREWELL, SYNCHRONISE, become_reaper, children_of, has_children
 from dragon.infrastructure import variables
-from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE
 from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
 from dragon.infrastructure.system import restored, why_not_executed
 from dragon.runtime import child
@@ -32,7 +31,6 @@ from dragon.runtime.child import find_entry
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.interpreter import Surroundings, is_fit, take_over
 from dragon.runtime.run import Identity, Run, belong
-from dragon.runtime.spawning import in_memory
 from dragon.signals import end_with_parent
 
 _THREADS_END_WITHIN_S = 0.2  # seconds
@@ -227,6 +225,8 @@ class Forker:
         )
 
     def _start_fresh(self, request: Asked) -> int:
+        from dragon.runtime.spawning import in_memory  # seldom needed
+
         options = Surroundings.decode(request.surroundings).options
         descriptors = self._server.descriptors()
         path = str(Path(child.__file__).parents[2])
@@ -298,6 +298,18 @@ _PRELOADED = (
 )
 
 
+# What processes need that ask the agent: imported when the first process has started, or if there are several nodes.
+_FOR_REQUESTS = ("dragon.runtime.agent_client", "dragon.runtime.protocol.objects", "dragon.infrastructure.node_desc")
+
+
+def _import(modules: Iterable[str]) -> None:
+    """Import modules that later forks have then."""
+    for module in modules:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+
+
 class Zygote:
     """Serves start requests, reaps ended processes, and ends all of them when the agent ends."""
 
@@ -320,22 +332,21 @@ class Zygote:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for entry in _ENTRIES:
             find_entry(entry)
-        for module in _PRELOADED:
-            importlib.import_module(module)
         # The zygote ends by os._exit(), and run_exit_handlers() calls that of multiprocessing itself; the one of the
         # bindings makes every child copy pages.
         cpython.forget_exit_handlers()
         child.write_whole_lines()
+        _import(_PRELOADED)
         self.server = _core.ForkServer(self.requests.fileno(), self.agent.fileno(), signals)
         self.server.set_output(bool(self.run_info.label), forwards=False)
         self.forker = Forker(self.server, self._environment)
-        gc.collect()
-        gc.freeze()
         while (event := self.server.next()) != "end":
             if event == "child":
                 self.forker.become()
             elif event == "request":
                 self.start()
+            elif event == "idle":
+                _import(_FOR_REQUESTS)
             elif event == "refused":
                 _warn(f"a start request was dropped: {self.server.why()}")
             elif not self._heard_from_agent():
@@ -353,7 +364,8 @@ class Zygote:
         elif data == SYNCHRONISE:
             self.server.synchronise()
         elif data:
-            import msgspec  # a run of several nodes: its processes need it, and have it by their fork
+            _import(_FOR_REQUESTS)  # there are several nodes
+            import msgspec
 
             belong(self.run_info, **msgspec.msgpack.decode(data))
             self.server.set_output(bool(self.run_info.label), forwards=True)
