@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast
 
-from msgspec.msgpack import decode, encode
-
 from dragon.dtypes import (
     ADAPTIVE_WAIT,
     IDLE_WAIT,
@@ -31,6 +29,7 @@ from dragon.dtypes import (
 )
 from dragon.infrastructure.errors import DestroyedError, NotSupportedError
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.structs import msgspec
 from dragon.managed_memory import MemoryAlloc, MemoryPool, attaching
 from dragon.native.queue import Empty, Full, Queue
 from dragon.rc import DragonError as Code
@@ -374,13 +373,13 @@ class Channel:
         more."""
         found = cls.__new__(cls)
         with attaching("channel", ChannelError, ChannelDestroyed):
-            name, *rest = decode(bytes(serialized_bytes), type=tuple[bytes, int, int, int])
+            name, *rest = msgspec.msgpack.decode(bytes(serialized_bytes), type=tuple[bytes, int, int, int])
             found._set(Queue.attach(name), *rest)
         return found
 
     def serialize(self) -> bytes:
         """Return bytes that describe the channel, for attach()."""
-        return encode((self._its().serialize(), self.cuid, self.capacity, self.block_size))
+        return msgspec.msgpack.encode((self._its().serialize(), self.cuid, self.capacity, self.block_size))
 
     def _its(self) -> Queue[_Sent]:
         if self._queue is None:

@@ -12,14 +12,12 @@ import enum
 from collections.abc import Iterator
 from typing import Any, Self
 
-import msgspec
-from msgspec.msgpack import decode, encode
-
 from dragon import _core
 from dragon.dtypes import DragonException, error_class
 from dragon.infrastructure.errors import DestroyedError, NotSupportedError
 from dragon.infrastructure.messages import SerializedName
 from dragon.infrastructure.plain_number import plain_number
+from dragon.infrastructure.structs import msgspec
 from dragon.rc import DragonError as Code
 from dragon.runtime.handle import Words
 from dragon.runtime.run import this_run
@@ -78,7 +76,7 @@ class _Told(msgspec.Struct, array_like=True):
 
 
 def _read(data: bytes, what: str) -> _Told:
-    told = decode(bytes(data), type=_Told)
+    told = msgspec.msgpack.decode(bytes(data), type=_Told)
     if told.what != what:
         raise ValueError(f"it describes a {told.what}")
     return told
@@ -140,17 +138,17 @@ class MemoryPool:
     def default(cls, node: int | None = None) -> Self:
         """Return the pool that is the whole arena of a node, by default of this one; its `muid` is the node's index."""
         index = this_run().node if node is None else node
-        return cls.attach(encode(_Told("pool", index, index, _core.usage()["limit"], None)))
+        return cls.attach(msgspec.msgpack.encode(_Told("pool", index, index, _core.usage()["limit"], None)))
 
     @staticmethod
     def numbered(serialized: bytes, muid: int) -> bytes:
         """Return the result of a pool's serialize() with another number."""
-        return encode(msgspec.structs.replace(_read(serialized, "pool"), muid=muid))
+        return msgspec.msgpack.encode(msgspec.structs.replace(_read(serialized, "pool"), muid=muid))
 
     def serialize(self) -> bytes:
         """Return bytes that describe the pool, for attach()."""
         words = None if self._words is None else self._words._name()
-        return encode(_Told("pool", self.muid, self._node, self.size, words))
+        return msgspec.msgpack.encode(_Told("pool", self.muid, self._node, self.size, words))
 
     # ---- blocks
 
@@ -265,7 +263,7 @@ class MemoryAlloc:
 
     def serialize(self) -> bytes:
         """Return bytes that describe the block, for attach() in any process of this node."""
-        return encode(_Told("block", self._offset, this_run().node, self.size, self._memory()._name()))
+        return msgspec.msgpack.encode(_Told("block", self._offset, this_run().node, self.size, self._memory()._name()))
 
     def __reduce__(self) -> tuple[object, ...]:
         return MemoryAlloc._made, (None, self._memory(), self.size, self._offset)

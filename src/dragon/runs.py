@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from dragon.infrastructure.errors import DragonError, RunEndedError
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime import folder as run_folder
 from dragon.runtime.folder import Owner, is_alive
 from dragon.runtime.run_info import RunInfo, UnreadableRunError, run_name

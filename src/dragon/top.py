@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
-import msgspec
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -18,6 +17,7 @@ from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, Tab
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.metrics import PROCESS_STATES, Lifetime, RunState
 from dragon.infrastructure.signals import ENDING
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import Ask
 from dragon.runtime.protocol.telemetry import Lifetimes, Query, StateOfRun
 from dragon.signals import name_of

@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import msgspec
-
 from dragon.cli import watching
 from dragon.commands import Parser
 from dragon.files import whole_file
@@ -29,6 +27,7 @@ from dragon.infrastructure.metrics import (
     failed_or_longest,
     tasks_of,
 )
+from dragon.infrastructure.structs import msgspec
 from dragon.telemetry.recording import NoRecordingError, Recording
 from dragon.web.dashboard import SIGNALS, Dashboard, html
 from dragon.web.http import serve

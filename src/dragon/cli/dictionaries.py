@@ -13,8 +13,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dragon import _core
 from dragon.cli.ps import PATIENCE
 from dragon.data.ddict import DDict, DDictManagerStats
@@ -22,6 +20,7 @@ from dragon.data.ddict.creation import from_text
 from dragon.data.plain_files import loader
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DestroyedError, DragonError, RunEndedError
+from dragon.infrastructure.structs import msgspec
 from dragon.runs import Run
 from dragon.runtime.agent_client import ask
 from dragon.runtime.inspection import ask_agent

@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 import psutil
 
 import dragon
 from dragon import _core, runs
 from dragon.cli.ps import Row, count, moment, report_of, row_of, rows, run_parser, table
 from dragon.infrastructure.node_desc import NodeDescriptor
+from dragon.infrastructure.structs import msgspec
 from dragon.runs import Node
 from dragon.runtime.inspection import (
     Frame,

@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _write(arguments: argparse.Namespace, name: str, nodes: dict[str, Any]) -> None:
     if arguments.output_to_yaml:
-        import msgspec
+        from dragon.infrastructure.structs import msgspec
 
         Path(f"{name}.yaml").write_bytes(msgspec.yaml.encode(nodes))
     if arguments.output_to_json:

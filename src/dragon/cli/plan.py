@@ -8,9 +8,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from dragon.infrastructure import variables
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.lacking import listed
 from dragon.runtime.placement import PlanRecord, read_plan
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 import psutil
 
 import dragon
@@ -19,6 +18,7 @@ from dragon import runs
 from dragon.commands import Parser
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID
+from dragon.infrastructure.structs import msgspec
 from dragon.runs import Node, Run
 from dragon.runtime.folder import Owner, is_alive
 from dragon.runtime.inspection import Report, ask_agent

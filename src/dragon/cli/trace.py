@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dragon.commands import Parser
 from dragon.files import whole_file
 from dragon.infrastructure.metrics import Lifetime, Span
+from dragon.infrastructure.structs import msgspec
 from dragon.telemetry.recording import Recording
 
 _LIFE, _FIRST_THREAD = 0, 1

@@ -8,11 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self, TypeVar, cast
 
-import msgspec
-
 from dragon import runs
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.metrics import Lifetime
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.folder import is_alive
 from dragon.runtime.inspection import ask_agent
 from dragon.runtime.protocol import telemetry

@@ -9,14 +9,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from dragon.infrastructure.connection import Connection
 from dragon.infrastructure.errors import NotSupportedError, ProcessError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.parameters import this_process
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
+from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.variables import ARGUMENT_DATA
 from dragon.native.queue import Queue
 from dragon.native.template import ProcessTemplate

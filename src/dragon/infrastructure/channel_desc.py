@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from dragon.infrastructure.process_desc import ProcessDescriptor
+from dragon.infrastructure.structs import msgspec
 
 
 class ChannelOptions(msgspec.Struct, kw_only=True):

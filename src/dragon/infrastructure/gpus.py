@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
+from dragon.infrastructure.structs import msgspec
 
 # The variables that select devices for each vendor's libraries. The first is used if none is set; of several that are
 # set the last one counts, because it selects among the devices that the others leave.

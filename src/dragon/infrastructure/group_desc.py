@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import enum
 
-import msgspec
-
 from dragon.infrastructure.policy import Policy
 from dragon.infrastructure.process_desc import ProcessDescriptor
+from dragon.infrastructure.structs import msgspec
 
 
 class GroupMember(msgspec.Struct):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import msgspec
-
 from dragon.infrastructure.node_desc import NodeDescriptor
+from dragon.infrastructure.structs import msgspec
 
 
 class Token(msgspec.Struct, kw_only=True):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
-import msgspec
-
 from dragon.infrastructure.signals import hold_signals, release_signals
+from dragon.infrastructure.structs import msgspec
 
 UNNAMED = "dragon_process"
 """The kind of a process that is no worker of the runtime's own."""

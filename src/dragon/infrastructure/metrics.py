@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Generic, Literal, TypeVar
 
-import msgspec
+from dragon.infrastructure.structs import msgspec
 
 
 class Span(msgspec.Struct, frozen=True):

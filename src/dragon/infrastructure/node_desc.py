@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dragon.control_groups import cpu_quota, folders
 from dragon.cores import managed_cores
 from dragon.infrastructure.gpus import GPU_VARIABLES, Gpus, find_gpus
 from dragon.infrastructure.interfaces import own_addresses
+from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.variables import memory_limit
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import enum
 
-import msgspec
-
 from dragon.infrastructure.process_desc import ProcessDescriptor
+from dragon.infrastructure.structs import msgspec
 
 
 class PoolOptions(msgspec.Struct):

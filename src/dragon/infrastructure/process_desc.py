@@ -5,9 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-import msgspec
-
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.structs import msgspec
 
 
 class ProcessOptions(msgspec.Struct):

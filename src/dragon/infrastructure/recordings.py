@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
+from dragon.infrastructure.structs import msgspec
 
 DESCRIPTION = "run.json"
 STREAM, PARQUET = ".arrows", ".parquet"

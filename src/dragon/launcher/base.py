@@ -19,10 +19,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Token
+from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import give_back_limit
 from dragon.runtime.credentials import Authority, fingerprint
 from dragon.signals import how_ended

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
+from dragon.infrastructure.structs import msgspec
 
 if TYPE_CHECKING:
     from dragon.launcher.base import Launcher

@@ -10,9 +10,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from dragon.infrastructure.membership import Token
+from dragon.infrastructure.structs import msgspec
 from dragon.launcher.base import Identity, Launcher, LaunchError, Starter, agent_command
 
 INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes

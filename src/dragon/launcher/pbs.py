@@ -9,10 +9,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from dragon.infrastructure import configuration
 from dragon.infrastructure.membership import Token
+from dragon.infrastructure.structs import msgspec
 from dragon.launcher.base import Launcher, LaunchError, Starter, agent_command
 
 

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
-
 from dragon.infrastructure.membership import Token
+from dragon.infrastructure.structs import msgspec
 from dragon.launcher.base import Launcher, LaunchError, agent_command
 
 _KEPT_LINES = 20

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dragon.infrastructure.membership import Token
+from dragon.infrastructure.structs import msgspec
 from dragon.launcher.base import Launcher, LaunchError, Starter, agent_command
 from dragon.runtime.site_launcher import OF_ANOTHER_STEP
 

@@ -6,10 +6,9 @@ from multiprocessing import connection as mp_connection
 from multiprocessing import managers as mp_managers
 from typing import Any
 
-import msgspec
-
 from dragon._core import DestroyedError
 from dragon.infrastructure.messages import SerializedName
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.connection import Connection, Pipe
 from dragon.runtime.handle import Channel
 

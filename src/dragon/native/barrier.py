@@ -170,11 +170,10 @@ class Barrier(threading.Barrier):
         `action` and `timeout` are not part of the name. Raises DestroyedError if the barrier does not exist any more,
         ValueError for text that serialize() did not write.
         """
-        from msgspec import Meta  # not imported before: few processes need these
-
         from dragon.infrastructure.messages import SerializedName
+        from dragon.infrastructure.structs import msgspec
 
-        kind = tuple[SerializedName, SerializedName, Annotated[int, Meta(ge=1, lt=_MOST)]]
+        kind = tuple[SerializedName, SerializedName, Annotated[int, msgspec.Meta(ge=1, lt=_MOST)]]
         round_, arrivals, parties = read_serialized(serialized, kind, "barrier")
         barrier = cls.__new__(cls)
         barrier.__setstate__((Words._attached(round_), Words._attached(arrivals), parties, action, timeout))

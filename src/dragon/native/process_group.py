@@ -9,14 +9,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar
 
-import msgspec
-
 from dragon import _core
 from dragon.infrastructure.errors import DragonLoggingError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.variables import PLAN
 from dragon.native.process import ProcessTemplate
 from dragon.runtime import placement

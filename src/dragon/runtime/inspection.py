@@ -17,12 +17,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
-import msgspec
-
 from dragon import _core
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.messages import encode
 from dragon.infrastructure.private import connect_within
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import Request, decode_reply, encode_request
 
 if TYPE_CHECKING:

@@ -38,9 +38,8 @@ def run_nodes() -> list[NodeDescriptor]:
         return [_this_node()]
     key = (path, status.st_ino, status.st_mtime_ns)
     if key != _seen[0]:
-        import msgspec
-
         from dragon.infrastructure.node_desc import NodeDescriptor
+        from dragon.infrastructure.structs import msgspec
 
         _seen = (key, msgspec.json.decode(Path(path).read_bytes(), type=list[NodeDescriptor]))
     return _seen[1]
@@ -55,7 +54,7 @@ def _this_node() -> NodeDescriptor:
 
 def write_nodes(folder: Path, nodes: list[NodeDescriptor]) -> None:
     """Write the list of a run's nodes atomically: processes see the old list or the new one."""
-    import msgspec
+    from dragon.infrastructure.structs import msgspec
 
     temporary = folder / f".{_FILE}.{os.getpid()}"
     temporary.write_bytes(msgspec.json.encode(sorted(nodes, key=lambda node: node.index)))

@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.policy import Policy, PolicyError, choose
+from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.variables import POLICY
 from dragon.runtime.agent_client import ask
 from dragon.runtime.lacking import note_missing

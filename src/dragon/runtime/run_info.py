@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
-
 from dragon.files import write_bytes
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.private import read_private
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.folder import INFO, Owner
 
 

@@ -181,7 +181,7 @@ class _Pickler(pickle.Pickler):
     """A pickler by reference, which is quick and gives the same classes on both sides."""
 
     lasting = False
-    dispatch_table: dict[type, Any] = {}  # noqa: RUF012  pickle takes it as a table of instances
+    dispatch_table: dict[type, Any] = {}
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, types.FunctionType) or (isinstance(obj, type) and not is_nameless(obj)):

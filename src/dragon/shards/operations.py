@@ -74,7 +74,7 @@ class Result(NamedTuple):
     """The value and the buffers that an operation returns."""
 
     value: Any = None
-    buffers: list[Any] = []  # noqa: RUF012 -- never changed
+    buffers: list[Any] = []
     as_bytes: bool = False
 
 

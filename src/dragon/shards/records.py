@@ -17,8 +17,7 @@ from hashlib import blake2b
 from numbers import Complex, Number, Rational
 from typing import Any
 
-import msgspec
-
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.serialization import dumps
 
 __all__ = [

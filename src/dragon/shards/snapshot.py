@@ -16,10 +16,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import msgspec
-
 from dragon.files import regular
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
+from dragon.infrastructure.structs import msgspec
 from dragon.shards.entries import BROADCAST, Settings, Stored, places_of
 from dragon.shards.records import Record, place_of
 from dragon.shards.shard import Shard

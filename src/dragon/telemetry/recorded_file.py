@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.dataset
@@ -34,6 +33,7 @@ from dragon.infrastructure.recordings import (
     stem_of,
     whole_batches,
 )
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.agent_client import ask
 from dragon.runtime.protocol.telemetry import Kinds, Lifetimes, Query, StateOfRun
 

@@ -7,8 +7,6 @@ from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.metrics import Aggregate, Lifetime, Record, RunState, Span, has, reduced
 from dragon.infrastructure.recordings import (
@@ -21,6 +19,7 @@ from dragon.infrastructure.recordings import (
     host_prefix,
     schema_of,
 )
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.telemetry import Query
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
-
 from dragon.infrastructure import variables
 from dragon.infrastructure.metrics import Kind
 from dragon.infrastructure.plain_number import plain_number
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.agent_client import ask
 from dragon.runtime.protocol.telemetry import AddValue, StartMeasuring, StopMeasuring, TelemetryLevel
 from dragon.runtime.run import identity, in_run

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import msgspec
-
 from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.callers import Callers
 from dragon.runtime.log import Once, runtime_log
 

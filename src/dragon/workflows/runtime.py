@@ -21,10 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-import msgspec
-
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.plain_number import plain_number
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime import folder as run_folder
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.run import current_run, join_run, leave, this_run

@@ -14,7 +14,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet
@@ -37,6 +36,7 @@ from dragon.infrastructure.recordings import (
     stem_of,
     whole_batches,
 )
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.log import runtime_log
 from dragon.runtime.run_info import RunInfo, run_name
 

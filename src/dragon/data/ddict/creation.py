@@ -11,12 +11,11 @@ import time
 import warnings
 from typing import Any
 
-import msgspec
-
 from dragon.infrastructure.ddict_errors import DDictError, DDictUnableToCreateError
 from dragon.infrastructure.messages import Name
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Event, place_in_program
 from dragon.runtime.nodes import run_nodes

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
-import msgspec
-
 from dragon.data.ddict import checkpoint_files, creation
 from dragon.data.ddict.checks import check_name, check_parameters
 from dragon.data.ddict.creation import Options, moment
@@ -21,6 +19,7 @@ from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesVi
 from dragon.data.ddict.writers import Batch, Writers
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.infrastructure.generic import K, V
+from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.variables import parse_size
 from dragon.lazy_modules import name_of_package
 from dragon.shards.entries import PERSISTENT, places_of
