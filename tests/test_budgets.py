@@ -22,8 +22,8 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 62_690,
-    "files of Python": 371,
+    "lines of Python": 62_665,
+    "files of Python": 373,
     "lines of C++": 14_595,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 11_362,  # the same
     "lines of torchloader.loader": 4_655,

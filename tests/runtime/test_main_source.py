@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragon.runtime.serialization import MainSource
+from dragon.runtime.main_source import MainSource
 
 GUARDED = [
     'if __name__ == "__main__": pass',
