@@ -22,14 +22,14 @@ import uvloop
 
 from dragon import _core
 from dragon.agent.connections import Connections, connect_nodes
-from dragon.agent.wire.frames import Frame
-from dragon.agent.wire.session import Session
+from dragon.agent.wire.links import Links
 from dragon.control import Control, join
 from dragon.infrastructure import variables
 from dragon.infrastructure.membership import Token, parent_of
 from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
 from dragon.launcher.rendezvous import Rendezvous
 from dragon.runtime.protocol.front_end import Message
+from dragon.runtime.rpc import Session
 
 _PER_PROCESS = 64
 _TIMEOUT = 120.0
@@ -53,14 +53,21 @@ def _agents(token_text: str, indices: list[int], done: Any, leave: Any, sent: An
     """Run some of the agents, in a process of their own."""
     _core.create_arena(variables.arena_limit())
     counted: dict[Any, int] = {}
-    send = Session._send
+    session_of = Links._session_of
 
-    def count(session: Session, frame: Frame, payload: Any) -> int:
-        links = session._links
-        counted[links] = counted.get(links, 0) + len(msgspec.msgpack.encode(frame)) + len(payload or b"")
-        return send(session, frame, payload)
+    def counting(links: Links, node: int) -> Session:
+        known, session = node in links._sessions, session_of(links, node)
+        if not known:
+            send = session._send
 
-    Session._send = count  # type: ignore[method-assign, assignment]
+            def count(message: bytes) -> int:
+                counted[links] = counted.get(links, 0) + len(message)
+                return send(message)
+
+            session._send = count
+        return session
+
+    Links._session_of = counting  # type: ignore[method-assign]
     _core.set_bell_folder(tempfile.mkdtemp())
 
     async def run() -> None:

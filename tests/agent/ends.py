@@ -7,19 +7,22 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
 import uvloop
 from hypothesis import strategies as st
 
 from conftest import described
+from dragon import _core
 from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.links import Links
-from dragon.agent.wire.session import Answer
 from dragon.infrastructure.membership import Member
+from dragon.infrastructure.messages import decoder_of
 from dragon.runtime.credentials import Authority, client_context, node_name, server_context
-from dragon.runtime.protocol.agents import Notice
+from dragon.runtime.protocol.agents import Outside, SignalProcess
 from dragon.runtime.protocol.jobs import Exchange, LookUp
 from dragon.runtime.protocol.processes import AwaitEnd
 from dragon.runtime.protocol.request import Request, decode_answer
+from dragon.runtime.rpc import Answered, decode_frame
 from dragon.runtime.run import this_run
 
 LARGE = 128 * 1024  # bytes of the smallest payload that goes over a fabric
@@ -31,6 +34,55 @@ AUTHORITY = Authority.create()
 KEYS = [(AUTHORITY.certificate, *AUTHORITY.issue(node_name(index))) for index in range(2)]
 
 Fabrics = tuple[Fabric | None, Fabric | None]
+Answer = tuple[msgspec.Raw, Any]
+
+decode = decoder_of(AwaitEnd | LookUp | Exchange | SignalProcess | Outside).decode
+
+
+class LoadedWire:
+    """A wire whose messages carry a payload."""
+
+    def __init__(self, wire: _core.Wire) -> None:
+        self._wire = wire
+        self.load: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wire, name)
+
+    def send(self, node: int, message: bytes, payload: None, kept: bool) -> int:
+        return self._wire.send(node, message, self.load, kept)
+
+
+class LoadedLinks(Links):
+    """Links whose requests and answers carry payloads."""
+
+    payload: Any = b""  # of the message that is being handled
+
+    def load(self) -> None:
+        self.wire: Any = LoadedWire(self.wire)
+        self.payloads: dict[int, Any] = {}  # of answers, by number
+
+    def _hear(self, event: _core.WireEvent) -> None:
+        self.payload = event[-1] or b""
+        try:
+            frame: object = decode_frame(event[-2])
+        except msgspec.MsgspecError:
+            frame = None
+        if isinstance(frame, Answered):
+            self.payloads[frame.number] = self.payload
+        super()._hear(event)
+        self.wire.load = None
+
+    def ask(self, node: int, request: Request[object], payload: Any) -> asyncio.Future[Answer]:
+        """Send a request with a payload. Returns a future of the answer and its payload."""
+        self.wire.load = payload
+        asked = self.call(node, request)
+        self.wire.load = None
+        session = self._sessions.get(node)
+        return asyncio.ensure_future(self._answer(asked, session._asked if session is not None else 0))
+
+    async def _answer(self, asked: asyncio.Future[msgspec.Raw], number: int) -> Answer:
+        return await asked, self.payloads.pop(number)
 
 
 class Ends:
@@ -45,7 +97,7 @@ class Ends:
             for index, listener in enumerate(self.sockets)
         }
         self.port = members[1].port
-        self.told: list[tuple[int, Notice]] = []
+        self.told: list[tuple[int, Request[object]]] = []
         self.log: list[list[tuple[str, int, int]]] = [[], []]  # by sender: what was handled
         self.cancelled = asyncio.Event()
         self.broken = asyncio.Event()
@@ -53,39 +105,34 @@ class Ends:
         for listener, links in zip(self.sockets, self.links, strict=True):
             links.listen(listener)
 
-    def _links(self, index: int, members: dict[int, Member], fabric: Fabric | None, plain: bool) -> Links:
-        return Links(
-            index,
-            members,
-            (client_context(*KEYS[index]), server_context(*KEYS[index])),
-            self._serve,
-            self._noticed,
-            lambda node, reason: self.broken.set(),
-            fabric,
-            plain=plain,
-        )
+    def _links(self, index: int, members: dict[int, Member], fabric: Fabric | None, plain: bool) -> LoadedLinks:
+        contexts = client_context(*KEYS[index]), server_context(*KEYS[index])
+        links = LoadedLinks(index, members, contexts, self._serve, fabric, plain=plain)
+        links.load()
+        links.is_broken = lambda node: self.broken.set()
+        return links
 
-    def _noticed(self, node: int, notice: Notice) -> None:
-        self.told.append((node, notice))
-        self.log[node].append(("notice", getattr(notice, "puid", 0), 0))
-
-    def _serve(
-        self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]
-    ) -> Callable[[], None] | None:
+    def _serve(self, node: int, body: bytes | msgspec.Raw) -> object:
+        request, links = decode(body), self.links[1 - node]
         match request:
             case AwaitEnd():
-                return self.cancelled.set
+                waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                waiting.add_done_callback(lambda _: self.cancelled.set())
+                return waiting
             case LookUp():
-                respond(None, b"", LookupError("there is no such thing"))
+                raise LookupError("there is no such thing")
             case Exchange():
                 number = request.data if isinstance(request.data, int) else 0
-                self.log[node].append(("asked", number, memoryview(payload).nbytes))
-                respond({request.node: request.data}, payload)
+                self.log[node].append(("asked", number, memoryview(links.payload).nbytes))
+                links.wire.load = links.payload
+                return {request.node: request.data}
+        self.told.append((node, request))
+        self.log[node].append(("notice", getattr(request, "puid", 0), 0))
         return None
 
     def ask(self, value: object = None, payload: Any = b"", of: int = 1) -> asyncio.Future[Answer]:
         """Request a value and a payload from the other agent."""
-        return self.links[1 - of].call(of, Exchange("job", "key", [], 0, value), payload)
+        return self.links[1 - of].ask(of, Exchange("job", "key", [], 0, value), payload)
 
     async def echo(self, value: object = None, payload: Any = b"", of: int = 1) -> tuple[object, Any]:
         """Return the value and the payload that the other agent sends back."""
@@ -98,7 +145,7 @@ class Ends:
             for connection in self.links[node].wire.connections():
                 self.links[node].wire.abort(connection, "a test broke it")
 
-    def wait(self) -> asyncio.Future[Answer]:
+    def wait(self) -> asyncio.Future[msgspec.Raw]:
         """Send a request that is never answered."""
         return self.links[0].call(1, AwaitEnd(1))
 

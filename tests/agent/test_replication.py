@@ -19,11 +19,11 @@ import pytest
 from dragon.agent.shards import followers, replication
 from dragon.agent.shards.holding import Holding, Whose
 from dragon.agent.shards.replication import Replication
-from dragon.agent.wire.session import error_of
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.launcher.frontend import Decisions
 from dragon.runtime.protocol.front_end import Proposal
 from dragon.runtime.protocol.shards import CreateShard, ShardChannel
+from dragon.runtime.rpc import error_of
 from dragon.shards.entries import Settings
 from dragon.shards.operations import Identity, Reply, Request, Result, Tag
 

@@ -22,10 +22,10 @@ from dragon.infrastructure.private import connect_within
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.runtime import spawning
-from dragon.runtime.protocol.decoding import FROM_PROCESSES
+from dragon.runtime.protocol import objects, run, shards, telemetry  # noqa: F401 (their kinds of requests)
 from dragon.runtime.protocol.groups import CreateGroup
 from dragon.runtime.protocol.processes import KillProcess, StartElsewhere
-from dragon.runtime.protocol.request import Request, frame, tag_of
+from dragon.runtime.protocol.request import BetweenAgents, Request, frame, tag_of
 from dragon.runtime.protocol.run import EndRun
 from dragon.runtime.run import this_run
 from fuzz.mutation import mutated
@@ -35,7 +35,15 @@ PATIENCE = 60
 HARMFUL = {KillProcess, EndRun}
 # What these start is covered by `starts`, which is sent to the zygote.
 STARTING = {CreateGroup, StartElsewhere}
-KINDS = [kind for kind in FROM_PROCESSES.values() if kind not in HARMFUL]
+
+
+def kinds_below(kind: type[Request[Any]]) -> list[type[Request[Any]]]:
+    """Return the requests that processes send: classes without subclasses."""
+    below = [] if kind is BetweenAgents else kind.__subclasses__()
+    return [each for one in below for each in kinds_below(one)] if below else [kind]
+
+
+KINDS = [kind for kind in kinds_below(Request) if kind not in HARMFUL | {BetweenAgents}]
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.integers(0, 9) | st.floats() | st.text(max_size=9)

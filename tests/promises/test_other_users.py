@@ -13,6 +13,7 @@ import pytest
 
 from conftest import Site
 from dragon.agent.clients import Clients
+from dragon.runtime.rpc import Table
 
 takes_root = pytest.mark.skipif(os.getuid() != 0, reason="takes root, to be another user")
 
@@ -109,7 +110,7 @@ def test_the_agent_closes_connections_of_other_users() -> None:
     handled: list[object] = []
 
     async def serve(listener: socket.socket, caller: socket.socket) -> bytes:
-        Clients(listener, 0, lambda *request: handled.append(request))
+        Clients(listener, 0, Table(), lambda *request: handled.append(request))
         return await asyncio.get_running_loop().sock_recv(caller, 100)
 
     listener, caller = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)

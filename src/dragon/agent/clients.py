@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dragon.agent.wire.session import error_of
 from dragon.infrastructure.messages import encode
 from dragon.runtime.log import Once, runtime_log
-from dragon.runtime.protocol.decoding import decode_request
-from dragon.runtime.protocol.request import Caller, Reply, Request
+from dragon.runtime.protocol.request import BetweenAgents, Caller, Reply, Request
+from dragon.runtime.rpc import Table, error_of
 
 log = runtime_log("agent")
 
@@ -26,12 +25,13 @@ Handle = Callable[[Request[object], Caller], object]
 
 
 class Clients:
-    """Accepts connections of this user's processes on `requests`; `handle` answers their requests."""
+    """Accepts connections of this user's processes on `requests`; `handle` answers their requests, which are of the
+    kinds in `table`."""
 
-    def __init__(self, requests: socket.socket, node: int, handle: Handle) -> None:
+    def __init__(self, requests: socket.socket, node: int, table: Table, handle: Handle) -> None:
         self.node = node
         self.loop = asyncio.get_running_loop()
-        self.handle = handle
+        self.table, self.handle = table, handle
         self.pending: set[Asked] = set()
         self._requests = requests
         self._tell = Once(log)
@@ -120,7 +120,7 @@ class Client:
     def _answer(self, body: bytes) -> None:
         descriptors, self.descriptors = self.descriptors, []
         try:
-            request = decode_request(body)
+            request = self.clients.table.decode(body, BetweenAgents)
             value = self.clients.handle(request, Caller(self.clients.node, self.pid, descriptors))
         except Exception as error:
             self._fail(error)

@@ -19,10 +19,10 @@ from dragon.agent.objects.peers import Peers
 from dragon.agent.output.sinks import Output
 from dragon.agent.processes.starting import Copies
 from dragon.agent.services import Services
-from dragon.agent.wire.session import Table, value_of
 from dragon.infrastructure import messages, variables
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, node_of_puid
+from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Name, Spawn, encode, joined
 from dragon.infrastructure.signals import NOTICES
 from dragon.infrastructure.system import code_of_shells
@@ -32,10 +32,10 @@ from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
 from dragon.runtime.protocol import agents, front_end
-from dragon.runtime.protocol.decoding import decode_request
 from dragon.runtime.protocol.processes import FindProcess, Known
-from dragon.runtime.protocol.request import Caller, Handler, OfProcess, Request, Where
+from dragon.runtime.protocol.request import BetweenAgents, Caller, OfAProcess, OfProcess, Request, Where
 from dragon.runtime.remote import KINDS
+from dragon.runtime.rpc import Table, serves, serves_for
 from dragon.runtime.run import next_puid
 from dragon.runtime.spawning import RECORD_WORDS
 
@@ -150,7 +150,7 @@ class Router:
             case Where.NAMED:
                 return asyncio.ensure_future(self._of_named(request, caller))
             case int() as node if node != self._peers.index and 0 <= node < len(self._peers.members):
-                return self._peers.pass_on(node, request)
+                return self._peers.call(node, request)
         return self._table.do(request, caller)
 
     async def _of_all(self, request: Request[object], caller: Caller) -> msgspec.Raw:
@@ -159,10 +159,10 @@ class Router:
         here = self._table.do(request, caller)
         asked = [self._peers.call(node, request) for node in self._peers.others()]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        found = [encode(await here if isinstance(here, asyncio.Future) else here)]
+        found: list[bytes | msgspec.Raw] = [encode(await here if isinstance(here, asyncio.Future) else here)]
         for answer in answers:
             if not isinstance(answer, BaseException):
-                found.append(value_of(answer))
+                found.append(answer)
             elif not isinstance(answer, NodeLostError):
                 raise answer
         return joined(found)
@@ -224,12 +224,13 @@ class Cluster:
         for number in NOTICES:  # Slurm sends them to the agents, not to the front end
             services.loop.add_signal_handler(number, self._head.notice, number)
         services.streams.reach_out(self._output, self.peers.links)
-        services.table.serve(self._handlers())
+        services.table.serve(self)
         self._tell_processes()
         self.peers.links.verdict = _VERDICT
         self.peers.propose = self._control.send
         self.peers.links.on_event["Left"] = self._client_left
-        connections.early.hand_over(self.peers.links, self)
+        self.peers.links.is_broken = services.shards.link_broken
+        connections.early.hand_over(self.peers.links, self._serve)
         for message in connections.messages:
             self._on_message(message)
         self._control.on_message = self._on_message
@@ -313,7 +314,8 @@ class Cluster:
     async def _answer(self, number: int, request: msgspec.Raw) -> None:
         """Answer a question of the front end."""
         try:
-            value = self._handle(decode_request(bytes(request)), Caller(self.peers.index, os.getpid()))
+            asked = self._services.table.decode(request, BetweenAgents)
+            value = self._handle(asked, Caller(self.peers.index, os.getpid()))
             if isinstance(value, asyncio.Future):
                 value = await value
             self._control.send(front_end.Answered(number, msgspec.Raw(encode(value))))
@@ -322,44 +324,27 @@ class Cluster:
 
     # ---- what other nodes ask of this one
 
-    def serve(
-        self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]
-    ) -> Callable[[], Any] | None:
-        """Execute a request of a node, and respond. Returns a function that cancels it, or None."""
-        try:
-            value = self._services.table.do(request, Caller(node))
-        except Exception as error:
-            respond(None, b"", error)
-            return None
-        if not isinstance(value, asyncio.Future):
-            respond(value)
-            return None
+    def _serve(self, node: int, body: bytes | msgspec.Raw) -> object:
+        """Execute a request of a node. Returns the answer or a future of it."""
+        table = self._services.table
+        return table.do(table.decode(body, OfAProcess), Caller(node))
 
-        def done(future: asyncio.Future[object]) -> None:
-            if not future.cancelled():
-                error = future.exception()
-                respond(None, b"", error) if error is not None else respond(future.result())
+    @serves(agents.Members)
+    def _members(self) -> list[Member]:
+        return self.peers.members
 
-        value.add_done_callback(done)
-        return value.cancel
+    @serves(agents.AnnounceFor)
+    def _announce_for(self, node: int, name: Name, count: int) -> None:
+        self.peers.links.wire.announce(node, name, count)
 
-    def _handlers(self) -> list[Handler]:
-        """Return the handlers of the requests that only other nodes send."""
-        wire = self.peers.links.wire
-        return [
-            agents.Members.served_by(lambda r: self.peers.members),
-            agents.WriteFor.served_by(self._services.streams.write),
-            agents.StartFor.served_for(self._services.processes.start_for),
-            agents.AnnounceFor.served_by(lambda r: wire.announce(r.node, r.name, r.count)),
-            agents.MakeFor.served_for(self._make_for),
-        ]
-
-    def _make_for(self, wanted: agents.MakeFor, caller: Caller) -> Name:
-        """Create an object, which stays alive until a process of that node has attached to it."""
-        if wanted.kind not in KINDS:
-            raise ValueError(f"an agent cannot create a {wanted.kind!r}")
-        made = getattr(handles, wanted.kind)(*wanted.given, **wanted.options)
-        made._made_at(wanted.made_at)
+    @serves_for(agents.MakeFor)
+    def _make_for(
+        self, caller: Caller, kind: str, given: tuple[Any, ...], options: dict[str, Any], made_at: str
+    ) -> Name:
+        if kind not in KINDS:
+            raise ValueError(f"an agent cannot create a {kind!r}")
+        made = getattr(handles, kind)(*given, **options)
+        made._made_at(made_at)
         name: Name = made._name()
         self.peers.links.wire.announce(caller.node, name, 1)
         return name
@@ -368,32 +353,14 @@ class Cluster:
         if self._services.shards.serving is not None:
             self._services.shards.serving.client_left(event[1], event[2])
 
-    def on_link_broken(self, node: int, reason: str) -> None:
-        """Discard what was in flight to a node."""
-        self._services.shards.link_broken(node)
-
-    def _on_outside(self, node: int, reason: str) -> None:
+    @serves_for(agents.Outside)
+    def _on_outside(self, caller: Caller, reason: str) -> None:
         """End this node, because another node reports that it has been declared lost."""
         if not self._services.over.done():
             log.error(
                 "this node was declared lost (%s), as %s reports: it does not belong to the run any more, and its "
                 "processes end",
                 reason,
-                self.peers.links.host(node),
+                self.peers.links.host(caller.node),
             )
             self._services.end()
-
-    def on_notice(self, node: int, notice: agents.Notice) -> None:
-        """Handle a notice of a node."""
-        services = self._services
-        match notice:
-            case agents.MembersEnded(events):
-                for event in events:
-                    if event.record is None:
-                        services.groups.on_event(event)
-                    else:
-                        services.processes.ended(event.record, event.code)
-            case agents.SignalProcess(puid, number):
-                services.registry.signal(puid, number)
-            case agents.Outside(reason):
-                self._on_outside(node, reason)

@@ -4,75 +4,68 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
+
+import msgspec
 
 from dragon.agent.objects.peers import Peers
 from dragon.agent.wire.bulk import Fabric
-from dragon.agent.wire.links import Links
+from dragon.agent.wire.links import Links, Serve
 from dragon.control import Control
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.membership import Member, Membership, parent_of
+from dragon.infrastructure.messages import encode
 from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import Members, Notice
+from dragon.runtime.protocol.agents import Members
 from dragon.runtime.protocol.front_end import AskMembers, Bye, End, Message, TellMembers
-from dragon.runtime.protocol.request import Request, decode_answer
+from dragon.runtime.protocol.request import decode_answer
 
 log = runtime_log("cluster")
 
 _SHUTDOWN_TIMEOUT_S = 5.0
-
-# A function that cancels a request, if that is possible.
-Cancel = Callable[[], Any] | None
-
-
-class Receiver(Protocol):
-    """Handles the requests and notices of other nodes."""
-
-    def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel:
-        """Execute a request of a node and call `respond` with the answer."""
-
-    def on_notice(self, node: int, notice: Notice) -> None:
-        """Handle a node's notice, which has no answer."""
-
-    def on_link_broken(self, node: int, reason: str) -> None:
-        """Discard what was in flight to a node."""
+_MEMBERS = encode(Members())
 
 
 class EarlyMessages:
-    """Keeps the requests and notices of other nodes, in order, until this node serves them. The list of members is
-    answered as soon as it is known."""
+    """Keeps the requests of other nodes, in order, until this node serves them. The list of members is answered as soon
+    as it is known."""
 
     def __init__(self) -> None:
         self.members: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
-        self._kept: list[Callable[[Receiver], object]] = []
+        self._passing: list[asyncio.Task[None]] = []
+        self._kept: list[tuple[int, bytes | msgspec.Raw, asyncio.Future[object]]] = []
 
-    def hand_over(self, links: Links, receiver: Receiver) -> None:
-        """Let the receiver handle what was kept, and everything from now on."""
-        for do in self._kept:
-            try:
-                do(receiver)
-            except Exception:
-                log.exception("another node sent a malformed message while this one started")
-        self._kept = []
-        links.serve, links.noticed, links.is_broken = receiver.serve, receiver.on_notice, receiver.on_link_broken
-
-    def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel:
+    def serve(self, node: int, body: bytes | msgspec.Raw) -> asyncio.Future[Any]:
         """Keep a request."""
-        if isinstance(request, Members):
-            self.members.add_done_callback(lambda known: respond(known.result()))
-        else:
-            self._kept.append(lambda receiver: receiver.serve(node, request, payload, respond))
-        return None
+        if bytes(body) == _MEMBERS:
+            return asyncio.shield(self.members)
+        answer = asyncio.get_running_loop().create_future()
+        self._kept.append((node, bytes(body), answer))
+        return answer
 
-    def on_notice(self, node: int, notice: Notice) -> None:
-        """Keep a notice."""
-        self._kept.append(lambda receiver: receiver.on_notice(node, notice))
+    def hand_over(self, links: Links, serve: Serve) -> None:
+        """Have what was kept handled, and everything from now on."""
+        for node, body, answer in self._kept:
+            try:
+                handled = serve(node, body)
+            except Exception as error:
+                handled = asyncio.get_running_loop().create_future()
+                handled.set_exception(error)
+            self._passing.append(asyncio.ensure_future(_pass_on(handled, answer)))
+        self._kept = []
+        links.serve_by(serve)
 
-    def on_link_broken(self, node: int, reason: str) -> None:
-        """Do nothing: no connection is in use yet."""
+
+async def _pass_on(handled: object, answer: asyncio.Future[object]) -> None:
+    """Complete an answer with what a handler returned, unless it was cancelled meanwhile."""
+    with suppress(asyncio.InvalidStateError):
+        try:
+            answer.set_result(await handled if isinstance(handled, asyncio.Future) else handled)
+        except Exception as error:
+            answer.set_exception(error)
 
 
 @dataclass(frozen=True)
@@ -110,7 +103,7 @@ async def connect_nodes(
     keys = (membership.authority, membership.certificate, membership.key)
     near = {parent_of(index): membership.parent} if membership.parent is not None else {}
     contexts = client_context(*keys), server_context(*keys)
-    links = Links(index, near, contexts, early.serve, early.on_notice, early.on_link_broken, fabric, plain=plain)
+    links = Links(index, near, contexts, early.serve, fabric, plain=plain)
     links.listen(listener)
     members = await _members(links, control, index, messages) if near else membership.members
     links.members = dict(enumerate(members))
@@ -124,8 +117,7 @@ async def _members(links: Links, control: Control, index: int, messages: list[Me
     """Return the members from the parent node, or, if that is lost or the run is ending, from the front end."""
     question = Members()
     try:
-        answer, _ = await links.call(parent_of(index), question)
-        return decode_answer(question, answer)
+        return decode_answer(question, await links.call(parent_of(index), question))
     except NodeLostError:
         control.send(AskMembers())
     while True:

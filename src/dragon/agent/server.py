@@ -29,7 +29,8 @@ from dragon.runtime.inspection import (
 )
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.request import Caller, Request, tag_of
-from dragon.runtime.protocol.run import EndRun, LostNodes, NodeWaits, ReportYourself, Waited, Waiter, Waits
+from dragon.runtime.protocol.run import EndRun, LostNode, LostNodes, NodeWaits, ReportYourself, Waited, Waiter, Waits
+from dragon.runtime.rpc import serves
 from dragon.runtime.run import WRITING, Run
 from dragon.web import serving
 
@@ -98,7 +99,7 @@ def report(services: Services, zygote: int, asking: Iterable[Asked]) -> Report:
         processes=[(known.puid, known.pid, known.name, known.record[0]) for known in services.registry.living()],
         groups=[
             GroupState(group.name, len(group.members), group.live, group.failure, group.words._name()[0])
-            for group in services.groups.all()
+            for group in services.groups.present.values()
         ],
         starting=services.spawner.unanswered,
         untaken=services.spawner.waiting,
@@ -168,16 +169,8 @@ class Agent:
         self._held = hold(run.folder)
         self._sweep()
         self.telemetry = Telemetry(self.services)
-        self.services.table.serve(self.telemetry.handlers())
-        self.services.table.serve(
-            [
-                EndRun.served_by(lambda r: self.end_run()),
-                LostNodes.served_by(lambda r: connections.peers.lost_nodes() if connections is not None else []),
-                ReportYourself.served_by(lambda r: report(self.services, zygote, self.clients.pending)),
-                Waits.served_by(lambda r: waiting(self.services, zygote, self.clients.pending)),
-            ]
-        )
         table = self.services.table
+        table.serve(self, self.telemetry)
         # Executes a request of a process. The result, exception or future is the answer.
         self._do: Callable[[Request[object], Caller], object] = table.do
         self.cluster: Cluster | None = None
@@ -189,7 +182,7 @@ class Agent:
             self.cluster = Cluster(connections, self.services, self._do)
         self._views = serving.Views(self.ask) if connections is None and serving.are_wanted() else None
         self._opening = self._loop.create_task(self._views.open()) if self._views is not None else None
-        self.clients = Clients(requests, run.node, self._do)
+        self.clients = Clients(requests, run.node, table, self._do)
 
     def _sweep(self) -> None:
         """Free the memory of ended processes that the zygote did not start: programs that joined the run, and forks of
@@ -198,6 +191,7 @@ class Agent:
             self.services.desk.look_at_all()
         self._loop.call_later(_SWEEP_EVERY_S, self._sweep)
 
+    @serves(EndRun)
     def end_run(self) -> None:
         """End the run, on all nodes."""
         self.cluster.end_run() if self.cluster is not None else self.services.end()
@@ -205,7 +199,7 @@ class Agent:
     def take_over(self, early: Early) -> None:
         """Handle what came before this agent served."""
         for process, descriptors in early.trackers:
-            self.services.trackers.keep(process, descriptors)
+            self.services.trackers.keep(Caller(self.run.node, process, descriptors), process)
             for each in descriptors:
                 os.close(each)
         for data, descriptors in early.events:
@@ -214,6 +208,18 @@ class Agent:
             self.clients.take_in(connection)
 
     # ---- requests
+
+    @serves(LostNodes)
+    def _lost_nodes(self) -> list[LostNode]:
+        return self.services.peers.lost_nodes() if self.services.peers is not None else []
+
+    @serves(ReportYourself)
+    def _report(self) -> Report:
+        return report(self.services, self.zygote, self.clients.pending)
+
+    @serves(Waits)
+    def _waits(self) -> list[NodeWaits]:
+        return waiting(self.services, self.zygote, self.clients.pending)
 
     async def ask(self, request: Request[_Answer]) -> _Answer:
         """Execute a request as for a process, and return the answer."""

@@ -7,12 +7,11 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dragon import _core
+from dragon.agent.groups.group import Group, Groups
 from dragon.agent.groups.group_jobs import Home
-from dragon.agent.groups.groups import Groups
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.peers import Peers
 from dragon.agent.objects.remote_objects import RemoteObjects
@@ -21,15 +20,24 @@ from dragon.agent.processes.parents import TRACKER_ENDS_WITHIN_S, start_tracker
 from dragon.agent.processes.registry import Event, Exited, Failed, Registry, Started, Stream
 from dragon.agent.processes.starting import Processes, Spawner
 from dragon.agent.shards.shards import Shards
-from dragon.agent.wire.session import Table, then
 from dragon.infrastructure.facts import PUID_NODE_SHIFT
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.folder import process_start_time
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol import groups, objects
-from dragon.runtime.protocol.agents import MemberEvent, MembersEnded
-from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
-from dragon.runtime.protocol.request import Handler
+from dragon.runtime.protocol.agents import MemberEvent, MembersEnded, SignalProcess
+from dragon.runtime.protocol.processes import (
+    AwaitEnd,
+    EndStartedBy,
+    FindProcess,
+    GiveTrackerBack,
+    KeepTracker,
+    KillProcess,
+    Known,
+    ListProcesses,
+)
+from dragon.runtime.protocol.request import Caller
+from dragon.runtime.rpc import Table, serves, serves_for
 from dragon.runtime.run import Run
 
 log = runtime_log("agent")
@@ -65,20 +73,15 @@ class Trackers:
         """The process ids of the trackers that were started."""
         return set(self._running)
 
-    def handlers(self) -> list[Handler]:
-        """Return the handlers of the requests that this object serves."""
-        return [
-            KeepTracker.served_for(lambda r, caller: self.keep(r.process, caller.descriptors)),
-            GiveTrackerBack.served_by(lambda r: self.give_back(r.pipe)),
-        ]
-
-    def keep(self, process: int, descriptors: Sequence[int]) -> None:
+    @serves_for(KeepTracker)
+    def keep(self, caller: Caller, process: int) -> None:
         """Start a tracker for a process once its pipe, the first descriptor, has something to read."""
-        reading, errors = map(os.dup, descriptors)
+        reading, errors = map(os.dup, caller.descriptors)
         pipe = os.fstat(reading).st_ino
         self._idle[pipe] = _Idle(reading, errors, process)
         self.loop.add_reader(reading, self._look, pipe)
 
+    @serves(GiveTrackerBack)
     def give_back(self, pipe: int) -> bool:
         """Remove a tracker that has got no message. Returns False if it has, or is unknown."""
         idle = self._idle.get(pipe)
@@ -139,18 +142,7 @@ class NamedGroups:
         self._last = 0
         self._known: dict[int, groups.NamedGroup] = {}
 
-    def handlers(self) -> list[Handler]:
-        """Return the handlers of the requests that this object serves."""
-        return [
-            groups.CreateNamedGroup.served_by(lambda r: self.create(r.name, r.sets)),
-            groups.FindNamedGroup.served_by(lambda r: self.named(r.name)),
-            groups.FindNumberedGroup.served_by(lambda r: self.numbered(r.number)),
-            groups.ListNamedGroups.served_by(lambda r: list(self._known)),
-            groups.AddMembers.served_by(lambda r: self.add(r.number, r.sets)),
-            groups.RemoveMembers.served_by(lambda r: self.remove(r.number, r.members)),
-            groups.ForgetNamedGroup.served_by(lambda r: self.forget(r.number)),
-        ]
-
+    @serves(groups.CreateNamedGroup)
     def create(self, name: str, sets: list[list[int]]) -> groups.NamedGroup:
         """Create a group. For an empty name a unique one is chosen."""
         self._last += 1
@@ -158,6 +150,7 @@ class NamedGroups:
         self._known[number] = groups.NamedGroup(number, name or f"dragon_group_{number}", sets)
         return self._known[number]
 
+    @serves(groups.FindNamedGroup)
     def named(self, name: str) -> groups.NamedGroup:
         """Return the group of that name. Raises LookupError."""
         for known in self._known.values():
@@ -165,21 +158,29 @@ class NamedGroups:
                 return known
         raise LookupError(f"the run has no group {name!r}")
 
+    @serves(groups.FindNumberedGroup)
     def numbered(self, number: int) -> groups.NamedGroup:
         """Return the group of that number. Raises LookupError."""
         if number not in self._known:
             raise LookupError(f"the run has no group {number}")
         return self._known[number]
 
+    @serves(groups.ListNamedGroups)
+    def _numbers(self) -> list[int]:
+        return list(self._known)
+
+    @serves(groups.AddMembers)
     def add(self, number: int, sets: list[list[int]]) -> None:
         """Add members. Raises LookupError."""
         self.numbered(number).sets.extend(sets)
 
+    @serves(groups.RemoveMembers)
     def remove(self, number: int, members: list[int]) -> None:
         """Remove members. Raises LookupError."""
         known = self.numbered(number)
         known.sets = [[puid for puid in members_of if puid not in members] for members_of in known.sets]
 
+    @serves(groups.ForgetNamedGroup)
     def forget(self, number: int) -> None:
         """Remove a group; its members are not affected."""
         self._known.pop(number, None)
@@ -195,15 +196,7 @@ class NamedObjects:
     def __init__(self) -> None:
         self._known: dict[str, dict[int, objects.NamedObject]] = {}
 
-    def handlers(self) -> list[Handler]:
-        """Return the handlers of the requests that this object serves."""
-        return [
-            objects.CreateNamedObject.served_by(lambda r: self.create(r.kind, r.name, r.at, r.serialized)),
-            objects.FindNamedObject.served_by(lambda r: self.find(r.kind, r.key)),
-            objects.ListNamedObjects.served_by(lambda r: self.numbers(r.kind)),
-            objects.ForgetNamedObject.served_by(lambda r: self.forget(r.kind, r.number)),
-        ]
-
+    @serves(objects.CreateNamedObject)
     def create(self, kind: str, name: str, at: int, serialized: bytes) -> objects.NamedObject:
         """Register an object. For an empty name a unique one is chosen. Raises ValueError if the name is taken."""
         known = self._known.setdefault(kind, {})
@@ -213,6 +206,7 @@ class NamedObjects:
         known[number] = objects.NamedObject(kind, number, name or f"dragon_{kind}_{number}", at, serialized)
         return known[number]
 
+    @serves(objects.FindNamedObject)
     def find(self, kind: str, key: int | str) -> objects.NamedObject:
         """Return the object of that number, even if it was destroyed, or the live one of that name. Raises
         LookupError."""
@@ -221,10 +215,12 @@ class NamedObjects:
                 return one
         raise LookupError(f"the run has no {kind} {key!r}")
 
+    @serves(objects.ListNamedObjects)
     def numbers(self, kind: str) -> list[int]:
         """Return the numbers of live objects."""
         return [one.number for one in self._known.get(kind, {}).values() if one.alive]
 
+    @serves(objects.ForgetNamedObject)
     def forget(self, kind: str, number: int) -> None:
         """Mark an object as destroyed."""
         self._known[kind][number].alive = False
@@ -239,10 +235,7 @@ class Desk:
         if self.wire is not None:
             self.wire.open_desk()
 
-    def handlers(self) -> list[Handler]:
-        """Return the handlers of the requests that this object serves."""
-        return [objects.OpenDesk.served_by(lambda r: self._open())]
-
+    @serves(objects.OpenDesk)
     def _open(self) -> None:
         if self.wire is None:
             self.wire = _core.Wire(0)
@@ -275,7 +268,7 @@ class Notices:
     def _send(self, home: int) -> None:
         events = self._untold.pop(home, [])
         if events and home not in self._peers.lost:
-            self._peers.links.notify(home, MembersEnded(events))
+            self._peers.forward(home, MembersEnded(events))
 
 
 _NOT_STARTED = 127  # the exit code that is reported to a job for a member that could not be started
@@ -297,7 +290,8 @@ class Services:
         self.host_name = peers.host(run.node) if peers is not None else socket.gethostname()
         self.streams = Streams(run.label, run.node, self.host_name)
         self.registry = Registry(run.node, zygote)
-        self.jobs = Jobs(run.node, peers)
+        self.table = Table()  # of the requests that this node executes itself
+        self.jobs = Jobs(run.node, peers, self.table)
         self.processes = Processes(run, spawner, self.registry, self.jobs, peers, self.streams)
         shared = self.registry, self.processes, self.streams, self.jobs
         self.groups = Groups(Home(run.node, self.host_name, *shared, peers))
@@ -307,32 +301,57 @@ class Services:
         self.remote = RemoteObjects(peers) if peers is not None else None
         # Of processes that have ended, and whose end is told once their messages to other nodes are there.
         self._ending: dict[int, asyncio.Future[Any]] = {}  # by puid
-        # The requests that this node executes itself.
-        self.table = Table(self.registry.handlers(self._catch_up, self._reported))
-        self.table.serve(self.groups.handlers())
-        self.table.serve(NamedGroups(run.node).handlers())
-        self.table.serve(NamedObjects().handlers())
         self.desk = Desk(peers)
-        self.table.serve(self.desk.handlers())
-        self.table.serve(self.jobs.handlers())
-        self.table.serve(self.processes.handlers())
-        self.table.serve(self.shards.handlers())
-        self.table.serve(self.trackers.handlers())
-        if self.remote is not None:
-            self.table.serve(self.remote.handlers())
+        self.table.serve(self, self.groups, NamedGroups(run.node), NamedObjects(), self.desk, self.processes)
+        self.table.serve(self.shards, self.trackers, self.streams, *filter(None, [self.remote]))
+        self.table.serve_each(Group, self.groups.find)
 
-    def _catch_up(self, identifier: object) -> asyncio.Future[Any]:
-        """Return a future that is done once all events of the zygote up to now are handled; see Spawner.catch_up()."""
-        return then(self.spawner.catch_up(identifier), lambda _: self._ends(identifier))
+    @serves(MembersEnded)
+    def _members_ended(self, events: list[MemberEvent]) -> None:
+        for event in events:
+            if event.record is None:
+                self.groups.on_event(event)
+            else:
+                self.processes.ended(event.record, event.code)
 
-    def _reported(self, identifier: object) -> asyncio.Future[Any]:
-        """Return a future that is done once the zygote has reported on that process; see Spawner.reported()."""
-        return then(self.spawner.reported(identifier), lambda _: self._ends(identifier))
+    @serves(SignalProcess)
+    def _signal_process(self, puid: int, number: int) -> None:
+        self.registry.signal(puid, number)
 
-    def _ends(self, identifier: object) -> asyncio.Future[Any] | None:
-        """Return a future that is done once the end of that process, or of all, is told; None if it is."""
-        ending = [each for puid, each in self._ending.items() if identifier == puid or not isinstance(identifier, int)]
-        return asyncio.ensure_future(asyncio.wait(ending)) if ending else None
+    @serves(ListProcesses)
+    async def _list_processes(self) -> list[Known]:
+        await self._catch_up(None)
+        return self.registry.all()
+
+    @serves(FindProcess)
+    async def _find_process(self, identifier: int | str) -> Known:
+        await self._catch_up(identifier, self.spawner.reported(identifier))
+        return self.registry.query(identifier)
+
+    @serves(KillProcess)
+    async def _kill_process(self, identifier: int | str, number: int = signal.SIGKILL) -> None:
+        await self._catch_up(identifier)
+        self.registry.kill(identifier, number)
+
+    @serves(AwaitEnd)
+    async def _await_end(self, identifier: int | str) -> int:
+        await self._catch_up(identifier)
+        return await self.registry.end_of(identifier)
+
+    @serves(EndStartedBy)
+    async def _end_started_by(self, creator: int, killed: bool) -> None:
+        await self._catch_up(None)
+        self.registry.end_started_by(creator, killed)
+
+    async def _catch_up(self, identifier: object, reported: asyncio.Future[None] | None = None) -> None:
+        """Wait until all events of the zygote up to now are handled, and the end of that process, or of all, is told;
+        see Spawner.catch_up()."""
+        await (reported or self.spawner.catch_up(identifier))
+        ending = self._ending and [
+            each for puid, each in self._ending.items() if identifier == puid or not isinstance(identifier, int)
+        ]
+        if ending:
+            await asyncio.wait(ending)
 
     def on_event(self, event: Event, descriptors: list[int]) -> None:
         """Handle an event of the zygote: a process started, failed or ended, or a stream was opened."""

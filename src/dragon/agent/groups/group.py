@@ -19,9 +19,8 @@ from msgspec.structs import replace
 from dragon import _core
 from dragon.agent.groups.group_jobs import GroupJobs, Home, Member
 from dragon.agent.mpi.job import Job, follows_another
-from dragon.agent.wire.session import RemoteError
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.facts import PMIBackend, node_of_puid
+from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend, node_of_puid
 from dragon.infrastructure.messages import Instance, Name, Output, Spawn
 from dragon.infrastructure.policy import Policy, choose
 from dragon.infrastructure.system import may_pass, what_to_raise
@@ -30,6 +29,8 @@ from dragon.runtime.nodes import run_nodes
 from dragon.runtime.protocol import groups
 from dragon.runtime.protocol.agents import MemberEvent
 from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.request import Caller
+from dragon.runtime.rpc import RemoteError, serves, serves_each, serves_for
 from dragon.signals import how_ended
 
 log = runtime_log("groups")
@@ -42,8 +43,16 @@ _FOR_OWN_END = 1.0  # seconds between a member's failure and the end of the othe
 class Group:
     """One group. `descriptors` are its creator's streams."""
 
-    def __init__(self, number: int, wanted: groups.CreateGroup, descriptors: Sequence[int], home: Home) -> None:
-        self.number, self.settings, self.home = number, wanted.settings, home
+    def __init__(
+        self,
+        number: int,
+        settings: groups.GroupSettings,
+        templates: list[Spawn],
+        places: list[groups.Places],
+        descriptors: Sequence[int],
+        home: Home,
+    ) -> None:
+        self.number, self.settings, self.home = number, settings, home
         self.name = self.settings.name or f"group-{number}"
         self.restart = self.settings.restart
         self.words = _core.Words(1)  # whether any member is alive: processes that wait for their end are woken once
@@ -63,8 +72,8 @@ class Group:
         # Events of processes that arrived before it was known which members they are, by puid.
         self._early: dict[int, list[MemberEvent]] = {}
         self._jobs = GroupJobs(self) if self.settings.pmi else None
-        for count, which, node, cpus, environment in wanted.places:
-            request = wanted.templates[which]
+        for count, which, node, cpus, environment in places:
+            request = templates[which]
             changed = {**request.environment, **environment} if environment else request.environment
             template = replace(request, node=node, cpus=cpus, environment=changed, group=number)
             template.streams = template.streams or [Output(), Output(), Output("tee")]
@@ -74,6 +83,7 @@ class Group:
 
     # ---- starting
 
+    @serves_each(groups.StartGroup)
     async def start(self) -> list[int]:
         """Start all members. Returns their puids in order."""
         if self.live:
@@ -173,6 +183,7 @@ class Group:
 
     # ---- requests
 
+    @serves_each(groups.SignalGroup)
     def signal(self, which: int) -> None:
         """Send a signal to every live member. Raises RuntimeError if it was not started."""
         if not self._started:
@@ -181,11 +192,13 @@ class Group:
             self.ending = True
         self._signal_all(which)
 
+    @serves_each(groups.StopGroup)
     def stop(self, patience: float) -> None:
         """Send SIGINT, SIGTERM and SIGKILL to the members, with `patience` seconds between the steps."""
         self.ending = True
         self._later(self._escalate([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], patience))
 
+    @serves_each(groups.StopRestart)
     def stop_restart(self) -> None:
         """Restart no member any more."""
         self.restart = False
@@ -195,11 +208,13 @@ class Group:
         self.restart, self.ending = False, True
         self._later(self._escalate([signal.SIGKILL] if killed else [signal.SIGTERM, signal.SIGKILL], _KILL_DELAY_S))
 
+    @serves_each(groups.GroupStatus)
     def status(self) -> groups.Status:
         """Return the status for a client."""
         live = [member.puid for member in self.members if member.alive and member.puid]
         return groups.Status(live, self._ended, self.failure, self._failed_codes)
 
+    @serves_each(groups.MemberStream)
     def stream(self, puid: int, stream: int) -> Name | None:
         """Return the name of the channel of a member's standard stream, if that is a PIPE, else None."""
         member = self._by_puid.get(puid)
@@ -397,3 +412,63 @@ class Group:
             self.home.peers.kill(member.puid, number)
         else:
             self.home.registry.signal(member.puid, number)
+
+
+class Groups:
+    """All groups that were created on this node; their members may be on others."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self.present: dict[int, Group] = {}  # those that were not closed, by number
+        self._last = 0
+
+    @serves_for(groups.CreateGroup)
+    def _create(
+        self,
+        caller: Caller,
+        settings: groups.GroupSettings,
+        templates: list[Spawn],
+        places: list[groups.Places],
+    ) -> groups.MadeGroup:
+        self._last += 1
+        number = (self._home.node << PUID_NODE_SHIFT) + self._last
+        group = self.present[number] = Group(number, settings, templates, places, caller.descriptors, self._home)
+        return groups.MadeGroup(number, group.words._name())
+
+    def find(self, number: int) -> Group:
+        """Return a group. Raises LookupError."""
+        if number not in self.present:
+            raise LookupError("the group was closed")
+        return self.present[number]
+
+    @serves(groups.IsGroupEnding)
+    def _is_ending(self, number: int) -> bool:
+        return number not in self.present or self.present[number].ending
+
+    @serves(groups.EndInput)
+    def _end_input(self, number: int, puid: int) -> None:
+        if number in self.present:
+            self.present[number].end_input(puid)
+
+    @serves(groups.CloseGroup)
+    def close(self, number: int) -> None:
+        """Remove a group, and kill its live members."""
+        group = self.present.pop(number, None)
+        if group is not None:
+            group.close()
+
+    def close_all(self) -> None:
+        """Close all groups."""
+        for number in list(self.present):
+            self.close(number)
+
+    def on_event(self, event: MemberEvent) -> None:
+        """Handle the end of a member, or that it could not be started."""
+        group = self.present.get(event.group)
+        if group is not None:
+            group.on_event(event)
+
+    def node_lost(self, node: int, reason: str) -> None:
+        """Handle the loss of the members on a node."""
+        for group in list(self.present.values()):
+            group.node_lost(node, reason)

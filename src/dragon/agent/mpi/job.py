@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.nodes import run_nodes
-from dragon.runtime.protocol.jobs import OfJob, OfService, Part, Program
+from dragon.runtime.protocol.jobs import (
+    Exchange,
+    JobBegun,
+    JobFailed,
+    LaunchEnd,
+    OfJob,
+    OfService,
+    Part,
+    Program,
+    RankMissing,
+    RelayLost,
+)
+from dragon.runtime.protocol.request import Request
+from dragon.runtime.rpc import RemoteError, serves_each
 
 Answer = TypeVar("Answer")
 
@@ -32,27 +46,48 @@ class Joining(NamedTuple):
     defaults: Mapping[str, str] = {}  # variables that its template may override
 
 
-class HomeNode(Protocol):
+class HomeNode:
     """The connection from a node of a job to the node that follows the job."""
 
-    def exchange(self, key: str, nodes: list[int], data: Any) -> Awaitable[dict[int, Any]]:
-        """Return what each of these nodes gives under that key, by node, once all have. Raises JobOverError."""
+    def __init__(
+        self,
+        part: Part,
+        ask: Callable[[int, Request[Any]], Coroutine[Any, Any, Any]],
+        tell: Callable[[int, OfJob[None]], None],
+    ) -> None:
+        self._part, self._ask, self._tell = part, ask, tell
 
-    def ask(self, request: OfJob[Answer] | OfService[Answer]) -> asyncio.Future[Answer]:
+    async def exchange(self, key: str, nodes: list[int], data: Any) -> dict[int, Any]:
+        """Return what each of these nodes gives under that key, by node, once all have. Raises JobOverError."""
+        part = self._part
+        try:
+            given: dict[int, Any] = await self._ask(part.home, Exchange(part.name, key, nodes, part.node, data))
+            return given
+        except (LookupError, NodeLostError, RemoteError) as error:
+            raise JobOverError(str(error)) from error
+
+    async def ask(self, request: OfJob[Answer] | OfService[Answer]) -> Answer:
         """Ask the node that follows the job, or the one that keeps the names of services."""
+        first = min(each.index for each in run_nodes())
+        answer: Answer = await self._ask(self._part.home if isinstance(request, OfJob) else first, request)
+        return answer
 
     def relay_lost(self, rank: int) -> None:
         """Report that the relay that the site's launcher started for a rank has ended before the rank."""
+        self._tell(self._part.home, RelayLost(self._part.name, rank))
 
     def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
         """Report that a rank makes the job fail: "rank N … ", followed by `what`. The other ranks have a moment to end
         on their own, unless `at_once` is set."""
+        self._tell(self._part.home, JobFailed(self._part.name, rank, what, code, at_once))
 
     def begun(self) -> None:
         """Report that a rank has called MPI_Init, which returns when all have."""
+        self._tell(self._part.home, JobBegun(self._part.name))
 
     def missing(self, rank: int, code: int) -> None:
         """Report that a rank has ended without MPI_Init, with that exit code."""
+        self._tell(self._part.home, RankMissing(self._part.name, rank, code))
 
 
 class Serving(Protocol):
@@ -112,6 +147,10 @@ class Job:
             values=self.values,
         )
 
+    @serves_each(Exchange)
+    def _exchange(self, key: str, nodes: list[int], node: int, data: Any) -> asyncio.Future[dict[int, Any]]:
+        return self.gather(key, nodes, node, data)
+
     def gather(self, key: str, nodes: list[int], node: int, data: Any) -> asyncio.Future[dict[int, Any]]:
         """Contribute a node's data under a key."""
         gathering = self.gatherings.setdefault(key, {})
@@ -125,22 +164,26 @@ class Job:
                     waiting.set_result(everything)
         return future
 
+    @serves_each(LaunchEnd)
     def launch_end(self) -> asyncio.Future[str]:
         """Return a future of how the site's launcher ends. Each caller gets its own, which it may cancel."""
         if self.launched is None:
             raise LookupError("no launcher has started the job")
         return asyncio.shield(self.launched)
 
+    @serves_each(RelayLost)
     def lose_relay(self, rank: int) -> None:
         """Handle that the relay of a rank, which the site's launcher had started, ended before the rank."""
         if self.relay_lost is not None:
             self.relay_lost(rank)
 
+    @serves_each(JobBegun)
     def begin(self) -> None:
         """Note that a rank has called MPI_Init."""
         self.begun = True
         self._look_for_missing()
 
+    @serves_each(RankMissing)
     def lacks(self, rank: int, code: int) -> None:
         """Note that a rank has ended without MPI_Init, with that exit code."""
         self.missing.append((rank, code))
@@ -150,9 +193,10 @@ class Job:
         if self.missing and self.begun:
             rank, code = self.missing[0]
             # How it ended is reported with the end of its process, unless that looks like a success.
-            self.end(rank, "" if code else "ended without MPI_Init, in which others wait for it", code or 1)
+            self.end(rank, "" if code else "ended without MPI_Init, in which others wait for it", code or 1, False)
 
-    def end(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
+    @serves_each(JobFailed)
+    def end(self, rank: int, what: str, code: int, at_once: bool) -> None:
         """Let the job fail, once; consequences of a failure may be reported before it."""
         if not self.failed:
             self.failed = not follows_another(self.backend, code)

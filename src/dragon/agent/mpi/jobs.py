@@ -8,35 +8,28 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from dragon.agent.mpi.job import Job, JobOverError, Joining, Serving
+from dragon.agent.mpi.job import HomeNode, Job, Joining, Serving
 from dragon.agent.mpi.launched import Launched
 from dragon.agent.mpi.pmi1 import Pmi1
 from dragon.agent.mpi.pmix import Pmix, PmixServer, PmixUnavailableError
 from dragon.agent.mpi.segments import remove_segments
 from dragon.agent.objects.peers import Peers
-from dragon.agent.wire.session import RemoteError, Table
-from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log
-from dragon.runtime.nodes import own_node, run_nodes
+from dragon.runtime.nodes import own_node
 from dragon.runtime.protocol.jobs import (
-    Exchange,
-    JobBegun,
-    JobFailed,
-    LaunchEnd,
     LookUp,
     OfJob,
-    OfService,
     Part,
+    Program,
     Publish,
-    RankMissing,
-    RelayLost,
     SpawnRanks,
     Unpublish,
 )
-from dragon.runtime.protocol.request import Caller, Handler, Request
+from dragon.runtime.protocol.request import Caller, Request
+from dragon.runtime.rpc import Table, serves
 
 log = runtime_log("mpi")
 
@@ -48,8 +41,11 @@ _LINGER_S = 0.3
 class Jobs:
     """All MPI jobs of a node."""
 
-    def __init__(self, node: int, peers: Peers | None) -> None:
+    def __init__(self, node: int, peers: Peers | None, table: Table) -> None:
         self._node = node
+        self._table = table
+        table.serve(self)
+        table.serve_each(Job, self._job)
         self._peers = peers
         self._followed: dict[str, Job] = {}
         self._serving: dict[str, Serving] = {}
@@ -58,7 +54,6 @@ class Jobs:
         self._pmix: dict[str, PmixServer] = {}
         self.ranks: dict[int, tuple[str, int]] = {}  # by puid: job and rank
         self._services: dict[str, str] = {}  # MPI_Publish_name, on the first node
-        self._table = Table(self.handlers())
 
     # ---- following
 
@@ -77,25 +72,20 @@ class Jobs:
 
     # ---- what nodes ask the one that follows a job
 
-    def handlers(self) -> list[Handler]:
-        """Return the handlers of the requests that this object serves."""
-        return [
-            Exchange.served_by(lambda r: self._job(r.job).gather(r.key, r.nodes, r.node, r.data)),
-            JobFailed.served_by(lambda r: self._job(r.job).end(r.rank, r.what, r.code, r.at_once)),
-            JobBegun.served_by(lambda r: self._job(r.job).begin()),
-            RankMissing.served_by(lambda r: self._job(r.job).lacks(r.rank, r.code)),
-            RelayLost.served_by(lambda r: self._job(r.job).lose_relay(r.rank)),
-            SpawnRanks.served_by(lambda r: self._job(r.job).spawn(r.rank, r.programs)),
-            LaunchEnd.served_by(lambda r: self._job(r.job).launch_end()),
-            Publish.served_by(lambda r: self._services.update({r.service: r.port})),
-            Unpublish.served_by(lambda r: self._unpublish(r.service)),
-            LookUp.served_by(lambda r: self._look_up(r.service)),
-        ]
+    @serves(SpawnRanks)
+    async def _spawn(self, job: str, rank: int, programs: list[Program]) -> None:
+        await self._job(job).spawn(rank, programs)
 
+    @serves(Publish)
+    def _publish(self, service: str, port: str) -> None:
+        self._services[service] = port
+
+    @serves(Unpublish)
     def _unpublish(self, service: str) -> None:
         self._look_up(service)
         del self._services[service]
 
+    @serves(LookUp)
     def _look_up(self, service: str) -> str:
         if service not in self._services:
             raise LookupError(f"no process has published {service!r}")
@@ -105,7 +95,7 @@ class Jobs:
 
     async def serve(self, part: Part) -> None:
         """Prepare this node for ranks of a job that are about to be started here."""
-        home, since = _HomeNode(self, part), time.time()
+        home, since = HomeNode(part, self.ask, self.tell), time.time()
         # Simulated nodes share the CPUs of their machine.
         ranks = part.size if own_node().real_cpus else len(self.ranks) + len(part.ranks)
         part.crowded = ranks > len(os.sched_getaffinity(0))
@@ -167,20 +157,12 @@ class Jobs:
         if since is not None:
             remove_segments(since)
 
-    def ask(self, node: int, request: Request[_Answer]) -> asyncio.Future[_Answer]:
-        """Send a request to the Jobs of a node. Returns a future of the answer."""
+    async def ask(self, node: int, request: Request[_Answer]) -> _Answer:
+        """Send a request to the Jobs of a node. Returns the answer."""
         if node != self._node and self._peers is not None:
-            return self._peers.ask(node, request)
-        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        try:
-            answer = self._table.do(request, Caller(self._node))
-        except LookupError as error:
-            future.set_exception(error)
-            return future
-        if isinstance(answer, asyncio.Future):
-            return answer
-        future.set_result(answer)
-        return future
+            return await self._peers.ask(node, request)
+        answer = self._table.do(request, Caller(self._node))
+        return await answer if isinstance(answer, asyncio.Future) else answer
 
     def tell(self, node: int, request: OfJob[None]) -> None:
         """Send a request to the Jobs of a node without waiting for an answer."""
@@ -188,37 +170,3 @@ class Jobs:
             self._peers.forward(node, request)
         elif request.job in self._followed:
             self._table.do(request, Caller(self._node))
-
-
-class _HomeNode:
-    """The connection from one node of a job to the node that follows it."""
-
-    def __init__(self, jobs: Jobs, part: Part) -> None:
-        self._jobs = jobs
-        self._part = part
-
-    async def exchange(self, key: str, nodes: list[int], data: Any) -> dict[int, Any]:
-        part = self._part
-        try:
-            return await self._jobs.ask(part.home, Exchange(part.name, key, nodes, part.node, data))
-        except (LookupError, NodeLostError, RemoteError) as error:
-            raise JobOverError(str(error)) from error
-
-    def ask(self, request: OfJob[_Answer] | OfService[_Answer]) -> asyncio.Future[_Answer]:
-        first = min(each.index for each in run_nodes())
-        return self._jobs.ask(self._part.home if isinstance(request, OfJob) else first, request)
-
-    def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
-        self._tell(JobFailed(self._part.name, rank, what, code, at_once))
-
-    def begun(self) -> None:
-        self._tell(JobBegun(self._part.name))
-
-    def missing(self, rank: int, code: int) -> None:
-        self._tell(RankMissing(self._part.name, rank, code))
-
-    def relay_lost(self, rank: int) -> None:
-        self._tell(RelayLost(self._part.name, rank))
-
-    def _tell(self, request: OfJob[None]) -> None:
-        self._jobs.tell(self._part.home, request)

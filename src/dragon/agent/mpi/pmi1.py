@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dragon.agent.mpi.job import HomeNode, JobOverError, Joining
-from dragon.agent.wire.session import RemoteError
 from dragon.runtime.protocol.jobs import LookUp, OfService, Part, Program, Publish, SpawnRanks, Unpublish
+from dragon.runtime.rpc import RemoteError
 
 
 def process_mapping(placement: Sequence[int], longest: int = 1024) -> str:

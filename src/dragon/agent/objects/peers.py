@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from dragon.agent.wire.session import Answer, then, value_of
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member
@@ -70,7 +69,7 @@ class Peers:
         self.lost_at[node] = epoch
         self.lost[node] = reason
 
-    def call(self, node: int, request: Request[object]) -> asyncio.Future[Answer]:
+    def call(self, node: int, request: Request[object]) -> asyncio.Future[msgspec.Raw]:
         """Send a request to another node. Returns a future of the encoded answer.
 
         It fails with NodeLostError if the node is lost or cannot be reached, and also if the connection breaks unless
@@ -80,7 +79,7 @@ class Peers:
             return asyncio.ensure_future(self._repeat(node, request))
         return self.links.call(node, request)
 
-    async def _repeat(self, node: int, request: Request[object]) -> Answer:
+    async def _repeat(self, node: int, request: Request[object]) -> msgspec.Raw:
         while True:
             try:
                 return await self.links.call(node, request)
@@ -89,13 +88,9 @@ class Peers:
                     raise
             await asyncio.sleep(_REPEAT_S)
 
-    def ask(self, node: int, request: Request[_Answer]) -> asyncio.Future[_Answer]:
-        """Send a request to another node. Returns a future of the answer."""
-        return then(self.call(node, request), lambda answer: decode_answer(request, answer[0]))
-
-    def pass_on(self, node: int, request: Request[object]) -> asyncio.Future[msgspec.Raw]:
-        """Send a request to another node. Returns a future of the encoded answer, for forwarding."""
-        return then(self.call(node, request), value_of)
+    async def ask(self, node: int, request: Request[_Answer]) -> _Answer:
+        """Send a request to another node. Returns the answer."""
+        return decode_answer(request, await self.call(node, request))
 
     def forward(self, node: int, request: Request[None]) -> None:
         """Send a request to another node without waiting for an answer; errors are ignored."""
@@ -103,7 +98,7 @@ class Peers:
 
     def kill(self, puid: int, number: int) -> None:
         """Send a signal to a process of another node."""
-        self.links.notify(node_of_puid(puid), SignalProcess(puid, number))
+        self.links.forward(node_of_puid(puid), SignalProcess(puid, number))
 
     async def announce(self, node: int, names: list[Name], count: int = 1) -> None:
         """Keep these objects alive until `count` processes of a node have attached to them."""

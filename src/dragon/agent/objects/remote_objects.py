@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 from dragon import _core
 from dragon.agent.objects.peers import Peers
@@ -20,15 +21,15 @@ from dragon.runtime.protocol.objects import (
     WhyGone,
     WhyLost,
 )
-from dragon.runtime.protocol.request import Handler
+from dragon.runtime.protocol.request import Caller
 from dragon.runtime.remote import node_of
+from dragon.runtime.rpc import serves, serves_for
 
 __all__ = ["RemoteObjects"]
 
 
 class RemoteObjects:
-    """The processes of this node that have asked other nodes for something, and their outboxes and proxies. `caller` is
-    always the id of the requesting process."""
+    """The processes of this node that have asked other nodes for something, and their outboxes and proxies."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -46,35 +47,38 @@ class RemoteObjects:
             "Operated": self._operated,
         }
 
-    def handlers(self) -> list[Handler]:
-        """Return the handlers of the requests that this object serves."""
-        return [
-            OpenOutbox.served_for(lambda r, caller: self.outbox(caller.pid, r.name, r.droppable)),
-            OpenProxy.served_for(lambda r, caller: self.proxy(caller.pid, r.name)),
-            WhyGone.served_by(lambda r: self._links.why_gone(r.outbox)),
-            WhyLost.served_by(lambda r: self._links.wire.why_lost(r.name)),
-            Announce.served_by(lambda r: self._peers.announce(self._peers.index, r.names)),
-            MakeObject.served_by(self.make),
-        ]
+    @serves(WhyGone)
+    def _why_gone(self, outbox: Name) -> asyncio.Future[tuple[str, str]]:
+        return self._links.why_gone(outbox)
+
+    @serves(WhyLost)
+    def _why_lost(self, name: Name) -> tuple[str, str]:
+        return self._links.wire.why_lost(name)
+
+    @serves(Announce)
+    async def _announce(self, names: list[Name]) -> None:
+        await self._peers.announce(self._peers.index, names)
 
     def _operated(self, event: _core.WireEvent) -> None:
         _, node, caller, since, _, _, what, _ = event
         if self.on_operated is not None:
             self.on_operated(caller, node, what, time.time() - (time.monotonic() - since / 1e9))
 
-    def outbox(self, caller: int, name: Name, droppable: bool) -> Name:
+    @serves_for(OpenOutbox)
+    def outbox(self, caller: Caller, name: Name, droppable: bool = False) -> Name:
         """Return a channel of this node whose messages are forwarded to a channel of another node. Raises
         NodeLostError. See Wire.open_outbox() for `droppable`."""
         self._check_not_lost(node_of(name))
-        self._note_client(caller)
-        return self._links.wire.open_outbox(caller, name, droppable)
+        self._note_client(caller.pid)
+        return self._links.wire.open_outbox(caller.pid, name, droppable)
 
-    def proxy(self, caller: int, name: Name) -> Name | asyncio.Future[Name]:
+    @serves_for(OpenProxy)
+    def proxy(self, caller: Caller, name: Name) -> Name | asyncio.Future[Name]:
         """Return a channel of this node, or a future of one, that can be read while a channel of another node can.
         Raises NodeLostError."""
         self._check_not_lost(node_of(name))
-        self._note_client(caller)
-        proxy = self._links.wire.open_proxy(caller, name)
+        self._note_client(caller.pid)
+        proxy = self._links.wire.open_proxy(caller.pid, name)
         if proxy[0]:
             return proxy
         return asyncio.shield(self._proxies.setdefault(name, self._loop.create_future()))
@@ -93,9 +97,9 @@ class RemoteObjects:
         if node in self._peers.lost:
             raise NodeLostError(f"{self._links.host(node)} is lost: {self._peers.lost[node]}")
 
-    def make(self, wanted: MakeObject) -> asyncio.Future[Name]:
-        """Create an object on another node; it stays alive until the caller has attached to it."""
-        return self._peers.ask(wanted.node, MakeFor(wanted.kind, wanted.given, wanted.options, wanted.made_at))
+    @serves(MakeObject)
+    async def _make(self, node: int, kind: str, given: tuple[Any, ...], options: dict[str, Any], made_at: str) -> Name:
+        return await self._peers.ask(node, MakeFor(kind, given, options, made_at))
 
     def _note_client(self, caller: int) -> None:
         if caller in self._ends or caller == os.getpid():

@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dragon.infrastructure.messages import Name
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import WriteFor
@@ -18,7 +20,6 @@ from dragon.runtime.remote import node_of
 
 if TYPE_CHECKING:
     from dragon.agent.wire.links import Links
-    from dragon.agent.wire.session import Answer
 
 
 class Output:
@@ -198,7 +199,7 @@ class ToCreator(Sink):
         future = self.links.call(self.node, WriteFor(self.number, data))
         future.add_done_callback(lambda done: self.arrived(len(data), done))
 
-    def arrived(self, size: int, done: asyncio.Future[Answer]) -> None:
+    def arrived(self, size: int, done: asyncio.Future[msgspec.Raw]) -> None:
         """Note that output has arrived, or is lost."""
         if not done.cancelled() and done.exception() is not None and self.node not in self.links.lost:
             log.warning("some output of a process is lost: %s", done.exception())

@@ -21,6 +21,7 @@ from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import WriteFor
 from dragon.runtime.remote import node_of
+from dragon.runtime.rpc import serves
 
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
     from dragon.agent.wire.links import Links
@@ -119,17 +120,18 @@ class Streams:
             names.append((self._last_kept, -1, self._node << 8))
         return names
 
-    def write(self, wanted: WriteFor) -> asyncio.Future[None] | None:
+    @serves(WriteFor)
+    def write(self, number: int, data: bytes) -> asyncio.Future[None] | None:
         """Write output of a process of another node to a descriptor that was kept for it."""
-        kept = self._kept.get(wanted.number)
+        kept = self._kept.get(number)
         if kept is None:
             return None
-        if not wanted.data:
+        if not data:
             kept.processes -= 1
             if not kept.processes:
-                self._kept.pop(wanted.number).sink.close()
+                self._kept.pop(number).sink.close()
             return None
-        kept.sink.write(wanted.data)
+        kept.sink.write(data)
         if not kept.sink.is_full:
             return None
         written: asyncio.Future[None] = self.loop.create_future()

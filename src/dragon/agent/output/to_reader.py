@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from dragon import _core
 from dragon.agent.output.sinks import Sink
-from dragon.agent.wire.session import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.remote import node_of, to_parts
+from dragon.runtime.rpc import RemoteError
 
 if TYPE_CHECKING:
     from dragon.agent.wire.links import Links

@@ -15,13 +15,11 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.processes.parents import parent_of
-from dragon.agent.wire.session import then
 from dragon.control_groups import MemoryKills
 from dragon.infrastructure.messages import Name, decoder_of
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.processes import AwaitEnd, EndStartedBy, FindProcess, KillProcess, Known, ListProcesses
-from dragon.runtime.protocol.request import Handler
+from dragon.runtime.protocol.processes import Known
 
 
 class _Event(msgspec.Struct, tag_field="event", frozen=True):
@@ -175,19 +173,6 @@ class Registry:
         yield from self._living.items()
 
     # ---- requests
-
-    def handlers(
-        self, catch_up: Callable[[object], asyncio.Future[None]], reported: Callable[[object], asyncio.Future[None]]
-    ) -> list[Handler]:
-        """Return the handlers of the requests that this object serves, after `catch_up` has processed pending events of
-        the zygote, or it has `reported` on a process; see Spawner."""
-        return [
-            ListProcesses.served_by(lambda r: then(catch_up(None), lambda _: self.all())),
-            FindProcess.served_by(lambda r: then(reported(r.identifier), lambda _: self.query(r.identifier))),
-            KillProcess.served_by(lambda r: then(catch_up(r.identifier), lambda _: self.kill(r.identifier, r.number))),
-            AwaitEnd.served_by(lambda r: then(catch_up(r.identifier), lambda _: self.end_of(r.identifier))),
-            EndStartedBy.served_by(lambda r: then(catch_up(None), lambda _: self.end_started_by(r.creator, r.killed))),
-        ]
 
     def query(self, identifier: int | str) -> Known:
         """Return the process of that puid or name. Raises LookupError."""

@@ -27,8 +27,9 @@ from dragon.runtime.protocol.agents import StartFor
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.objects import CloseAtEnd
 from dragon.runtime.protocol.processes import EndStartedBy, StartElsewhere
-from dragon.runtime.protocol.request import Caller, Handler, decode_answer
+from dragon.runtime.protocol.request import Caller
 from dragon.runtime.remote import node_of
+from dragon.runtime.rpc import serves_for
 from dragon.runtime.run import Run, next_puid
 from dragon.runtime.spawning import (
     ASKED,
@@ -273,13 +274,8 @@ class Processes:
         # Those that other nodes have started here, by puid: node, and the creator's record.
         self.followers: dict[int, tuple[int, Name]] = {}
 
-    def handlers(self) -> list[Handler]:
-        """Return the handlers of the requests that this object serves."""
-        return [StartElsewhere.served_for(self.start), CloseAtEnd.served_for(self.close_at_end)]
-
-    def start(self, wanted: StartElsewhere, caller: Caller) -> asyncio.Future[tuple[int, list[int]]]:
-        """Start a process of this node's on another one. Returns a future of its puid and the words of its record."""
-        spawn = wanted.spawn
+    @serves_for(StartElsewhere)
+    def _start_elsewhere(self, caller: Caller, spawn: Spawn) -> asyncio.Future[tuple[int, list[int]]]:
         if self._peers is None:
             raise ValueError(f"this run has no node {spawn.node}")
         self.elsewhere.setdefault(spawn.parent, set()).add(spawn.node)
@@ -317,7 +313,7 @@ class Processes:
                 payload = bytes(memoryview(_core.Words(template.payload_in)).cast("B")[: template.payload_size])
                 templates[which] = replace(template, payload=payload, payload_in=None, payload_size=0)
         request = StartFor(templates, instances, part)
-        return decode_answer(request, (await self._peers.links.call(node, request))[0])
+        return await self._peers.ask(node, request)
 
     async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
         """Keep objects of other nodes alive until the processes that are about to be started on `node` attach to them.
@@ -333,12 +329,13 @@ class Processes:
                 own = [name for name in template.attached if node_of(name) == node]
                 templates[which] = replace(template, attached=own)
 
-    def close_at_end(self, wanted: CloseAtEnd, caller: Caller) -> None:
+    @serves_for(CloseAtEnd)
+    def _close_at_end(self, caller: Caller, record: Name) -> None:
         """Close descriptors once a process that was started on another node has ended; at once if it has."""
-        if wanted.record[2] >> 8 != self._node:
+        if record[2] >> 8 != self._node:
             raise ValueError("the end of a process of another node is known on its creator's node")
-        if wanted.record in self._followed:
-            self._to_close.setdefault(wanted.record, []).extend(map(os.dup, caller.descriptors))
+        if record in self._followed:
+            self._to_close.setdefault(record, []).extend(map(os.dup, caller.descriptors))
 
     def ended(self, record: Name, code: int, status: int = EXITED) -> None:
         """Store the end of a process of another node in the record that its creator has."""
@@ -420,25 +417,28 @@ class Processes:
         request.descriptor_variables = list(joining.descriptors)
         return list(joining.descriptors.values())
 
-    async def start_for(self, wanted: StartFor, caller: Caller) -> list[tuple[int, list[int]]]:
+    @serves_for(StartFor)
+    async def _start_for(
+        self, caller: Caller, templates: list[Spawn], instances: list[Instance], part: Part | None
+    ) -> list[tuple[int, list[int]]]:
         """Start processes for another node. The creator's streams are not here: output is sent to the front end."""
-        if wanted.part is not None:
-            await self._jobs.serve(wanted.part)
-        for template in wanted.templates:
+        if part is not None:
+            await self._jobs.serve(part)
+        for template in templates:
             template.streams = template.streams or [Output(), Output(), Output()]
-        several: tuple[Spawn | Instance, ...] = (*wanted.templates, *wanted.instances)
+        several: tuple[Spawn | Instance, ...] = (*templates, *instances)
         for each in several:
             for number, stream in enumerate(each.streams):
                 if stream.kind in ("inherit", "tee"):
                     stream.kind = "forward" if number or stream.kind == "tee" else "null"
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        records = [template.record if template.record[0] else None for template in wanted.templates]
+        records = [template.record if template.record[0] else None for template in templates]
         try:
-            started = self.start_here(wanted.templates, wanted.instances, [null] * 3, wanted.part)
+            started = self.start_here(templates, instances, [null] * 3, part)
         finally:
             os.close(null)
         result = []
-        for (puid, record), instance in zip(started, wanted.instances, strict=True):
+        for (puid, record), instance in zip(started, instances, strict=True):
             words: list[int] = []
             if (theirs := records[instance.template]) is not None:
                 self.followers[puid] = caller.node, theirs

@@ -30,7 +30,6 @@ from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.answers import Answer, Answered, Answers
 from dragon.agent.shards.followers import Followers
 from dragon.agent.shards.holding import Copies, Holding, Whose
-from dragon.agent.wire.session import error_of
 from dragon.infrastructure.ddict_errors import DDictMovedError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
@@ -38,6 +37,7 @@ from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.front_end import Proposal
 from dragon.runtime.protocol.shards import CreateShard
+from dragon.runtime.rpc import error_of
 from dragon.shards.operations import NOTHING, OPERATIONS, WRITES, Error, Identity, Reply, Request, Result, Tag
 from dragon.shards.shard import Shard
 

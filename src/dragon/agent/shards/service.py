@@ -22,11 +22,11 @@ from dragon import _core
 from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.holding import Copies
 from dragon.agent.shards.replication import Replication
-from dragon.agent.wire.session import error_of
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.remote import node_of
+from dragon.runtime.rpc import error_of
 from dragon.shards.operations import OPERATIONS, WRITES, Error, Piece, Reply, Request, Result
 from dragon.shards.shard import Shard
 

@@ -26,7 +26,6 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Lock, Words
-from dragon.runtime.protocol.request import Handler
 from dragon.runtime.protocol.shards import (
     CreateShard,
     DescribeDictionary,
@@ -46,6 +45,7 @@ from dragon.runtime.protocol.shards import (
     ShardHolders,
     TidyFiles,
 )
+from dragon.runtime.rpc import serves, serves_each
 from dragon.shards.entries import Settings
 from dragon.shards.operations import Tag
 from dragon.shards.shard import Shard, in_core, make_words, mark_gone, words_after
@@ -90,37 +90,51 @@ class Shards:
 
     # ---- lifetime
 
-    def handlers(self) -> list[Handler]:
-        """Return the handlers of the requests that this answers."""
-        files = self._snapshots
+    @serves_each(IsAlive)
+    def _is_alive(self, pid: int, start_time: int) -> bool:
+        return is_alive(Owner(pid, start_time))
 
-        def of(r: Any) -> Shard:
-            return self._shard(r.number, r.manager)
+    @serves_each(OwnCopy)
+    def _own_copy(self, number: str, manager: int) -> Settings | None:
+        shard = self.copy_of((number, manager))
+        return shard.settings if shard is not None else None
 
-        def restored(r: RestoreShards) -> asyncio.Future[bool]:
-            shards = [self._shard(r.number, manager) for manager in r.managers]
-            return files.run(restore, shards, r.checkpoint, r.of_set, r.written_by, r.since)
+    @serves_each(ShardHolders)
+    def _holders(self, number: str, manager: int) -> list[int]:
+        return self.holding((number, manager)).holders
 
-        return [
-            ShardChannel.served_by(lambda r: self.service()),
-            ListDictionaries.served_by(lambda r: self._descriptors()),
-            IsAlive.served_by(lambda r: is_alive(Owner(r.pid, r.start_time))),
-            CreateShard.served_by(lambda r: self.create(r.number, r.settings, r.teacher)),
-            DescribeDictionary.served_by(lambda r: self.describe(r.number, r.descriptor, r.nodes, r.life)),
-            DestroyDictionary.served_by(lambda r: self.destroy(r.number)),
-            KeepDictionary.served_by(lambda r: self.keep(r.number, r.name, r.descriptor)),
-            KeptShards.served_by(lambda r: self.kept(r.name)),
-            ReviveShard.served_by(lambda r: self.revive(r.number, r.name, r.manager, r.holders)),
-            OwnCopy.served_by(lambda r: getattr(self.copy_of((r.number, r.manager)), "settings", None)),
-            ShardHolders.served_by(lambda r: self.holding((r.number, r.manager)).holders),
-            PauseWriters.served_by(lambda r: of(r).pause(r.on)),
-            HoldCheckpoint.served_by(lambda r: files.hold(of(r), r.checkpoint)),
-            Persist.served_by(lambda r: files.persist(of(r), r.number, r.checkpoint, r.held, r.at)),
-            Persisted.served_by(lambda r: files.run(persisted_for, of(r).settings, r.only)),
-            TidyFiles.served_by(lambda r: files.run(tidy, of(r).settings, r.checkpoint, r.of_set, r.complete)),
-            RestoreShards.served_by(restored),
-        ]
+    @serves_each(PauseWriters)
+    def _pause(self, number: str, manager: int, on: bool) -> None:
+        self._shard(number, manager).pause(on)
 
+    @serves_each(HoldCheckpoint)
+    def _hold_checkpoint(self, number: str, manager: int, checkpoint: int) -> asyncio.Future[int]:
+        return self._snapshots.hold(self._shard(number, manager), checkpoint)
+
+    @serves_each(Persist)
+    def _persist(
+        self, number: str, manager: int, checkpoint: int, held: int = 0, at: int = 0
+    ) -> asyncio.Future[str] | str:
+        return self._snapshots.persist(self._shard(number, manager), number, checkpoint, held, at)
+
+    @serves_each(Persisted)
+    def _persisted(
+        self, number: str, manager: int, only: int | None = None
+    ) -> asyncio.Future[dict[int, dict[str, int]]]:
+        return self._snapshots.run(persisted_for, self._shard(number, manager).settings, only)
+
+    @serves_each(TidyFiles)
+    def _tidy(self, number: str, manager: int, checkpoint: int, of_set: str, complete: bool) -> asyncio.Future[None]:
+        return self._snapshots.run(tidy, self._shard(number, manager).settings, checkpoint, of_set, complete)
+
+    @serves_each(RestoreShards)
+    def _restore(
+        self, number: str, managers: list[int], checkpoint: int, of_set: str, written_by: int, since: int
+    ) -> asyncio.Future[bool]:
+        shards = [self._shard(number, manager) for manager in managers]
+        return self._snapshots.run(restore, shards, checkpoint, of_set, written_by, since)
+
+    @serves_each(CreateShard)
     def create(self, number: str, settings: Settings, teacher: tuple[int, int, int] | None = None) -> Settings:
         """Create a shard. Return its settings, with its folder and its words.
 
@@ -166,6 +180,7 @@ class Shards:
             assert self.serving is not None
             self.serving.afterwards(self.serving.replication.look_after_copies)
 
+    @serves(DescribeDictionary)
     def describe(self, number: str, descriptor: str, nodes: list[int], life: Name) -> None:
         """Keep what others need to attach to a dictionary that was created on this node, while `life` exists."""
         known = self._dictionaries.setdefault(number, _Dictionary())
@@ -184,6 +199,7 @@ class Shards:
                 self._peers.forward(node, DestroyDictionary(node, number))
         self.destroy(number)
 
+    @serves_each(DestroyDictionary)
     def destroy(self, number: str) -> asyncio.Future[None] | None:
         """Remove a dictionary's shards from this node. The future is done when its snapshots are written."""
         with self._lock:
@@ -200,6 +216,7 @@ class Shards:
         """Return a future that is done when all snapshots that were due before are written."""
         return self._snapshots.finish()
 
+    @serves_each(KeepDictionary)
     def keep(self, number: str, name: str, descriptor: str) -> asyncio.Future[None] | None:
         """Destroy a dictionary, but keep its shards here for revive(), in place of an earlier one with its name."""
         before = self._kept.pop(name, _Dictionary())
@@ -229,11 +246,13 @@ class Shards:
             shutil.rmtree(Path(settings.folder), ignore_errors=True)
         self._kept[name] = known
 
+    @serves_each(KeptShards)
     def kept(self, name: str) -> tuple[str, list[int]] | None:
         """Return the descriptor kept under a name, and the managers whose shards this node has. None: nothing kept."""
         known = self._kept.get(name)
         return (known.descriptor, sorted(known.shards)) if known else None
 
+    @serves_each(ReviveShard)
     def revive(self, number: str, name: str, manager: int, holders: list[int]) -> Settings:
         """Make a shard of a kept one. Return its settings."""
         settings, before, old_lock = self._kept[name].shards.pop(manager)
@@ -283,6 +302,7 @@ class Shards:
         self.serving.afterwards(begin)
         return done
 
+    @serves_each(ListDictionaries)
     def _descriptors(self) -> list[str]:
         """Return the descriptors of the dictionaries that were created on this node."""
         return [known.descriptor for known in self._dictionaries.values() if known.descriptor]
@@ -296,6 +316,7 @@ class Shards:
 
     # ---- other nodes' processes
 
+    @serves_each(ShardChannel)
     def service(self) -> Name:
         """Return the channel through which other nodes' processes reach the shards of this node."""
         if self.serving is None:

@@ -66,7 +66,9 @@ def see(services: Services, history: int, level: int) -> Seen:
     parked = services.desk.wire.parked() if services.desk.wire is not None else ()
     return msgspec.structs.replace(
         seen,
-        groups=[SeenGroup(g.name, g.live, sum(m.restarts for m in g.members)) for g in services.groups.all()],
+        groups=[
+            SeenGroup(g.name, g.live, sum(m.restarts for m in g.members)) for g in services.groups.present.values()
+        ],
         shards=[SeenShard(*usage) for usage in services.shards.usages()],
         parked=[(offset, what) for _, _, what, offset, *_ in parked],
     )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from dragon.agent.services import Services
 from dragon.agent.telemetry.seen import lifetimes, see
-from dragon.agent.wire.session import then
 from dragon.infrastructure import variables
 from dragon.infrastructure.metrics import (
     METRICS,
@@ -31,14 +30,14 @@ from dragon.infrastructure.metrics import (
 )
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol import telemetry as protocol
-from dragon.runtime.protocol.request import Handler
+from dragon.runtime.rpc import serves
 from dragon.runtime.run_info import RunInfo, run_name
 
 if TYPE_CHECKING:
     from dragon.agent.telemetry.recorder import Recorder
     from dragon.agent.telemetry.sampler import Sampler
     from dragon.agent.telemetry.tracer import Tracer
-    from dragon.infrastructure.metrics import Family, Line, NodeTasks, Record, Span, Told
+    from dragon.infrastructure.metrics import Aggregate, Family, Lifetime, Line, NodeTasks, Record, Span, Told
 
 
 _MOST_POINTS = 600
@@ -242,28 +241,24 @@ class Telemetry:
 
     # ---- requests
 
-    def handlers(self) -> list[Handler]:
-        """Return the handlers of the requests that this answers."""
-        services = self._services
-        return [
-            protocol.TelemetryLevel.served_by(lambda r: self._level),
-            protocol.StartMeasuring.served_by(lambda r: self.start(r.level, r.period)),
-            protocol.StopMeasuring.served_by(lambda r: self.stop()),
-            protocol.AddValue.served_by(self.add),
-            protocol.MetricNames.served_by(lambda r: self.names()),
-            protocol.Kinds.served_by(lambda r: self.kinds()),
-            protocol.Query.served_by(self.query),
-            protocol.Families.served_by(lambda r: self.families()),
-            protocol.Lines.served_by(lambda r: self.lines()),
-            protocol.Lifetimes.served_by(
-                lambda r: then(services.spawner.catch_up(), lambda _: lifetimes(services, r.since))
-            ),
-            protocol.NameTask.served_by(lambda r: self.name_task(r.name)),
-            protocol.TasksBetween.served_by(self.tasks_between),
-            protocol.OutputOf.served_by(lambda r: services.streams.outputs.of(int(r.identifier))),
-            protocol.StateOfRun.served_by(lambda r: run_state(services, self._level, self._period)),
-        ]
+    @serves(protocol.TelemetryLevel)
+    def _get_level(self) -> int:
+        return self._level
 
+    @serves(protocol.Lifetimes)
+    async def _lifetimes(self, since: float = 0.0) -> list[Lifetime]:
+        await self._services.spawner.catch_up()
+        return lifetimes(self._services, since)
+
+    @serves(protocol.OutputOf)
+    def _output_of(self, identifier: int | str) -> str:
+        return self._services.streams.outputs.of(int(identifier))
+
+    @serves(protocol.StateOfRun)
+    def _state_of_run(self) -> RunState:
+        return run_state(self._services, self._level, self._period)
+
+    @serves(protocol.StartMeasuring)
     def start(self, level: int, period: float | None = None) -> list[int]:
         """Measure at that level, every `period` seconds. Raises ValueError if there is no such level."""
         highest = variables.HIGHEST_TELEMETRY_LEVEL
@@ -300,6 +295,7 @@ class Telemetry:
 
             self._recorder = open_recorder(self._services, directory)
 
+    @serves(protocol.StopMeasuring)
     def stop(self) -> list[int]:
         """Stop measuring, and drop all values."""
         self.close()
@@ -307,55 +303,65 @@ class Telemetry:
         self._history = None
         return [0]
 
-    def add(self, given: protocol.AddValue) -> None:
+    @serves(protocol.AddValue)
+    def add(self, name: str, value: float, kind: Kind, time_stamp: float | None, tags: dict[str, str]) -> None:
         """Store a value of a program's own metric; the value of a counter is added to it."""
         if self._history is None:
             return
-        if given.name in METRICS:
-            raise ValueError(f"metric {given.name!r} is one that the runtime measures; give yours another name")
-        when = time.time() if given.time_stamp is None else given.time_stamp
-        told = tuple(sorted({"host": self._services.host_name, **given.tags}.items()))
-        value = given.value
-        if given.kind == Kind.COUNTER:
-            value += self._history.last(given.name, told)
-        self._keep(given.name, told, given.kind, when, value)
+        if name in METRICS:
+            raise ValueError(f"metric {name!r} is one that the runtime measures; give yours another name")
+        when = time.time() if time_stamp is None else time_stamp
+        all_tags = tuple(sorted({"host": self._services.host_name, **tags}.items()))
+        if kind == Kind.COUNTER:
+            value += self._history.last(name, all_tags)
+        self._keep(name, all_tags, kind, when, value)
 
+    @serves(protocol.MetricNames)
     def names(self) -> list[str]:
         """Return the metrics of which this node has values."""
         return sorted(self._history.names()) if self._history is not None else []
 
+    @serves(protocol.Kinds)
     def kinds(self) -> list[tuple[str, Kind]]:
         """Return the metrics of which this node has values, with their kinds."""
         return sorted(self._history.kinds().items()) if self._history is not None else []
 
-    def query(self, asked: protocol.Query) -> list[Record]:
-        """Return what this node has of the queried series."""
-        if self._history is None:
-            return []
-        return self._history.query(
-            set(asked.metrics), asked.tags, asked.start, asked.end, asked.interval, asked.aggregate
-        )
+    @serves(protocol.Query)
+    def _query(
+        self,
+        metrics: list[str],
+        tags: dict[str, list[str]],
+        start: float,
+        end: float,
+        interval: float,
+        aggregate: Aggregate,
+    ) -> list[Record]:
+        history = self._history
+        return history.query(set(metrics), tags, start, end, interval, aggregate) if history is not None else []
 
+    @serves(protocol.NameTask)
     def name_task(self, name: str) -> int:
         """Return the number with which processes of this node record tasks of that name."""
         if name not in self._task_names:
             self._task_names.append(name)
         return self._task_names.index(name)
 
-    def tasks_between(self, asked: protocol.TasksBetween) -> list[NodeTasks]:
-        """Return the tasks that this node's processes ran; nothing below level 5."""
+    @serves(protocol.TasksBetween)
+    def _tasks_between(self, start: float, end: float, most: int) -> list[NodeTasks]:
         if self._tracer is None:
             return []
         peers = self._services.peers
-        share = asked.most // (len(peers.members) if peers is not None else 1)
-        return [self._tracer.tasks_between(asked.start, asked.end, max(share, 1))]
+        share = most // (len(peers.members) if peers is not None else 1)
+        return [self._tracer.tasks_between(start, end, max(share, 1))]
 
+    @serves(protocol.Families)
     def families(self) -> list[Family[Told]]:
         """Return the newest values in Prometheus' form."""
         if self._history is None:
             return []
         return families(self._history, time.time(), _STALE_PERIODS * self._period)
 
+    @serves(protocol.Lines)
     def lines(self) -> list[Family[Line]]:
         """Return the newest values as lines of Prometheus' page."""
         return lines(self.families())

@@ -12,22 +12,22 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from dragon import _core
 from dragon.agent.wire.bulk import Fabric, Lane
-from dragon.agent.wire.frames import Forwarded, Noticed, decode_frame
 from dragon.agent.wire.handshake import Hello, Shaken, shake_hands
-from dragon.agent.wire.session import Answer, RemoteError, Serve, Session
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Name, encode
 from dragon.runtime.callers import Callers
 from dragon.runtime.log import Once, runtime_log
-from dragon.runtime.protocol.agents import Members, MembersEnded, Notice, Outside, SignalProcess
+from dragon.runtime.protocol.agents import Members, Outside
 from dragon.runtime.protocol.request import Request
+from dragon.runtime.rpc import Asked, RemoteError, Session, decode_frame
 
 __all__ = ["Links"]
 
@@ -40,14 +40,16 @@ _REPAIR_S = 1.0  # seconds in which a broken connection must be made again
 _REPAIR_PAUSE_S = 0.1  # seconds between two attempts
 _RETRY_S = 1.0  # seconds until a node that could not be reached is tried again, if frames are kept for it
 _MOST_FAILURES, _FAILURES_S = 3, 60.0  # of one kind in that time, after which trying again is of no use
-_KEPT = (MembersEnded, SignalProcess)  # what others say ends with the session's epoch
+
+# Handles an encoded request of a node: returns the answer or a future of it, or raises.
+Serve = Callable[[int, bytes | msgspec.Raw], object]
 
 
 class Links:
     """All sessions of one agent.
 
-    `serve` executes a request of another node, `noticed` handles a notice, `is_broken` is called when what was in
-    flight to a node is lost. `on_event` handles events of the wire that are not about connections, by their kind.
+    `is_broken` is called when what was in flight to a node is lost. `on_event` handles events of the wire that are not
+    about connections, by their kind.
     """
 
     def __init__(
@@ -56,8 +58,6 @@ class Links:
         members: dict[int, Member],
         contexts: tuple[ssl.SSLContext, ssl.SSLContext],
         serve: Serve,
-        noticed: Callable[[int, Notice], None],
-        is_broken: Callable[[int, str], None],
         fabric: Fabric | None = None,
         *,
         plain: bool = False,
@@ -65,8 +65,7 @@ class Links:
         self.index = index
         self.members = members
         self.serve = serve
-        self.noticed = noticed
-        self.is_broken = is_broken
+        self.is_broken: Callable[[int], object] = lambda node: None  # nothing is in flight until this is set
         self.lost: dict[int, str] = {}
         self.unreachable: dict[int, str] = {}  # nodes that the last attempt did not reach, and why
         # Seconds until the front end declares a node without a connection lost. No wait fails earlier,
@@ -94,28 +93,22 @@ class Links:
 
     # ---- what this agent says
 
-    def call(self, node: int, request: Request[object], payload: Any = b"") -> asyncio.Future[Answer]:
-        """Ask another agent. Fails with NodeLostError where it is gone."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
+    def call(self, node: int, request: Request[object]) -> asyncio.Future[msgspec.Raw]:
+        """Ask another agent. Returns a future of the encoded answer, which fails with NodeLostError if it is gone."""
+        future: asyncio.Future[msgspec.Raw] = self._loop.create_future()
         session = self._session(node)
         if session is not None:
-            session.ask(request, payload, future)
+            session.ask(request, future)
         elif node in self.lost:
             self._fail(node, [future])
         else:
             future.set_exception(ValueError(f"the run has no node {node}"))
         return future
 
-    def notify(self, node: int, notice: Notice) -> None:
-        """Send another agent a notice. Notices of the kinds in `_KEPT` are lost only with the node, others also if it
-        cannot be reached for a while."""
-        if self._session(node) is not None:
-            self.wire.send(node, encode(Noticed(notice)), None, isinstance(notice, _KEPT))
-
-    def forward(self, node: int, request: Request[object]) -> None:
+    def forward(self, node: int, request: Request[None]) -> None:
         """Have another agent execute a request, once, unless the node is lost. Nobody learns its answer."""
         if self._session(node) is not None:
-            self.wire.send(node, encode(Forwarded(request)), None, True)
+            self.wire.send(node, encode(Asked(0, request)), None, True)  # type: ignore[arg-type]
 
     def lend(self, leads_to: Name, head: bytes, buffers: list[memoryview]) -> None:
         """Send a message with this head for each buffer to a channel of another node, after those that processes have
@@ -173,7 +166,7 @@ class Links:
         session = self._sessions.pop(node, None)
         pending = session.end_epochs(float("inf")) if session is not None else []
         self.wire.forget(node, reason, self.what_happened(node, reason))
-        self.is_broken(node, reason)
+        self.is_broken(node)
         self._settle(node)
         self._fail(node, pending)
 
@@ -216,9 +209,9 @@ class Links:
         self._loop.remove_reader(self.wire.fileno())
         self.wire.close()
 
-    def _fail(self, node: int, futures: Iterable[asyncio.Future[Answer] | None], reason: str = "") -> None:
+    def _fail(self, node: int, futures: Iterable[asyncio.Future[msgspec.Raw]], reason: str = "") -> None:
         for future in futures:
-            if future is not None and not future.done():
+            if not future.done():
                 future.set_exception(NodeLostError(self.what_happened(node, reason)))
 
     def what_happened(self, node: int, reason: str) -> str:
@@ -236,7 +229,8 @@ class Links:
     def _session_of(self, node: int) -> Session:
         session = self._sessions.get(node)
         if session is None:
-            session = self._sessions[node] = Session(self, node)
+            send = partial(self.wire.send, node, payload=None, kept=False)
+            session = self._sessions[node] = Session(send, partial(self.serve, node))
         return session
 
     # ---- events of the wire
@@ -273,7 +267,7 @@ class Links:
                 self.on_event[kind](event)
 
     def _hear(self, event: _core.WireEvent) -> None:
-        _, node, epoch, _, _, _, data, payload = event
+        _, node, epoch, _, _, _, data, _ = event
         if node in self.lost:
             return
         try:
@@ -282,13 +276,14 @@ class Links:
             log.exception("%s sent invalid data", self.host(node))
             self._give_up(node, "what one side sends is invalid")
             return
-        match frame:
-            case Noticed(notice):
-                self.noticed(node, notice)
-            case Forwarded(request):
-                self.serve(node, request, b"", lambda *answer: None)
-            case _:  # a node that is about to be told who the others are is not a member yet
-                (self._sessions.get(node) or self._session_of(node)).hear(epoch, frame, payload)
+        # A node that is about to be told who the others are is not a member yet.
+        (self._sessions.get(node) or self._session_of(node)).receive(frame, epoch)
+
+    def serve_by(self, serve: Serve) -> None:
+        """Have requests handled by another function from now on."""
+        self.serve = serve
+        for node, session in self._sessions.items():
+            session.serve = partial(serve, node)
 
     def _broken(self, node: int, connection: int, reason: str, is_invalid: bool) -> None:
         lane = self._lanes.pop(connection, None)
@@ -416,7 +411,7 @@ class Links:
     def _use(self, connection: socket.socket, shaken: Shaken) -> None:
         node, told, heard = shaken.node, shaken.told, shaken.heard
         if heard.refused is not None:
-            self.noticed(node, Outside(heard.refused))
+            self.serve(node, encode(Outside(heard.refused)))
         if told.refused is not None or heard.refused is not None or node in self.lost or self._closed:
             connection.close()
             return
@@ -444,7 +439,7 @@ class Links:
             return
         session = self._sessions.get(node)
         pending = session.end_epochs(epoch) if session is not None else []
-        self.is_broken(node, reason)
+        self.is_broken(node)
 
         def fail(_: object = None) -> None:
             self._fail(node, pending, reason)

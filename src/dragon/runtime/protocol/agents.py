@@ -1,4 +1,4 @@
-"""Requests of agents to each other on behalf of their processes, and notices between agents, which have no reply."""
+"""Requests of agents to each other on behalf of their processes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.request import BetweenAgents
 
 
-class Members(BetweenAgents[list[Member]], tag="members", frozen=True):
+class Members(BetweenAgents[list[Member]]):
     """Return all nodes of the run. The reply is sent before any other request is served."""
 
 
-class StartFor(BetweenAgents[list[tuple[int, list[int]]]], tag="start", frozen=True):
+class StartFor(BetweenAgents[list[tuple[int, list[int]]]]):
     """Start processes. Replies with their puids. If a template names a record of the requesting node, replies once
     its processes were started, with the words of their records here, and reports their ends by MembersEnded. With
     `part` they are ranks of an MPI job."""
@@ -26,7 +26,7 @@ class StartFor(BetweenAgents[list[tuple[int, list[int]]]], tag="start", frozen=T
     part: Part | None
 
 
-class WriteFor(BetweenAgents[None], tag="write", frozen=True):
+class WriteFor(BetweenAgents[None]):
     """Write output of a process to a descriptor of its creator; none at its end. Replies once more may be written."""
 
     number: int
@@ -36,7 +36,7 @@ class WriteFor(BetweenAgents[None], tag="write", frozen=True):
 # ---- objects
 
 
-class AnnounceFor(BetweenAgents[None], tag="announce", frozen=True):
+class AnnounceFor(BetweenAgents[None]):
     """Keep an object alive until `count` processes of a node have attached to it."""
 
     node: int
@@ -44,7 +44,7 @@ class AnnounceFor(BetweenAgents[None], tag="announce", frozen=True):
     count: int
 
 
-class MakeFor(BetweenAgents[Name], tag="make", frozen=True):
+class MakeFor(BetweenAgents[Name]):
     """Make an object of that class, which is kept alive until a process of the requesting node has attached to it."""
 
     kind: str
@@ -53,20 +53,16 @@ class MakeFor(BetweenAgents[Name], tag="make", frozen=True):
     made_at: str
 
 
-# ---- notices
+# ---- without an answer
 
 
-class Notice(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A message to an agent without a reply."""
-
-
-class Outside(Notice, tag="outside", frozen=True):
+class Outside(BetweenAgents[None]):
     """The receiving node does not belong to the run any more."""
 
     reason: str
 
 
-class SignalProcess(Notice, tag="kill", frozen=True):
+class SignalProcess(BetweenAgents[None]):
     """Send a signal to a process."""
 
     puid: int
@@ -86,7 +82,7 @@ class MemberEvent(msgspec.Struct, frozen=True, array_like=True):
     record: Name | None = None
 
 
-class MembersEnded(Notice, tag="group", frozen=True):
+class MembersEnded(BetweenAgents[None]):
     """Events of members of groups, and of processes, that the receiving node follows."""
 
     events: list[MemberEvent]

@@ -46,7 +46,7 @@ class Status(msgspec.Struct, frozen=True):
     failed_codes: list[int]
 
 
-class CreateGroup(Request[MadeGroup], tag="groups.create", frozen=True):
+class CreateGroup(Request[MadeGroup]):
     """Make a group. `templates` are requests without a place, `places` are in the order of ranks. The descriptors of
     the creator's standard streams are sent with the request."""
 
@@ -55,48 +55,48 @@ class CreateGroup(Request[MadeGroup], tag="groups.create", frozen=True):
     places: list[Places]
 
 
-class StartGroup(OfNumber[list[int]], tag="groups.start", frozen=True):
+class StartGroup(OfNumber[list[int]]):
     """Start all members. Replies with their puids in order."""
 
 
-class SignalGroup(OfNumber[None], tag="groups.signal", frozen=True):
+class SignalGroup(OfNumber[None]):
     """Send a signal to every live member."""
 
     which: int
 
 
-class StopGroup(OfNumber[None], tag="groups.stop", frozen=True):
+class StopGroup(OfNumber[None]):
     """Interrupt, then terminate, then kill the members, `patience` seconds apart."""
 
     patience: float
 
 
-class StopRestart(OfNumber[None], tag="groups.stop_restart", frozen=True):
+class StopRestart(OfNumber[None]):
     """Stop restarting members that end."""
 
 
-class IsGroupEnding(OfNumber[bool], tag="groups.is_ending", frozen=True):
+class IsGroupEnding(OfNumber[bool]):
     """Return whether the members of the group are being ended, or were ended when it was closed."""
 
 
-class GroupStatus(OfNumber[Status], tag="groups.status", frozen=True):
+class GroupStatus(OfNumber[Status]):
     """Return the state of the group."""
 
 
-class MemberStream(OfNumber[Name | None], tag="groups.stream", frozen=True):
+class MemberStream(OfNumber[Name | None]):
     """Return the channel of a member's standard stream; None if that is not a PIPE."""
 
     puid: int
     stream: int
 
 
-class EndInput(OfNumber[None], tag="groups.end_input", frozen=True):
+class EndInput(OfNumber[None]):
     """Close the group's end of a member's standard input."""
 
     puid: int
 
 
-class CloseGroup(OfNumber[None], tag="groups.close", frozen=True):
+class CloseGroup(OfNumber[None]):
     """Release the group; members that are alive are killed."""
 
 
@@ -112,14 +112,14 @@ class NamedGroup(msgspec.Struct):
     sets: list[list[int]]
 
 
-class CreateNamedGroup(Request[NamedGroup], tag="named_groups.create", frozen=True):
+class CreateNamedGroup(Request[NamedGroup]):
     """Make a group. An empty name is replaced by a unique one."""
 
     name: str
     sets: list[list[int]]
 
 
-class FindNamedGroup(Request[NamedGroup], tag="named_groups.query", frozen=True):
+class FindNamedGroup(Request[NamedGroup]):
     """Return the group of that name. Raises LookupError."""
 
     name: str
@@ -129,25 +129,25 @@ class FindNamedGroup(Request[NamedGroup], tag="named_groups.query", frozen=True)
         return Where.NAMED
 
 
-class FindNumberedGroup(OfNumber[NamedGroup], tag="named_groups.numbered", frozen=True):
+class FindNumberedGroup(OfNumber[NamedGroup]):
     """Return the group of that number. Raises LookupError."""
 
 
-class ListNamedGroups(OfAll[int], tag="named_groups.numbers", frozen=True):
+class ListNamedGroups(OfAll[int]):
     """Return the numbers of all groups."""
 
 
-class AddMembers(OfNumber[None], tag="named_groups.add", frozen=True):
+class AddMembers(OfNumber[None]):
     """Add members to a group. Raises LookupError."""
 
     sets: list[list[int]]
 
 
-class RemoveMembers(OfNumber[None], tag="named_groups.remove", frozen=True):
+class RemoveMembers(OfNumber[None]):
     """Remove members from a group. Raises LookupError."""
 
     members: list[int]
 
 
-class ForgetNamedGroup(OfNumber[None], tag="named_groups.forget", frozen=True):
+class ForgetNamedGroup(OfNumber[None]):
     """Remove a group; its members are not affected."""

@@ -34,13 +34,13 @@ class Part(msgspec.Struct, kw_only=True):
         return len(self.placement)
 
 
-class OfJob(BetweenAgents[Answer_co], Generic[Answer_co], frozen=True):
+class OfJob(BetweenAgents[Answer_co], Generic[Answer_co]):
     """A request to the node that follows the job of that name. Raises LookupError if the job has ended."""
 
     job: str
 
 
-class Exchange(OfJob[dict[int, Any]], tag="jobs.exchange", frozen=True):
+class Exchange(OfJob[dict[int, Any]]):
     """Contribute a node's data under a key. Replies with the data of all `nodes`, by node, once all have
     contributed."""
 
@@ -50,7 +50,7 @@ class Exchange(OfJob[dict[int, Any]], tag="jobs.exchange", frozen=True):
     data: Any
 
 
-class JobFailed(OfJob[None], tag="jobs.fail", frozen=True):
+class JobFailed(OfJob[None]):
     """Fail the job, with "rank N … " and `what` as the reason. The other ranks get a moment to end by themselves,
     unless all are to end `at_once`."""
 
@@ -60,18 +60,18 @@ class JobFailed(OfJob[None], tag="jobs.fail", frozen=True):
     at_once: bool
 
 
-class JobBegun(OfJob[None], tag="jobs.begun", frozen=True):
+class JobBegun(OfJob[None]):
     """Report that a rank has called MPI_Init, which returns when all ranks have called it."""
 
 
-class RankMissing(OfJob[None], tag="jobs.missing", frozen=True):
+class RankMissing(OfJob[None]):
     """Report that a rank has ended without MPI_Init, with that exit code."""
 
     rank: int
     code: int
 
 
-class RelayLost(OfJob[None], tag="jobs.relay_lost", frozen=True):
+class RelayLost(OfJob[None]):
     """Report that the process that the site's launcher started for a rank has ended before the rank."""
 
     rank: int
@@ -88,35 +88,35 @@ class Program(msgspec.Struct, frozen=True):
     values: dict[str, str] = {}
 
 
-class SpawnRanks(OfJob[None], tag="jobs.spawn", frozen=True):
+class SpawnRanks(OfJob[None]):
     """Start more ranks, as a new job. Raises LookupError, ValueError."""
 
     rank: int
     programs: list[Program]
 
 
-class LaunchEnd(OfJob[str], tag="jobs.launched", frozen=True):
+class LaunchEnd(OfJob[str]):
     """Wait for the site's launcher that started the job, and return how it ended. Raises LookupError."""
 
 
 # ---- names of services
 
 
-class OfService(BetweenAgents[Answer_co], Generic[Answer_co], frozen=True):
+class OfService(BetweenAgents[Answer_co], Generic[Answer_co]):
     """A request to the first node about the name of a service."""
 
     service: str
 
 
-class Publish(OfService[None], tag="jobs.publish", frozen=True):
+class Publish(OfService[None]):
     """Publish the port of a service (MPI_Publish_name)."""
 
     port: str
 
 
-class Unpublish(OfService[None], tag="jobs.unpublish", frozen=True):
+class Unpublish(OfService[None]):
     """Withdraw the name of a service (MPI_Unpublish_name). Raises LookupError."""
 
 
-class LookUp(OfService[str], tag="jobs.look_up", frozen=True):
+class LookUp(OfService[str]):
     """Return the port of a service (MPI_Lookup_name). Raises LookupError."""

@@ -7,22 +7,18 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from dragon.infrastructure.messages import Name
-from dragon.runtime.protocol.request import Request, Where
+from dragon.runtime.protocol.request import OfAProcess, Request, Where
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
 # ---- objects of other nodes
 
 
-class OfAProcess(Request[Answer_co], Generic[Answer_co], frozen=True):
-    """A request that the agent handles only for the process that sends it, not for other agents."""
-
-
-class OpenDesk(OfAProcess[None], tag="objects.desk", frozen=True):
+class OpenDesk(OfAProcess[None]):
     """Open the desk of the node, which a run of one node needs only for event loops that wait."""
 
 
-class OpenOutbox(OfAProcess[Name], tag="remote.outbox", frozen=True):
+class OpenOutbox(OfAProcess[Name]):
     """Return a channel of this node whose messages are forwarded to a channel of another node. Messages that find no
     memory wait until there is some; `droppable` ones, which both sides can do without, are lost after ten seconds."""
 
@@ -30,38 +26,38 @@ class OpenOutbox(OfAProcess[Name], tag="remote.outbox", frozen=True):
     droppable: bool = False
 
 
-class OpenProxy(OfAProcess[Name], tag="remote.proxy", frozen=True):
+class OpenProxy(OfAProcess[Name]):
     """Return a channel of this node that can be read while a channel of another node can."""
 
     name: Name
 
 
-class WhyGone(OfAProcess[tuple[str, str]], tag="remote.why_gone", frozen=True):
+class WhyGone(OfAProcess[tuple[str, str]]):
     """Return class and text of the error by which messages in an outbox were lost; empty if none were."""
 
     outbox: Name
 
 
-class WhyLost(OfAProcess[tuple[str, str]], tag="remote.why_lost", frozen=True):
+class WhyLost(OfAProcess[tuple[str, str]]):
     """Return class and text of the error by which messages to a channel of this node were lost; empty if none were."""
 
     name: Name
 
 
-class Announce(OfAProcess[None], tag="remote.announce", frozen=True):
+class Announce(OfAProcess[None]):
     """Keep objects of other nodes alive until a process that the caller starts has attached to them."""
 
     names: list[Name]
 
 
-class CloseAtEnd(OfAProcess[None], tag="remote.close_at_end", frozen=True):
+class CloseAtEnd(OfAProcess[None]):
     """Close the descriptors that are sent along when the process of another node has ended whose creator has this
     record, or its node is lost."""
 
     record: Name
 
 
-class MakeObject(OfAProcess[Name], tag="remote.make", frozen=True):
+class MakeObject(OfAProcess[Name]):
     """Make an object of that class on another node; it is kept alive until the caller has attached to it."""
 
     node: int
@@ -86,14 +82,14 @@ class NamedObject(msgspec.Struct):
     alive: bool = True
 
 
-class _OnTheFirst(Request[Answer_co], Generic[Answer_co], frozen=True):
+class _OnTheFirst(Request[Answer_co], Generic[Answer_co]):
     kind: str
 
     def place(self) -> int | Where:
         return 0
 
 
-class CreateNamedObject(_OnTheFirst[NamedObject], tag="named_objects.create", frozen=True):
+class CreateNamedObject(_OnTheFirst[NamedObject]):
     """Register a new object. An empty name is replaced by a unique one. Raises ValueError if the name is taken."""
 
     name: str
@@ -101,17 +97,17 @@ class CreateNamedObject(_OnTheFirst[NamedObject], tag="named_objects.create", fr
     serialized: bytes
 
 
-class FindNamedObject(_OnTheFirst[NamedObject], tag="named_objects.find", frozen=True):
+class FindNamedObject(_OnTheFirst[NamedObject]):
     """Return the object of that number, which may be destroyed, or the live one of that name. Raises LookupError."""
 
     key: int | str
 
 
-class ListNamedObjects(_OnTheFirst[list[int]], tag="named_objects.numbers", frozen=True):
+class ListNamedObjects(_OnTheFirst[list[int]]):
     """Return the numbers of the live objects."""
 
 
-class ForgetNamedObject(_OnTheFirst[None], tag="named_objects.forget", frozen=True):
+class ForgetNamedObject(_OnTheFirst[None]):
     """Report that the object was destroyed."""
 
     number: int

@@ -28,29 +28,29 @@ class Known(msgspec.Struct):
     terminated: bool = False
 
 
-class ListProcesses(OfAll[Known], tag="registry.processes", frozen=True):
+class ListProcesses(OfAll[Known]):
     """Return every process, also those that have ended."""
 
 
-class FindProcess(OfProcess[Known], tag="registry.query", frozen=True):
+class FindProcess(OfProcess[Known]):
     """Return a process. Of several with the same name, one that runs is preferred. Raises LookupError."""
 
     repeatable: ClassVar[bool] = True
 
 
-class KillProcess(OfProcess[None], tag="registry.kill", frozen=True):
+class KillProcess(OfProcess[None]):
     """Send a signal to a process. Raises LookupError."""
 
     number: int = SIGKILL
 
 
-class AwaitEnd(OfProcess[int], tag="registry.end_of", frozen=True):
+class AwaitEnd(OfProcess[int]):
     """Wait for a process to end, and return its exit code. Raises LookupError."""
 
     repeatable: ClassVar[bool] = True
 
 
-class EndStartedBy(BetweenAgents[None], tag="registry.end_started_by", frozen=True):
+class EndStartedBy(BetweenAgents[None]):
     """End the processes of the receiving node that a process of another node had started, after that has ended. They
     are killed if `killed`; otherwise they are first asked to end."""
 
@@ -58,21 +58,21 @@ class EndStartedBy(BetweenAgents[None], tag="registry.end_started_by", frozen=Tr
     killed: bool
 
 
-class StartElsewhere(Request[tuple[int, list[int]]], tag="processes.start", frozen=True):
+class StartElsewhere(Request[tuple[int, list[int]]]):
     """Start a process on another node. Replies with its puid and the words of its record there, once it was started;
     its end is stored in the record that `spawn` names."""
 
     spawn: Spawn
 
 
-class KeepTracker(Request[None], tag="trackers.keep", frozen=True):
+class KeepTracker(Request[None]):
     """Start Python's tracker of shared memory for a process once data arrives on its pipe. The pipe is the first
     descriptor; the second one is the tracker's stderr."""
 
     process: int
 
 
-class GiveTrackerBack(Request[bool], tag="trackers.give_back", frozen=True):
+class GiveTrackerBack(Request[bool]):
     """Forget an unused tracker, by the inode of its pipe. Replies with whether it was unused."""
 
     pipe: int

@@ -1,15 +1,15 @@
 """The base classes of requests, and the encoding of requests and replies.
 
-A request is a frame of its length (4 bytes, little-endian) and a msgpack array of its tag and its fields; the reply is
-a frame with a Reply.
+A request is a frame of its length (4 bytes, little-endian) and a msgpack array of its tag, the name of its class, and
+its fields; the reply is a frame with a Reply.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, get_args
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -38,15 +38,7 @@ class Caller(NamedTuple):
     descriptors: Sequence[int] = ()
 
 
-class Handler(NamedTuple):
-    """The function of an agent that handles a kind of request."""
-
-    kind: type[Request[object]]
-    do: Callable[..., object]  # returns the reply, or a future or coroutine of it
-    for_caller: bool  # whether it is called with the caller, too
-
-
-class Request(msgspec.Struct, Generic[Answer_co], frozen=True, array_like=True, forbid_unknown_fields=True):
+class Request(msgspec.Struct, Generic[Answer_co], array_like=True, forbid_unknown_fields=True, tag=True):
     """A request to an agent. The type argument is the type of its reply. If it is `repeatable`, executing it twice is
     as good as once: another node is asked again if the connection breaks."""
 
@@ -56,22 +48,16 @@ class Request(msgspec.Struct, Generic[Answer_co], frozen=True, array_like=True, 
         """Return where the request is handled; an index that belongs to no node means the receiving agent."""
         return Where.HERE
 
-    @classmethod
-    def served_by(cls, do: Callable[[Self], Answer_co | Awaitable[Answer_co]]) -> Handler:
-        """Return a handler that calls `do(request)`."""
-        return Handler(cls, do, False)
 
-    @classmethod
-    def served_for(cls, do: Callable[[Self, Caller], Answer_co | Awaitable[Answer_co]]) -> Handler:
-        """Return a handler that calls `do(request, caller)`."""
-        return Handler(cls, do, True)
-
-
-class BetweenAgents(Request[Answer_co], Generic[Answer_co], frozen=True):
+class BetweenAgents(Request[Answer_co], Generic[Answer_co]):
     """A request that only agents send, each to any other."""
 
 
-class OnNode(Request[Answer_co], Generic[Answer_co], frozen=True):
+class OfAProcess(Request[Answer_co], Generic[Answer_co]):
+    """A request that the agent handles only for the process that sends it, not for other agents."""
+
+
+class OnNode(Request[Answer_co], Generic[Answer_co]):
     """A request that is handled on a node, -1 being that of the receiving agent."""
 
     node: int
@@ -81,7 +67,7 @@ class OnNode(Request[Answer_co], Generic[Answer_co], frozen=True):
         return self.node
 
 
-class OfNumber(Request[Answer_co], Generic[Answer_co], frozen=True):
+class OfNumber(Request[Answer_co], Generic[Answer_co]):
     """A request about a group, which is handled on the node that made it."""
 
     number: int
@@ -91,7 +77,7 @@ class OfNumber(Request[Answer_co], Generic[Answer_co], frozen=True):
         return self.number >> PUID_NODE_SHIFT
 
 
-class OfProcess(Request[Answer_co], Generic[Answer_co], frozen=True):
+class OfProcess(Request[Answer_co], Generic[Answer_co]):
     """A request about a process of that puid or name, which is handled on its node."""
 
     identifier: int | str
@@ -101,7 +87,7 @@ class OfProcess(Request[Answer_co], Generic[Answer_co], frozen=True):
         return Where.NAMED if isinstance(self.identifier, str) else node_of_puid(self.identifier)
 
 
-class OfAll(Request[list[Item]], Generic[Item], frozen=True):
+class OfAll(Request[list[Item]], Generic[Item]):
     """A request to all nodes. Each replies with a list; the reply is their concatenation."""
 
     repeatable: ClassVar[bool] = True
@@ -125,7 +111,7 @@ class Reply(msgspec.Struct, Generic[Value]):
     error: tuple[str, str] | None = None
 
 
-def tag_of(kind: type[Request[object]]) -> str:
+def tag_of(kind: type[msgspec.Struct]) -> str:
     """Return the tag of a kind of request in the encoding."""
     return str(kind.__struct_config__.tag)
 

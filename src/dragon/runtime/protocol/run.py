@@ -39,7 +39,7 @@ class NodeWaits(msgspec.Struct, frozen=True):
     objects: list[Waited]
 
 
-class EndRun(Request[None], tag="end", frozen=True):
+class EndRun(Request[None]):
     """End the run, on all nodes."""
 
 
@@ -51,13 +51,13 @@ class LostNode(msgspec.Struct, frozen=True):
     reason: str
 
 
-class LostNodes(Request[list[LostNode]], tag="lost", frozen=True):
+class LostNodes(Request[list[LostNode]]):
     """Return the nodes that the run has lost."""
 
 
-class ReportYourself(Request[Report], tag="report", frozen=True):
+class ReportYourself(Request[Report]):
     """Return the agent's state and its pending work."""
 
 
-class Waits(OfAll[NodeWaits], tag="waits", frozen=True):
+class Waits(OfAll[NodeWaits]):
     """Return what processes of each node wait for."""

@@ -54,15 +54,15 @@ class Settings(msgspec.Struct, frozen=True):
     linearizable: bool = False  # with replicas: whether reads ask the primary, which asks all other replicas
 
 
-class ShardChannel(OnNode[Name], tag="shards.service", frozen=True):
+class ShardChannel(OnNode[Name]):
     """Return the channel to which other nodes' processes send operations on the shards of this node."""
 
 
-class ListDictionaries(OnNode[list[str]], tag="shards.list", frozen=True):
+class ListDictionaries(OnNode[list[str]]):
     """Return the descriptors of the dictionaries that were made on the node."""
 
 
-class IsAlive(OnNode[bool], tag="shards.is_alive", frozen=True):
+class IsAlive(OnNode[bool]):
     """Return whether exactly that process is alive."""
 
     pid: int
@@ -72,7 +72,7 @@ class IsAlive(OnNode[bool], tag="shards.is_alive", frozen=True):
 # ---- of a dictionary
 
 
-class CreateShard(OnNode[Settings], tag="shards.create", frozen=True):
+class CreateShard(OnNode[Settings]):
     """Make a shard. Replies with its settings, with its folder and words filled in. Raises DDictUnableToCreateError.
 
     A replica that `teacher` (node, epoch, number) fills becomes valid once the front end has decided so.
@@ -83,7 +83,7 @@ class CreateShard(OnNode[Settings], tag="shards.create", frozen=True):
     teacher: tuple[int, int, int] | None = None
 
 
-class DescribeDictionary(Request[None], tag="shards.describe", frozen=True):
+class DescribeDictionary(Request[None]):
     """Keep what others need to attach to a dictionary of this node, as long as `life` exists."""
 
     number: str
@@ -92,13 +92,13 @@ class DescribeDictionary(Request[None], tag="shards.describe", frozen=True):
     life: Name
 
 
-class DestroyDictionary(OnNode[None], tag="shards.destroy", frozen=True):
+class DestroyDictionary(OnNode[None]):
     """Remove a dictionary's shards from a node, after their pending writes to disk."""
 
     number: str
 
 
-class KeepDictionary(OnNode[None], tag="shards.keep", frozen=True):
+class KeepDictionary(OnNode[None]):
     """Destroy a dictionary, but keep the contents of its shards on the node for ReviveShard, under a name."""
 
     number: str
@@ -106,13 +106,13 @@ class KeepDictionary(OnNode[None], tag="shards.keep", frozen=True):
     descriptor: str
 
 
-class KeptShards(OnNode[tuple[str, list[int]] | None], tag="shards.kept", frozen=True):
+class KeptShards(OnNode[tuple[str, list[int]] | None]):
     """Return the descriptor kept under a name and the managers whose shards the node keeps; None if it keeps none."""
 
     name: str
 
 
-class ReviveShard(OnNode[Settings], tag="shards.revive", frozen=True):
+class ReviveShard(OnNode[Settings]):
     """Make a shard with the contents kept for it. Replies with its settings."""
 
     number: str
@@ -124,33 +124,33 @@ class ReviveShard(OnNode[Settings], tag="shards.revive", frozen=True):
 # ---- of one manager's shard
 
 
-class _OfManager(OnNode[Answer_co], Generic[Answer_co], frozen=True):
+class _OfManager(OnNode[Answer_co], Generic[Answer_co]):
     number: str
     manager: int
 
 
-class OwnCopy(_OfManager[Settings | None], tag="shards.copy", frozen=True):
+class OwnCopy(_OfManager[Settings | None]):
     """Return the settings of the node's replica; None if it has no valid one."""
 
 
-class ShardHolders(_OfManager[list[int]], tag="shards.holders", frozen=True):
+class ShardHolders(_OfManager[list[int]]):
     """Return the nodes that hold a replicated shard, the primary first. Raises LookupError if the node is none
     of them."""
 
 
-class PauseWriters(_OfManager[None], tag="shards.pause", frozen=True):
+class PauseWriters(_OfManager[None]):
     """Block writers of the shard, or let them continue."""
 
     on: bool
 
 
-class HoldCheckpoint(_OfManager[int], tag="shards.hold", frozen=True):
+class HoldCheckpoint(_OfManager[int]):
     """Keep a checkpoint in its present state, after the current write. Replies with a number for Persist."""
 
     checkpoint: int
 
 
-class Persist(_OfManager[str], tag="shards.persist", frozen=True):
+class Persist(_OfManager[str]):
     """Write a checkpoint to disk, and reply with the identity of the set of files to which its file belongs.
 
     With `held`, write that state; `at` orders the calls of persist(). Otherwise only start to write the current state.
@@ -162,14 +162,14 @@ class Persist(_OfManager[str], tag="shards.persist", frozen=True):
     at: int = 0
 
 
-class Persisted(_OfManager[dict[int, dict[str, int]]], tag="shards.persisted", frozen=True):
+class Persisted(_OfManager[dict[int, dict[str, int]]]):
     """Return the checkpoints whose files the node has as far as it needs them: the identities of their sets of files,
     and how many managers wrote each set. `only`: of this checkpoint."""
 
     only: int | None = None
 
 
-class TidyFiles(_OfManager[None], tag="shards.tidy", frozen=True):
+class TidyFiles(_OfManager[None]):
     """Remove the files of a set that is incomplete, or those that a complete one replaces."""
 
     checkpoint: int
@@ -177,7 +177,7 @@ class TidyFiles(_OfManager[None], tag="shards.tidy", frozen=True):
     complete: bool
 
 
-class RestoreShards(OnNode[bool], tag="shards.restore", frozen=True):
+class RestoreShards(OnNode[bool]):
     """Fill shards from the files that `written_by` managers wrote as one set, after these were checked to be complete.
 
     From the time `since` on, the dictionary writes other sets than before. Replies with whether a key is with another

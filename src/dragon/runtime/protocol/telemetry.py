@@ -6,22 +6,22 @@ from dragon.infrastructure.metrics import Aggregate, Family, Kind, Lifetime, Lin
 from dragon.runtime.protocol.request import OfAll, OfProcess, Request
 
 
-class TelemetryLevel(Request[int], tag="telemetry.level", frozen=True):
+class TelemetryLevel(Request[int]):
     """Return the telemetry level; 0 is off."""
 
 
-class StartMeasuring(OfAll[int], tag="telemetry.start", frozen=True):
+class StartMeasuring(OfAll[int]):
     """Measure at that level, every `period` seconds. Raises ValueError."""
 
     level: int
     period: float | None = None
 
 
-class StopMeasuring(OfAll[int], tag="telemetry.stop", frozen=True):
+class StopMeasuring(OfAll[int]):
     """Stop measuring and drop all values."""
 
 
-class AddValue(Request[None], tag="telemetry.add", frozen=True):
+class AddValue(Request[None]):
     """Record a program's own value; a counter is increased by it. Raises ValueError if the name has another kind."""
 
     name: str
@@ -31,15 +31,15 @@ class AddValue(Request[None], tag="telemetry.add", frozen=True):
     tags: dict[str, str]
 
 
-class MetricNames(OfAll[str], tag="telemetry.names", frozen=True):
+class MetricNames(OfAll[str]):
     """Return the metrics of which nodes have values."""
 
 
-class Kinds(OfAll[tuple[str, Kind]], tag="telemetry.kinds", frozen=True):
+class Kinds(OfAll[tuple[str, Kind]]):
     """Return the metrics of which nodes have values, with their kinds."""
 
 
-class Query(OfAll[Record], tag="telemetry.query", frozen=True):
+class Query(OfAll[Record]):
     """Return values of some metrics between two times, one for each interval of `interval` seconds."""
 
     metrics: list[str]
@@ -50,27 +50,27 @@ class Query(OfAll[Record], tag="telemetry.query", frozen=True):
     aggregate: Aggregate
 
 
-class Families(OfAll[Family[Told]], tag="telemetry.families", frozen=True):
+class Families(OfAll[Family[Told]]):
     """Return the newest values, as Prometheus groups them."""
 
 
-class Lines(OfAll[Family[Line]], tag="telemetry.lines", frozen=True):
+class Lines(OfAll[Family[Line]]):
     """Return the newest values as Prometheus's text."""
 
 
-class Lifetimes(OfAll[Lifetime], tag="telemetry.lifetimes", frozen=True):
+class Lifetimes(OfAll[Lifetime]):
     """Return the processes that are alive, or have ended since a time; at any level."""
 
     since: float = 0.0
 
 
-class NameTask(Request[int], tag="telemetry.name_task", frozen=True):
+class NameTask(Request[int]):
     """Return the number with which processes of this node record tasks of that name."""
 
     name: str
 
 
-class TasksBetween(OfAll[NodeTasks], tag="telemetry.tasks", frozen=True):
+class TasksBetween(OfAll[NodeTasks]):
     """Return tasks of pools and batches that ran between two times, `most` of all nodes together, which share that
     number equally. Nodes return nothing below level 5."""
 
@@ -79,9 +79,9 @@ class TasksBetween(OfAll[NodeTasks], tag="telemetry.tasks", frozen=True):
     most: int
 
 
-class OutputOf(OfProcess[str], tag="telemetry.output", frozen=True):
+class OutputOf(OfProcess[str]):
     """Return the end of a process's output, if the agent forwards it: on several nodes, or with labels."""
 
 
-class StateOfRun(Request[RunState], tag="telemetry.run", frozen=True):
+class StateOfRun(Request[RunState]):
     """Return the state of the run and of telemetry."""
