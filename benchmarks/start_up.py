@@ -23,12 +23,12 @@ import uvloop
 from dragon import _core
 from dragon.agent.connections import Connections, connect_nodes
 from dragon.agent.wire.links import Links
-from dragon.control import Control, join
+from dragon.control import Control, Message, join
 from dragon.infrastructure import variables
 from dragon.infrastructure.membership import Token, parent_of
 from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
 from dragon.launcher.rendezvous import Rendezvous
-from dragon.runtime.protocol.front_end import Message
+from dragon.runtime.protocol.request import Request
 from dragon.runtime.rpc import Session
 
 _PER_PROCESS = 64
@@ -96,7 +96,7 @@ async def _front_end(count: int) -> tuple[float, int, int]:
     for control in meeting.controls:
         assert control is not None
 
-        def counting(message: Message, control: Control = control) -> None:
+        def counting(message: Message | Request[None], control: Control = control) -> None:
             nonlocal written
             written += len(msgspec.msgpack.encode(message))
             Control.send(control, message)

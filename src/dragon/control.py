@@ -1,6 +1,6 @@
 """The connection between the front end and an agent, and how an agent joins its run.
 
-A frame is a length (4 bytes, little-endian) and a message of `dragon.runtime.protocol.front_end`. An agent joins in
+A frame is a length (4 bytes, little-endian) and a message: one of this module, or one of a session. An agent joins in
 these steps:
 
 1. The agent connects to one of the token's addresses with TLS and compares the certificate's fingerprint with the
@@ -21,22 +21,28 @@ is out of reach.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
+import operator
 import os
 import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Member, Membership, Token
+from dragon.infrastructure.messages import decoder_of
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.runtime.credentials import fingerprint, pinned_context
-from dragon.runtime.protocol import front_end
-from dragon.runtime.protocol.request import frame
+from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.request import Request, frame
+from dragon.runtime.rpc import Answered, Frame, Session, unanswered
+
+log = runtime_log("control")
 
 LARGEST_FRAME = 64 * 2**20  # bytes
 _SILENCE_TIMEOUT_S = 4
@@ -49,10 +55,79 @@ _BROKEN = ConnectionResetError, ConnectionAbortedError, BrokenPipeError
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A message about the connection itself."""
+
+
+class Challenge(Message, frozen=True):
+    """The front end's first message."""
+
+    nonce: bytes
+
+
+class Join(Message, frozen=True):
+    """An agent's reply to Challenge. Index and member are read only if the version is the same."""
+
+    nonce: bytes
+    proof: bytes
+    version: str
+    index: Any
+    member: Any
+
+
+class Refused(Message, frozen=True):
+    """The agent may not join the run, for that reason."""
+
+    reason: str
+
+
+class Joined(Message, frozen=True):
+    """The agent has joined, and waits for the other nodes. `seat` is the number by which it resumes its connection."""
+
+    seat: int
+
+
+class Welcome(Message, frozen=True):
+    """All nodes have joined."""
+
+    membership: Membership
+
+
+class Received(Message, frozen=True):
+    """The sender has received `count` messages over this connection and those before it; this message is not counted.
+    The other side keeps those that come after them, in case the connection breaks."""
+
+    count: int
+
+
+class Resume(Message, frozen=True):
+    """The reply to Challenge of an agent whose connection broke. `seat` is as in Joined, `count` as in Received."""
+
+    nonce: bytes
+    proof: bytes
+    seat: int
+    count: int
+
+
+class Resumed(Message, frozen=True):
+    """The connection replaces the broken one. `count` is as in Received."""
+
+    count: int
+
+
+class End(Message, frozen=True):
+    """End everything on this node, then send Bye."""
+
+
+# Returns a message, which refers to the data. Raises msgspec.MsgspecError for anything else.
+_decode: Callable[[bytes], Message | Frame] = decoder_of(
+    functools.reduce(operator.or_, [*Message.__subclasses__(), *Frame.__subclasses__()])
+).decode
+
+
 class Control(asyncio.Protocol):
-    """One end of a control connection. All calls must be made in the event loop in which it was made. `on_message` is
-    called with each message; messages that arrive before it is set are kept for it. `on_lost` is called with the reason
-    when the connection ends without close() on this side, even if it is set afterwards.
+    """One end of a control connection. All calls must be made in the event loop in which it was made. `on_lost` is
+    called with the reason when the connection ends without close() on this side, even if it is set afterwards.
 
     Attributes:
         peer: what the other side is called in messages.
@@ -70,31 +145,31 @@ class Control(asyncio.Protocol):
         self.lasts = False
         self.on_broken: Callable[[], None] | None = None
         self.received = 0
+        self._session = Session(self._send_body, self._refuse)
         self._unread = bytearray()
         self._acknowledged = 0  # of what was received, by this side
         self._unacknowledged_bytes = 0
         self._sent: deque[bytes] = deque()  # what the other side has not acknowledged
         self._dropped = 0  # messages that it has acknowledged
         self._replacing: asyncio.TimerHandle | None = None
-        self._waiting: deque[front_end.Message] = deque()
+        self._waiting: deque[Message | Frame] = deque()
         self._arrived: asyncio.Event = asyncio.Event()
-        self._on_message: Callable[[front_end.Message], None] | None = None
+        self._is_served = False
+        self._on_end: Callable[[], None] | None = None
         self._on_lost: Callable[[str], None] | None = None
         self._lost = ""
         self._was_reset = False
         self._closed = False
         self._loop = asyncio.get_running_loop()
 
-    @property
-    def on_message(self) -> Callable[[front_end.Message], None] | None:
-        """The function that is called with each message, or None."""
-        return self._on_message
+    def serve(self, serve: Callable[[msgspec.Raw], object], on_end: Callable[[], None] | None = None) -> None:
+        """Have requests, also those that have arrived, handled by `serve` (see Session), and End by `on_end`."""
+        self._session.serve, self._on_end, self._is_served = serve, on_end, True
+        while self._waiting:
+            self._deliver(self._waiting.popleft())
 
-    @on_message.setter
-    def on_message(self, handler: Callable[[front_end.Message], None] | None) -> None:
-        self._on_message = handler
-        while self._waiting and self._on_message is not None:
-            self._on_message(self._waiting.popleft())
+    def _refuse(self, body: msgspec.Raw) -> None:
+        raise AssertionError("no request is delivered before serve()")
 
     @property
     def on_lost(self) -> Callable[[str], None] | None:
@@ -112,16 +187,27 @@ class Control(asyncio.Protocol):
         """Whether the connection was closed or lost, and not only broken."""
         return self._closed or bool(self._lost)
 
-    def send(self, message: front_end.Message) -> None:
-        """Send a message. On a lost or closed connection it is dropped. Raises ValueError if it is too large."""
+    def ask(self, request: Request[object]) -> asyncio.Future[msgspec.Raw]:
+        """Send a request. Returns a future of the encoded answer, which fails with ConnectionError or RemoteError."""
+        future: asyncio.Future[msgspec.Raw] = self._loop.create_future()
         if self.is_over:
-            return
-        body = _encode(message)
+            future.set_exception(ConnectionError(self._lost or f"the connection to {self.peer} was closed"))
+        else:
+            self._session.ask(request, future)
+        return future
+
+    def send(self, message: Message | Request[None]) -> None:
+        """Send a message, or a request whose answer nobody needs. On a lost or closed connection it is dropped. Raises
+        ValueError if it is too large."""
+        self._send_body(_encode(message if isinstance(message, Message) else unanswered(message)))
+
+    def _send_body(self, body: bytes) -> int:
         if len(body) > LARGEST_FRAME:
-            kind = type(message).__name__
-            raise ValueError(f"a message {kind} of {len(body)} bytes is over the limit of {LARGEST_FRAME}")
-        self._sent.append(body)
-        self._write(body)
+            raise ValueError(f"a message of {len(body)} bytes is over the limit of {LARGEST_FRAME}")
+        if not self.is_over:
+            self._sent.append(body)
+            self._write(body)
+        return 0
 
     def replace(self, other: Control, count: int) -> None:
         """Go on over the connection of `other`."""
@@ -142,8 +228,8 @@ class Control(asyncio.Protocol):
         while other._waiting and not self.is_over:
             self._handle(other._waiting.popleft(), 0)
 
-    async def receive(self) -> front_end.Message:
-        """Return the next message, if `on_message` is not set."""
+    async def receive(self) -> Message | Frame:
+        """Return the next message, before serve()."""
         while not self._waiting:
             if self.is_over:
                 kind = ConnectionResetError if self._was_reset else ConnectionError
@@ -200,23 +286,31 @@ class Control(asyncio.Protocol):
             body = bytes(self._unread[4 : 4 + size])
             del self._unread[: 4 + size]
             try:
-                message = front_end.decode_message(body)
+                message = _decode(body)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 self.abort(f"{self.peer} sent a malformed frame: {error}")
                 return
             self._handle(message, size)
 
-    def _handle(self, message: front_end.Message, size: int) -> None:
-        if isinstance(message, front_end.Received):
+    def _handle(self, message: Message | Frame, size: int) -> None:
+        if isinstance(message, Received):
             self._drop(message.count)
             return
         self.received += 1
         self._acknowledge(size)
-        if self._on_message is not None:
-            self._on_message(message)
+        if self._is_served or isinstance(message, Answered):
+            self._deliver(message)
         else:
             self._waiting.append(message)
             self._arrived.set()
+
+    def _deliver(self, message: Message | Frame) -> None:
+        if isinstance(message, Frame):
+            self._session.receive(message)
+        elif isinstance(message, End) and self._on_end is not None:
+            self._on_end()
+        else:
+            log.warning("%s sent %r, which is not expected", self.peer, message)
 
     def _acknowledge(self, size: int) -> None:
         """Tell the other side what was received, if that is much."""
@@ -224,7 +318,7 @@ class Control(asyncio.Protocol):
         many = self.received - self._acknowledged >= _ACKNOWLEDGE_MESSAGES
         if self.lasts and (many or self._unacknowledged_bytes >= _ACKNOWLEDGE_BYTES):
             self._acknowledged, self._unacknowledged_bytes = self.received, 0
-            self._write(_encode(front_end.Received(self.received)))
+            self._write(_encode(Received(self.received)))
 
     def _write(self, body: bytes) -> None:
         """Write a message, unless the connection is broken."""
@@ -247,6 +341,8 @@ class Control(asyncio.Protocol):
         self._lost = reason
         self._sent.clear()
         self._arrived.set()
+        for future in self._session.end_epochs(1):
+            future.set_exception(ConnectionError(reason))
         if self._on_lost is not None:
             self._on_lost(reason)
 
@@ -261,7 +357,7 @@ def watch_silence(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_TIMEOUT_S * 1000)
 
 
-_Answer = TypeVar("_Answer", front_end.Joined, front_end.Welcome)
+_Answer = TypeVar("_Answer", Joined, Welcome)
 
 NONCE_SIZE = 32
 _PER_ADDRESS = 3.0  # seconds
@@ -291,11 +387,11 @@ async def join(
                 address, control = await _connect(token, timeout)
                 try:
                     await _greet(control, token, nonce, Member(node=node, addresses=addresses, port=port))
-                    _keep(control, token, address, (await _answer(control, front_end.Joined)).seat)
+                    _keep(control, token, address, (await _answer(control, Joined)).seat)
                     break
                 except ConnectionResetError:  # it has no seat yet by which to resume the connection
                     await asyncio.sleep(_BETWEEN_REPLACEMENTS_S)
-            membership = (await _answer(control, front_end.Welcome)).membership
+            membership = (await _answer(control, Welcome)).membership
         joined = True
         return membership, control
     except TimeoutError:
@@ -349,13 +445,13 @@ async def _call(address: str, expected: str, context: ssl.SSLContext) -> Control
 async def _greet(control: Control, token: Token, nonce: bytes, member: Member) -> None:
     from dragon import __version__
 
-    control.send(front_end.Join(nonce, await _prove(control, token, nonce), __version__, token.index, member))
+    control.send(Join(nonce, await _prove(control, token, nonce), __version__, token.index, member))
 
 
 async def _prove(control: Control, token: Token, nonce: bytes) -> bytes:
     """Return the answer to the front end's challenge with a nonce."""
     challenge = await control.receive()
-    if not isinstance(challenge, front_end.Challenge) or len(challenge.nonce) != NONCE_SIZE:
+    if not isinstance(challenge, Challenge) or len(challenge.nonce) != NONCE_SIZE:
         raise JoinError(f"{control.peer} does not use this version's protocol (it sent {challenge!r})")
     return proof(token.secret, challenge.nonce, nonce)
 
@@ -365,9 +461,9 @@ async def _answer(control: Control, kind: type[_Answer]) -> _Answer:
     match await control.receive():
         case kind() as answer:
             return answer
-        case front_end.Refused(reason):
+        case Refused(reason):
             raise JoinError(f"{control.peer} refused this node: {reason}")
-        case front_end.End():
+        case End():
             raise JoinError(f"{control.peer} ended the run before it began")
         case message:
             raise JoinError(f"{control.peer} sent {message!r} instead of {kind.__name__}")
@@ -394,10 +490,10 @@ async def _replace(control: Control, token: Token, address: str, seat: int) -> N
             async with asyncio.timeout(_PER_ADDRESS):
                 other = await _call(address, token.fingerprint, context)
                 nonce = os.urandom(NONCE_SIZE)
-                other.send(front_end.Resume(nonce, await _prove(other, token, nonce), seat, control.received))
+                other.send(Resume(nonce, await _prove(other, token, nonce), seat, control.received))
                 answer = await other.receive()
-            if not isinstance(answer, front_end.Resumed):
-                why = answer.reason if isinstance(answer, front_end.Refused) else f"it sent {answer!r}"
+            if not isinstance(answer, Resumed):
+                why = answer.reason if isinstance(answer, Refused) else f"it sent {answer!r}"
                 control.abort(f"{control.peer} does not replace the broken connection: {why}")
             elif not control.is_over:
                 control.replace(other, answer.count)

@@ -8,6 +8,8 @@ import signal
 import sys
 from types import SimpleNamespace
 
+import msgspec
+
 from dragon.cli import node
 from dragon.control import Control, JoinError, join
 from dragon.infrastructure.membership import Membership, Token
@@ -15,18 +17,16 @@ from dragon.infrastructure.node_desc import describe_this_node
 from dragon.runtime.protocol.front_end import (
     Bye,
     Clear,
-    Cleared,
-    End,
     HeadExited,
     Input,
-    Log,
-    Message,
     NodeLost,
     SignalHead,
     StartHead,
     WantsInput,
     Wrote,
 )
+from dragon.runtime.protocol.request import Caller
+from dragon.runtime.rpc import Table, serves
 
 
 class StandIn:
@@ -34,40 +34,35 @@ class StandIn:
         self.membership = membership
         self.control = control
         self.process: asyncio.subprocess.Process | None = None
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Future[None]] = set()
         self.over = asyncio.Event()
         self.told = asyncio.Event()  # notification that the head process has ended
-        control.on_message = self.on_message
+        self.table = Table()
+        self.table.serve(self)
+        control.serve(self.serve, self.end)
         control.on_lost = lambda reason: self.over.set()
 
-    def on_message(self, message: Message) -> None:
-        task = asyncio.ensure_future(self.do(message))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+    def serve(self, body: msgspec.Raw) -> object:
+        return self.table.do(self.table.decode(body, ()), Caller(0))
 
-    async def do(self, message: Message) -> None:
-        match message:
-            case StartHead():
-                await self.on_start_head(message)
-            case Input(data):
-                await self.on_input(data)
-            case SignalHead(number):
-                self.on_signal(number)
-            case NodeLost(index, host_name, _, epoch):
-                me = self.membership.index
-                self.control.send(Log(f"{me} heard that {index} {host_name} is lost, decision {epoch}"))
-            case Clear():
-                await self.on_clear()
-            case End():
-                await self.on_end()
+    def end(self) -> None:
+        self.tasks.add(asyncio.ensure_future(self.on_end()))
 
-    async def on_start_head(self, head: StartHead) -> None:
+    @serves(NodeLost)
+    def on_lost(self, index: int, host_name: str, reason: str, epoch: int) -> None:
+        text = f"{self.membership.index} heard that {index} {host_name} is lost, decision {epoch}"
+        self.control.send(Wrote(2, f"{text}\n".encode()))
+
+    @serves(StartHead)
+    async def on_start_head(
+        self, executable: str, arguments: list[str], environment: dict[str, str], folder: str, signals: list[int]
+    ) -> None:
         index, members = self.membership.index, self.membership.members
         self.process = await asyncio.create_subprocess_exec(
-            head.executable,
-            *head.arguments,
-            env={**head.environment, "INDEX": str(index), "NODES": " ".join(m.node.host_name for m in members)},
-            cwd=head.folder,
+            executable,
+            *arguments,
+            env={**environment, "INDEX": str(index), "NODES": " ".join(m.node.host_name for m in members)},
+            cwd=folder,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -82,6 +77,7 @@ class StandIn:
         while data := await stream.read(65536):
             self.control.send(Wrote(number, data))
 
+    @serves(Input)
     async def on_input(self, data: bytes) -> None:
         assert self.process is not None
         assert self.process.stdin is not None
@@ -92,16 +88,17 @@ class StandIn:
         else:
             self.process.stdin.close()
 
+    @serves(SignalHead)
     def on_signal(self, number: int) -> None:
         if self.process is not None and self.process.returncode is None:
             self.process.send_signal(number)
 
+    @serves(Clear)
     async def on_clear(self) -> None:
         self.on_signal(signal.SIGKILL)
         if self.process is not None:
             await self.told.wait()
             self.told.clear()
-        self.control.send(Cleared())
 
     async def on_end(self) -> None:
         self.on_signal(signal.SIGKILL)

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from meeting import Meeting, asynchronously
 
-from dragon.control import NONCE_SIZE, Control, JoinError, proof
-from dragon.runtime.protocol.front_end import Challenge, Input, Message, Refused, Resume, Wrote
+from dragon.control import NONCE_SIZE, Challenge, Control, JoinError, Refused, Resume, proof
+from dragon.infrastructure.messages import decoder_of
+from dragon.runtime.protocol.front_end import Input, Wrote
 from peers.connections import break_connections
 
 STEPS = st.lists(
@@ -22,6 +23,9 @@ STEPS = st.lists(
     ),
     max_size=60,
 )
+
+
+decode = decoder_of(Input | Wrote).decode
 
 
 class Ends:
@@ -36,11 +40,11 @@ class Ends:
         front_end = self.meeting.controls[0]
         assert front_end is not None
         self.front_end = front_end
-        self.at_agent: list[Message] = []
-        self.at_front_end: list[Message] = []
+        self.at_agent: list[Input | Wrote] = []
+        self.at_front_end: list[Input | Wrote] = []
         self.lost: list[str] = []
-        self.agent.on_message = self.at_agent.append
-        self.front_end.on_message = self.at_front_end.append
+        self.agent.serve(lambda body: self.at_agent.append(decode(body)))
+        self.front_end.serve(lambda body: self.at_front_end.append(decode(body)))
         self.agent.on_lost = self.front_end.on_lost = self.lost.append
         return self
 
@@ -58,8 +62,8 @@ class Ends:
 def test_whatever_is_sent_arrives_once_and_in_order_while_the_connection_breaks(steps: list[tuple[str, int]]) -> None:
     async def run() -> None:
         ends = await Ends().open()
-        of_agent: list[Message] = []
-        of_front_end: list[Message] = []
+        of_agent: list[Input | Wrote] = []
+        of_front_end: list[Input | Wrote] = []
         for number, (what, size) in enumerate(steps):
             match what:
                 case "agent":

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from meeting import Meeting, asynchronously, node
 
 import dragon
-from dragon.control import NONCE_SIZE, Control, JoinError, join, proof
+from dragon.control import NONCE_SIZE, Challenge, Control, Join, JoinError, Refused, join, proof
 from dragon.infrastructure.membership import Member, Token
 from dragon.launcher import rendezvous
 from dragon.launcher.base import LaunchError
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.front_end import Challenge, Join, Refused
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from dragon.control import Control
 async def main():
     over = asyncio.Event()
     control = Control("the other node")
-    control.on_message = lambda message: None
+    control.serve(lambda body: None)
     def lost(reason):
         print(reason, flush=True)
         over.set()

@@ -13,6 +13,7 @@ from typing import Any
 
 from dragon.infrastructure.messages import encode
 from dragon.runtime.log import Once, runtime_log
+from dragon.runtime.protocol.front_end import OfFrontEnd
 from dragon.runtime.protocol.request import BetweenAgents, Caller, Reply, Request
 from dragon.runtime.rpc import Table, error_of
 
@@ -120,7 +121,7 @@ class Client:
     def _answer(self, body: bytes) -> None:
         descriptors, self.descriptors = self.descriptors, []
         try:
-            request = self.clients.table.decode(body, BetweenAgents)
+            request = self.clients.table.decode(body, (BetweenAgents, OfFrontEnd))
             value = self.clients.handle(request, Caller(self.clients.node, self.pid, descriptors))
         except Exception as error:
             self._fail(error)

@@ -34,6 +34,7 @@ from dragon.runtime.nodes import write_nodes
 from dragon.runtime.protocol import agents, front_end
 from dragon.runtime.protocol.processes import FindProcess, Known
 from dragon.runtime.protocol.request import BetweenAgents, Caller, OfAProcess, OfProcess, Request, Where
+from dragon.runtime.protocol.run import EndRun
 from dragon.runtime.remote import KINDS
 from dragon.runtime.rpc import Table, serves, serves_for
 from dragon.runtime.run import next_puid
@@ -43,30 +44,37 @@ from dragon.runtime.spawning import RECORD_WORDS
 class Head:
     """Starts the head process, forwards input and signals to it, and reports its end to the front end with `send`."""
 
-    def __init__(self, services: Services, send: Callable[[front_end.Message], None]) -> None:
+    def __init__(self, services: Services, send: Callable[[Request[None]], None]) -> None:
         self._services = services
         self._send = send
         self._puid = 0
         self._stdin = -1
         self._input: deque[bytes] = deque()
 
-    def start(self, wanted: front_end.StartHead) -> None:
-        """Start the user's program."""
+    @serves(front_end.StartHead)
+    def _start(
+        self,
+        executable: str,
+        arguments: list[str],
+        environment: dict[str, str],
+        folder: str,
+        signals: list[int],
+    ) -> None:
         self._puid = next_puid(self._services.run.node)
         record = Words(RECORD_WORDS)
         request = Spawn(
             puid=self._puid,
             record=record._name(),
             name="head",
-            executable=wanted.executable,
-            arguments=wanted.arguments,
-            environment={name: value for name, value in wanted.environment.items() if os.environ.get(name) != value},
-            folder=wanted.folder,
-            signals=wanted.signals,
+            executable=executable,
+            arguments=arguments,
+            environment={name: value for name, value in environment.items() if os.environ.get(name) != value},
+            folder=folder,
+            signals=signals,
             leave_running=True,
             streams=[messages.Output(), messages.Output("forward"), messages.Output("forward")],
         )
-        plan.note_head([wanted.executable, *wanted.arguments], self._puid)
+        plan.note_head([executable, *arguments], self._puid)
         reading, self._stdin = os.pipe2(os.O_CLOEXEC)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.set_blocking(self._stdin, False)
@@ -80,6 +88,7 @@ class Head:
             os.close(null)
         self._send(front_end.WantsInput())
 
+    @serves(front_end.SignalHead)
     def signal(self, number: int) -> None:
         """Send the head process a signal, once it is started."""
         self._services.registry.signal(self._puid, number)
@@ -89,6 +98,7 @@ class Head:
         if self._puid:
             self.signal(number)
 
+    @serves(front_end.Input)
     def input(self, data: bytes) -> None:
         """Write the next piece of its standard input; an empty one closes it."""
         self._input.append(data)
@@ -218,27 +228,24 @@ class Cluster:
         self._front_end_gone = connections.front_end_gone
         self._services = services
         self._handle = handle
-        self._tasks: set[asyncio.Task[None]] = set()
         self._output = Output(self._control.send, connections.membership.settings.get("output_window", 2**20))
         self._head = Head(services, self._control.send)
         for number in NOTICES:  # Slurm sends them to the agents, not to the front end
             services.loop.add_signal_handler(number, self._head.notice, number)
         services.streams.reach_out(self._output, self.peers.links)
-        services.table.serve(self)
+        services.table.serve(self, self._head, self._output)
         self._tell_processes()
         self.peers.links.verdict = _VERDICT
         self.peers.propose = self._control.send
         self.peers.links.on_event["Left"] = self._client_left
         self.peers.links.is_broken = services.shards.link_broken
         connections.early.hand_over(self.peers.links, self._serve)
-        for message in connections.messages:
-            self._on_message(message)
-        self._control.on_message = self._on_message
+        self._control.serve(self._serve_front_end, services.end)
         self._control.on_lost = self._on_front_end_gone
 
     def end_run(self) -> None:
         """Request that the front end ends the run, on all nodes."""
-        self._control.send(front_end.Ending())
+        self._control.send(EndRun())
 
     def tell_writing(self) -> None:
         """Request that the front end waits longer at the end, since this node is still writing files."""
@@ -250,28 +257,12 @@ class Cluster:
 
     # ---- the front end
 
-    def _on_message(self, message: front_end.Message) -> None:
-        match message:
-            case front_end.Shown(count):
-                self._output.written(count)
-            case front_end.Input(data):
-                self._head.input(data)
-            case front_end.StartHead():
-                self._head.start(message)
-            case front_end.SignalHead(number):
-                self._head.signal(number)
-            case front_end.NodeLost():
-                self._on_lost(message)
-            case front_end.Decided(number, manager, holders, epoch):
-                self._services.shards.decided(number, manager, holders, epoch)
-            case front_end.Question(number, request):
-                self._soon(self._answer(number, request))
-            case front_end.Clear():
-                self._soon(self._clear())
-            case front_end.End():
-                self._services.end()
-            case _:
-                log.warning("the front end sent %r, which is not expected", message)
+    def _serve_front_end(self, body: msgspec.Raw) -> object:
+        return self._handle(self._services.table.decode(body, BetweenAgents), Caller(self.peers.index, os.getpid()))
+
+    @serves(front_end.Decided)
+    def _on_decided(self, number: str, manager: int, holders: list[int], epoch: int) -> None:
+        self._services.shards.decided(number, manager, holders, epoch)
 
     def _on_front_end_gone(self, reason: str) -> None:
         self._front_end_gone.set()
@@ -279,19 +270,20 @@ class Cluster:
             log.warning("the front end is lost (%s); everything on this node ends", reason)
         self._services.end()
 
-    def _on_lost(self, lost: front_end.NodeLost) -> None:
-        index, epoch = lost.index, lost.epoch
-        self.peers.leave(index, lost.reason, epoch)
+    @serves(front_end.NodeLost)
+    def _on_lost(self, index: int, host_name: str, reason: str, epoch: int) -> None:
+        self.peers.leave(index, reason, epoch)
         self._tell_processes()  # before their operations fail: who then asks for the nodes does not find this one
-        self.peers.links.forget(index, lost.reason)
+        self.peers.links.forget(index, reason)
         self._services.processes.node_lost(index)
         self._services.streams.node_lost(index)
         self._services.shards.node_lost(index, epoch)
-        self._services.groups.node_lost(index, f"{lost.host_name} is lost: {lost.reason}")
+        self._services.groups.node_lost(index, f"{host_name} is lost: {reason}")
         for puid, group in self._services.registry.in_groups().items():
             if group >> PUID_NODE_SHIFT == index:
                 self._services.registry.signal(puid, signal.SIGKILL)  # the node that followed its group is lost
 
+    @serves(front_end.Clear)
     async def _clear(self) -> None:
         """End every process of this node."""
         loop, registry = self._services.loop, self._services.registry
@@ -304,30 +296,13 @@ class Cluster:
                 registry.signal_all(present, signal.SIGKILL)
             await asyncio.sleep(_POLL_S)
         await asyncio.sleep(0)  # the end of the head process is reported first
-        self._control.send(front_end.Cleared())
-
-    def _soon(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _answer(self, number: int, request: msgspec.Raw) -> None:
-        """Answer a question of the front end."""
-        try:
-            asked = self._services.table.decode(request, BetweenAgents)
-            value = self._handle(asked, Caller(self.peers.index, os.getpid()))
-            if isinstance(value, asyncio.Future):
-                value = await value
-            self._control.send(front_end.Answered(number, msgspec.Raw(encode(value))))
-        except Exception as error:
-            self._control.send(front_end.Answered(number, front_end.NOTHING, str(error)))
 
     # ---- what other nodes ask of this one
 
     def _serve(self, node: int, body: bytes | msgspec.Raw) -> object:
         """Execute a request of a node. Returns the answer or a future of it."""
         table = self._services.table
-        return table.do(table.decode(body, OfAProcess), Caller(node))
+        return table.do(table.decode(body, (OfAProcess, front_end.OfFrontEnd)), Caller(node))
 
     @serves(agents.Members)
     def _members(self) -> list[Member]:

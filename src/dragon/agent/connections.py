@@ -20,7 +20,7 @@ from dragon.infrastructure.messages import encode
 from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import Members
-from dragon.runtime.protocol.front_end import AskMembers, Bye, End, Message, TellMembers
+from dragon.runtime.protocol.front_end import Bye
 from dragon.runtime.protocol.request import decode_answer
 
 log = runtime_log("cluster")
@@ -71,14 +71,12 @@ async def _pass_on(handled: object, answer: asyncio.Future[object]) -> None:
 @dataclass(frozen=True)
 class Connections:
     """The other nodes of the run, and the connections to them and to the front end. `early` has the messages of other
-    nodes so far, `messages` those of the front end. `front_end_gone` is set once the front end has closed its
-    connection."""
+    nodes so far. `front_end_gone` is set once the front end has closed its connection."""
 
     membership: Membership
     control: Control
     peers: Peers
     early: EarlyMessages
-    messages: list[Message]
     fabric: Fabric | None
     front_end_gone: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -99,35 +97,28 @@ async def connect_nodes(
     membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None, *, plain: bool
 ) -> Connections:
     """Connect to the other nodes, given the membership from the front end, and get the list of members."""
-    index, early, messages = membership.index, EarlyMessages(), list[Message]()
+    index, early = membership.index, EarlyMessages()
     keys = (membership.authority, membership.certificate, membership.key)
     near = {parent_of(index): membership.parent} if membership.parent is not None else {}
     contexts = client_context(*keys), server_context(*keys)
     links = Links(index, near, contexts, early.serve, fabric, plain=plain)
     links.listen(listener)
-    members = await _members(links, control, index, messages) if near else membership.members
+    members = await _members(links, control, index) if near else membership.members
     links.members = dict(enumerate(members))
     links.wire.set_nodes(len(members))
     peers = Peers(index, members, links, membership.settings.get("idle", 0))
     early.members.set_result(members)
-    return Connections(membership, control, peers, early, messages, fabric)
+    return Connections(membership, control, peers, early, fabric)
 
 
-async def _members(links: Links, control: Control, index: int, messages: list[Message]) -> list[Member]:
-    """Return the members from the parent node, or, if that is lost or the run is ending, from the front end."""
+async def _members(links: Links, control: Control, index: int) -> list[Member]:
+    """Return the members from the parent node, or, if that is lost, from the front end."""
     question = Members()
     try:
         return decode_answer(question, await links.call(parent_of(index), question))
     except NodeLostError:
-        control.send(AskMembers())
-    while True:
-        try:
-            message = await control.receive()
-        except ConnectionError as error:
-            raise RunEndedError("the front end ended before this node had connected to the others") from error
-        match message:
-            case End():
-                raise RunEndedError("the run ended before this node had connected to the others")
-            case TellMembers(members):
-                return members
-        messages.append(message)
+        pass
+    try:
+        return decode_answer(question, await control.ask(question))
+    except ConnectionError as error:
+        raise RunEndedError("the front end ended before this node had connected to the others") from error

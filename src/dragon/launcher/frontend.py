@@ -8,23 +8,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
-import itertools
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 import uvloop
 
 from dragon import _core
-from dragon.control import Control
+from dragon.control import Control, End
 from dragon.infrastructure import configuration, variables
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.interfaces import usable_addresses
-from dragon.infrastructure.messages import encode
+from dragon.infrastructure.membership import Member
 from dragon.infrastructure.signals import NOTICES, PASSED_ON
 from dragon.infrastructure.system import allow_many_files, check_files, what_to_raise
 from dragon.launcher.base import Launcher, LaunchError
@@ -35,7 +35,10 @@ from dragon.runtime import folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
 from dragon.runtime.protocol import front_end
-from dragon.runtime.protocol.request import Request, decode_answer
+from dragon.runtime.protocol.agents import Members
+from dragon.runtime.protocol.request import Caller, Request, decode_answer
+from dragon.runtime.protocol.run import EndRun
+from dragon.runtime.rpc import RemoteError, Table, serves, serves_for
 from dragon.runtime.run_info import FrontEnd as FrontEndProcess
 from dragon.signals import heeded
 from dragon.web import serving
@@ -43,40 +46,6 @@ from dragon.web import serving
 _Answer = TypeVar("_Answer")
 
 _ANSWER_TIMEOUT_S = 10.0
-
-
-class Questions:
-    """Requests to one agent, which asks all the others. `agent` returns the connection to a live one, or None."""
-
-    def __init__(self, agent: Callable[[], Control | None]) -> None:
-        self._agent = agent
-        self._numbers = itertools.count()
-        self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
-
-    async def ask(self, request: Request[_Answer]) -> _Answer:
-        """Return the agents' reply."""
-        control, number = self._agent(), next(self._numbers)
-        if control is None:
-            raise RunEndedError("the run is at its end")
-        self._asked[number] = asyncio.get_running_loop().create_future()
-        try:
-            control.send(front_end.Question(number, msgspec.Raw(encode(request))))
-            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                return decode_answer(request, await self._asked[number])
-        except TimeoutError:
-            raise DragonError(f"the run has not answered within {_ANSWER_TIMEOUT_S:g} s") from None
-        finally:
-            del self._asked[number]
-
-    def answered(self, answer: front_end.Answered) -> None:
-        """Handle an agent's reply."""
-        future = self._asked.get(answer.number)
-        if future is None or future.done():
-            return  # the request has timed out
-        if answer.error:
-            future.set_exception(DragonError(answer.error))
-        else:
-            future.set_result(answer.value)
 
 
 class Decisions:
@@ -169,7 +138,8 @@ class FrontEnd:
         self.head_node: int | None = None
         self.terminal = Terminal(self._on_terminal_closed)
         self.input = StandardInput(self._on_input)
-        self.questions = Questions(lambda: self.alive.get(min(self.alive, default=-1)))
+        self._table = Table()
+        self._table.serve(self)
         self._views: serving.Views | None = None
         self._ending = False
         self._hurried = False
@@ -208,7 +178,7 @@ class FrontEnd:
 
     async def _open_views(self) -> None:
         if serving.are_wanted():
-            self._views = serving.Views(self.questions.ask)
+            self._views = serving.Views(self._ask)
             await self._views.open()
 
     async def _gather(self) -> bool:
@@ -257,8 +227,11 @@ class FrontEnd:
         self.meeting.announce({**self.options.settings, **settings})
         for index, control in list(self.alive.items()):
             control.on_lost = lambda reason, index=index: self._on_lost(index, reason)
-            control.on_message = lambda message, index=index: self._on_message(index, message)
+            control.serve(partial(self._serve, index))
         self.launcher.show(lambda data: self.terminal.write(2, data))
+
+    def _serve(self, index: int, body: msgspec.Raw) -> object:
+        return self._table.do(self._table.decode(body, ()), Caller(index))
 
     def _start_head(self) -> None:
         self.head_node = min(self.alive)
@@ -269,46 +242,47 @@ class FrontEnd:
         start = front_end.StartHead(head.executable, head.arguments, head.environment, head.folder, signals)
         self.alive[self.head_node].send(start)
 
-    def _on_message(self, index: int, message: front_end.Message) -> None:
-        match message:
-            case front_end.Wrote(number, data):
-                self._on_output(index, number, data)
-            case front_end.Log(text):
-                self.terminal.write(2, f"{text}\n".encode())
-            case front_end.HeadExited(code, error):
-                self._on_head_exited(index, code, error)
-            case front_end.WantsInput():
-                self.input.want()
-            case front_end.Answered():
-                self.questions.answered(message)
-            case front_end.Cleared():
-                self._on_cleared(index)
-            case front_end.Bye():
-                self.alive[index].close()
-                self._on_lost(index, "its agent was ended")
-            case _:
-                self._on_wish(index, message)
+    async def _ask(self, request: Request[_Answer]) -> _Answer:
+        """Return the answer of an agent, which asks all the others."""
+        if not self.alive:
+            raise RunEndedError("the run is at its end")
+        try:
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                return decode_answer(request, await self.alive[min(self.alive)].ask(request))
+        except TimeoutError:
+            raise DragonError(f"the run has not answered within {_ANSWER_TIMEOUT_S:g} s") from None
+        except (ConnectionError, RemoteError) as error:
+            raise DragonError(str(error)) from None
 
-    def _on_wish(self, index: int, message: front_end.Message) -> None:
-        """Handle a request of a node to the front end itself."""
-        match message:
-            case front_end.AskMembers():
-                members = [member for member in self.meeting.members if member is not None]
-                self.alive[index].send(front_end.TellMembers(members))
-            case front_end.Proposal():
-                self._on_proposal(message)
-            case front_end.Ending():
-                self._on_signal(signal.SIGTERM)
-            case front_end.Writing():
-                self._writing.add(index)
-            case _:
-                log.warning("%s sent %r, which is not expected", self._name(index), message)
+    # ---- what agents send
 
-    def _on_output(self, index: int, number: int, data: bytes) -> None:
+    @serves_for(front_end.WantsInput)
+    def _on_wants_input(self, caller: Caller) -> None:
+        self.input.want()
+
+    @serves_for(front_end.Bye)
+    def _on_bye(self, caller: Caller) -> None:
+        self.alive[caller.node].close()
+        self._on_lost(caller.node, "its agent was ended")
+
+    @serves(Members)
+    def _members(self) -> list[Member]:
+        return [member for member in self.meeting.members if member is not None]
+
+    @serves(EndRun)
+    def _end_run(self) -> None:
+        self._on_signal(signal.SIGTERM)
+
+    @serves_for(front_end.Writing)
+    def _on_writing(self, caller: Caller) -> None:
+        self._writing.add(caller.node)
+
+    @serves_for(front_end.Wrote)
+    def _on_output(self, caller: Caller, number: int, data: bytes) -> None:
         if number not in (1, 2):
-            log.warning("%s sent output of descriptor %d", self._name(index), number)
+            log.warning("%s sent output of descriptor %d", self._name(caller.node), number)
             return
-        control = self.alive[index]
+        control = self.alive[caller.node]
 
         def written() -> None:
             self._soon(lambda: control.send(front_end.Shown(len(data))))
@@ -329,8 +303,9 @@ class FrontEnd:
         except RuntimeError:
             pass  # the loop is closed: the run is over
 
-    def _on_head_exited(self, index: int, code: int, error: str) -> None:
-        if index != self.head_node:
+    @serves_for(front_end.HeadExited)
+    def _on_head_exited(self, caller: Caller, code: int, error: str = "") -> None:
+        if caller.node != self.head_node:
             return  # an earlier head process, which was ended for a restart
         if error:
             self.terminal.write(2, f"dragon: {error}\n".encode())
@@ -357,12 +332,15 @@ class FrontEnd:
             log.error("the run ends: %s", why)
             self.code.set_result(1)
 
-    def _on_proposal(self, proposal: front_end.Proposal) -> None:
-        epoch = self._decisions.decide(proposal, self.alive)
-        if epoch is None:
-            return
-        for index in {*proposal.before, *proposal.holders} & self.alive.keys():
-            self.alive[index].send(front_end.Decided(proposal.number, proposal.manager, proposal.holders, epoch))
+    @serves(front_end.Proposal)
+    def _on_proposal(
+        self, number: str, manager: int, epoch: int, seen: int, before: list[int], holders: list[int]
+    ) -> None:
+        proposal = front_end.Proposal(number, manager, epoch, seen, before, holders)
+        decided = self._decisions.decide(proposal, self.alive)
+        if decided is not None:
+            for index in {*before, *holders} & self.alive.keys():
+                self.alive[index].send(front_end.Decided(number, manager, holders, decided))
 
     def _can_restart(self) -> bool:
         return self.options.resilient and len(self.alive) >= self._needed and not self._interrupted
@@ -374,11 +352,13 @@ class FrontEnd:
             log.error("the program is restarted on the remaining nodes")
             for index, control in self.alive.items():
                 self._clearing.add(index)
-                control.send(front_end.Clear())
+                control.ask(front_end.Clear()).add_done_callback(partial(self._on_cleared, index))
         elif not self._clearing:
             self._start_head()
 
-    def _on_cleared(self, index: int) -> None:
+    def _on_cleared(self, index: int, cleared: asyncio.Future[msgspec.Raw]) -> None:
+        if cleared.cancelled() or cleared.exception() is not None:
+            return  # the node is lost
         self._clearing.discard(index)
         if not self._clearing and self.head_node is None:
             self._start_head()
@@ -423,7 +403,7 @@ class FrontEnd:
         patience = _SHUTDOWN_TIMEOUT_S + variables.grace()
         joined = [control for control in self.meeting.controls if control is not None]
         for control in joined:
-            control.send(front_end.End())
+            control.send(End())
         while self.alive and not self._hurried:
             try:
                 async with asyncio.timeout(patience):

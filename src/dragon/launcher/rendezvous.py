@@ -18,13 +18,25 @@ from typing import Any
 import msgspec
 
 import dragon
-from dragon.control import LARGEST_FRAME, NONCE_SIZE, Control, proof
+from dragon.control import (
+    LARGEST_FRAME,
+    NONCE_SIZE,
+    Challenge,
+    Control,
+    End,
+    Join,
+    Joined,
+    Refused,
+    Resume,
+    Resumed,
+    Welcome,
+    proof,
+)
 from dragon.infrastructure.membership import Member, Membership, Token, parent_of
 from dragon.launcher.base import Identity, LaunchError
 from dragon.runtime.callers import Callers
 from dragon.runtime.credentials import Authority, greeting_context, node_name
 from dragon.runtime.log import Once, runtime_log
-from dragon.runtime.protocol.front_end import Challenge, End, Join, Joined, Refused, Resume, Resumed, Welcome
 
 log = runtime_log("frontend")
 

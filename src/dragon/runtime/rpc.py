@@ -92,7 +92,7 @@ class Table:
                 self._kinds[encode(tag_of(kind))] = kind
                 self._handlers[kind] = method, room, each if how == "each" else how
 
-    def decode(self, body: bytes | msgspec.Raw, barred: type[Request[object]]) -> Request[object]:
+    def decode(self, body: bytes | msgspec.Raw, barred: type | tuple[type, ...]) -> Request[object]:
         """Return a request from outside, which must not be of a `barred` kind. Raises ValueError."""
         # The first byte is the length of the array, the second the length of the tag, which is below 32.
         start = bytes(memoryview(body)[:33])
@@ -151,6 +151,11 @@ class Cancelled(Frame, frozen=True):
     """The answer to a request is not needed any more."""
 
     number: int
+
+
+def unanswered(request: Request[None]) -> Asked:
+    """Return the frame of a request that is not answered."""
+    return Asked(0, request)  # type: ignore[arg-type]  # it is encoded with the frame
 
 
 # Raises msgspec.MsgspecError for anything else.
@@ -220,7 +225,8 @@ class Session:
                     self._answer(number, None, error)
                     return
                 if isinstance(answer, asyncio.Future):
-                    self._serving[number] = epoch, answer
+                    if number:
+                        self._serving[number] = epoch, answer
                     answer.add_done_callback(partial(self._served, number))
                 else:
                     self._answer(number, answer, None)
@@ -236,7 +242,7 @@ class Session:
 
     def _served(self, number: int, answer: asyncio.Future[Any]) -> None:
         error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
-        if self._serving.pop(number, None) is not None:  # else nobody waits for it any more
+        if not number or self._serving.pop(number, None) is not None:  # else nobody waits for it any more
             self._answer(number, None if error else answer.result(), error)
 
     def _answer(self, number: int, value: Any, error: BaseException | None) -> None:

@@ -15,8 +15,10 @@ import msgspec
 from dragon.infrastructure.messages import Name
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import WriteFor
-from dragon.runtime.protocol.front_end import Message, Wrote
+from dragon.runtime.protocol.front_end import Shown, Wrote
+from dragon.runtime.protocol.request import Request
 from dragon.runtime.remote import node_of
+from dragon.runtime.rpc import serves
 
 if TYPE_CHECKING:
     from dragon.agent.wire.links import Links
@@ -26,7 +28,7 @@ class Output:
     """Sends output with `send`, with at most about `window` bytes that the front end has not shown yet. Writers with
     more wait with `when_there_is_room`; so a slow terminal blocks the writers, and nothing is buffered here."""
 
-    def __init__(self, send: Callable[[Message], None], window: int) -> None:
+    def __init__(self, send: Callable[[Request[None]], None], window: int) -> None:
         self._send = send
         self.window, self.ahead = window, 0
         self._waiting: list[Callable[[], None]] = []
@@ -40,6 +42,7 @@ class Output:
         """Call back once the front end has caught up."""
         self._waiting.append(callback)
 
+    @serves(Shown)
     def written(self, count: int) -> None:
         """Note that the front end has shown `count` more bytes."""
         self.ahead -= count
