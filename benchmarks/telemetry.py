@@ -33,7 +33,7 @@ from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import ProcessGroup
 from dragon.runtime.agent_client import ask
 from dragon.runtime.protocol.request import Request, answer_type
-from dragon.runtime.protocol.telemetry import Lines, MetricNames, Query
+from dragon.runtime.protocol.telemetry import Kinds, Lines, Query
 from dragon.runtime.run import this_run
 from dragon.telemetry import AnalysisClient, Telemetry, analysis
 from dragon.web import http
@@ -130,7 +130,7 @@ def _answer(nodes: int, per_node: int, record: str) -> None:
     print(msgspec.json.encode([len(_question()), seconds, used, agent]).decode(), flush=True)
     if record:
         now = time.time()
-        names = ask(MetricNames())
+        names = [name for name, _ in ask(Kinds())]
         here = {"host": ["node-0"]}
         told = ask(Query(names, here, now - _WINDOW, now, 1.0, "last"))
         families = ask(Lines())

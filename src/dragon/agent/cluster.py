@@ -32,6 +32,7 @@ from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
 from dragon.runtime.protocol import agents, front_end
+from dragon.runtime.protocol.objects import MakeObject
 from dragon.runtime.protocol.processes import FindProcess, Known
 from dragon.runtime.protocol.request import BetweenAgents, Caller, OfAProcess, OfProcess, Request, Where
 from dragon.runtime.protocol.run import EndRun
@@ -312,10 +313,12 @@ class Cluster:
     def _announce_for(self, node: int, name: Name, count: int) -> None:
         self.peers.links.wire.announce(node, name, count)
 
-    @serves_for(agents.MakeFor)
-    def _make_for(
-        self, caller: Caller, kind: str, given: tuple[Any, ...], options: dict[str, Any], made_at: str
+    @serves_for(MakeObject)
+    def _make(
+        self, caller: Caller, node: int, kind: str, given: tuple[Any, ...], options: dict[str, Any], made_at: str
     ) -> Name:
+        if node != self.peers.index:
+            raise ValueError(f"the run has no node {node}")
         if kind not in KINDS:
             raise ValueError(f"an agent cannot create a {kind!r}")
         made = getattr(handles, kind)(*given, **options)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -30,42 +28,31 @@ _MEMBERS = encode(Members())
 
 
 class EarlyMessages:
-    """Keeps the requests of other nodes, in order, until this node serves them. The list of members is answered as soon
-    as it is known."""
+    """Lets the requests of other nodes wait, in order, until this node serves them. The list of members is answered as
+    soon as it is known."""
 
     def __init__(self) -> None:
         self.members: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
-        self._passing: list[asyncio.Task[None]] = []
-        self._kept: list[tuple[int, bytes | msgspec.Raw, asyncio.Future[object]]] = []
+        self._is_served = asyncio.Event()
+        self._serve: Serve
 
-    def serve(self, node: int, body: bytes | msgspec.Raw) -> asyncio.Future[Any]:
-        """Keep a request."""
+    def serve(self, node: int, body: bytes | msgspec.Raw) -> asyncio.Future[object]:
+        """Return a future of the answer."""
+        return asyncio.ensure_future(self._answer(node, body))
+
+    async def _answer(self, node: int, body: bytes | msgspec.Raw) -> object:
         if bytes(body) == _MEMBERS:
-            return asyncio.shield(self.members)
-        answer = asyncio.get_running_loop().create_future()
-        self._kept.append((node, bytes(body), answer))
-        return answer
+            return await asyncio.shield(self.members)
+        body = bytes(body)  # what it refers to is not kept
+        await self._is_served.wait()  # those that wait continue before anything else arrives
+        answer = self._serve(node, body)
+        return await answer if isinstance(answer, asyncio.Future) else answer
 
     def hand_over(self, links: Links, serve: Serve) -> None:
-        """Have what was kept handled, and everything from now on."""
-        for node, body, answer in self._kept:
-            try:
-                handled = serve(node, body)
-            except Exception as error:
-                handled = asyncio.get_running_loop().create_future()
-                handled.set_exception(error)
-            self._passing.append(asyncio.ensure_future(_pass_on(handled, answer)))
-        self._kept = []
+        """Have everything handled from now on."""
+        self._serve = serve
+        self._is_served.set()
         links.serve_by(serve)
-
-
-async def _pass_on(handled: object, answer: asyncio.Future[object]) -> None:
-    """Complete an answer with what a handler returned, unless it was cancelled meanwhile."""
-    with suppress(asyncio.InvalidStateError):
-        try:
-            answer.set_result(await handled if isinstance(handled, asyncio.Future) else handled)
-        except Exception as error:
-            answer.set_exception(error)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Lifetime
 from dragon.lazy_modules import name_of_package
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds
-from dragon.runtime.protocol.telemetry import Lifetimes, MetricNames, Query, TelemetryLevel
+from dragon.runtime.protocol.telemetry import Kinds, Lifetimes, Query, TelemetryLevel
 from dragon.telemetry.recording import NoRecordingError, Recording
 
 _WINDOW_S = 300.0
@@ -56,7 +56,7 @@ class AnalysisClient:
 
     def get_metrics(self) -> set[str]:
         """Return the names of the metrics that have values on some node."""
-        return set(ask(MetricNames())) if self._recording is None else self._recording.names()
+        return {name for name, _ in ask(Kinds())} if self._recording is None else self._recording.names()
 
     def get_data(
         self,

@@ -18,7 +18,7 @@ import msgspec
 from dragon.infrastructure.metrics import METRICS
 from dragon.runtime.protocol.request import Ask
 from dragon.runtime.protocol.run import NodeWaits, Waits
-from dragon.runtime.protocol.telemetry import Lifetimes, MetricNames, OutputOf, Query, StateOfRun, TasksBetween
+from dragon.runtime.protocol.telemetry import Kinds, Lifetimes, OutputOf, Query, StateOfRun, TasksBetween
 from dragon.signals import name_of
 from dragon.web.http import Handler, Request, Response
 
@@ -101,7 +101,7 @@ class Dashboard:
         return {
             **msgspec.structs.asdict(await self._ask(StateOfRun())),
             "now": time.time(),
-            "names": sorted(set(await self._ask(MetricNames()))),
+            "names": sorted({name for name, _ in await self._ask(Kinds())}),
             "metrics": METRICS,
             "signals": SIGNALS,
         }

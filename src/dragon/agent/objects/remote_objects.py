@@ -6,16 +6,13 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 from dragon import _core
 from dragon.agent.objects.peers import Peers
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
-from dragon.runtime.protocol.agents import MakeFor
 from dragon.runtime.protocol.objects import (
     Announce,
-    MakeObject,
     OpenOutbox,
     OpenProxy,
     WhyGone,
@@ -96,10 +93,6 @@ class RemoteObjects:
     def _check_not_lost(self, node: int) -> None:
         if node in self._peers.lost:
             raise NodeLostError(f"{self._links.host(node)} is lost: {self._peers.lost[node]}")
-
-    @serves(MakeObject)
-    async def _make(self, node: int, kind: str, given: tuple[Any, ...], options: dict[str, Any], made_at: str) -> Name:
-        return await self._peers.ask(node, MakeFor(kind, given, options, made_at))
 
     def _note_client(self, caller: int) -> None:
         if caller in self._ends or caller == os.getpid():

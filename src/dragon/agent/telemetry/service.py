@@ -316,11 +316,6 @@ class Telemetry:
             value += self._history.last(name, all_tags)
         self._keep(name, all_tags, kind, when, value)
 
-    @serves(protocol.MetricNames)
-    def names(self) -> list[str]:
-        """Return the metrics of which this node has values."""
-        return sorted(self._history.names()) if self._history is not None else []
-
     @serves(protocol.Kinds)
     def kinds(self) -> list[tuple[str, Kind]]:
         """Return the metrics of which this node has values, with their kinds."""

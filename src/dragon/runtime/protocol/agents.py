@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from dragon.infrastructure.membership import Member
@@ -42,15 +40,6 @@ class AnnounceFor(BetweenAgents[None]):
     node: int
     name: Name
     count: int
-
-
-class MakeFor(BetweenAgents[Name]):
-    """Make an object of that class, which is kept alive until a process of the requesting node has attached to it."""
-
-    kind: str
-    given: tuple[Any, ...]
-    options: dict[str, Any]
-    made_at: str
 
 
 # ---- without an answer

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from dragon.infrastructure.messages import Name
-from dragon.runtime.protocol.request import OfAProcess, Request, Where
+from dragon.runtime.protocol.request import OfAProcess, OnNode, Request, Where
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
@@ -57,10 +57,9 @@ class CloseAtEnd(OfAProcess[None]):
     record: Name
 
 
-class MakeObject(OfAProcess[Name]):
-    """Make an object of that class on another node; it is kept alive until the caller has attached to it."""
+class MakeObject(OnNode[Name]):
+    """Make an object of that class on a node; it is kept alive until a process of the caller's has attached to it."""
 
-    node: int
     kind: str
     given: tuple[Any, ...]
     options: dict[str, Any]

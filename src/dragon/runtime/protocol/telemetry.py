@@ -31,10 +31,6 @@ class AddValue(Request[None]):
     tags: dict[str, str]
 
 
-class MetricNames(OfAll[str]):
-    """Return the metrics of which nodes have values."""
-
-
 class Kinds(OfAll[tuple[str, Kind]]):
     """Return the metrics of which nodes have values, with their kinds."""
 
