@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
@@ -57,62 +57,46 @@ class Ended:
             return self._keys.popleft() if self._keys else None
 
 
-class Client(Protocol):
+class _Client:
     """Submits and cancels tasks, and keeps track of their ends."""
 
-    number: int
-    ended: Ended
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the batch has ended."""
-
-    def destroy(self, timeout: float | None, force_timeout: float | None) -> None:
-        """End the batch. Raises TimeoutError."""
-
-    def next_key(self) -> Key:
-        """Return the name of the next task. Raises SubmitAfterCloseError after close()."""
-
-    def submit(self, key: Key, call: Call) -> Promise:
-        """Submit a task under a name of next_key(). Returns the promise of its outcome."""
-
-    def known(self, key: Key) -> Promise:
-        """Return the promise of a task that some client has submitted."""
-
-    def export(self, promise: Promise) -> None:
-        """Let other processes refer to a task."""
-
-    def cancel(self, promise: Promise, timeout: float | None) -> bool:
-        """Cancel a task. Returns whether it has ended because of this within `timeout` seconds."""
-
-    def unfinished(self) -> list[Promise]:
-        """Return the promises of this client's tasks that have no outcome yet."""
-
-    def close(self) -> None:
-        """Submit no more tasks."""
-
-
-class OwnClient:
-    """The client in the process that made the batch. It also serves the requests of other clients."""
-
-    def __init__(self, make: Callable[..., Scheduler]) -> None:
-        self.number = 0
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.ended = Ended()
+        self.is_over = False  # whether the batch has ended
         self._numbers = itertools.count()
-        self._exported: dict[Key, Entry] = {}
-        self._others: dict[int, Channel] = {}
-        self._puids: dict[int, int] = {}
-        self._most_puids = 16
         self._closed = False
-        self.is_over = False
-        self.destroyed: Callable[[float | None, float | None], None] | None = None
-        self.scheduler = make(ended=self._task_ended, told=self._told)
 
     def next_key(self) -> Key:
         """Return the name of the next task. Raises SubmitAfterCloseError after close()."""
         if self._closed:
             raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
-        return 0, next(self._numbers)
+        return self.number, next(self._numbers)
+
+    def close(self) -> None:
+        """Submit no more tasks."""
+        self._closed = True
+
+
+class OwnClient(_Client):
+    """The client in the process that made the batch. It also serves the requests of other clients."""
+
+    def __init__(self, make: Callable[..., Scheduler]) -> None:
+        super().__init__(0)
+        self._exported: dict[Key, Entry] = {}
+        self._others: dict[int, Channel] = {}
+        self._puids: dict[int, int] = {}
+        self._most_puids = 16
+        self.destroyed: Callable[[float | None, float | None], None] | None = None
+        self._handlers: dict[int, Callable[..., None]] = {
+            _HELLO: self._meet,
+            _SUBMIT: self._submit_for,
+            _WATCH: self._watch_for,
+            _CANCEL: self._cancel_for,
+            _RELEASE: self._release_for,
+            _DESTROY: self._destroy_soon,
+        }
+        self.scheduler = make(ended=self._task_ended, told=self._told)
 
     def submit(self, key: Key, call: Call) -> Entry:
         """Give a task to the scheduler. Raises BatchError if an input is no longer known."""
@@ -146,10 +130,6 @@ class OwnClient:
         """Return the entries of this client's tasks that have no outcome yet."""
         return list(self.scheduler.unfinished(0))
 
-    def close(self) -> None:
-        """Submit no more tasks."""
-        self._closed = True
-
     def destroy(self, timeout: float | None, force_timeout: float | None) -> None:
         """End the batch. Raises TimeoutError."""
         if self.destroyed is not None:
@@ -178,19 +158,14 @@ class OwnClient:
             del self._others[client]  # it has ended
 
     def _told(self, message: tuple[Any, ...]) -> None:
-        what, client = message[:2]
-        if what == _HELLO:
-            self._meet(client, message[2], message[3])
-        elif what == _SUBMIT:
-            self._submit_for(client, message[2], message[3:])
-        elif what == _WATCH:
-            self._watch_for(client, message[2])
-        elif what == _RELEASE:
-            self._exported.pop(message[2], None)
-        elif what == _CANCEL:
-            self._cancel_for(client, message[2], message[3])
-        elif what == _DESTROY:
-            threading.Thread(target=self._destroy_for, args=(client, *message[2:]), daemon=True).start()
+        what, client, *rest = message
+        self._handlers[what](client, *rest)
+
+    def _release_for(self, client: int, key: Key) -> None:
+        self._exported.pop(key, None)
+
+    def _destroy_soon(self, client: int, timeout: float | None, force_timeout: float | None) -> None:
+        threading.Thread(target=self._destroy_for, args=(client, timeout, force_timeout), daemon=True).start()
 
     def _destroy_for(self, client: int, timeout: float | None, force_timeout: float | None) -> None:
         try:
@@ -213,9 +188,9 @@ class OwnClient:
             self._exported = {key: entry for key, entry in self._exported.items() if key[0] not in ended}
             self._most_puids = 2 * len(self._puids) + 16
 
-    def _submit_for(self, client: int, key: Key, sent: Any) -> None:
+    def _submit_for(self, client: int, key: Key, *sent: Any) -> None:
         try:
-            call: Call = unpack(sent)
+            call: Call = unpack((sent[0], sent[1], sent[2]))
             entry = self.scheduler.submit(key, call, [self._entry(one) for one in call.inputs])
         except Exception as error:
             self._tell_outcome(client, key, Failure.of(error))
@@ -261,31 +236,21 @@ class _Distant(Promise):
             self._release(self.key)
 
 
-class OtherClient:
+class OtherClient(_Client):
     """The client in a process that received the batch."""
 
     def __init__(self, number: int, events: Channel) -> None:
-        self.number = number
-        self.ended = Ended()
+        super().__init__(number)
         self._events = events
-        self._numbers = itertools.count()
         self._requests = itertools.count()
         self._answers: dict[int, queue.SimpleQueue[bool]] = {}
         self._unfinished: dict[Key, Promise] = {}
         self._watched: weakref.WeakValueDictionary[Key, Promise] = weakref.WeakValueDictionary()
-        self._closed = False
-        self.is_over = False
         self._destroyed: queue.SimpleQueue[str] = queue.SimpleQueue()  # "", or why the batch was not destroyed
         self._replies = Channel()
         self._events.put((_HELLO, number, self._replies._name(), identity().puid))
         self._thread = threading.Thread(target=self._serve, name="dragon-batch-client", daemon=True)
         self._thread.start()
-
-    def next_key(self) -> Key:
-        """Return the name of the next task. Raises SubmitAfterCloseError after close()."""
-        if self._closed:
-            raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
-        return self.number, next(self._numbers)
 
     def submit(self, key: Key, call: Call) -> Promise:
         """Send a task to the batch's process. Raises SubmitAfterCloseError if the batch has ended."""
@@ -325,10 +290,6 @@ class OtherClient:
     def unfinished(self) -> list[Promise]:
         """Return the promises of this client's tasks that have no outcome yet."""
         return list(self._unfinished.values())
-
-    def close(self) -> None:
-        """Submit no more tasks."""
-        self._closed = True
 
     def destroy(self, timeout: float | None, force_timeout: float | None) -> None:
         """Request that the batch's process ends it. Raises TimeoutError."""
@@ -381,6 +342,9 @@ class OtherClient:
             if promise.outcome is None:
                 promise.fulfil(Failure.of(BatchError("the batch ended before this task did")))
         self._unfinished.clear()
+
+
+Client = OwnClient | OtherClient
 
 
 def _waitable(timeout: float | None) -> float | None:
