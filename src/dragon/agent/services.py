@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from dragon import _core
@@ -325,7 +326,7 @@ class Services:
 
     @serves(FindProcess)
     async def _find_process(self, identifier: int | str) -> Known:
-        await self._catch_up(identifier, self.spawner.reported(identifier))
+        await self._catch_up(identifier, self.spawner.reported)
         return self.registry.query(identifier)
 
     @serves(KillProcess)
@@ -343,10 +344,12 @@ class Services:
         await self._catch_up(None)
         self.registry.end_started_by(creator, killed)
 
-    async def _catch_up(self, identifier: object, reported: asyncio.Future[None] | None = None) -> None:
+    async def _catch_up(
+        self, identifier: object, wait: Callable[[object], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
         """Wait until all events of the zygote up to now are handled, and the end of that process, or of all, is told;
         see Spawner.catch_up()."""
-        await (reported or self.spawner.catch_up(identifier))
+        await (wait or self.spawner.catch_up)(identifier)
         ending = self._ending and [
             each for puid, each in self._ending.items() if identifier == puid or not isinstance(identifier, int)
         ]

@@ -80,12 +80,11 @@ class Spawner:
         self._gone = gone
         self._is_gone = False
         self._waiting: deque[tuple[bytes, Sequence[Copies]]] = deque()
-        self._kept: dict[int, Any] = {}
-        # Futures of catch_up() with their processes: of the present SYNCHRONISE, of the next one, and those that then
-        # wait for a process.
-        self._asking: list[tuple[asyncio.Future[None], object]] = []
-        self._to_ask: list[tuple[asyncio.Future[None], object]] = []
-        self._to_answer: dict[int, list[asyncio.Future[None]]] = {}
+        # What is kept for requested processes, by puid, and the futures of reported().
+        self._kept: dict[object, tuple[Any, list[asyncio.Future[None]]]] = {}
+        self._turn = asyncio.Lock()  # for one SYNCHRONISE at a time
+        self._synchronising: asyncio.Task[None] | None = None  # the next one, which was not sent yet
+        self._synchronised = self._loop.create_future()  # the answer to the present one
         requests.setblocking(False)
         events.setblocking(False)
         self._loop.add_reader(events, self._on_events)
@@ -96,7 +95,7 @@ class Spawner:
 
     def start(self, request: Spawn, copies: Sequence[Copies], keep: Any = None) -> None:
         """Request the start of a process; `keep` is kept alive until the zygote has started it or failed to."""
-        self._kept[request.puid] = keep
+        self._kept[request.puid] = keep, []
         self._waiting.append((encode(request), copies))
         self._send_waiting()
 
@@ -106,63 +105,50 @@ class Spawner:
         self._events.send(encode(settings))
         self._events.setblocking(False)
 
-    def catch_up(self, puid: object = None) -> asyncio.Future[None]:
-        """Return a future that is done once all events of the zygote up to now are processed: a client that saw a
-        process start or end must find that in the agent. If the process `puid` was requested, it is also started then.
-        It is done earlier if the zygote has ended, is ending, or sends nothing for a second, as it may while it imports
-        the main program."""
-        caught_up = self._loop.create_future()
-        timer = self._loop.call_later(_SILENCE_TIMEOUT_S, _release, caught_up)
-        caught_up.add_done_callback(lambda _: timer.cancel())
-        self._to_ask.append((caught_up, puid))
-        if not self._asking:
-            self._ask()
-        return caught_up
+    async def catch_up(self, puid: object = None) -> None:
+        """Wait until all events of the zygote up to now are processed: a client that saw a process start or end must
+        find that in the agent. If the process `puid` was requested, it is also started then. Returns earlier if the
+        zygote has ended, is ending, or sends nothing for a second, as it may while it imports the main program."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SILENCE_TIMEOUT_S):
+                if self._synchronising is None:
+                    self._synchronising = self._loop.create_task(self._synchronise())
+                await asyncio.shield(self._synchronising)
+                if puid in self._kept and not self._is_over:
+                    await self.reported(puid)
 
-    def reported(self, puid: object) -> asyncio.Future[None]:
-        """Return a future that is done once the zygote has reported that a requested process was started or failed,
-        however long it imports the main program; see catch_up() for other processes."""
-        if not isinstance(puid, int) or not self.awaits(puid) or self._is_over:
-            return self.catch_up(puid)
-        told: asyncio.Future[None] = self._loop.create_future()
-        self._to_answer.setdefault(puid, []).append(told)
-        return told
+    async def reported(self, puid: object) -> None:
+        """Wait until the zygote has reported that a requested process was started or failed, however long it imports
+        the main program; see catch_up() for other processes."""
+        if puid not in self._kept or self._is_over:
+            await self.catch_up(puid)
+            return
+        reported: asyncio.Future[None] = self._loop.create_future()
+        self._kept[puid][1].append(reported)
+        await reported
 
     @property
     def _is_over(self) -> bool:
         """Whether the zygote sends no more events."""
         return self._is_gone or self._events.fileno() < 0
 
-    def _ask(self) -> None:
-        """Send SYNCHRONISE for all that wait, once the previous one was answered."""
-        self._asking, self._to_ask = self._to_ask, []
-        if not self._asking:
-            return
-        if self._is_over:
-            self._release_all()
-            return
-        try:
-            self._events.send(SYNCHRONISE)
-        except BrokenPipeError:
-            self._on_events()  # the zygote has ended; its last events are still to be read
-
-    def _synchronised(self) -> None:
-        """Handle the zygote's answer to SYNCHRONISE."""
-        for caught_up, puid in self._asking:
-            if isinstance(puid, int) and self.awaits(puid):
-                self._to_answer.setdefault(puid, []).append(caught_up)
-            else:
-                _release(caught_up)
-        self._ask()
+    async def _synchronise(self) -> None:
+        """Send SYNCHRONISE for all that wait, and wait for the answer."""
+        async with self._turn:
+            self._synchronising = None
+            if self._is_over:
+                return
+            self._synchronised = self._loop.create_future()
+            try:
+                self._events.send(SYNCHRONISE)
+            except BrokenPipeError:
+                self._on_events()  # the zygote has ended; its last events are still to be read
+            await self._synchronised
 
     def _release_all(self) -> None:
         """Complete all futures, as the zygote sends no more events."""
-        waiting = [caught_up for caught_up, _ in self._asking + self._to_ask]
-        waiting += [caught_up for several in self._to_answer.values() for caught_up in several]
-        self._asking, self._to_ask = [], []
-        self._to_answer.clear()
-        for caught_up in waiting:
-            _release(caught_up)
+        for waiting in (self._synchronised, *(each for _, several in self._kept.values() for each in several)):
+            _release(waiting)
 
     @property
     def waiting(self) -> int:
@@ -173,10 +159,6 @@ class Spawner:
     def unanswered(self) -> int:
         """The number of requested processes of which the zygote has not reported a start or failure."""
         return len(self._kept)
-
-    def awaits(self, puid: object) -> bool:
-        """Return whether the process was requested and not reported yet."""
-        return puid in self._kept
 
     def close(self) -> None:
         """Let the zygote end all its descendants, and itself."""
@@ -229,15 +211,15 @@ class Spawner:
         """Handle a packet of events, with the descriptors of the streams in it."""
         for event in decode_events(data):
             if isinstance(event, Synchronised):
-                self._synchronised()
+                _release(self._synchronised)
                 continue
             puid = event.puid if isinstance(event, Started | Failed) else 0  # no process has puid 0
-            self._kept.pop(puid, None)
+            _, waiting = self._kept.pop(puid, (None, ()))
             count = event.descriptors if isinstance(event, Stream) else 0
             self._on_event(event, descriptors[:count])
             del descriptors[:count]
-            for caught_up in self._to_answer.pop(puid, ()):
-                _release(caught_up)
+            for reported in waiting:
+                _release(reported)
 
     def _end(self, reason: str) -> None:
         if not self._is_gone:
