@@ -49,6 +49,6 @@ def test_a_kept_dictionary_can_be_restarted_once_its_files_are_closed(monkeypatc
         assert shards._shard("second", 0) is not before
         shards.destroy("second")
         service.serve()
-        await shards.finish()
+        await shards.snapshots.finish()
 
     asyncio.run(keep_and_restart())

@@ -241,7 +241,7 @@ class Agent:
 
     async def _finish_files(self) -> None:
         """Wait until due checkpoints are written, and notify waiting processes if that takes long."""
-        written = self.services.shards.finish()
+        written = self.services.shards.snapshots.finish()
         await asyncio.wait([written], timeout=_WRITE_NOTICE_S)
         if not written.done():
             log.warning("the run ends once checkpoints that are due are written; a signal ends it at once")

@@ -304,7 +304,7 @@ class Services:
         self._ending: dict[int, asyncio.Future[Any]] = {}  # by puid
         self.desk = Desk(peers)
         self.table.serve(self, self.groups, NamedGroups(run.node), NamedObjects(), self.desk, self.processes)
-        self.table.serve(self.shards, self.trackers, self.streams, *filter(None, [self.remote]))
+        self.table.serve(self.shards, self.shards.snapshots, self.trackers, self.streams, *filter(None, [self.remote]))
         self.table.serve_each(Group, self.groups.find)
 
     @serves(MembersEnded)

@@ -30,26 +30,20 @@ from dragon.runtime.protocol.shards import (
     CreateShard,
     DescribeDictionary,
     DestroyDictionary,
-    HoldCheckpoint,
     IsAlive,
     KeepDictionary,
     KeptShards,
     ListDictionaries,
     OwnCopy,
     PauseWriters,
-    Persist,
-    Persisted,
-    RestoreShards,
     ReviveShard,
     ShardChannel,
     ShardHolders,
-    TidyFiles,
 )
 from dragon.runtime.rpc import serves, serves_each
 from dragon.shards.entries import Settings
 from dragon.shards.operations import Tag
 from dragon.shards.shard import Shard, in_core, make_words, mark_gone, words_after
-from dragon.shards.snapshot import persisted_for, restore, tidy
 
 if TYPE_CHECKING:
     from dragon.agent.shards.service import ShardService
@@ -86,7 +80,7 @@ class Shards:
         self._kept: dict[str, _Dictionary] = {}  # by name: destroyed dictionaries that may be restarted
         self._lock = threading.Lock()
         self.serving: ShardService | None = None
-        self._snapshots = Snapshots()
+        self.snapshots = Snapshots(self._shard)
 
     # ---- lifetime
 
@@ -106,33 +100,6 @@ class Shards:
     @serves_each(PauseWriters)
     def _pause(self, number: str, manager: int, on: bool) -> None:
         self._shard(number, manager).pause(on)
-
-    @serves_each(HoldCheckpoint)
-    def _hold_checkpoint(self, number: str, manager: int, checkpoint: int) -> asyncio.Future[int]:
-        return self._snapshots.hold(self._shard(number, manager), checkpoint)
-
-    @serves_each(Persist)
-    def _persist(
-        self, number: str, manager: int, checkpoint: int, held: int = 0, at: int = 0
-    ) -> asyncio.Future[str] | str:
-        return self._snapshots.persist(self._shard(number, manager), number, checkpoint, held, at)
-
-    @serves_each(Persisted)
-    def _persisted(
-        self, number: str, manager: int, only: int | None = None
-    ) -> asyncio.Future[dict[int, dict[str, int]]]:
-        return self._snapshots.run(persisted_for, self._shard(number, manager).settings, only)
-
-    @serves_each(TidyFiles)
-    def _tidy(self, number: str, manager: int, checkpoint: int, of_set: str, complete: bool) -> asyncio.Future[None]:
-        return self._snapshots.run(tidy, self._shard(number, manager).settings, checkpoint, of_set, complete)
-
-    @serves_each(RestoreShards)
-    def _restore(
-        self, number: str, managers: list[int], checkpoint: int, of_set: str, written_by: int, since: int
-    ) -> asyncio.Future[bool]:
-        shards = [self._shard(number, manager) for manager in managers]
-        return self._snapshots.run(restore, shards, checkpoint, of_set, written_by, since)
 
     @serves_each(CreateShard)
     def create(self, number: str, settings: Settings, teacher: tuple[int, int, int] | None = None) -> Settings:
@@ -210,11 +177,7 @@ class Shards:
         may_be_due = any(settings.persist_freq for settings, *_ in known.shards.values())
         for manager in list(known.shards):
             self._remove(known, manager)
-        return self.finish() if may_be_due else None
-
-    def finish(self) -> asyncio.Future[None]:
-        """Return a future that is done when all snapshots that were due before are written."""
-        return self._snapshots.finish()
+        return self.snapshots.finish() if may_be_due else None
 
     @serves_each(KeepDictionary)
     def keep(self, number: str, name: str, descriptor: str) -> asyncio.Future[None] | None:
@@ -284,7 +247,7 @@ class Shards:
     def _after_requests(self, do: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
         """Run `do` in turn, once the service is done with earlier requests: nothing uses a forgotten shard then."""
         if self.serving is None:
-            return self._snapshots.in_turn(do, *arguments)
+            return self.snapshots.in_turn(do, *arguments)
         done: Future[_Result] = Future()
 
         def run() -> None:
@@ -295,7 +258,7 @@ class Shards:
 
         def begin() -> None:
             try:
-                self._snapshots.in_turn(run)
+                self.snapshots.in_turn(run)
             except RuntimeError as error:  # no thread can be started
                 done.set_exception(error)
 
@@ -394,5 +357,5 @@ class Shards:
                 raise DestroyedError("the dictionary was destroyed")
             if manager not in known.open:
                 shard = known.open[manager] = Shard(*known.shards[manager])
-                shard.retire = lambda checkpoints: self._snapshots.retire(shard, number, checkpoints)
+                shard.retire = lambda checkpoints: self.snapshots.retire(shard, number, checkpoints)
             return known.open[manager]

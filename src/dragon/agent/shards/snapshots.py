@@ -11,8 +11,19 @@ from typing import TypeVar
 from dragon import _core
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.shards import HoldCheckpoint, Persist, Persisted, RestoreShards, TidyFiles
+from dragon.runtime.rpc import serves_each
 from dragon.shards.shard import Shard
-from dragon.shards.snapshot import Header, files_in, managers_of, snapshot_path, tidy, write_snapshot
+from dragon.shards.snapshot import (
+    Header,
+    files_in,
+    managers_of,
+    persisted_for,
+    restore,
+    snapshot_path,
+    tidy,
+    write_snapshot,
+)
 
 __all__ = ["Snapshots"]
 
@@ -26,9 +37,10 @@ _LOOK_S = 1.0
 
 
 class Snapshots:
-    """The files of a node's shards. One task works with them at a time, in the order of the calls."""
+    """The files of a node's shards, which `shard` finds. One task works with them at a time, in the order of calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, shard: Callable[[str, int], Shard]) -> None:
+        self._shard = shard
         self._loop = asyncio.get_running_loop()
         self._files = ThreadPoolExecutor(1, "snapshots")
         self._wrote = False
@@ -42,9 +54,26 @@ class Snapshots:
         self._wrote = True
         return self._files.submit(do, *arguments)
 
-    def run(self, do: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
+    def _run(self, do: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
         """Run `do` as in_turn() does, and return a future of the event loop."""
         return asyncio.wrap_future(self.in_turn(do, *arguments))
+
+    @serves_each(Persisted)
+    def _persisted(
+        self, number: str, manager: int, only: int | None = None
+    ) -> asyncio.Future[dict[int, dict[str, int]]]:
+        return self._run(persisted_for, self._shard(number, manager).settings, only)
+
+    @serves_each(TidyFiles)
+    def _tidy(self, number: str, manager: int, checkpoint: int, of_set: str, complete: bool) -> asyncio.Future[None]:
+        return self._run(tidy, self._shard(number, manager).settings, checkpoint, of_set, complete)
+
+    @serves_each(RestoreShards)
+    def _restore(
+        self, number: str, managers: list[int], checkpoint: int, of_set: str, written_by: int, since: int
+    ) -> asyncio.Future[bool]:
+        shards = [self._shard(number, manager) for manager in managers]
+        return self._run(restore, shards, checkpoint, of_set, written_by, since)
 
     def finish(self) -> asyncio.Future[None]:
         """Return a future that is done when all snapshots that were due are written, or the disk takes no more."""
@@ -52,7 +81,7 @@ class Snapshots:
             nothing = self._loop.create_future()  # the executor starts its thread at first use, and that may fail
             nothing.set_result(None)
             return nothing
-        return self._loop.create_task(self._wait(self.run(lambda: None)))
+        return self._loop.create_task(self._wait(self._run(lambda: None)))
 
     async def _wait(self, written: asyncio.Future[None]) -> None:
         seen, since = self._progress, self._loop.time()
@@ -66,8 +95,10 @@ class Snapshots:
     def _count(self) -> None:
         self._progress += 1
 
-    def hold(self, shard: Shard, checkpoint: int) -> asyncio.Future[int]:
-        """Keep a checkpoint as it is once the current writer is done. Return a number for persist()."""
+    @serves_each(HoldCheckpoint)
+    def _hold(self, number: str, manager: int, checkpoint: int) -> asyncio.Future[int]:
+        """Keep a checkpoint as it is once the current writer is done. Return a number for _persist()."""
+        shard = self._shard(number, manager)
 
         def hold() -> int:
             shard.settle()
@@ -88,9 +119,11 @@ class Snapshots:
         if records is not None:
             records.close()
 
-    def persist(self, shard: Shard, number: str, checkpoint: int, held: int, at: int) -> asyncio.Future[str] | str:
-        """Write a checkpoint as it was when hold() returned `held`, and return the identity of the set; `at` orders the
-        calls. With 0, only start to write it as it is now. Raises DDictPersistCheckpointError if it is not held."""
+    @serves_each(Persist)
+    def _persist(
+        self, number: str, manager: int, checkpoint: int, held: int = 0, at: int = 0
+    ) -> asyncio.Future[str] | str:
+        shard = self._shard(number, manager)
         if not held:
             self.retire(shard, number, [checkpoint])
             return ""
