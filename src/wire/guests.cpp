@@ -26,8 +26,8 @@ Kind kind_of(const Operation& operation) {
 
 // Whether it consumes something, and so must be served in order.
 bool in_turn(Do what) {
-    return what == Do::ChannelPut || what == Do::ChannelPutWithMemory || what == Do::ChannelGet ||
-           what == Do::LockAcquire || what == Do::SemaphoreAcquire;
+    return what == Do::ChannelPut || what == Do::ChannelGet || what == Do::LockAcquire ||
+           what == Do::SemaphoreAcquire;
 }
 
 bool waits(Do what) {
@@ -197,7 +197,7 @@ uint64_t Guests::perform(Node node, const Operation& operation, Payload payload,
                            {"LockedError", "a process that was stopped holds a lock of the object"}));
         });
     if (!locked || attached_.count(offset)) watch(*waiting, true);
-    if (locked) retry_later(offset, kLocked);
+    if (locked) retry_later(offset);
     changed(offset);  // it may have changed before it was watched
     return by_number_.count(number) ? number : 0;
 }
@@ -232,10 +232,6 @@ bool Guests::attempt(const Operation& operation, const Payload& payload, OwnerId
         locked = true;
         return false;
     } catch (const OutOfMemory& error) {
-        if (operation.what == Do::ChannelPutWithMemory) {
-            retry_later(operation.object.offset, kMemoryRetry);
-            return false;
-        }
         out = Outcome::failed({"MemoryError", error.what()});
     } catch (const ObjectDestroyed& error) {
         out = Outcome::failed({"DestroyedError", error.what()});
@@ -293,7 +289,6 @@ bool Guests::do_once(const Operation& o, const Payload& payload, OwnerId owner, 
     }
     switch (o.what) {
         case Do::ChannelPut:
-        case Do::ChannelPutWithMemory:
             if (!done(o, put_message(a, at<Channel>(o), static_cast<uint32_t>(o.a), payload, o.ticket),
                       "queue"))
                 return false;
@@ -491,7 +486,7 @@ bool Guests::try_one(Place waiting) {
         return true;
     }
     if (locked) {
-        retry_later(waiting->operation.object.offset, kLocked);
+        retry_later(waiting->operation.object.offset);
         return false;
     }
     if (waiting->once) {
@@ -525,9 +520,9 @@ void Guests::try_all() {
     for (Offset offset : offsets) changed(offset);
 }
 
-void Guests::retry_later(Offset offset, Nanoseconds delay) {
+void Guests::retry_later(Offset offset) {
     if (retries_.count(offset)) return;
-    retries_[offset] = loop_.later(delay, [this, offset] {
+    retries_[offset] = loop_.later(kLocked, [this, offset] {
         retries_.erase(offset);
         changed(offset);
     });

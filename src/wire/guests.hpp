@@ -72,7 +72,7 @@ class Guests {
     void watch(Waiting& waiting, bool on);
     bool try_one(Place waiting);
     void finish(Place waiting, Outcome out);
-    void retry_later(Offset offset, Nanoseconds delay);
+    void retry_later(Offset offset);
 
     Loop& loop_;
     Node own_node_;

@@ -18,7 +18,6 @@ enum class Do : uint32_t {
     Destroy,
     // channels; `a` of a put is the kind of message
     ChannelPut,
-    ChannelPutWithMemory,  // waits for memory, too
     ChannelPutBack,
     ChannelGet,  // with `words`: notes the ticket of the message at index `a`
     ChannelReadable,
@@ -77,7 +76,6 @@ constexpr const char* kOperations[] = {
     "detach",
     "destroy",
     "Channel.put",
-    "Channel.put_with_memory",
     "Channel.put_back",
     "Channel.get",
     "Channel.wait_readable",

@@ -16,7 +16,7 @@ from dragon import _core
 from dragon.agent.clients import Handle
 from dragon.agent.connections import Connections
 from dragon.agent.objects.peers import Peers
-from dragon.agent.output.sinks import Output
+from dragon.agent.output.sinks import FrontEndWindow
 from dragon.agent.processes.starting import Copies
 from dragon.agent.services import Services
 from dragon.infrastructure import messages, variables
@@ -229,12 +229,12 @@ class Cluster:
         self._front_end_gone = connections.front_end_gone
         self._services = services
         self._handle = handle
-        self._output = Output(self._control.send, connections.membership.settings.get("output_window", 2**20))
+        self._window = FrontEndWindow(self._control.send, connections.membership.settings.get("output_window", 2**20))
         self._head = Head(services, self._control.send)
         for number in NOTICES:  # Slurm sends them to the agents, not to the front end
             services.loop.add_signal_handler(number, self._head.notice, number)
-        services.streams.reach_out(self._output, self.peers.links)
-        services.table.serve(self, self._head, self._output)
+        services.streams.reach_out(self._window, self.peers.links)
+        services.table.serve(self, self._head, self._window)
         self._tell_processes()
         self.peers.links.verdict = _VERDICT
         self.peers.propose = self._control.send

@@ -24,34 +24,6 @@ if TYPE_CHECKING:
     from dragon.agent.wire.links import Links
 
 
-class Output:
-    """Sends output with `send`, with at most about `window` bytes that the front end has not shown yet. Writers with
-    more wait with `when_there_is_room`; so a slow terminal blocks the writers, and nothing is buffered here."""
-
-    def __init__(self, send: Callable[[Request[None]], None], window: int) -> None:
-        self._send = send
-        self.window, self.ahead = window, 0
-        self._waiting: list[Callable[[], None]] = []
-
-    def write(self, number: int, data: bytes) -> None:
-        """Send what a process wrote to descriptor 1 or 2."""
-        self.ahead += len(data)
-        self._send(Wrote(number, data))
-
-    def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once the front end has caught up."""
-        self._waiting.append(callback)
-
-    @serves(Shown)
-    def written(self, count: int) -> None:
-        """Note that the front end has shown `count` more bytes."""
-        self.ahead -= count
-        if self.ahead < self.window:
-            waiting, self._waiting = self._waiting, []
-            for callback in waiting:
-                callback()
-
-
 log = runtime_log("output")
 
 _TAIL = 4096  # bytes
@@ -67,13 +39,23 @@ class Sink:
     # Seconds after which an incomplete line, such as a prompt, is forwarded; None for never.
     patience: float | None = _PARTIAL_LINE_S
 
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+
     @property
     def is_full(self) -> bool:
         """Whether the writer should wait."""
-        return False
+        raise NotImplementedError
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once is_full is false."""
+        """Call back once there is room again."""
+        self._waiting.append(callback)
+
+    def has_room(self) -> None:
+        """Call back those that wait for room."""
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
 
     def write(self, data: bytes) -> None:
         """Write output: whole lines where `by_line` is set."""
@@ -90,22 +72,18 @@ class ToDescriptor(Sink):
     by_line = False
 
     def __init__(self, fd: int, closed: Callable[[ToDescriptor], None]) -> None:
+        super().__init__()
         self.fd, self.closed = fd, closed
         self.loop = asyncio.get_running_loop()
         self.room = select.poll()
         self.room.register(fd, select.POLLOUT)
         self.unwritten = b""
-        self.waiting: list[Callable[[], None]] = []
         self.closing = self.told = False
 
     @property
     def is_full(self) -> bool:
         """Whether something is still to be written."""
         return bool(self.unwritten)
-
-    def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once everything is written."""
-        self.waiting.append(callback)
 
     def write(self, data: bytes) -> None:
         """Write as much as the descriptor accepts now, and the rest as soon as possible."""
@@ -120,9 +98,7 @@ class ToDescriptor(Sink):
             self.loop.add_writer(self.fd, self.flush)
             return
         self.loop.remove_writer(self.fd)
-        waiting, self.waiting = self.waiting, []
-        for callback in waiting:
-            callback()
+        self.has_room()
         if self.closing:
             self.finish()
 
@@ -159,61 +135,71 @@ class ToDescriptor(Sink):
         self.closed(self)
 
 
+class FrontEndWindow:
+    """The bytes of output that the front end has not shown yet: writers wait while they are `limit` or more, so a slow
+    terminal blocks the writers, and nothing is buffered here."""
+
+    def __init__(self, send: Callable[[Request[None]], None], limit: int) -> None:
+        self.send, self.limit, self.ahead = send, limit, 0
+        self.sinks = {number: ToFrontEnd(self, number) for number in (1, 2)}
+
+    @serves(Shown)
+    def shown(self, count: int) -> None:
+        """Note that the front end has shown `count` more bytes."""
+        self.ahead -= count
+        if self.ahead < self.limit:
+            for sink in self.sinks.values():
+                sink.has_room()
+
+
 class ToFrontEnd(Sink):
     """Writes to the terminal of a run of several nodes."""
 
-    def __init__(self, output: Output, number: int) -> None:
-        self.output, self.number = output, number
+    def __init__(self, window: FrontEndWindow, number: int) -> None:
+        super().__init__()
+        self.window, self.number = window, number
 
     @property
     def is_full(self) -> bool:
         """Whether the output to the front end is full."""
-        return self.output.ahead >= self.output.window
-
-    def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once the output to the front end has space."""
-        self.output.when_there_is_room(callback)
+        return self.window.ahead >= self.window.limit
 
     def write(self, data: bytes) -> None:
         """Send output to the front end with the number of its stream."""
-        self.output.write(self.number, data)
+        self.window.ahead += len(data)
+        self.window.send(Wrote(self.number, data))
 
 
-class ToCreator(Sink):
-    """Writes to a descriptor that the agent of the creator's node keeps; see Streams.keep()."""
+class ToNode(Sink):
+    """Writes to a descriptor or a channel by the agent of another node; see WriteFor."""
 
     def __init__(self, links: Links, name: Name) -> None:
-        self.links, self.node, self.number = links, node_of(name), name[0]
-        self.ahead = 0
-        self.waiting: list[Callable[[], None]] = []
+        super().__init__()
+        self.links, self.name, self.ahead = links, name, 0
+        if name[1] >= 0:  # of a channel
+            self.patience = None
+            links.forward(node_of(name), WriteFor(name, b""))
 
     @property
     def is_full(self) -> bool:
         """Whether much is on its way."""
         return self.ahead >= _MOST_AHEAD
 
-    def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once something has arrived."""
-        self.waiting.append(callback)
-
     def write(self, data: bytes) -> None:
-        """Send output to the creator's node."""
+        """Send output to the other node."""
         self.ahead += len(data)
-        future = self.links.call(self.node, WriteFor(self.number, data))
-        future.add_done_callback(lambda done: self.arrived(len(data), done))
+        future = self.links.call(node_of(self.name), WriteFor(self.name, data))
+        future.add_done_callback(lambda done: self._arrived(len(data), done))
 
-    def arrived(self, size: int, done: asyncio.Future[msgspec.Raw]) -> None:
-        """Note that output has arrived, or is lost."""
-        if not done.cancelled() and done.exception() is not None and self.node not in self.links.lost:
+    def _arrived(self, size: int, done: asyncio.Future[msgspec.Raw]) -> None:
+        if not done.cancelled() and done.exception() is not None and node_of(self.name) not in self.links.lost:
             log.warning("some output of a process is lost: %s", done.exception())
         self.ahead -= size
-        waiting, self.waiting = self.waiting, []
-        for callback in waiting:
-            callback()
+        self.has_room()
 
     def close(self) -> None:
-        """Tell the creator's node that this process writes no more."""
-        self.links.forward(self.node, WriteFor(self.number, b""))
+        """Tell the other node that this process writes no more."""
+        self.links.forward(node_of(self.name), WriteFor(self.name, None))
 
 
 class Tails:

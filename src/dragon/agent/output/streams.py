@@ -9,19 +9,21 @@ import asyncio
 import os
 import queue
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragon import _core
-from dragon.agent.output.sinks import Output, Sink, Tails, ToCreator, ToDescriptor, ToFrontEnd
-from dragon.agent.output.to_reader import DistantChannel, ToChannel, ToDistantChannel
+from dragon.agent.output.sinks import FrontEndWindow, Sink, Tails, ToDescriptor, ToFrontEnd, ToNode
+from dragon.agent.output.to_reader import DistantChannel, ToChannel
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import WriteFor
+from dragon.runtime.protocol.request import Caller
 from dragon.runtime.remote import node_of
-from dragon.runtime.rpc import serves
+from dragon.runtime.rpc import serves_for
 
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
     from dragon.agent.wire.links import Links
@@ -48,12 +50,12 @@ class Streams:
         self._front_end: dict[int, ToFrontEnd] = {}  # by the number of the stream
         self._links: Links | None = None
         self._to_front_end: dict[tuple[int, int], int] = {}  # the inodes of the pipes from where output goes there
-        self._kept: dict[int, _Kept] = {}  # by number
+        self._kept: dict[tuple[int, Name], _Kept] = {}  # by node and name
         self._last_kept = 0
 
-    def reach_out(self, output: Output, links: Links) -> None:
-        """Set the connections to the front end and to channels of other nodes, in a run of several nodes."""
-        self._front_end, self._links = {number: ToFrontEnd(output, number) for number in (1, 2)}, links
+    def reach_out(self, window: FrontEndWindow, links: Links) -> None:
+        """Set the connections to the front end and to other nodes, in a run of several nodes."""
+        self._front_end, self._links = window.sinks, links
 
     def add(
         self,
@@ -83,7 +85,7 @@ class Streams:
         label, tails = b"", []
         if channel is not None and elsewhere:
             assert self._links is not None
-            sink: Sink = ToDistantChannel(DistantChannel(self._links, channel))
+            sink: Sink = ToNode(self._links, channel)
         elif channel is not None:
             sink = ToChannel(channel)
         else:
@@ -99,7 +101,7 @@ class Streams:
             return self._to_descriptor(descriptors[1])
         if kept is not None:
             assert self._links is not None
-            return ToCreator(self._links, kept)
+            return ToNode(self._links, kept)
         self._to_front_end[puid, number] = os.fstat(descriptors[0]).st_ino
         return self._front_end[number]
 
@@ -116,32 +118,38 @@ class Streams:
                 names.append(None)
                 continue
             self._last_kept += 1
-            self._kept[self._last_kept] = _Kept(self._to_descriptor(os.dup(fd)), node, processes)
-            names.append((self._last_kept, -1, self._node << 8))
+            name = self._last_kept, -1, self._node << 8
+            self._kept[node, name] = _Kept(self._to_descriptor(os.dup(fd)), processes)
+            names.append(name)
         return names
 
-    @serves(WriteFor)
-    def write(self, number: int, data: bytes) -> asyncio.Future[None] | None:
-        """Write output of a process of another node to a descriptor that was kept for it."""
-        kept = self._kept.get(number)
+    @serves_for(WriteFor)
+    def _write(self, caller: Caller, name: Name, data: bytes | None) -> asyncio.Future[None] | None:
+        key = caller.node, name
+        kept = self._kept.get(key)
+        if kept is None and data == b"":
+            with suppress(_core.DestroyedError):  # its reader is gone
+                kept = self._kept[key] = _Kept(ToChannel(name), 0)
         if kept is None:
             return None
-        if not data:
+        if data == b"":
+            kept.processes += 1
+        elif data is None:
             kept.processes -= 1
             if not kept.processes:
-                self._kept.pop(number).sink.close()
-            return None
-        kept.sink.write(data)
-        if not kept.sink.is_full:
-            return None
-        written: asyncio.Future[None] = self.loop.create_future()
-        kept.sink.when_there_is_room(partial(_written, written))
-        return written
+                self._kept.pop(key).sink.close()
+        else:
+            kept.sink.write(data)
+            if kept.sink.is_full:
+                written: asyncio.Future[None] = self.loop.create_future()
+                kept.sink.when_there_is_room(partial(_written, written))
+                return written
+        return None
 
     def node_lost(self, node: int) -> None:
-        """Close the descriptors that were kept for processes of a node."""
-        for number in [number for number, kept in self._kept.items() if kept.node == node]:
-            self._kept.pop(number).sink.close()
+        """Close what was kept for processes of a node."""
+        for key in [key for key in self._kept if key[0] == node]:
+            self._kept.pop(key).sink.close()
 
     def done(self, key: tuple[int, int]) -> None:
         """Forget a stream that has ended."""
@@ -163,10 +171,9 @@ def _written(future: asyncio.Future[None]) -> None:
 
 @dataclass
 class _Kept:
-    """A creator's descriptor, for a number of processes on a node."""
+    """Where a number of processes on another node write to."""
 
-    sink: ToDescriptor
-    node: int
+    sink: ToDescriptor | ToChannel
     processes: int
 
 

@@ -1,10 +1,9 @@
-"""The destinations of the output of processes that have a reader: connections to this node or another one."""
+"""The channels of the standard streams of processes that have a reader or writer."""
 
 from __future__ import annotations
 
 import asyncio
 import codecs
-import errno
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,7 @@ from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
-from dragon.runtime.remote import node_of, to_parts
-from dragon.runtime.rpc import RemoteError
+from dragon.runtime.remote import node_of
 
 if TYPE_CHECKING:
     from dragon.agent.wire.links import Links
@@ -28,7 +26,7 @@ _distant_RETRY_S = 1.0  # seconds until a node is asked again that could not be 
 
 
 class DistantChannel:
-    """One end of a pipe whose channel is on another node. Objects that are put arrive in order."""
+    """The reading end of a pipe whose channel is on another node."""
 
     def __init__(self, links: Links, name: Name) -> None:
         self._links = links
@@ -36,14 +34,6 @@ class DistantChannel:
         self._node = node_of(name)
         self._out_of_reach = False
         self._ask("attach")
-
-    def put(self, obj: Any) -> asyncio.Future[tuple[Any, Any]]:
-        """Put an object, which waits for memory on the channel's node; the future fails if the reader or its node is
-        lost, or cannot be reached. Raises MemoryError if this node has none."""
-        kind, data = to_parts(obj)
-        future = self._ask("Channel.put_with_memory", kind, payload=data, waits=True)
-        future.add_done_callback(self._note_loss)
-        return future
 
     def get(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
         """Call `received` with the next object, or `ended` if there will be none."""
@@ -59,15 +49,6 @@ class DistantChannel:
 
         self._ask("Channel.get", waits=True).add_done_callback(done)
 
-    def count(self, counted: Callable[[int], None]) -> None:
-        """Call `counted` with the number of objects in the channel; 0 if it no longer exists."""
-
-        def done(future: asyncio.Future[tuple[Any, Any]]) -> None:
-            failed = future.cancelled() or future.exception() is not None
-            counted(0 if failed else future.result()[1])
-
-        self._ask("Channel.size").add_done_callback(done)
-
     def close(self) -> None:
         """Release this end, whether or not the node can be reached now."""
         self._ask("detach")
@@ -79,13 +60,11 @@ class DistantChannel:
         if self._node in self._links.lost:
             return False
         if self._out_of_reach and not known:
-            log.warning("some input or output of a process may be lost: %s", error)
+            log.warning("some input of a process may be lost: %s", error)
         return self._out_of_reach
 
-    def _ask(
-        self, operation: str, *given: int, payload: Any = None, waits: bool = False
-    ) -> asyncio.Future[tuple[Any, Any]]:
-        future = self._links.operate(operation, self._name, *given, payload=payload, waits=waits)
+    def _ask(self, operation: str, waits: bool = False) -> asyncio.Future[tuple[Any, Any]]:
+        future = self._links.operate(operation, self._name, waits=waits)
         future.add_done_callback(_looked_at)
         return future
 
@@ -96,10 +75,8 @@ def _looked_at(future: asyncio.Future[tuple[Any, Any]]) -> None:
         future.exception()
 
 
-_MOST_UNDER_WAY = 1000  # lines
 _MOST_UNREAD, _MOST_UNREAD_BYTES = 250_000, 64 * 2**20  # lines and bytes
 _RETRY_S = 0.05
-_GONE = {f"OSError {errno.EPIPE:d}", _core.DestroyedError.__name__}  # what a channel without a reader answers
 
 
 class _Text:
@@ -138,79 +115,20 @@ class _Unread:
         return len(self.sizes) >= _MOST_UNREAD or self.bytes >= _MOST_UNREAD_BYTES
 
 
-class _ToReader(Sink):
-    """Sends lines to the reader of a process's `stdout_conn`. The process is blocked while very many are unread, or
-    while there is no memory for one."""
+class ToChannel(Sink):
+    """Sends lines to the reader of a process's `stdout_conn`, by a channel of this node. The process is blocked while
+    very many are unread, or while there is no memory for one. Raises DestroyedError."""
 
     patience = None
 
-    def __init__(self) -> None:
+    def __init__(self, name: Name) -> None:
+        super().__init__()
         self.loop = asyncio.get_running_loop()
+        self.channel = Channel._attached(name)
         self.text = _Text()
         self.unread = _Unread()
         self.unsent: deque[str] = deque()
         self.closing = self.retries = self.left = False
-
-    def offer(self, line: str) -> None:
-        """Put a line into the channel. Raises MemoryError, and DestroyedError or BrokenPipeError without a reader."""
-        raise NotImplementedError
-
-    def release(self) -> None:
-        """Release the channel, after the lines that are in flight to it."""
-        raise NotImplementedError
-
-    def write(self, data: bytes) -> None:
-        """Send each line. Does nothing if the reader is gone."""
-        self._add(self.text.lines(data))
-
-    def _add(self, lines: Iterable[str]) -> None:
-        if not self.left:
-            self.unsent.extend(lines)
-            self._send()
-
-    def _send(self) -> None:
-        try:
-            while self.unsent:
-                self.offer(self.unsent[0])
-                self.unread.add(self.unsent.popleft())
-        except MemoryError:
-            self._retry()
-        except (_core.DestroyedError, BrokenPipeError):
-            self.leave()  # it has no reader any more
-        else:
-            if self.closing:
-                self.leave()
-
-    def leave(self) -> None:
-        """Send nothing more."""
-        if not self.left:
-            self.left = True
-            self.unsent.clear()
-            self.unread = _Unread()
-            self.release()
-
-    def _retry(self) -> None:
-        if not self.retries:
-            self.retries = True
-            self.loop.call_later(_RETRY_S, self._send_again)
-
-    def _send_again(self) -> None:
-        self.retries = False
-        if not self.left:
-            self._send()
-
-    def close(self) -> None:
-        """Send what is left of an incomplete character, then leave the channel."""
-        self.closing = True
-        self._add(self.text.rest())
-
-
-class ToChannel(_ToReader):
-    """Sends lines to a channel of this node."""
-
-    def __init__(self, name: Name) -> None:
-        super().__init__()
-        self.channel = Channel._attached(name)
 
     @property
     def is_full(self) -> bool:
@@ -228,77 +146,43 @@ class ToChannel(_ToReader):
         else:
             callback()
 
-    def offer(self, line: str) -> None:
-        """Put a line into the channel. Raises MemoryError, and DestroyedError or BrokenPipeError without a reader."""
-        self.channel.put(line)
+    def write(self, data: bytes) -> None:
+        """Send each line. Does nothing if the reader is gone."""
+        self._add(self.text.lines(data))
 
-    def release(self) -> None:
-        """Release the channel."""
-        self.channel._close()
+    def _add(self, lines: Iterable[str]) -> None:
+        if not self.left:
+            self.unsent.extend(lines)
+            self._send()
 
-
-class ToDistantChannel(_ToReader):
-    """Sends lines to a channel on another node, which is asked for the number of unread lines when it may be large."""
-
-    def __init__(self, channel: DistantChannel) -> None:
-        super().__init__()
-        self.channel = channel
-        self.under_way = 0
-        self.asks = False
-        self.waiting: list[Callable[[], None]] = []
-
-    @property
-    def is_full(self) -> bool:
-        """Whether too many lines are in flight or unread, or one is unsent."""
-        return bool(self.unsent) or self.under_way >= _MOST_UNDER_WAY or self.unread.are_too_many
-
-    def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """Call back once is_full is false."""
-        self.waiting.append(callback)
-        self.look()
-
-    def offer(self, line: str) -> None:
-        """Send a line to the channel's node, where it waits for memory. Raises MemoryError if this node has none."""
-        future = self.channel.put(line)
-        self.under_way += 1
-        future.add_done_callback(self.arrived)
-
-    def arrived(self, future: asyncio.Future[Any]) -> None:
-        """Count a line as arrived, and leave the channel if its reader is gone."""
-        self.under_way -= 1
-        error = None if future.cancelled() else future.exception()
-        if isinstance(error, RemoteError) and error.kind in _GONE:
-            self.leave()  # nobody will ever read it
-        self.look()
-
-    def look(self) -> None:
-        """Call back waiting writers, if there is space."""
-        if not self.waiting or self.asks:
-            return
-        if self.unread.are_too_many:
-            self.asks = True
-            self.channel.count(self.counted)
-        elif self.unsent:
-            self.loop.call_later(_RETRY_S, self.look)
-        elif not self.is_full:
-            waiting, self.waiting = self.waiting, []
-            for callback in waiting:
-                callback()
-
-    def counted(self, lines: int) -> None:
-        """Handle the reply with the number of unread lines."""
-        self.asks = False
-        self.unread.are(lines + self.under_way)
-        if self.unread.are_too_many:
-            self.loop.call_later(_RETRY_S, self.look)
+    def _send(self) -> None:
+        try:
+            while self.unsent:
+                self.channel.put(self.unsent[0])
+                self.unread.add(self.unsent.popleft())
+        except MemoryError:
+            if not self.retries:
+                self.retries = True
+                self.loop.call_later(_RETRY_S, self._send_again)
+        except (_core.DestroyedError, BrokenPipeError):
+            self._leave()  # it has no reader any more
         else:
-            self.look()
+            if self.closing:
+                self._leave()
+
+    def _leave(self) -> None:
+        if not self.left:
+            self.left = True
+            self.unsent.clear()
+            self.unread = _Unread()
+            self.channel._close()
+
+    def _send_again(self) -> None:
+        self.retries = False
+        if not self.left:
+            self._send()
 
     def close(self) -> None:
         """Send what is left of an incomplete character, then leave the channel."""
-        self.waiting.clear()
-        super().close()
-
-    def release(self) -> None:
-        """Release the channel, after the lines that are in flight to it."""
-        self.channel.close()
+        self.closing = True
+        self._add(self.text.rest())

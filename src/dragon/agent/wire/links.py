@@ -117,12 +117,10 @@ class Links:
             kind, start = _core.Channel._before_frame(head, len(buffer))
             self.wire.lend(leads_to, kind, start, buffer)
 
-    def operate(
-        self, operation: str, name: Name, *given: int, payload: Any = None, waits: bool = False
-    ) -> asyncio.Future[tuple[Any, Any]]:
+    def operate(self, operation: str, name: Name, waits: bool = False) -> asyncio.Future[tuple[Any, Any]]:
         """Have an operation on an object performed. Returns a future of whether it was done and its value, or of the
         kind and the data of a message."""
-        number = self.wire.ask(_core.OPERATIONS[operation], name, given, payload, waits)
+        number = self.wire.ask(_core.OPERATIONS[operation], name, (), None, waits)
         future = self._operating[number] = self._loop.create_future()
         return future
 

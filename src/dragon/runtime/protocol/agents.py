@@ -25,10 +25,11 @@ class StartFor(BetweenAgents[list[tuple[int, list[int]]]]):
 
 
 class WriteFor(BetweenAgents[None]):
-    """Write output of a process to a descriptor of its creator; none at its end. Replies once more may be written."""
+    """Write output of a process to a descriptor of its creator, see Streams.keep(), or to the channel of its reader.
+    Nothing opens a channel, and None ends the output. Replies once more may be written."""
 
-    number: int
-    data: bytes
+    name: Name
+    data: bytes | None
 
 
 # ---- objects
