@@ -197,8 +197,7 @@ class Control(asyncio.Protocol):
         return future
 
     def send(self, message: Message | Request[None]) -> None:
-        """Send a message, or a request whose answer nobody needs. On a lost or closed connection it is dropped. Raises
-        ValueError if it is too large."""
+        """Send a message, or a request that is not answered; dropped if the connection is over. Raises ValueError."""
         self._send_body(_encode(message if isinstance(message, Message) else unanswered(message)))
 
     def _send_body(self, body: bytes) -> int:

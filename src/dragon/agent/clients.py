@@ -26,8 +26,7 @@ Handle = Callable[[Request[object], Caller], object]
 
 
 class Clients:
-    """Accepts connections of this user's processes on `requests`; `handle` answers their requests, which are of the
-    kinds in `table`."""
+    """Accepts connections of this user's processes; `handle` answers the requests of the kinds in `table`."""
 
     def __init__(self, requests: socket.socket, node: int, table: Table, handle: Handle) -> None:
         self.node = node
@@ -78,8 +77,7 @@ class Asked:
 
 
 class Client:
-    """A connection of a process. A frame is a length and a Request, and is answered by a Reply before the next one is
-    read."""
+    """A connection of a process. A request is answered by a Reply before the next one is read."""
 
     def __init__(self, connection: socket.socket, pid: int, clients: Clients) -> None:
         self.connection = connection

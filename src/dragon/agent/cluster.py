@@ -220,8 +220,7 @@ _POLL_S = 0.02
 
 
 class Cluster:
-    """This node's part in the run. It serves the other nodes and the front end from its construction on. `handle`
-    answers the front end's questions."""
+    """This node's part in the run. `handle` answers the front end's questions."""
 
     def __init__(self, connections: Connections, services: Services, handle: Handle) -> None:
         self.peers = connections.peers

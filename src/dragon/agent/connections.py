@@ -28,8 +28,7 @@ _MEMBERS = encode(Members())
 
 
 class EarlyMessages:
-    """Lets the requests of other nodes wait, in order, until this node serves them. The list of members is answered as
-    soon as it is known."""
+    """Lets requests of other nodes wait, in order, until this node serves them; but tells them the members at once."""
 
     def __init__(self) -> None:
         self.members: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()

@@ -185,8 +185,7 @@ class Agent:
         self.clients = Clients(requests, run.node, table, self._do)
 
     def _sweep(self) -> None:
-        """Free the memory of ended processes that the zygote did not start: programs that joined the run, and forks of
-        users."""
+        """Free the memory of ended processes that the zygote did not start: programs that joined, and users' forks."""
         if _core.reap_dead():
             self.services.desk.look_at_all()
         self._loop.call_later(_SWEEP_EVERY_S, self._sweep)

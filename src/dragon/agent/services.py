@@ -191,8 +191,7 @@ _FIRST_OBJECT = 2**63  # above all numbers of processes and default pools
 
 
 class NamedObjects:
-    """Channels and pools that programs create with dragon.globalservices, by number and name. Node 0 keeps those of all
-    nodes."""
+    """Channels and pools of dragon.globalservices, by number and name. Node 0 keeps those of all nodes."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[int, objects.NamedObject]] = {}
@@ -209,8 +208,7 @@ class NamedObjects:
 
     @serves(objects.FindNamedObject)
     def find(self, kind: str, key: int | str) -> objects.NamedObject:
-        """Return the object of that number, even if it was destroyed, or the live one of that name. Raises
-        LookupError."""
+        """Return the object of that number, maybe destroyed, or the live one of that name. Raises LookupError."""
         for one in self._known.get(kind, {}).values():
             if key == one.number or (key == one.name and one.alive):
                 return one
@@ -276,8 +274,7 @@ _NOT_STARTED = 127  # the exit code that is reported to a job for a member that 
 
 
 class Services:
-    """The services of one node, which are connected only here. `zygote` is its process id; `peers` are the other nodes,
-    None if the run has only one. The run ends once `over` is done."""
+    """The services of one node. `peers` is None in a run of one node, which ends once `over` is done."""
 
     def __init__(
         self, run: Run, zygote: int, spawner: Spawner, peers: Peers | None, over: asyncio.Future[None]

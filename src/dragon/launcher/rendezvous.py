@@ -46,8 +46,7 @@ _LARGEST_GREETING = 256 * 1024
 
 
 class _Refused(Exception):
-    """A caller is refused. `kind` is logged once; `told` is sent to a caller that proved the secret. Nothing is logged
-    if it is `expected`."""
+    """A caller is refused: `kind` is logged once, unless `expected`; `told` is sent to one that proved the secret."""
 
     def __init__(self, kind: str, told: str = "", expected: bool = False) -> None:
         super().__init__(told or kind)
@@ -284,8 +283,7 @@ class Rendezvous:
         return self.nodes[index] or (member.node.host_name if member else f"node {index}")
 
     def _place(self, member: Member, index: int | None) -> int:
-        """Return the index of a node: the one that it sent, else that of the launcher's node of its name, else the next
-        free one."""
+        """Return the index of a node: the one that it sent, else that of its name, else the next free one."""
         free = [place for place, member in enumerate(self.members) if member is None]
         if index is not None:
             if index not in free:

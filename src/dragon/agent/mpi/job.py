@@ -34,12 +34,7 @@ class JobOverError(Exception):
 
 
 class Joining(NamedTuple):
-    """What a rank is started with.
-
-    Attributes:
-        descriptors: file descriptors that it inherits, by the variables that hold their numbers. The process that
-            starts it closes them.
-    """
+    """What a rank is started with. Who starts it closes the `descriptors`, which are by the variables for them."""
 
     environment: Mapping[str, str]
     descriptors: Mapping[str, int] = {}
@@ -77,8 +72,7 @@ class HomeNode:
         self._tell(self._part.home, RelayLost(self._part.name, rank))
 
     def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
-        """Report that a rank makes the job fail: "rank N … ", followed by `what`. The other ranks have a moment to end
-        on their own, unless `at_once` is set."""
+        """Report that "rank N …" makes the job fail; the others have a moment to end on their own unless `at_once`."""
         self._tell(self._part.home, JobFailed(self._part.name, rank, what, code, at_once))
 
     def begun(self) -> None:
@@ -110,8 +104,7 @@ Spawn = Callable[[int, list[Program]], Coroutine[Any, Any, None]]
 
 @dataclass(eq=False)
 class Job:
-    """A job on the node that follows it. `fail` is called with a rank, what it did, an exit code, and whether the job
-    ends at once."""
+    """A job on the node that follows it. `fail` is called with a rank, what it did, an exit code, and `at_once`."""
 
     placement: list[int]
     applications: list[int]

@@ -75,8 +75,7 @@ class PmixServer:
         return {int(rank): variables for rank, variables in (await answer).items()}
 
     def settled(self) -> asyncio.Future[None]:
-        """Return a future that is done once all that ranks have told the server up to now is handled, or it has
-        ended."""
+        """Return a future that is done once all that ranks have told the server is handled, or it has ended."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.is_lost:
             future.set_result(None)

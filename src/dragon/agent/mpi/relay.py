@@ -19,8 +19,7 @@ _UNCATCHABLE = (signal.SIGKILL, signal.SIGSTOP)
 
 
 def address(job: str, rank: int | str) -> str:
-    """Return the address at which the agent of a node awaits a rank: an abstract socket, of which no file can be left
-    behind."""
+    """Return the abstract socket, which leaves no file behind, at which the agent of a node awaits a rank."""
     return f"\0{job}-{rank}"
 
 

@@ -70,11 +70,7 @@ class Peers:
         self.lost[node] = reason
 
     def call(self, node: int, request: Request[object]) -> asyncio.Future[msgspec.Raw]:
-        """Send a request to another node. Returns a future of the encoded answer.
-
-        It fails with NodeLostError if the node is lost or cannot be reached, and also if the connection breaks unless
-        the request is repeatable.
-        """
+        """Send a request. Returns a future of the encoded answer, or of NodeLostError; a repeatable one is repeated."""
         if request.repeatable:
             return asyncio.ensure_future(self._repeat(node, request))
         return self.links.call(node, request)

@@ -63,16 +63,14 @@ class RemoteObjects:
 
     @serves_for(OpenOutbox)
     def outbox(self, caller: Caller, name: Name, droppable: bool = False) -> Name:
-        """Return a channel of this node whose messages are forwarded to a channel of another node. Raises
-        NodeLostError. See Wire.open_outbox() for `droppable`."""
+        """Return a channel of this node whose messages go to a channel of another node. Raises NodeLostError."""
         self._check_not_lost(node_of(name))
         self._note_client(caller.pid)
         return self._links.wire.open_outbox(caller.pid, name, droppable)
 
     @serves_for(OpenProxy)
     def proxy(self, caller: Caller, name: Name) -> Name | asyncio.Future[Name]:
-        """Return a channel of this node, or a future of one, that can be read while a channel of another node can.
-        Raises NodeLostError."""
+        """Return a channel that can be read while a channel of another node can, or a future. Raises NodeLostError."""
         self._check_not_lost(node_of(name))
         self._note_client(caller.pid)
         proxy = self._links.wire.open_proxy(caller.pid, name)

@@ -178,8 +178,7 @@ class _Kept:
 
 
 class Reader:
-    """Reads one pipe until its end. Keeps the end of the output in all of `tails`, for error messages, and puts the
-    label before every line."""
+    """Reads one pipe until its end. Keeps its last output in all of `tails`; puts the label before every line."""
 
     def __init__(
         self, streams: Streams, key: tuple[int, int], fd: int, sink: Sink, label: bytes, tails: list[Tails]
@@ -251,8 +250,7 @@ class Reader:
             self.loop.add_reader(self.fd, self.on_readable)
 
     def catch_up(self) -> None:
-        """Read the last output of a process that has ended: as much as a pipe can hold, and no more, as another process
-        may continue to write."""
+        """Read what an ended process has left: no more than a pipe can hold, as another process may go on writing."""
         self.draining = True
         for _ in range(2):
             if not self.on_readable():

@@ -40,8 +40,7 @@ class Stream(_Event, tag="stream", frozen=True):
 
 
 class Started(_Event, tag="started", frozen=True):
-    """A process has started. `parent` is the puid of the requester, `record` holds its state, and `time` is when its
-    start began, in nanoseconds since 1970."""
+    """A process has started, requested by the one with the puid `parent`; `time` is in nanoseconds since 1970."""
 
     pid: int
     name: str
@@ -223,8 +222,7 @@ class Registry:
                 os.kill(known.pid, number)  # without free descriptors the process cannot be checked
 
     def end_started_by(self, creator: int, killed: bool) -> None:
-        """End the processes that a process of another node had started here: with SIGKILL if it was killed, else with
-        SIGTERM first."""
+        """End the processes that one of another node had started here; with SIGTERM first unless it was killed."""
         those = [puid for puid, one in self._present() if one.parent == creator]
         self.signal_all(those, signals.SIGKILL if killed else signals.SIGTERM)
         if those and not killed:

@@ -118,8 +118,7 @@ class Spawner:
                     await self.reported(puid)
 
     async def reported(self, puid: object) -> None:
-        """Wait until the zygote has reported that a requested process was started or failed, however long it imports
-        the main program; see catch_up() for other processes."""
+        """Wait until the start of a process is reported, however long its main program is imported; see catch_up()."""
         if puid not in self._kept or self._is_over:
             await self.catch_up(puid)
             return
@@ -282,8 +281,7 @@ class Processes:
         kept: list[Name | None],
         part: Part | None = None,
     ) -> list[tuple[int, list[int]]]:
-        """Start processes on another node, which inherit what Streams.keep() has `kept`. Returns their puids and the
-        words of their records; see StartFor. Raises NodeLostError."""
+        """Start processes on another node, with what Streams.keep() has `kept`; see StartFor. Raises NodeLostError."""
         assert self._peers is not None
         if any(kept):
             templates = [replace(one, streams=_kept(one.streams or [Output()] * 3, kept)) for one in templates]
@@ -298,10 +296,7 @@ class Processes:
         return await self._peers.ask(node, request)
 
     async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
-        """Keep objects of other nodes alive until the processes that are about to be started on `node` attach to them.
-
-        In the templates only the node's own objects are left as attached.
-        """
+        """Keep objects of other nodes alive for processes that start on `node`, whose own stay in the templates."""
         assert self._peers is not None
         for which, template in enumerate(templates):
             foreign = [name for name in template.attached if node_of(name) != node] if template.attached else []
@@ -342,8 +337,7 @@ class Processes:
     def start_here(
         self, templates: list[Spawn], instances: list[Instance], descriptors: list[int], part: Part | None = None
     ) -> list[tuple[int, _core.Words]]:
-        """Start processes on this node. Returns their puids and records, which the zygote keeps alive. With `part`,
-        which must be prepared, they are the ranks of an MPI job."""
+        """Start processes on this node, with `part` as ranks. Returns their puids and records."""
         self._see_that_files_are_left(templates, instances)
         payloads = []
         for template in templates:

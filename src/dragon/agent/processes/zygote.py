@@ -250,8 +250,7 @@ class Forker:
 
 
 def _numpy_seed() -> Callable[[], Any] | None:
-    """Return NumPy's function that seeds its global generator from the system; None if the program has seeded it
-    itself."""
+    """Return NumPy's function that seeds its global generator; None if the program has seeded that itself."""
     module: Any = sys.modules.get("numpy.random.mtrand")
     if module is None:
         return None

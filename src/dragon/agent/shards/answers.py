@@ -86,10 +86,7 @@ class Answers:
         self._added = 0  # bytes since the total was last checked
 
     def find(self, identity: Identity | None) -> Answered | None:
-        """Return the answer to a write; None if it was not done here. Settled answers of its session are dropped.
-
-        Raises ValueError for a settled write: its request was delayed, and must not be executed again.
-        """
+        """Return the answer to a write; None if it was not done here. Raises ValueError for a settled one."""
         if identity is None:
             return None
         name, number, settled = identity

@@ -103,10 +103,7 @@ class Shards:
 
     @serves_each(CreateShard)
     def create(self, number: str, settings: Settings, teacher: tuple[int, int, int] | None = None) -> Settings:
-        """Create a shard. Return its settings, with its folder and its words.
-
-        A copy that `teacher` (node, epoch, number) is to fill is valid only once the front end has decided so.
-        """
+        """Create a shard, and return its settings. If a `teacher` fills it, it is valid by a decision only."""
         manager = settings.manager
         try:
             folder = make_data_folder(self._run.folder, settings.capacity)

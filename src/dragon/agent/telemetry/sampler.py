@@ -247,8 +247,7 @@ class QueueSource:
 
 
 def _tags(state: State, seen: Seen) -> Tags:
-    """Return the queue's number, where it was made, and the id of the process that created it, with its name if it is
-    alive on this node."""
+    """Return the queue's number and place, and the id of its creator, with its name if it is alive on this node."""
     number = {"pool" if "done" in state else "queue": state["number"]}
     names = [("name", process.name) for process in seen.processes if process.puid == state["maker"]]
     return tags_of(**number, puid=state["maker"], place=state["place"], **dict(names))
@@ -313,8 +312,7 @@ _FIRST_SAMPLE_S = 0.1  # seconds over which the first load of the CPUs is measur
 
 
 class Sampler:
-    """Reads all sources every `period` seconds, and gives the values to `store`. A source that has not answered yet is
-    not read again."""
+    """Reads all sources that have answered every `period` seconds, and gives the values to `store`."""
 
     def __init__(
         self, sources: list[Source], period: float, look: Callable[[], Seen], store: Callable[[list[Sample]], None]

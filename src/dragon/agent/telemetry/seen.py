@@ -35,11 +35,7 @@ class SeenShard(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The state of the node. Sizes are in bytes.
-
-    Attributes:
-        parked: what processes of other nodes wait for: the offset of an object, and the operation
-    """
+    """The state of the node. Sizes are in bytes; `parked` has offsets of objects, and the operations that wait."""
 
     processes: list[Known] = []  # the run's processes that are alive
     groups: list[SeenGroup] = []

@@ -135,8 +135,7 @@ class History:
         interval: float,
         aggregate: Aggregate,
     ) -> list[Record]:
-        """Return the series of these metrics that have points in the given time, and whose tags have the given
-        values."""
+        """Return the series of these metrics, with these tags, that have points in the given time."""
         found = []
         for series in self:
             if series.name in metrics and has(series.tags, tags):

@@ -51,13 +51,7 @@ class Fabric(Protocol):
         ...
 
     def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> Lane:
-        """Return the lane of a connection on which both sides have greeted.
-
-        Args:
-            told: the greeting of this side
-            heard: the greeting of the other side
-            lost: called with the reason if the lane fails
-        """
+        """Return the lane of a connection on which both sides have greeted; `lost` is called if it fails."""
         ...
 
     def close(self) -> None:

@@ -28,10 +28,7 @@ def active_devices(folder: Path = _DEVICES) -> list[str]:
 
 
 def open_fabric(transport: str, host_name: str, folder: Path = _DEVICES) -> Fabric | None:
-    """Return UCX for "ucx", and for "" if there are an RDMA device and ucxx. Otherwise return None: TCP is used.
-
-    Raises FabricError if the requested fabric is not available.
-    """
+    """Return UCX for "ucx", and for "" if there are an RDMA device and ucxx; else None. Raises FabricError."""
     if transport in ("tcp", "plain"):
         return None
     devices = active_devices(folder)

@@ -26,8 +26,7 @@ _LARGEST_HELLO = 64 * 1024
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """What each side says: the key of what it sends, its end of the fabric if it has one, and whether it refuses the
-    other node, and why."""
+    """What each side says: the key of what it sends, its end of the fabric, and why it refuses the other node."""
 
     key: bytes = b""
     greeting: Greeting | None = None
@@ -50,10 +49,7 @@ _decode: Callable[[bytes], Hello] = decoder_of(Hello).decode
 async def shake_hands(
     connection: socket.socket, context: ssl.SSLContext, is_server: bool, hello: Callable[[int], Hello]
 ) -> Shaken:
-    """Authenticate the other end of a connection. `hello` returns what to say to a node, without the key.
-
-    Raises OSError, and ValueError if the certificate is not one of a node.
-    """
+    """Authenticate the other end. `hello` returns what to say to a node. Raises OSError, ValueError."""
     channel = _Tls(connection, context, is_server)
     await channel.do(channel.tls.do_handshake)
     node = peer_index(channel.tls)

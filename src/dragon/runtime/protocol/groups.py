@@ -104,8 +104,7 @@ class CloseGroup(OfNumber[None]):
 
 
 class NamedGroup(msgspec.Struct):
-    """A group that a program put together. `sets` has the puids of its members, those that were made together in one
-    list."""
+    """A group that a program put together: the puids of its members, those made together in one list."""
 
     number: int
     name: str

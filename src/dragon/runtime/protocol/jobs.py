@@ -41,8 +41,7 @@ class OfJob(BetweenAgents[Answer_co], Generic[Answer_co]):
 
 
 class Exchange(OfJob[dict[int, Any]]):
-    """Contribute a node's data under a key. Replies with the data of all `nodes`, by node, once all have
-    contributed."""
+    """Contribute a node's data under a key. Replies with the data of all `nodes`, once all have contributed."""
 
     key: str
     nodes: list[int]
@@ -51,8 +50,7 @@ class Exchange(OfJob[dict[int, Any]]):
 
 
 class JobFailed(OfJob[None]):
-    """Fail the job, with "rank N … " and `what` as the reason. The other ranks get a moment to end by themselves,
-    unless all are to end `at_once`."""
+    """Fail the job: "rank N …" and `what`. The other ranks get a moment to end by themselves, unless `at_once`."""
 
     rank: int
     what: str

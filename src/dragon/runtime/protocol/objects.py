@@ -51,8 +51,7 @@ class Announce(OfAProcess[None]):
 
 
 class CloseAtEnd(OfAProcess[None]):
-    """Close the descriptors that are sent along when the process of another node has ended whose creator has this
-    record, or its node is lost."""
+    """Close the descriptors that are sent along at the end of the process of another node that has this record."""
 
     record: Name
 
@@ -70,8 +69,7 @@ class MakeObject(OnNode[Name]):
 
 
 class NamedObject(msgspec.Struct):
-    """An object with a number and a name. `kind` is its class, `node` its node, `serialized` the argument of attach(),
-    `alive` whether it exists."""
+    """An object with a number and a name: its class, node, argument of attach(), and whether it exists."""
 
     kind: str
     number: int

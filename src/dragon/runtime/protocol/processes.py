@@ -51,23 +51,20 @@ class AwaitEnd(OfProcess[int]):
 
 
 class EndStartedBy(BetweenAgents[None]):
-    """End the processes of the receiving node that a process of another node had started, after that has ended. They
-    are killed if `killed`; otherwise they are first asked to end."""
+    """End the receiving node's processes that an ended process of another node had started; by SIGKILL if `killed`."""
 
     creator: int
     killed: bool
 
 
 class StartElsewhere(Request[tuple[int, list[int]]]):
-    """Start a process on another node. Replies with its puid and the words of its record there, once it was started;
-    its end is stored in the record that `spawn` names."""
+    """Start a process on another node. Replies with its puid and its record's words; see `spawn.record`."""
 
     spawn: Spawn
 
 
 class KeepTracker(Request[None]):
-    """Start Python's tracker of shared memory for a process once data arrives on its pipe. The pipe is the first
-    descriptor; the second one is the tracker's stderr."""
+    """Start Python's tracker of shared memory once data arrives on its pipe, which is sent along with its stderr."""
 
     process: int
 

@@ -30,8 +30,7 @@ class Where(enum.Enum):
 
 
 class Caller(NamedTuple):
-    """The sender of a request: its node, its process id, and the descriptors that were sent along. The descriptors are
-    closed after the request was accepted."""
+    """The sender of a request, and the descriptors that were sent along, which are closed after it was accepted."""
 
     node: int
     pid: int = 0

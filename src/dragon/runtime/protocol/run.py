@@ -19,8 +19,7 @@ class Waiter(msgspec.Struct, frozen=True):
 
 
 class Waited(msgspec.Struct, frozen=True):
-    """An object of a node that threads wait for. `text` are the words that follow "waits"; `waiters` are those of the
-    `count` threads that have waited longest."""
+    """An object of a node that `count` threads wait for, those that wait longest as `waiters`; it "waits" `text`."""
 
     node: int
     text: str

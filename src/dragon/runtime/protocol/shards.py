@@ -134,8 +134,7 @@ class OwnCopy(_OfManager[Settings | None]):
 
 
 class ShardHolders(_OfManager[list[int]]):
-    """Return the nodes that hold a replicated shard, the primary first. Raises LookupError if the node is none
-    of them."""
+    """Return the holders of a replicated shard, the primary first. Raises LookupError if the node is none of them."""
 
 
 class PauseWriters(_OfManager[None]):

@@ -67,8 +67,7 @@ class NameTask(Request[int]):
 
 
 class TasksBetween(OfAll[NodeTasks]):
-    """Return tasks of pools and batches that ran between two times, `most` of all nodes together, which share that
-    number equally. Nodes return nothing below level 5."""
+    """Return at most `most` tasks of pools and batches that ran between two times; none below level 5."""
 
     start: float
     end: float
