@@ -155,7 +155,7 @@ def test_a_killed_member_is_restarted(wait_until: Wait) -> None:
 
     before = members.puids
     process.kill(before[0])
-    wait_until(lambda: len(members.puids) == 2 and members.puids[0] != before[0])
+    wait_until(lambda: len(now := members.puids) == 2 and now[0] != before[0])
     assert members.puids[1] == before[1]
     members.stop()
     members.close()
