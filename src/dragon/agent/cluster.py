@@ -8,7 +8,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import msgspec
 
@@ -21,7 +21,7 @@ from dragon.agent.processes.starting import Copies
 from dragon.agent.services import Services
 from dragon.infrastructure import messages, variables
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.facts import PUID_NODE_SHIFT, node_of_puid
+from dragon.infrastructure.facts import PUID_NODE_SHIFT
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Name, Spawn, encode, joined
 from dragon.infrastructure.signals import NOTICES
@@ -33,8 +33,7 @@ from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
 from dragon.runtime.protocol import agents, front_end
 from dragon.runtime.protocol.objects import MakeObject
-from dragon.runtime.protocol.processes import FindProcess, Known
-from dragon.runtime.protocol.request import BetweenAgents, Caller, OfAProcess, OfProcess, Request, Where
+from dragon.runtime.protocol.request import BetweenAgents, Caller, OfAll, OfAProcess, Request
 from dragon.runtime.protocol.run import EndRun
 from dragon.runtime.remote import KINDS
 from dragon.runtime.rpc import Table, serves, serves_for
@@ -143,9 +142,6 @@ class Head:
             self._send(front_end.HeadExited(future.result()))
 
 
-_Answer = TypeVar("_Answer")
-
-
 class Router:
     """Routes requests to the place that they name. `table` executes them on this node, `peers` are the others."""
 
@@ -155,13 +151,11 @@ class Router:
 
     def do(self, request: Request[object], caller: Caller) -> object:
         """Execute or forward a request. Returns the answer or a future of it; encoded if other nodes are involved."""
-        match request.place():
-            case Where.ALL:
-                return asyncio.ensure_future(self._of_all(request, caller))
-            case Where.NAMED:
-                return asyncio.ensure_future(self._of_named(request, caller))
-            case int() as node if node != self._peers.index and 0 <= node < len(self._peers.members):
-                return self._peers.call(node, request)
+        if isinstance(request, OfAll):
+            return asyncio.ensure_future(self._of_all(request, caller))
+        node = request.place()
+        if node != self._peers.index and 0 <= node < len(self._peers.members):
+            return self._peers.call(node, request)
         return self._table.do(request, caller)
 
     async def _of_all(self, request: Request[object], caller: Caller) -> msgspec.Raw:
@@ -177,40 +171,6 @@ class Router:
             elif not isinstance(answer, NodeLostError):
                 raise answer
         return joined(found)
-
-    async def _of_named(self, request: Request[object], caller: Caller) -> object:
-        """Return the answer of the node that has the named thing. Raises LookupError."""
-        match request:
-            case FindProcess(str() as name):
-                return await self._process_named(name, caller)
-            case OfProcess(str() as name):
-                puid = (await self._process_named(name, caller)).puid
-                return await self._on(node_of_puid(puid), msgspec.structs.replace(request, identifier=puid), caller)
-        own, *others = await self._on_each(request, caller)
-        for answer in (own, *others):
-            if not isinstance(answer, BaseException):
-                return answer
-        raise cast(BaseException, own)
-
-    async def _process_named(self, name: str, caller: Caller) -> Known:
-        """Return the record of the process that last had this name, preferring live ones. Raises LookupError."""
-        answers = await self._on_each(FindProcess(name), caller)
-        found = [answer for answer in answers if not isinstance(answer, BaseException)]
-        if not found:
-            raise LookupError(f"the run has no process {name!r}")
-        return max(found, key=lambda known: (known.code is None, known.started))
-
-    async def _on_each(self, request: Request[_Answer], caller: Caller) -> list[_Answer | BaseException]:
-        """Return each node's answer, or error, beginning with this node."""
-        nodes = [self._peers.index, *self._peers.others()]
-        return await asyncio.gather(*(self._on(node, request, caller) for node in nodes), return_exceptions=True)
-
-    async def _on(self, node: int, request: Request[_Answer], caller: Caller) -> _Answer:
-        """Return the answer of one node."""
-        if node != self._peers.index:
-            return await self._peers.ask(node, request)
-        answer = self._table.do(request, caller)
-        return await answer if isinstance(answer, asyncio.Future) else answer
 
 
 log = runtime_log("cluster")

@@ -30,6 +30,7 @@ from dragon.runtime.protocol.agents import MemberEvent, MembersEnded, SignalProc
 from dragon.runtime.protocol.processes import (
     AwaitEnd,
     EndStartedBy,
+    FindNamedProcesses,
     FindProcess,
     GiveTrackerBack,
     KeepTracker,
@@ -151,13 +152,9 @@ class NamedGroups:
         self._known[number] = groups.NamedGroup(number, name or f"dragon_group_{number}", sets)
         return self._known[number]
 
-    @serves(groups.FindNamedGroup)
-    def named(self, name: str) -> groups.NamedGroup:
-        """Return the group of that name. Raises LookupError."""
-        for known in self._known.values():
-            if known.name == name:
-                return known
-        raise LookupError(f"the run has no group {name!r}")
+    @serves(groups.FindNamedGroups)
+    def _named(self, name: str) -> list[groups.NamedGroup]:
+        return [known for known in self._known.values() if known.name == name]
 
     @serves(groups.FindNumberedGroup)
     def numbered(self, number: int) -> groups.NamedGroup:
@@ -322,19 +319,24 @@ class Services:
         return self.registry.all()
 
     @serves(FindProcess)
-    async def _find_process(self, identifier: int | str) -> Known:
-        await self._catch_up(identifier, self.spawner.reported)
-        return self.registry.query(identifier)
+    async def _find_process(self, puid: int) -> Known:
+        await self._catch_up(puid, self.spawner.reported)
+        return self.registry.query(puid)
+
+    @serves(FindNamedProcesses)
+    async def _find_named_processes(self, name: str) -> list[Known]:
+        await self._catch_up(None)
+        return self.registry.named(name)
 
     @serves(KillProcess)
-    async def _kill_process(self, identifier: int | str, number: int = signal.SIGKILL) -> None:
-        await self._catch_up(identifier)
-        self.registry.kill(identifier, number)
+    async def _kill_process(self, puid: int, number: int = signal.SIGKILL) -> None:
+        await self._catch_up(puid)
+        self.registry.kill(puid, number)
 
     @serves(AwaitEnd)
-    async def _await_end(self, identifier: int | str) -> int:
-        await self._catch_up(identifier)
-        return await self.registry.end_of(identifier)
+    async def _await_end(self, puid: int) -> int:
+        await self._catch_up(puid)
+        return await self.registry.end_of(puid)
 
     @serves(EndStartedBy)
     async def _end_started_by(self, creator: int, killed: bool) -> None:
@@ -342,14 +344,12 @@ class Services:
         self.registry.end_started_by(creator, killed)
 
     async def _catch_up(
-        self, identifier: object, wait: Callable[[object], Coroutine[Any, Any, None]] | None = None
+        self, puid: int | None, wait: Callable[[int | None], Coroutine[Any, Any, None]] | None = None
     ) -> None:
         """Wait until all events of the zygote up to now are handled, and the end of that process, or of all, is told;
         see Spawner.catch_up()."""
-        await (wait or self.spawner.catch_up)(identifier)
-        ending = self._ending and [
-            each for puid, each in self._ending.items() if identifier == puid or not isinstance(identifier, int)
-        ]
+        await (wait or self.spawner.catch_up)(puid)
+        ending = self._ending and [each for other, each in self._ending.items() if puid in (other, None)]
         if ending:
             await asyncio.wait(ending)
 

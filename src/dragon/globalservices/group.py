@@ -63,8 +63,7 @@ def create(
     if soft and not user_name:
         raise GroupError("soft=True needs the user_name of a group")
     if user_name:
-        with suppress(LookupError, NodeLostError):
-            known = ask(groups.FindNamedGroup(user_name))
+        for known in ask(groups.FindNamedGroups(user_name)):
             if soft:
                 return _described(known)
             raise GroupError(f"a group {user_name!r} already exists in this run")
@@ -148,9 +147,11 @@ def query(identifier: int | str) -> GroupDescriptor:
 
 def _find(identifier: int | str) -> groups.NamedGroup:
     try:
-        if isinstance(identifier, str):
-            return ask(groups.FindNamedGroup(identifier))
-        return ask(groups.FindNumberedGroup(identifier))
+        if not isinstance(identifier, str):
+            return ask(groups.FindNumberedGroup(identifier))
+        for found in ask(groups.FindNamedGroups(identifier)):
+            return found
+        raise LookupError(f"the run has no group {identifier!r}")
     except (LookupError, NodeLostError) as error:
         raise GroupError(str(error)) from None
 

@@ -14,7 +14,7 @@ from dragon.runtime.agent_client import Unwanted, ask
 from dragon.runtime.arguments import checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import own_node, run_nodes
-from dragon.runtime.protocol.processes import AwaitEnd, FindProcess, KillProcess
+from dragon.runtime.protocol.processes import AwaitEnd, FindNamedProcesses, FindProcess, KillProcess, Known
 from dragon.runtime.run import identity, this_run
 from dragon.runtime.spawning import CODE, EXITED, RUNNING, STATUS
 
@@ -22,7 +22,7 @@ from dragon.runtime.spawning import CODE, EXITED, RUNNING, STATUS
 def look_up(identifier: int | str) -> ProcessDescriptor:
     """Return the process of that puid or name, also if it has ended, without its children."""
     try:
-        known = ask(FindProcess(identifier))
+        known = _find(identifier)
     except LookupError as error:
         return _unregistered(identifier, str(error))
     return ProcessDescriptor(
@@ -36,6 +36,16 @@ def look_up(identifier: int | str) -> ProcessDescriptor:
         record=known.record,
         ecode=known.code,
     )
+
+
+def _find(identifier: int | str) -> Known:
+    """Return a process; of several with the same name, one that runs is preferred. Raises LookupError."""
+    if isinstance(identifier, int):
+        return ask(FindProcess(identifier))
+    found = ask(FindNamedProcesses(identifier))
+    if not found:
+        raise LookupError(f"the run has no process {identifier!r}")
+    return max(found, key=lambda known: (known.code is None, known.started))
 
 
 def _host_id(index: int) -> int:
@@ -56,7 +66,7 @@ def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = F
     """Send a signal to a process; does nothing if it has ended. Raises ProcessError if there is no such process."""
     number = checked_signal(sig)
     try:
-        ask(KillProcess(identifier, number))
+        ask(KillProcess(identifier if isinstance(identifier, int) else _find(identifier).puid, number))
     except LookupError as error:
         raise ProcessError(str(error)) from None
 

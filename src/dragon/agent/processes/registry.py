@@ -173,22 +173,21 @@ class Registry:
 
     # ---- requests
 
-    def query(self, identifier: int | str) -> Known:
-        """Return the process of that puid or name. Raises LookupError."""
-        if isinstance(identifier, int):
-            if identifier in self._processes:
-                return self._processes[identifier]
-        else:
-            for known in reversed(self._processes.values()):
-                if known.name == identifier:
-                    return known
-        raise LookupError(f"the run has no process {identifier!r}")
+    def query(self, puid: int) -> Known:
+        """Return a process. Raises LookupError."""
+        if puid not in self._processes:
+            raise LookupError(f"the run has no process {puid!r}")
+        return self._processes[puid]
 
-    def kill(self, identifier: int | str, number: int = signals.SIGKILL) -> None:
+    def named(self, name: str) -> list[Known]:
+        """Return the process that last had a name, if any."""
+        return [known for known in reversed(self._processes.values()) if known.name == name][:1]
+
+    def kill(self, puid: int, number: int = signals.SIGKILL) -> None:
         """Send a signal to a process; if it is being started, afterwards. Does nothing if it has ended."""
-        if identifier not in self._asked:
-            identifier = self.query(identifier).puid
-        self.signal(int(identifier), number)
+        if puid not in self._asked:
+            self.query(puid)
+        self.signal(puid, number)
 
     def signal(self, puid: int, number: int) -> None:
         """Send a signal to the process of a puid. Does nothing if it has ended, could not be started, or is unknown."""
@@ -228,9 +227,9 @@ class Registry:
         if those and not killed:
             asyncio.get_running_loop().call_later(_KILL_DELAY_S, self.signal_all, those, signals.SIGKILL)
 
-    def end_of(self, identifier: int | str) -> asyncio.Future[int]:
+    def end_of(self, puid: int) -> asyncio.Future[int]:
         """Return a future of the exit code of a process. Raises LookupError."""
-        known = self.query(identifier)
+        known = self.query(puid)
         if known.code is None:
             return self.await_end(known.puid)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()

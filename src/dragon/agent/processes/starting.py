@@ -81,7 +81,7 @@ class Spawner:
         self._is_gone = False
         self._waiting: deque[tuple[bytes, Sequence[Copies]]] = deque()
         # What is kept for requested processes, by puid, and the futures of reported().
-        self._kept: dict[object, tuple[Any, list[asyncio.Future[None]]]] = {}
+        self._kept: dict[int | None, tuple[Any, list[asyncio.Future[None]]]] = {}
         self._turn = asyncio.Lock()  # for one SYNCHRONISE at a time
         self._synchronising: asyncio.Task[None] | None = None  # the next one, which was not sent yet
         self._synchronised = self._loop.create_future()  # the answer to the present one
@@ -105,7 +105,7 @@ class Spawner:
         self._events.send(encode(settings))
         self._events.setblocking(False)
 
-    async def catch_up(self, puid: object = None) -> None:
+    async def catch_up(self, puid: int | None = None) -> None:
         """Wait until all events of the zygote up to now are processed: a client that saw a process start or end must
         find that in the agent. If the process `puid` was requested, it is also started then. Returns earlier if the
         zygote has ended, is ending, or sends nothing for a second, as it may while it imports the main program."""
@@ -117,7 +117,7 @@ class Spawner:
                 if puid in self._kept and not self._is_over:
                     await self.reported(puid)
 
-    async def reported(self, puid: object) -> None:
+    async def reported(self, puid: int | None) -> None:
         """Wait until the start of a process is reported, however long its main program is imported; see catch_up()."""
         if puid not in self._kept or self._is_over:
             await self.catch_up(puid)

@@ -250,8 +250,8 @@ class Telemetry:
         return lifetimes(self._services, since)
 
     @serves(protocol.OutputOf)
-    def _output_of(self, identifier: int | str) -> str:
-        return self._services.streams.outputs.of(int(identifier))
+    def _output_of(self, puid: int) -> str:
+        return self._services.streams.outputs.of(puid)
 
     @serves(protocol.StateOfRun)
     def _state_of_run(self) -> RunState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dragon.infrastructure.messages import Name, Spawn
-from dragon.runtime.protocol.request import OfAll, OfNumber, Request, Where
+from dragon.runtime.protocol.request import OfAll, OfNumber, Request
 
 # ---- groups that agents follow
 
@@ -118,14 +118,10 @@ class CreateNamedGroup(Request[NamedGroup]):
     sets: list[list[int]]
 
 
-class FindNamedGroup(Request[NamedGroup]):
-    """Return the group of that name. Raises LookupError."""
+class FindNamedGroups(OfAll[NamedGroup]):
+    """Return the groups of that name."""
 
     name: str
-
-    def place(self) -> int | Where:
-        """The agent that has a group of that name."""
-        return Where.NAMED
 
 
 class FindNumberedGroup(OfNumber[NamedGroup]):

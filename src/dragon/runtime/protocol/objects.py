@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from dragon.infrastructure.messages import Name
-from dragon.runtime.protocol.request import OfAProcess, OnNode, Request, Where
+from dragon.runtime.protocol.request import OfAProcess, OnNode, Request
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
@@ -82,7 +82,7 @@ class NamedObject(msgspec.Struct):
 class _OnTheFirst(Request[Answer_co], Generic[Answer_co]):
     kind: str
 
-    def place(self) -> int | Where:
+    def place(self) -> int:
         return 0
 
 

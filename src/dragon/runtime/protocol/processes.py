@@ -33,9 +33,15 @@ class ListProcesses(OfAll[Known]):
 
 
 class FindProcess(OfProcess[Known]):
-    """Return a process. Of several with the same name, one that runs is preferred. Raises LookupError."""
+    """Return a process. Raises LookupError."""
 
     repeatable: ClassVar[bool] = True
+
+
+class FindNamedProcesses(OfAll[Known]):
+    """Return the process of each node that last had that name."""
+
+    name: str
 
 
 class KillProcess(OfProcess[None]):

@@ -6,7 +6,6 @@ its fields; the reply is a frame with a Reply.
 
 from __future__ import annotations
 
-import enum
 import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, get_args
@@ -19,14 +18,6 @@ from dragon.infrastructure.messages import decoder_of, encode
 Answer_co = TypeVar("Answer_co", covariant=True)
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-
-
-class Where(enum.Enum):
-    """Where a request is handled, if not on a node whose index is known."""
-
-    HERE = "by the agent that is asked"
-    ALL = "by all agents"
-    NAMED = "by the agent that has what is called so"
 
 
 class Caller(NamedTuple):
@@ -43,9 +34,9 @@ class Request(msgspec.Struct, Generic[Answer_co], array_like=True, forbid_unknow
 
     repeatable: ClassVar[bool] = False
 
-    def place(self) -> int | Where:
-        """Return where the request is handled; an index that belongs to no node means the receiving agent."""
-        return Where.HERE
+    def place(self) -> int:
+        """Return the node that handles the request; an index that belongs to no node means the receiving agent."""
+        return -1
 
 
 class BetweenAgents(Request[Answer_co], Generic[Answer_co]):
@@ -61,7 +52,7 @@ class OnNode(Request[Answer_co], Generic[Answer_co]):
 
     node: int
 
-    def place(self) -> int | Where:
+    def place(self) -> int:
         """Return the node that the request names."""
         return self.node
 
@@ -71,29 +62,25 @@ class OfNumber(Request[Answer_co], Generic[Answer_co]):
 
     number: int
 
-    def place(self) -> int | Where:
+    def place(self) -> int:
         """Return the node whose index is in the upper bits of the number."""
         return self.number >> PUID_NODE_SHIFT
 
 
 class OfProcess(Request[Answer_co], Generic[Answer_co]):
-    """A request about a process of that puid or name, which is handled on its node."""
+    """A request about a process, which is handled on its node."""
 
-    identifier: int | str
+    puid: int
 
-    def place(self) -> int | Where:
-        """Return the node of the process; Where.NAMED for a name."""
-        return Where.NAMED if isinstance(self.identifier, str) else node_of_puid(self.identifier)
+    def place(self) -> int:
+        """Return the node of the process."""
+        return node_of_puid(self.puid)
 
 
 class OfAll(Request[list[Item]], Generic[Item]):
     """A request to all nodes. Each replies with a list; the reply is their concatenation."""
 
     repeatable: ClassVar[bool] = True
-
-    def place(self) -> int | Where:
-        """Return Where.ALL."""
-        return Where.ALL
 
 
 class Ask(Protocol):
