@@ -152,30 +152,24 @@ class NamedGroups:
         self._known[number] = groups.NamedGroup(number, name or f"dragon_group_{number}", sets)
         return self._known[number]
 
-    @serves(groups.FindNamedGroups)
-    def _named(self, name: str) -> list[groups.NamedGroup]:
-        return [known for known in self._known.values() if known.name == name]
+    @serves(groups.ListNamedGroups)
+    def _all(self) -> list[groups.NamedGroup]:
+        return list(self._known.values())
 
-    @serves(groups.FindNumberedGroup)
-    def numbered(self, number: int) -> groups.NamedGroup:
-        """Return the group of that number. Raises LookupError."""
+    def _group(self, number: int) -> groups.NamedGroup:
         if number not in self._known:
             raise LookupError(f"the run has no group {number}")
         return self._known[number]
 
-    @serves(groups.ListNamedGroups)
-    def _numbers(self) -> list[int]:
-        return list(self._known)
-
     @serves(groups.AddMembers)
     def add(self, number: int, sets: list[list[int]]) -> None:
         """Add members. Raises LookupError."""
-        self.numbered(number).sets.extend(sets)
+        self._group(number).sets.extend(sets)
 
     @serves(groups.RemoveMembers)
     def remove(self, number: int, members: list[int]) -> None:
         """Remove members. Raises LookupError."""
-        known = self.numbered(number)
+        known = self._group(number)
         known.sets = [[puid for puid in members_of if puid not in members] for members_of in known.sets]
 
     @serves(groups.ForgetNamedGroup)

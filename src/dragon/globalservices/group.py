@@ -63,7 +63,7 @@ def create(
     if soft and not user_name:
         raise GroupError("soft=True needs the user_name of a group")
     if user_name:
-        for known in ask(groups.FindNamedGroups(user_name)):
+        for known in _all(user_name):
             if soft:
                 return _described(known)
             raise GroupError(f"a group {user_name!r} already exists in this run")
@@ -137,7 +137,7 @@ def _end(puids: list[int]) -> None:
 
 def get_list() -> list[int]:
     """Return the numbers of the groups that were not destroyed."""
-    return ask(groups.ListNamedGroups())
+    return [known.number for known in ask(groups.ListNamedGroups())]
 
 
 def query(identifier: int | str) -> GroupDescriptor:
@@ -145,15 +145,14 @@ def query(identifier: int | str) -> GroupDescriptor:
     return _described(_find(identifier))
 
 
+def _all(identifier: int | str) -> list[groups.NamedGroup]:
+    return [known for known in ask(groups.ListNamedGroups()) if identifier in (known.number, known.name)]
+
+
 def _find(identifier: int | str) -> groups.NamedGroup:
-    try:
-        if not isinstance(identifier, str):
-            return ask(groups.FindNumberedGroup(identifier))
-        for found in ask(groups.FindNamedGroups(identifier)):
-            return found
-        raise LookupError(f"the run has no group {identifier!r}")
-    except (LookupError, NodeLostError) as error:
-        raise GroupError(str(error)) from None
+    for known in _all(identifier):
+        return known
+    raise GroupError(f"the run has no group {identifier!r}")
 
 
 def _described(found: groups.NamedGroup, policy: Policy | None = None) -> GroupDescriptor:

@@ -118,18 +118,8 @@ class CreateNamedGroup(Request[NamedGroup]):
     sets: list[list[int]]
 
 
-class FindNamedGroups(OfAll[NamedGroup]):
-    """Return the groups of that name."""
-
-    name: str
-
-
-class FindNumberedGroup(OfNumber[NamedGroup]):
-    """Return the group of that number. Raises LookupError."""
-
-
-class ListNamedGroups(OfAll[int]):
-    """Return the numbers of all groups."""
+class ListNamedGroups(OfAll[NamedGroup]):
+    """Return all groups."""
 
 
 class AddMembers(OfNumber[None]):
