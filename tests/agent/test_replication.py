@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragon.agent.shards import followers, replication
+from dragon.agent.shards import replication
 from dragon.agent.shards.holding import Holding, Whose
 from dragon.agent.shards.replication import Replication
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
@@ -348,7 +348,7 @@ def check(network: Network, clients: list[Client]) -> None:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the delays of retries to zero."""
-    monkeypatch.setattr(followers, "_RECONNECT_S", 0)
+    monkeypatch.setattr(replication, "_RECONNECT_S", 0)
     monkeypatch.setattr(replication, "_RECOPY_S", 0)
 
 
