@@ -21,7 +21,7 @@ from dragon.agent.shards.holding import Holding, Whose
 from dragon.agent.shards.replication import Replication
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.launcher.frontend import Decisions
-from dragon.runtime.protocol.front_end import Proposal
+from dragon.runtime.protocol.agents import Proposal
 from dragon.runtime.protocol.shards import CreateShard, ShardChannel
 from dragon.runtime.rpc import error_of
 from dragon.shards.entries import Settings

@@ -14,7 +14,7 @@ from dragon.cli import node
 from dragon.control import Control, JoinError, join
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
-from dragon.runtime.protocol.front_end import (
+from dragon.runtime.protocol.agents import (
     Bye,
     Clear,
     HeadExited,

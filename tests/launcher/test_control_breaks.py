@@ -12,7 +12,7 @@ from meeting import Meeting, asynchronously
 
 from dragon.control import NONCE_SIZE, Challenge, Control, JoinError, Refused, Resume, proof
 from dragon.infrastructure.messages import decoder_of
-from dragon.runtime.protocol.front_end import Input, Wrote
+from dragon.runtime.protocol.agents import Input, Wrote
 from peers.connections import break_connections
 
 STEPS = st.lists(

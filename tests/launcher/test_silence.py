@@ -17,7 +17,7 @@ ENDS = """
 import asyncio, sys, time
 import uvloop
 from dragon.control import Control
-from dragon.runtime.protocol.front_end import Wrote
+from dragon.runtime.protocol.agents import Wrote
 from dragon.control import Control
 
 async def main():

@@ -13,7 +13,7 @@ from typing import Any
 
 from dragon.infrastructure.messages import encode
 from dragon.runtime.log import Once, runtime_log
-from dragon.runtime.protocol.front_end import OfFrontEnd
+from dragon.runtime.protocol.agents import OfFrontEnd
 from dragon.runtime.protocol.request import BetweenAgents, Caller, Reply, Request
 from dragon.runtime.rpc import Table, error_of
 

@@ -31,7 +31,7 @@ from dragon.runtime import placement as plan
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
-from dragon.runtime.protocol import agents, front_end
+from dragon.runtime.protocol import agents
 from dragon.runtime.protocol.objects import MakeObject
 from dragon.runtime.protocol.request import BetweenAgents, Caller, OfAll, OfAProcess, Request
 from dragon.runtime.protocol.run import EndRun
@@ -51,7 +51,7 @@ class Head:
         self._stdin = -1
         self._input: deque[bytes] = deque()
 
-    @serves(front_end.StartHead)
+    @serves(agents.StartHead)
     def _start(
         self,
         executable: str,
@@ -86,9 +86,9 @@ class Head:
         finally:
             os.close(reading)
             os.close(null)
-        self._send(front_end.WantsInput())
+        self._send(agents.WantsInput())
 
-    @serves(front_end.SignalHead)
+    @serves(agents.SignalHead)
     def signal(self, number: int) -> None:
         """Send the head process a signal, once it is started."""
         self._services.registry.signal(self._puid, number)
@@ -98,7 +98,7 @@ class Head:
         if self._puid:
             self.signal(number)
 
-    @serves(front_end.Input)
+    @serves(agents.Input)
     def input(self, data: bytes) -> None:
         """Write the next piece of its standard input; an empty one closes it."""
         self._input.append(data)
@@ -123,7 +123,7 @@ class Head:
                 loop.add_writer(self._stdin, self._write)
                 return
             loop.remove_writer(self._stdin)
-            self._send(front_end.WantsInput())
+            self._send(agents.WantsInput())
 
     def _close_input(self) -> None:
         if self._stdin >= 0:
@@ -137,9 +137,9 @@ class Head:
         error = future.exception()
         if error is not None:
             number = error.errno if isinstance(error, OSError) else None
-            self._send(front_end.HeadExited(code_of_shells(number or errno.ENOENT), str(error)))
+            self._send(agents.HeadExited(code_of_shells(number or errno.ENOENT), str(error)))
         else:
-            self._send(front_end.HeadExited(future.result()))
+            self._send(agents.HeadExited(future.result()))
 
 
 class Router:
@@ -209,7 +209,7 @@ class Cluster:
 
     def tell_writing(self) -> None:
         """Request that the front end waits longer at the end, since this node is still writing files."""
-        self._control.send(front_end.Writing())
+        self._control.send(agents.Writing())
 
     def _tell_processes(self) -> None:
         nodes = [self.peers.members[node].node for node in self.peers.active()]
@@ -220,7 +220,7 @@ class Cluster:
     def _serve_front_end(self, body: msgspec.Raw) -> object:
         return self._handle(self._services.table.decode(body, BetweenAgents), Caller(self.peers.index, os.getpid()))
 
-    @serves(front_end.Decided)
+    @serves(agents.Decided)
     def _on_decided(self, number: str, manager: int, holders: list[int], epoch: int) -> None:
         self._services.shards.decided(number, manager, holders, epoch)
 
@@ -230,7 +230,7 @@ class Cluster:
             log.warning("the front end is lost (%s); everything on this node ends", reason)
         self._services.end()
 
-    @serves(front_end.NodeLost)
+    @serves(agents.NodeLost)
     def _on_lost(self, index: int, host_name: str, reason: str, epoch: int) -> None:
         self.peers.leave(index, reason, epoch)
         self._tell_processes()  # before their operations fail: who then asks for the nodes does not find this one
@@ -243,7 +243,7 @@ class Cluster:
             if group >> PUID_NODE_SHIFT == index:
                 self._services.registry.signal(puid, signal.SIGKILL)  # the node that followed its group is lost
 
-    @serves(front_end.Clear)
+    @serves(agents.Clear)
     async def _clear(self) -> None:
         """End every process of this node."""
         loop, registry = self._services.loop, self._services.registry
@@ -262,7 +262,7 @@ class Cluster:
     def _serve(self, node: int, body: bytes | msgspec.Raw) -> object:
         """Execute a request of a node. Returns the answer or a future of it."""
         table = self._services.table
-        return table.do(table.decode(body, (OfAProcess, front_end.OfFrontEnd)), Caller(node))
+        return table.do(table.decode(body, (OfAProcess, agents.OfFrontEnd)), Caller(node))
 
     @serves(agents.Members)
     def _members(self) -> list[Member]:

@@ -17,8 +17,7 @@ from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.infrastructure.messages import encode
 from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import Members
-from dragon.runtime.protocol.front_end import Bye
+from dragon.runtime.protocol.agents import Bye, Members
 from dragon.runtime.protocol.request import decode_answer
 
 log = runtime_log("cluster")

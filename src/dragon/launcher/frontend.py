@@ -1,6 +1,6 @@
 """The front end of a run over several nodes: it starts the agents, and exchanges messages with each until the run ends.
 
-The messages are in `dragon.runtime.protocol.front_end`.
+Their requests are in `dragon.runtime.protocol.agents`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from dragon.launcher.terminal import StandardInput, Terminal
 from dragon.runtime import folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
-from dragon.runtime.protocol import front_end
-from dragon.runtime.protocol.agents import Members
+from dragon.runtime.protocol import agents
 from dragon.runtime.protocol.request import Caller, Request, decode_answer
 from dragon.runtime.protocol.run import EndRun
 from dragon.runtime.rpc import RemoteError, Table, serves, serves_for
@@ -61,7 +60,7 @@ class Decisions:
         self.last = self._last_loss = self.last + 1
         return self.last
 
-    def decide(self, proposal: front_end.Proposal, alive: Collection[int]) -> int | None:
+    def decide(self, proposal: agents.Proposal, alive: Collection[int]) -> int | None:
         """Decide on a proposal."""
         shard = proposal.number, proposal.manager
         if proposal.epoch < self._shards.get(shard, 0) or proposal.seen < self._last_loss:
@@ -239,7 +238,7 @@ class FrontEnd:
             self.head.environment[RESTARTED] = "1"
         head = self.head
         signals = _core.current_signals()
-        start = front_end.StartHead(head.executable, head.arguments, head.environment, head.folder, signals)
+        start = agents.StartHead(head.executable, head.arguments, head.environment, head.folder, signals)
         self.alive[self.head_node].send(start)
 
     async def _ask(self, request: Request[_Answer]) -> _Answer:
@@ -256,16 +255,16 @@ class FrontEnd:
 
     # ---- what agents send
 
-    @serves_for(front_end.WantsInput)
+    @serves_for(agents.WantsInput)
     def _on_wants_input(self, caller: Caller) -> None:
         self.input.want()
 
-    @serves_for(front_end.Bye)
+    @serves_for(agents.Bye)
     def _on_bye(self, caller: Caller) -> None:
         self.alive[caller.node].close()
         self._on_lost(caller.node, "its agent was ended")
 
-    @serves(Members)
+    @serves(agents.Members)
     def _members(self) -> list[Member]:
         return [member for member in self.meeting.members if member is not None]
 
@@ -273,11 +272,11 @@ class FrontEnd:
     def _end_run(self) -> None:
         self._on_signal(signal.SIGTERM)
 
-    @serves_for(front_end.Writing)
+    @serves_for(agents.Writing)
     def _on_writing(self, caller: Caller) -> None:
         self._writing.add(caller.node)
 
-    @serves_for(front_end.Wrote)
+    @serves_for(agents.Wrote)
     def _on_output(self, caller: Caller, number: int, data: bytes) -> None:
         if number not in (1, 2):
             log.warning("%s sent output of descriptor %d", self._name(caller.node), number)
@@ -285,14 +284,14 @@ class FrontEnd:
         control = self.alive[caller.node]
 
         def written() -> None:
-            self._soon(lambda: control.send(front_end.Shown(len(data))))
+            self._soon(lambda: control.send(agents.Shown(len(data))))
 
         self.terminal.write(number, data, written)
 
     def _on_input(self, data: bytes) -> None:
         def send() -> None:
             if self.head_node is not None and self.head_node in self.alive:
-                self.alive[self.head_node].send(front_end.Input(data))
+                self.alive[self.head_node].send(agents.Input(data))
 
         self._soon(send)
 
@@ -303,7 +302,7 @@ class FrontEnd:
         except RuntimeError:
             pass  # the loop is closed: the run is over
 
-    @serves_for(front_end.HeadExited)
+    @serves_for(agents.HeadExited)
     def _on_head_exited(self, caller: Caller, code: int, error: str = "") -> None:
         if caller.node != self.head_node:
             return  # an earlier head process, which was ended for a restart
@@ -322,7 +321,7 @@ class FrontEnd:
         log.error("node %d (%s) is lost: %s", index, self._name(index), reason)
         epoch = self._decisions.lose()
         for control in self.alive.values():
-            control.send(front_end.NodeLost(index, self._name(index), reason, epoch))
+            control.send(agents.NodeLost(index, self._name(index), reason, epoch))
         if self.code.done():
             return
         if self._can_restart():
@@ -332,15 +331,15 @@ class FrontEnd:
             log.error("the run ends: %s", why)
             self.code.set_result(1)
 
-    @serves(front_end.Proposal)
+    @serves(agents.Proposal)
     def _on_proposal(
         self, number: str, manager: int, epoch: int, seen: int, before: list[int], holders: list[int]
     ) -> None:
-        proposal = front_end.Proposal(number, manager, epoch, seen, before, holders)
+        proposal = agents.Proposal(number, manager, epoch, seen, before, holders)
         decided = self._decisions.decide(proposal, self.alive)
         if decided is not None:
             for index in {*before, *holders} & self.alive.keys():
-                self.alive[index].send(front_end.Decided(number, manager, holders, decided))
+                self.alive[index].send(agents.Decided(number, manager, holders, decided))
 
     def _can_restart(self) -> bool:
         return self.options.resilient and len(self.alive) >= self._needed and not self._interrupted
@@ -352,7 +351,7 @@ class FrontEnd:
             log.error("the program is restarted on the remaining nodes")
             for index, control in self.alive.items():
                 self._clearing.add(index)
-                control.ask(front_end.Clear()).add_done_callback(partial(self._on_cleared, index))
+                control.ask(agents.Clear()).add_done_callback(partial(self._on_cleared, index))
         elif not self._clearing:
             self._start_head()
 
@@ -382,7 +381,7 @@ class FrontEnd:
         """Forward a signal to the head process. Returns whether there is one."""
         if self.head_node is None or self.head_node not in self.alive:
             return False
-        self.alive[self.head_node].send(front_end.SignalHead(number))
+        self.alive[self.head_node].send(agents.SignalHead(number))
         return True
 
     def _give_up(self, number: int) -> None:

@@ -19,7 +19,7 @@ from dragon.runtime.remote import node_of
 
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
     from dragon.agent.wire.links import Links
-    from dragon.runtime.protocol.front_end import Proposal
+    from dragon.runtime.protocol.agents import Proposal
 
 __all__ = ["Peers"]
 

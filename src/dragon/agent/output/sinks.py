@@ -14,8 +14,7 @@ import msgspec
 
 from dragon.infrastructure.messages import Name
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import WriteFor
-from dragon.runtime.protocol.front_end import Shown, Wrote
+from dragon.runtime.protocol.agents import Shown, WriteFor, Wrote
 from dragon.runtime.protocol.request import Request
 from dragon.runtime.remote import node_of
 from dragon.runtime.rpc import serves

@@ -37,7 +37,7 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.front_end import Proposal
+from dragon.runtime.protocol.agents import Proposal
 from dragon.runtime.protocol.shards import CreateShard, ShardChannel
 from dragon.runtime.rpc import error_of
 from dragon.shards.operations import NOTHING, OPERATIONS, WRITES, Error, Identity, Reply, Request, Result, Tag
