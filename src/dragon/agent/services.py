@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dragon import _core
 from dragon.agent.groups.group import Group, Groups
-from dragon.agent.groups.group_jobs import Home
+from dragon.agent.groups.members import Home
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.peers import Peers
 from dragon.agent.objects.remote_objects import RemoteObjects

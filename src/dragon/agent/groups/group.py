@@ -11,24 +11,27 @@ import asyncio
 import os
 import signal
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from signal import Signals
 from typing import Any
 
 from msgspec.structs import replace
 
 from dragon import _core
-from dragon.agent.groups.group_jobs import GroupJobs, Home, Member
+from dragon.agent.groups.members import Home, Member
 from dragon.agent.mpi.job import Job, follows_another
+from dragon.agent.mpi.launched import Launch
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend, node_of_puid
 from dragon.infrastructure.messages import Instance, Name, Output, Spawn
 from dragon.infrastructure.policy import Policy, choose
-from dragon.infrastructure.system import may_pass, what_to_raise
+from dragon.infrastructure.system import may_pass, restored, sendable, what_to_raise
 from dragon.runtime.log import runtime_log
-from dragon.runtime.nodes import run_nodes
+from dragon.runtime.nodes import find_node, run_nodes
+from dragon.runtime.placement import search_executable
 from dragon.runtime.protocol import groups
 from dragon.runtime.protocol.agents import MemberEvent
-from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.jobs import Part, Program
 from dragon.runtime.protocol.request import Caller
 from dragon.runtime.rpc import RemoteError, serves, serves_each, serves_for
 from dragon.signals import how_ended
@@ -412,6 +415,106 @@ class Group:
             self.home.peers.kill(member.puid, number)
         else:
             self.home.registry.signal(member.puid, number)
+
+
+class GroupJobs:
+    """The MPI jobs of a group: at first one of all members, and another for each MPI_Comm_spawn."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._jobs: list[Job] = []
+        self._launches: dict[str, Launch] = {}  # by job, where the site's launcher starts it
+
+    def open(self, members: list[Member]) -> Job:
+        """Open a job whose ranks are these members, in order."""
+        job = self._open(members, [0] * len(members), {}, spawned=False)
+        if self._group.settings.pmi == PMIBackend.LAUNCHER:
+            launch = self._launches[job.name] = Launch(job, self._group.settings.launcher, self._hosts(job))
+            job.launched, job.relay_lost = launch.ended, launch.relay_lost
+        return job
+
+    def _open(self, members: list[Member], applications: list[int], values: dict[str, str], spawned: bool) -> Job:
+        job = Job(
+            placement=[member.template.node for member in members],
+            applications=applications,
+            fail=lambda rank, what, code, at_once: self._group.job_failed(members[rank], what, code, at_once),
+            spawn=partial(self._spawn, members),
+            backend=self._group.settings.pmi,
+            library=self._group.settings.pmix_library,
+            values=values,
+            spawned=spawned,
+            begun=spawned,  # the ranks that spawn it wait for its ranks
+        )
+        self._group.home.jobs.follow(job)
+        self._jobs.append(job)
+        return job
+
+    def part(self, job: Job, node: int, ranks: Sequence[int]) -> Part:
+        """Return the description of a job for a node that is to start these ranks."""
+        return job.part(self._group.home.node, node, ranks, self._hosts(job))
+
+    def _hosts(self, job: Job) -> dict[int, str]:
+        return {node: self._group.home.host(node) for node in set(job.placement)}
+
+    def give_up(self, why: str) -> None:
+        """Abort the launchers after some members could not be started, so that others do not wait for them."""
+        for launch in self._launches.values():
+            launch.give_up(why)
+
+    def withdraw(self) -> None:
+        """Abort the launchers of the group, which is being ended, if they have not started its ranks yet."""
+        for launch in self._launches.values():
+            launch.withdraw()
+
+    def close(self) -> list[Job]:
+        """Close the jobs of the group, whose members have ended, and return them."""
+        jobs, self._jobs = self._jobs, []
+        for job in jobs:
+            self._group.home.jobs.forget(job)
+            if job.name in self._launches:
+                self._launches.pop(job.name).close()
+        return jobs
+
+    async def _spawn(self, parents: list[Member], rank: int, programs: list[Program]) -> None:
+        """Execute MPI_Comm_spawn: add members to the group, which form a new job. Raises LookupError, ValueError."""
+        parent = parents[rank].template
+        templates: list[Spawn] = []
+        applications: list[int] = []
+        values: dict[str, str] = {}
+        for number, program in enumerate(programs):
+            template = self._template(parent, program)
+            host = find_node(program.host) if program.host else None
+            if program.host and host is None:
+                raise LookupError(f"the run has no node {program.host!r}")
+            for _ in range(program.count):
+                index = len(self._group.members) + len(templates)
+                node = host or choose(run_nodes(), index, Policy.Distribution.DEFAULT)
+                templates.append(replace(template, node=node.index))
+                applications.append(number)
+            values.update(program.values)
+        members = self._group.extend(templates)
+        await self._group.start_members(members, self._open(members, applications, values, spawned=True))
+
+    @staticmethod
+    def _template(parent: Spawn, program: Program) -> Spawn:
+        folder = program.folder or restored(parent.folder)
+        try:
+            executable = search_executable(program.executable, folder)
+        except AttributeError as error:
+            raise LookupError(str(error)) from error
+        return replace(
+            parent,
+            entry="",
+            payload=b"",
+            payload_in=None,
+            payload_size=0,
+            attached=[],
+            executable=executable,
+            arguments=program.arguments,
+            folder=sendable(folder),
+            cpus=[],
+            streams=[Output("null"), Output(), Output("tee")],
+        )
 
 
 class Groups:
