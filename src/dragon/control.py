@@ -28,7 +28,8 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -143,7 +144,8 @@ class Control(asyncio.Protocol):
         self.largest = largest
         self.transport: asyncio.Transport | None = None
         self.lasts = False
-        self.on_broken: Callable[[], None] | None = None
+        self.on_broken: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._task: asyncio.Task[None] | None = None  # of it
         self.received = 0
         self._session = Session(self._send_body, self._refuse)
         self._unread = bytearray()
@@ -270,7 +272,7 @@ class Control(asyncio.Protocol):
             return
         self._replacing = self._loop.call_later(_REPLACE_TIMEOUT_S, self._lose, reason)
         if self.on_broken is not None:
-            self.on_broken()
+            self._task = self._loop.create_task(self.on_broken())
 
     def data_received(self, data: bytes) -> None:
         """Decode complete frames and deliver their messages."""
@@ -386,7 +388,8 @@ async def join(
                 address, control = await _connect(token, timeout)
                 try:
                     await _greet(control, token, nonce, Member(node=node, addresses=addresses, port=port))
-                    _keep(control, token, address, (await _answer(control, Joined)).seat)
+                    seat = (await _answer(control, Joined)).seat
+                    control.lasts, control.on_broken = True, partial(_replace, control, token, address, seat)
                     break
                 except ConnectionResetError:  # it has no seat yet by which to resume the connection
                     await asyncio.sleep(_BETWEEN_REPLACEMENTS_S)
@@ -466,18 +469,6 @@ async def _answer(control: Control, kind: type[_Answer]) -> _Answer:
             raise JoinError(f"{control.peer} ended the run before it began")
         case message:
             raise JoinError(f"{control.peer} sent {message!r} instead of {kind.__name__}")
-
-
-def _keep(control: Control, token: Token, address: str, seat: int) -> None:
-    """Have the connection of a node replaced whenever it breaks."""
-    replacing: set[asyncio.Task[None]] = set()  # the loop itself does not keep tasks
-
-    def replace() -> None:
-        task = asyncio.ensure_future(_replace(control, token, address, seat))
-        replacing.add(task)
-        task.add_done_callback(replacing.discard)
-
-    control.lasts, control.on_broken = True, replace
 
 
 async def _replace(control: Control, token: Token, address: str, seat: int) -> None:

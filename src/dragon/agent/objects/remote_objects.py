@@ -45,8 +45,8 @@ class RemoteObjects:
         }
 
     @serves(WhyGone)
-    def _why_gone(self, outbox: Name) -> asyncio.Future[tuple[str, str]]:
-        return self._links.why_gone(outbox)
+    async def _why_gone(self, outbox: Name) -> tuple[str, str]:
+        return await self._links.why_gone(outbox)
 
     @serves(WhyLost)
     def _why_lost(self, name: Name) -> tuple[str, str]:

@@ -136,12 +136,8 @@ class Links:
         else:
             future.set_result((value, data) if kind == "Got" else (done, value))
 
-    def why_gone(self, outbox: Name) -> asyncio.Future[tuple[str, str]]:
-        """Return a future of the class and text of the error by which messages in an outbox were lost; empty if none
-        were."""
-        return asyncio.ensure_future(self._why_gone(outbox))
-
-    async def _why_gone(self, outbox: Name) -> tuple[str, str]:
+    async def why_gone(self, outbox: Name) -> tuple[str, str]:
+        """Return the class and text of the error by which messages in an outbox were lost; empty if none were."""
         node, kind, text, reason = self.wire.why_gone(outbox)
         if not reason:
             return kind, text
