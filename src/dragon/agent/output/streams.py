@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from dragon import _core
 from dragon.agent.output.sinks import FrontEndWindow, Sink, Tails, ToDescriptor, ToFrontEnd, ToNode
 from dragon.agent.output.to_reader import DistantChannel, ToChannel
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import WriteFor
 from dragon.runtime.protocol.request import Caller
 from dragon.runtime.remote import node_of
-from dragon.runtime.rpc import serves_for
+from dragon.runtime.rpc import RemoteError, serves_for
 
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
     from dragon.agent.wire.links import Links
@@ -45,6 +46,7 @@ class Streams:
         self._host_name = host_name
         self.readers: dict[tuple[int, int], Reader] = {}  # by puid and number
         self._descriptors: set[ToDescriptor] = set()
+        self._inputs: set[asyncio.Task[None]] = set()
         self.errors = Tails()  # stderr of members of groups
         self.outputs = Tails()  # both streams of all processes
         self._front_end: dict[int, ToFrontEnd] = {}  # by the number of the stream
@@ -78,9 +80,9 @@ class Streams:
         if number == 0:
             if channel is not None and elsewhere:
                 assert self._links is not None
-                _Writer(self.loop, descriptors[0], DistantChannel(self._links, channel))
+                self._pass_input(descriptors[0], DistantChannel(self._links, channel))
             elif channel is not None:
-                _Writer(self.loop, descriptors[0], _OwnChannel(self.loop, channel))
+                self._pass_input(descriptors[0], _OwnChannel(channel))
             return
         label, tails = b"", []
         if channel is not None and elsewhere:
@@ -95,6 +97,11 @@ class Streams:
                 where = f"{self._host_name} {puid} {name} {_NAMES[number]}" if self.label == "verbose" else name
                 label = f"[{where}] ".encode()
         self.readers[puid, number] = Reader(self, (puid, number), descriptors[0], sink, label, tails)
+
+    def _pass_input(self, fd: int, channel: _OwnChannel | DistantChannel) -> None:
+        task = self.loop.create_task(_pass_input(fd, channel))
+        self._inputs.add(task)
+        task.add_done_callback(self._inputs.discard)
 
     def _target(self, puid: int, number: int, descriptors: list[int], kept: Name | None) -> Sink:
         if len(descriptors) > 1:
@@ -142,7 +149,7 @@ class Streams:
             kept.sink.write(data)
             if kept.sink.is_full:
                 written: asyncio.Future[None] = self.loop.create_future()
-                kept.sink.when_there_is_room(partial(_written, written))
+                kept.sink.when_there_is_room(partial(_complete, written))
                 return written
         return None
 
@@ -164,7 +171,7 @@ class Streams:
             descriptor.finish()
 
 
-def _written(future: asyncio.Future[None]) -> None:
+def _complete(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 
@@ -280,61 +287,48 @@ class Reader:
 class _OwnChannel:
     """A channel of this node, with the interface of DistantChannel."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: Name) -> None:
-        self._loop = loop
+    def __init__(self, name: Name) -> None:
         self._channel = Channel._attached(name)
-        self._bell = self._channel._fileno()
 
-    def get(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
-        """Call `received` with the next object, or `ended` if there will be none."""
-        self._loop.add_reader(self._bell, self._look, received, ended)
-
-    def _look(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
-        try:
-            message = self._channel.get(block=False)
-        except (queue.Empty, _core.LockedError):
-            return
-        except (EOFError, _core.DestroyedError):
-            self._loop.remove_reader(self._bell)
-            ended()
-            return
-        self._loop.remove_reader(self._bell)
-        received(message)
+    async def get(self) -> Any:
+        """Return the next object. Raises EOFError, and DestroyedError, if there will be none."""
+        loop, bell = asyncio.get_running_loop(), self._channel._fileno()
+        while True:
+            try:
+                return self._channel.get(block=False)
+            except (queue.Empty, _core.LockedError):
+                await _ready(loop.add_reader, loop.remove_reader, bell)
 
     def close(self) -> None:
         """Release this end."""
         self._channel._close()
 
 
-class _Writer:
-    """Writes what arrives on a channel to a process's stdin."""
+async def _ready(add: Callable[..., None], remove: Callable[[int], object], fd: int) -> None:
+    """Wait until a descriptor is ready."""
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    add(fd, _complete, ready)
+    try:
+        await ready
+    finally:
+        remove(fd)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, channel: _OwnChannel | DistantChannel) -> None:
-        self.loop, self.fd, self.channel = loop, fd, channel
-        self.waiting = b""
-        os.set_blocking(fd, False)
-        channel.get(self.on_message, self.close)
 
-    def on_message(self, message: Any) -> None:
-        self.waiting += message.encode() if isinstance(message, str) else bytes(message)
-        self.flush()
-
-    def flush(self) -> None:
-        try:
-            while self.waiting:
-                self.waiting = self.waiting[os.write(self.fd, self.waiting) :]
-        except BlockingIOError:
-            self.loop.add_writer(self.fd, self.flush)
-            return
-        except OSError:
-            self.close()  # the process reads no more
-            return
-        self.loop.remove_writer(self.fd)
-        self.channel.get(self.on_message, self.close)
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            self.loop.remove_writer(self.fd)
-            os.close(self.fd)
-            self.fd = -1
-            self.channel.close()
+async def _pass_input(fd: int, channel: _OwnChannel | DistantChannel) -> None:
+    """Write what arrives on a channel to a process's stdin, until either end is closed."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(fd, False)
+    try:
+        while True:
+            message = await channel.get()
+            data = message.encode() if isinstance(message, str) else bytes(message)
+            while data:
+                try:
+                    data = data[os.write(fd, data) :]
+                except BlockingIOError:
+                    await _ready(loop.add_writer, loop.remove_writer, fd)
+    except (EOFError, OSError, NodeLostError, RemoteError, _core.DestroyedError) as error:
+        log.debug("the input of a process has ended: %r", error)
+    finally:
+        os.close(fd)
+        channel.close()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = runtime_log("output")
 
-_distant_RETRY_S = 1.0  # seconds until a node is asked again that could not be reached
+_DISTANT_RETRY_S = 1.0  # seconds until a node is asked again that could not be reached
 
 
 class DistantChannel:
@@ -31,48 +31,33 @@ class DistantChannel:
     def __init__(self, links: Links, name: Name) -> None:
         self._links = links
         self._name = name
-        self._node = node_of(name)
         self._out_of_reach = False
         self._ask("attach")
 
-    def get(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
-        """Call `received` with the next object, or `ended` if there will be none."""
-
-        def done(future: asyncio.Future[tuple[Any, Any]]) -> None:
-            if self._note_loss(future):
-                asyncio.get_running_loop().call_later(_distant_RETRY_S, self.get, received, ended)
-                return
-            if future.cancelled() or future.exception() is not None:
-                ended()
-                return
-            received(_core.object_of(*future.result()))
-
-        self._ask("Channel.get", waits=True).add_done_callback(done)
+    async def get(self) -> Any:
+        """Return the next object. Raises RemoteError, and NodeLostError, if there will be none."""
+        while True:
+            try:
+                message = await self._ask("Channel.get", waits=True)
+            except NodeLostError as error:
+                if node_of(self._name) in self._links.lost:
+                    raise
+                if not self._out_of_reach:
+                    log.warning("some input of a process may be lost: %s", error)
+                self._out_of_reach = True
+                await asyncio.sleep(_DISTANT_RETRY_S)
+            else:
+                self._out_of_reach = False
+                return _core.object_of(*message)
 
     def close(self) -> None:
         """Release this end, whether or not the node can be reached now."""
         self._ask("detach")
 
-    def _note_loss(self, future: asyncio.Future[tuple[Any, Any]]) -> bool:
-        """Return whether the channel's node cannot be reached, but is not lost, and say what that means."""
-        error = None if future.cancelled() else future.exception()
-        known, self._out_of_reach = self._out_of_reach, isinstance(error, NodeLostError)
-        if self._node in self._links.lost:
-            return False
-        if self._out_of_reach and not known:
-            log.warning("some input of a process may be lost: %s", error)
-        return self._out_of_reach
-
     def _ask(self, operation: str, waits: bool = False) -> asyncio.Future[tuple[Any, Any]]:
         future = self._links.operate(operation, self._name, waits=waits)
-        future.add_done_callback(_looked_at)
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen by get() only
         return future
-
-
-def _looked_at(future: asyncio.Future[tuple[Any, Any]]) -> None:
-    # Callers that wait for it see its failure; otherwise the channel no longer exists, nor its reader.
-    if not future.cancelled():
-        future.exception()
 
 
 _MOST_UNREAD, _MOST_UNREAD_BYTES = 250_000, 64 * 2**20  # lines and bytes
