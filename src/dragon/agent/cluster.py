@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import signal
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from dragon.agent.clients import Handle
 from dragon.agent.connections import Connections
 from dragon.agent.objects.peers import Peers
 from dragon.agent.output.sinks import FrontEndWindow
+from dragon.agent.output.streams import write_all
 from dragon.agent.processes.starting import Copies
 from dragon.agent.services import Services
 from dragon.infrastructure import messages, variables
@@ -40,6 +40,8 @@ from dragon.runtime.rpc import Table, serves, serves_for
 from dragon.runtime.run import next_puid
 from dragon.runtime.spawning import RECORD_WORDS
 
+log = runtime_log("cluster")
+
 
 class Head:
     """Starts the head process, forwards input and signals to it, and reports its end to the front end with `send`."""
@@ -48,8 +50,8 @@ class Head:
         self._services = services
         self._send = send
         self._puid = 0
-        self._stdin = -1
-        self._input: deque[bytes] = deque()
+        self._input: asyncio.Queue[bytes] = asyncio.Queue()
+        self._passing: asyncio.Task[None] | None = None
 
     @serves(agents.StartHead)
     def _start(
@@ -75,9 +77,9 @@ class Head:
             streams=[messages.Output(), messages.Output("forward"), messages.Output("forward")],
         )
         plan.note_head([executable, *arguments], self._puid)
-        reading, self._stdin = os.pipe2(os.O_CLOEXEC)
+        reading, stdin = os.pipe2(os.O_CLOEXEC)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        os.set_blocking(self._stdin, False)
+        os.set_blocking(stdin, False)
         os.set_blocking(reading, True)
         try:
             self._services.registry.await_end(self._puid).add_done_callback(self._ended)
@@ -86,6 +88,8 @@ class Head:
         finally:
             os.close(reading)
             os.close(null)
+        self._input = asyncio.Queue()
+        self._passing = self._services.loop.create_task(self._pass_input(stdin))
         self._send(agents.WantsInput())
 
     @serves(agents.SignalHead)
@@ -101,39 +105,21 @@ class Head:
     @serves(agents.Input)
     def input(self, data: bytes) -> None:
         """Write the next piece of its standard input; an empty one closes it."""
-        self._input.append(data)
-        self._write()
+        self._input.put_nowait(data)
 
-    def _write(self) -> None:
-        loop = self._services.loop
-        while self._input and self._stdin >= 0:
-            data = self._input.popleft()
-            if not data:
-                self._close_input()
-                return
-            try:
-                rest = data[os.write(self._stdin, data) :]
-            except BlockingIOError:
-                rest = data
-            except BrokenPipeError:
-                self._close_input()
-                return
-            if rest:
-                self._input.appendleft(rest)
-                loop.add_writer(self._stdin, self._write)
-                return
-            loop.remove_writer(self._stdin)
-            self._send(agents.WantsInput())
-
-    def _close_input(self) -> None:
-        if self._stdin >= 0:
-            self._services.loop.remove_writer(self._stdin)
-            os.close(self._stdin)
-            self._stdin = -1
-        self._input.clear()
+    async def _pass_input(self, fd: int) -> None:
+        try:
+            while data := await self._input.get():
+                await write_all(fd, data)
+                self._send(agents.WantsInput())
+        except BrokenPipeError:
+            log.debug("the head process reads no more input")
+        finally:
+            os.close(fd)
 
     def _ended(self, future: asyncio.Future[int]) -> None:
-        self._close_input()
+        if self._passing is not None:
+            self._passing.cancel()
         error = future.exception()
         if error is not None:
             number = error.errno if isinstance(error, OSError) else None
@@ -172,8 +158,6 @@ class Router:
                 raise answer
         return joined(found)
 
-
-log = runtime_log("cluster")
 
 _VERDICT = 5.0  # seconds; as long as a connection may be silent
 _POLL_S = 0.02

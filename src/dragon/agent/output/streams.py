@@ -314,19 +314,23 @@ async def _ready(add: Callable[..., None], remove: Callable[[int], object], fd: 
         remove(fd)
 
 
+async def write_all(fd: int, data: bytes) -> None:
+    """Write to a descriptor that does not block."""
+    loop = asyncio.get_running_loop()
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            await _ready(loop.add_writer, loop.remove_writer, fd)
+
+
 async def _pass_input(fd: int, channel: _OwnChannel | DistantChannel) -> None:
     """Write what arrives on a channel to a process's stdin, until either end is closed."""
-    loop = asyncio.get_running_loop()
     os.set_blocking(fd, False)
     try:
         while True:
             message = await channel.get()
-            data = message.encode() if isinstance(message, str) else bytes(message)
-            while data:
-                try:
-                    data = data[os.write(fd, data) :]
-                except BlockingIOError:
-                    await _ready(loop.add_writer, loop.remove_writer, fd)
+            await write_all(fd, message.encode() if isinstance(message, str) else bytes(message))
     except (EOFError, OSError, NodeLostError, RemoteError, _core.DestroyedError) as error:
         log.debug("the input of a process has ended: %r", error)
     finally:
