@@ -153,11 +153,6 @@ class Shard(_core.Shard):
 
         return int(self._update(key, checkpoint, added))
 
-    def forget_writers(self) -> None:
-        """Unregister all clients."""
-        for client, _ in self.writers():
-            self.note_writer(client, None)
-
     def move_to(self, folder: Path) -> None:
         """Give the memory to another shard in that folder, after the current write. What a process reads is copied."""
         self.settle()

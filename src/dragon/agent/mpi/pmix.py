@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from dragon.agent.mpi.frames import SIZE, framed
 from dragon.agent.mpi.job import HomeNode, JobOverError, Joining
 from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.request import frame
 from dragon.runtime.run import this_run
 
 _ENDED = "the PMIx server has ended"
@@ -94,7 +94,7 @@ class PmixServer:
         """Send it a message, unless it has ended, of which its jobs are notified."""
         assert self._writer is not None
         if not self.is_lost:
-            self._writer.write(framed(message))
+            self._writer.write(frame(msgspec.msgpack.encode(message)))
 
     def close(self) -> None:
         """Kill it at the end of the run."""
@@ -105,7 +105,7 @@ class PmixServer:
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
-                size = int.from_bytes(await reader.readexactly(SIZE), "little")
+                size = int.from_bytes(await reader.readexactly(4), "little")
                 what, name, *values = msgspec.msgpack.decode(await reader.readexactly(size))
                 if what == "ready":
                     self._answers.pop(name).set_result(values[0])

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from dragon.agent.mpi.frames import SIZE, framed
 from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.request import frame
 
 SUCCESS, OPERATION_SUCCEEDED = 0, -157
 WILDCARD = 2**32 - 2  # all ranks of a namespace
@@ -236,12 +236,12 @@ _KEPT = 100  # answers to fences
 
 def send(connection: socket.socket, message: Any) -> None:
     """Send a message, waiting until there is space."""
-    connection.sendall(framed(message))
+    connection.sendall(frame(msgspec.msgpack.encode(message)))
 
 
 def receive(connection: socket.socket) -> Any:
     """Return the next message; None at the end."""
-    size = _read(connection, SIZE)
+    size = _read(connection, 4)
     return msgspec.msgpack.decode(_read(connection, int.from_bytes(size, "little"))) if size else None
 
 
