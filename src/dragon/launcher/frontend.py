@@ -96,11 +96,7 @@ class Head(msgspec.Struct, kw_only=True):
 
 
 class Options(msgspec.Struct, kw_only=True):
-    """The options of a run over several nodes.
-
-    Attributes:
-        prefix: a regular expression for the network interfaces to use; "" for all.
-    """
+    """The options of a run over several nodes."""
 
     prefix: str = ""  # of the network interfaces to use; a regular expression
     port: int = 0  # the port at which the front end listens; 0 for any

@@ -27,8 +27,7 @@ Error = tuple[str, str]
 
 
 class Tag(NamedTuple):
-    """The context of a message about a shard: the decision (`epoch`) by which its sender knew the replicas, and for a
-    node that is still receiving its copy, the number of that transfer (else 0)."""
+    """A message about a shard: by which decision its sender knew the replicas, and the number of the transfer, or 0."""
 
     epoch: int
     fill: int = 0
@@ -54,8 +53,7 @@ class Request(msgspec.Struct, array_like=True, tag=0):
 
 
 class Reply(msgspec.Struct, array_like=True, tag=1):
-    """The reply to the request of that number. With `sizes`, its buffers follow in pieces, and become bytes objects if
-    `as_bytes`, else writable memory."""
+    """The reply to the request of that number. With `sizes` its buffers follow in pieces, as bytes or memory."""
 
     number: int
     value: Any = None
@@ -97,8 +95,7 @@ def _missing(shard: Shard) -> Result:
 
 
 def _values(shard: Shard, arguments: list[Any], buffers: list[Any]) -> Result:
-    """Reply with (head, number of blobs) for each key, None for a missing key, and False for a value that is too large
-    for this reply and must be requested alone."""
+    """Reply with (head, number of blobs) for each key, None for a missing one, and False for too large a value."""
 
     def take(found: list[Stored | None]) -> Result:
         room = _AT_ONCE

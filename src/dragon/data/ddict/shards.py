@@ -71,8 +71,7 @@ class LocalShard(Shard):
         return cls(settings, Words._attached(settings.words), Lock._attached(settings.lock), number)
 
     def within(self, timeout: float | None, note: Note | None = None) -> LocalShard:
-        """Return the same shard with a timeout in seconds, after which operations raise DDictTimeoutError. `note` is
-        called with the size in bytes of each value that is read."""
+        """Return the same shard with a timeout; `note` is called with the size of each value that is read."""
         limited = LocalShard(self.settings, self.words, self._lock, self.number)
         limited.timeout, limited.note = timeout, note
         return limited
@@ -247,8 +246,7 @@ class RemoteShard:
         return decode_value(head, blob)
 
     def _at_once(self, what: int, key: bytes, checkpoint: int, flags: int, record: Record | None) -> tuple[int, Any]:
-        """Have the wire of the shard's node perform an operation. Returns _DONE and the result, _MISSING if there is no
-        such key, or _ELSEWHERE if the wire does not do it: for large values, or as it would have to wait."""
+        """Have the wire of the shard's node do it. Returns _DONE and the result, _MISSING, or _ELSEWHERE."""
         if self.settings.holders:
             return _ELSEWHERE, None
         state, value = _core.operate_on_shard(what, self.settings.words, key, record, checkpoint, flags, self.timeout)
