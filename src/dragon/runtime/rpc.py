@@ -246,7 +246,11 @@ class Session:
             self._answer(number, None if error else answer.result(), error)
 
     def _answer(self, number: int, value: Any, error: BaseException | None) -> None:
-        if number:
+        if not number:
+            if error is not None:
+                log.debug("a request without an answer failed", exc_info=error)
+            return
+        try:
             self._send(_encode(Answered(number, value) if error is None else Answered(number, error=error_of(error))))
-        elif error is not None:
-            log.debug("a request without an answer failed", exc_info=error)
+        except ValueError as failure:  # it is too large, or text is not UTF-8
+            self._send(_encode(Answered(number, error=error_of(failure))))
