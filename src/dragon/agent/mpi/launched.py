@@ -21,6 +21,7 @@ from dragon.agent.mpi import relay as relay_program
 from dragon.agent.mpi.job import HomeNode, Job, JobOverError, Joining
 from dragon.agent.mpi.relay import SIZE, address, received, user_of
 from dragon.agent.mpi.segments import is_foreign
+from dragon.agent.output.streams import ready
 from dragon.infrastructure.gpus import GPU_VARIABLES
 from dragon.runtime.protocol.jobs import LaunchEnd, Part
 from dragon.runtime.run import this_run
@@ -117,21 +118,13 @@ class Launched:
         relay = self._relays[rank] = _Relay(connection)
         data = b""
         while len(data) < SIZE or len(data) < SIZE + int.from_bytes(data[:SIZE], "little"):
-            await self._readable(connection)
+            await ready(self._loop.add_reader, self._loop.remove_reader, connection)
             more, given, _, _ = socket.recv_fds(connection, _CHUNK, _MOST_DESCRIPTORS)
             if not more:
                 raise LaunchFailedError(f"the relay that the launcher had started for rank {rank} ended at once")
             data += more
             relay.descriptors += given
         relay.variables, relay.environment = received(data[SIZE:])
-
-    async def _readable(self, connection: socket.socket) -> None:
-        ready = self._loop.create_future()
-        self._loop.add_reader(connection, lambda: None if ready.done() else ready.set_result(None))
-        try:
-            await ready
-        finally:
-            self._loop.remove_reader(connection)
 
     def _relay_ended(self, rank: int, relay: _Relay) -> None:
         self._part_with(relay)
@@ -247,17 +240,14 @@ class Launch:
 
     async def _await_end(self) -> int:
         """Wait until it has ended, and return its exit code."""
-        ended = self._loop.create_future()
         process = _core.open_process(self._pid)
-        self._loop.add_reader(process, lambda: None if ended.done() else ended.set_result(None))
         try:
-            await ended
+            await ready(self._loop.add_reader, self._loop.remove_reader, process)
             pid, self._pid = self._pid, 0
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         except ChildProcessError:
             return -signal.SIGKILL  # killed and reaped by the agent at the end of the run
         finally:
-            self._loop.remove_reader(process)
             os.close(process)
 
     def _tail(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -297,19 +298,19 @@ class _OwnChannel:
             try:
                 return self._channel.get(block=False)
             except (queue.Empty, _core.LockedError):
-                await _ready(loop.add_reader, loop.remove_reader, bell)
+                await ready(loop.add_reader, loop.remove_reader, bell)
 
     def close(self) -> None:
         """Release this end."""
         self._channel._close()
 
 
-async def _ready(add: Callable[..., None], remove: Callable[[int], object], fd: int) -> None:
+async def ready(add: Callable[..., None], remove: Callable[..., object], fd: int | socket.socket) -> None:
     """Wait until a descriptor is ready."""
-    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    add(fd, _complete, ready)
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    add(fd, _complete, done)
     try:
-        await ready
+        await done
     finally:
         remove(fd)
 
@@ -321,7 +322,7 @@ async def write_all(fd: int, data: bytes) -> None:
         try:
             data = data[os.write(fd, data) :]
         except BlockingIOError:
-            await _ready(loop.add_writer, loop.remove_writer, fd)
+            await ready(loop.add_writer, loop.remove_writer, fd)
 
 
 async def _pass_input(fd: int, channel: _OwnChannel | DistantChannel) -> None:
