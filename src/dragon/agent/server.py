@@ -93,7 +93,7 @@ def _longest(found: dict[tuple[int, str], list[Waiter]]) -> list[Waited]:
 
 def report(services: Services, zygote: int, asking: Iterable[Asked]) -> Report:
     """Return the processes and groups of this node, and the pending work of the agent."""
-    now, peers, wire = services.loop.time(), services.peers, services.desk.wire
+    now, peers, wire = services.loop.time(), services.peers, services.wire
     return Report(
         zygote=zygote,
         processes=[(known.puid, known.pid, known.name, known.record[0]) for known in services.registry.living()],
@@ -187,7 +187,7 @@ class Agent:
     def _sweep(self) -> None:
         """Free the memory of ended processes that the zygote did not start: programs that joined, and users' forks."""
         if _core.reap_dead():
-            self.services.desk.look_at_all()
+            self.services.look_at_all()
         self._loop.call_later(_SWEEP_EVERY_S, self._sweep)
 
     @serves(EndRun)

@@ -216,51 +216,6 @@ class NamedObjects:
         self._known[kind][number].alive = False
 
 
-class Desk:
-    """The channel in which processes put operations on objects of other nodes, and what event loops wait for: in a run
-    of one node (`peers` is None) it is opened for these."""
-
-    def __init__(self, peers: Peers | None) -> None:
-        self.wire = peers.links.wire if peers is not None else None
-        if self.wire is not None:
-            self.wire.open_desk()
-
-    @serves(objects.OpenDesk)
-    def _open(self) -> None:
-        if self.wire is None:
-            self.wire = _core.Wire(0)
-            self.wire.open_desk()
-
-    def look_at_all(self) -> None:
-        """Look at all that is waited for."""
-        if self.wire is not None:
-            self.wire.look_at_all()
-
-
-class Notices:
-    """Tells the nodes that follow groups and processes of their ends here. Each notice wakes another agent, which takes
-    as long as many starts. So while this node is starting processes, successful ends of members are batched."""
-
-    def __init__(self, peers: Peers, spawner: Spawner) -> None:
-        self._peers = peers
-        self._spawner = spawner
-        self._untold: dict[int, list[MemberEvent]] = {}
-
-    def tell(self, home: int, event: MemberEvent) -> None:
-        """Notify a node of an event. Events of a node are sent in order."""
-        untold = self._untold.setdefault(home, [])
-        untold.append(event)
-        if event.failed or event.code != 0 or event.record is not None or not self._spawner.unanswered:
-            self._send(home)
-        elif len(untold) == 1:
-            asyncio.get_running_loop().call_later(_BATCH_S, self._send, home)
-
-    def _send(self, home: int) -> None:
-        events = self._untold.pop(home, [])
-        if events and home not in self._peers.lost:
-            self._peers.forward(home, MembersEnded(events))
-
-
 _NOT_STARTED = 127  # the exit code that is reported to a job for a member that could not be started
 
 
@@ -284,14 +239,18 @@ class Services:
         self.processes = Processes(run, spawner, self.registry, self.jobs, peers, self.streams)
         shared = self.registry, self.processes, self.streams, self.jobs
         self.groups = Groups(Home(run.node, self.host_name, *shared, peers))
-        self._notices = Notices(peers, spawner) if peers is not None else None
+        self._untold: dict[int, list[MemberEvent]] = {}  # ends here, by the node that follows the group or process
         self.shards = Shards(run, peers)
         self.trackers = Trackers()
         self.remote = RemoteObjects(peers) if peers is not None else None
         # Of processes that have ended, and whose end is told once their messages to other nodes are there.
         self._ending: dict[int, asyncio.Future[Any]] = {}  # by puid
-        self.desk = Desk(peers)
-        self.table.serve(self, self.groups, NamedGroups(run.node), NamedObjects(), self.desk, self.processes)
+        # Its desk is the channel in which processes put operations on objects of other nodes, and what event loops wait
+        # for: in a run of one node there is a wire only for these.
+        self.wire = peers.links.wire if peers is not None else None
+        if self.wire is not None:
+            self.wire.open_desk()
+        self.table.serve(self, self.groups, NamedGroups(run.node), NamedObjects(), self.processes)
         self.table.serve(self.shards, self.shards.snapshots, self.trackers, self.streams, *filter(None, [self.remote]))
         self.table.serve_each(Group, self.groups.find)
 
@@ -366,10 +325,9 @@ class Services:
             under_way = self.remote.left(pid)
             if self.shards.serving is not None and (self.run.node, pid) in self.shards.serving.inboxes:
                 self.shards.serving.client_left(self.run.node, pid)
-        elif self.desk.wire is not None:
-            self.desk.wire.left(pid)
-        if self.desk.wire is not None:
-            self.desk.wire.look_at_all()  # it may not have told what it changed
+        elif self.wire is not None:
+            self.wire.left(pid)
+        self.look_at_all()  # it may not have told what it changed
         if not event.leaves:
             killed = event.code == -signal.SIGKILL
             for group in self.groups.present.values():
@@ -401,8 +359,8 @@ class Services:
         puid, group = event.puid, event.group
         if not group:
             node, record = self.processes.followers.pop(puid, (0, None))
-            if record is not None and self._notices is not None and isinstance(event, Exited):
-                self._notices.tell(node, MemberEvent(puid, 0, "", event.code, record=record))
+            if record is not None and isinstance(event, Exited):
+                self._tell(node, MemberEvent(puid, 0, "", event.code, record=record))
             return
         if self.jobs.ranks:
             self.jobs.ended(puid, event.code if isinstance(event, Exited) else _NOT_STARTED)
@@ -411,10 +369,36 @@ class Services:
         else:
             told = MemberEvent(puid, group, event.text, failed=True, error=event.error)
         home = group >> PUID_NODE_SHIFT  # the node that follows it
-        if home == self.run.node or self._notices is None:
+        if home == self.run.node:
             self.groups.on_event(told)
         else:
-            self._notices.tell(home, told)
+            self._tell(home, told)
+
+    def _tell(self, home: int, event: MemberEvent) -> None:
+        """Tell a node of an event, in order. Each message wakes another agent, which takes as long as many starts. So
+        while this node is starting processes, successful ends of members are sent together."""
+        untold = self._untold.setdefault(home, [])
+        untold.append(event)
+        if event.failed or event.code != 0 or event.record is not None or not self.spawner.unanswered:
+            self._tell_all(home)
+        elif len(untold) == 1:
+            self.loop.call_later(_BATCH_S, self._tell_all, home)
+
+    def _tell_all(self, home: int) -> None:
+        events = self._untold.pop(home, [])
+        if events and self.peers is not None and home not in self.peers.lost:
+            self.peers.forward(home, MembersEnded(events))
+
+    @serves(objects.OpenDesk)
+    def _open_desk(self) -> None:
+        if self.wire is None:
+            self.wire = _core.Wire(0)
+            self.wire.open_desk()
+
+    def look_at_all(self) -> None:
+        """Look at all objects that are waited for."""
+        if self.wire is not None:
+            self.wire.look_at_all()
 
     def end(self) -> None:
         """End the run; may be called again."""

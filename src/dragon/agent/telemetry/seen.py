@@ -59,7 +59,7 @@ def see(services: Services, history: int, level: int) -> Seen:
     )
     if level < 4:
         return seen
-    parked = services.desk.wire.parked() if services.desk.wire is not None else ()
+    parked = services.wire.parked() if services.wire is not None else ()
     return msgspec.structs.replace(
         seen,
         groups=[
