@@ -111,41 +111,40 @@ class Registry:
         """Note that a process was requested from the zygote."""
         self._asked[puid] = _Asked(parent, group)
 
-    def started(self, told: Started) -> None:
+    def started(self, event: Started) -> None:
         """Note that the zygote has started a process."""
-        known = Known(
-            told.puid, told.pid, told.name, told.parent, told.group, told.record, self._node, started=told.time / 1e9
-        )
-        self._processes[told.puid] = self._living[told.puid] = known
-        asked = self._asked.pop(told.puid, None)
+        puid, names, started = event.puid, (event.name, event.parent, event.group, event.record), event.time / 1e9
+        known = Known(puid, event.pid, *names, self._node, started=started)
+        self._processes[event.puid] = self._living[event.puid] = known
+        asked = self._asked.pop(event.puid, None)
         for number in asked.signals if asked is not None else ():
             self._send(known, number)
 
-    def failed(self, told: Failed) -> None:
+    def failed(self, event: Failed) -> None:
         """Note that the zygote could not start a process."""
-        self._asked.pop(told.puid, None)
-        for future in self._awaited.pop(told.puid, ()):
+        self._asked.pop(event.puid, None)
+        for future in self._awaited.pop(event.puid, ()):
             if not future.done():
-                failure = OSError(told.text + what_to_raise(told.error))
-                failure.errno = told.error
+                failure = OSError(event.text + what_to_raise(event.error))
+                failure.errno = event.error
                 future.set_exception(failure)
 
-    def exited(self, told: Exited) -> None:
+    def exited(self, event: Exited) -> None:
         """Note that a process has ended."""
-        known = self._processes.get(told.puid)
+        known = self._processes.get(event.puid)
         if known is not None:
-            known.code, known.ended = told.code, told.time / 1e9
+            known.code, known.ended = event.code, event.time / 1e9
             # A shell adds 128 to the signal that ended its program.
-            number = -told.code if told.code < 0 else told.code - 128
-            sent = told.signals | self._sent.pop(told.puid, 0)
+            number = -event.code if event.code < 0 else event.code - 128
+            sent = event.signals | self._sent.pop(event.puid, 0)
             known.terminated = number > 0 and bool(sent >> (number - 1) & 1)
-            self._living.pop(told.puid, None)
+            self._living.pop(event.puid, None)
             self._ended += 1
-            if told.code == -signals.SIGKILL and not known.terminated and (reason := self._memory_kills.explain()):
+            if event.code == -signals.SIGKILL and not known.terminated and (reason := self._memory_kills.explain()):
                 log.warning(_KILLED, known.name, known.puid, known.pid, reason)
-        for future in self._awaited.pop(told.puid, ()):
+        for future in self._awaited.pop(event.puid, ()):
             if not future.done():
-                future.set_result(told.code)
+                future.set_result(event.code)
         while self._ended > _MOST_ENDED:
             oldest = next(p for p, k in self._processes.items() if k.code is not None)
             del self._processes[oldest]

@@ -71,8 +71,8 @@ class Followers:
     """Sends this node's operations to the other replicas, in order, and again if a connection broke; used only in the
     thread of the service. Each message has a number, and is kept until the other node acknowledges it, or it is taken.
 
-    `way_to` opens an outbox to a channel of another node, `later` calls a function in this thread. `on_unreachable` is
-    called with a node, a shard about which it was sent something, and the reason why it cannot be reached; it is
+    `channel_to` opens an outbox to a channel of another node, `later` calls a function here. `on_unreachable` is called
+    with a node, a shard about which it was sent something, and the reason why it cannot be reached; it is
     retried anyway. `on_torn` is called with a node and a shard about which it was sent what cannot be sent again.
     """
 
@@ -80,21 +80,21 @@ class Followers:
         self,
         peers: Peers,
         own_name: Name,
-        way_to: Callable[[int, Name], Channel],
+        channel_to: Callable[[int, Name], Channel],
         later: Callable[[Callable[[], object]], None],
         on_unreachable: Callable[[int, Whose, str], None],
         on_torn: Callable[[int, Whose], None],
     ) -> None:
         self._peers = peers
         self._own_name = own_name
-        self._way_to = way_to
+        self._channel_to = channel_to
         self._later = later
         self._on_unreachable = on_unreachable
         self._on_torn = on_torn
         self._loop = asyncio.get_running_loop()
         self._services: dict[int, Name] = {}
         # Used only here: if one has failed, its messages are sent again before anything else.
-        self._ways: dict[int, Channel] = {}
+        self._channels: dict[int, Channel] = {}
         self._last = 0
         self._sent: dict[int, dict[int, Sent]] = {}  # by node and number
         self._waiting: set[int] = set()  # nodes to which the connection is being made (again)
@@ -124,11 +124,11 @@ class Followers:
 
     def _put(self, node: int, head: bytes, buffers: list[Any]) -> bool:
         try:
-            if node not in self._ways:
-                self._ways[node] = self._way_to(0, self._services[node])
-            self._ways[node]._put_frames(head, buffers, None)
+            if node not in self._channels:
+                self._channels[node] = self._channel_to(0, self._services[node])
+            self._channels[node]._put_frames(head, buffers, None)
         except DestroyedError:
-            self._ways.pop(node, None)
+            self._channels.pop(node, None)
             self._connect(node)
             return False
         except MemoryError:  # it is sent with all unacknowledged messages, once there is memory
@@ -186,14 +186,14 @@ class Followers:
 
     def link_broken(self, node: int) -> None:
         """Send messages again that may be lost."""
-        self._ways.pop(node, None)
+        self._channels.pop(node, None)
         if self._sent.get(node):
             self._connect(node)
 
     def node_lost(self, node: int) -> None:
         """Stop sending to a node. Its unacknowledged messages are to be taken."""
         self._services.pop(node, None)
-        self._ways.pop(node, None)
+        self._channels.pop(node, None)
 
     def _connect(self, node: int) -> None:
         """Connect (again), while other nodes are served."""
@@ -261,13 +261,13 @@ class Replication:
         peers: Peers,
         copies: Copies,
         own_name: Name,
-        way_to: Callable[[int, Name], Channel],
+        channel_to: Callable[[int, Name], Channel],
         later: Callable[[Callable[[], object]], None],
     ) -> None:
         self._peers = peers
         self._held = copies
         self._later = later
-        self._followers = Followers(peers, own_name, way_to, later, self._doubt, self._on_torn)
+        self._followers = Followers(peers, own_name, channel_to, later, self._doubt, self._on_torn)
         self._answers = Answers()
         self._copies: dict[Whose, _Copy] = {}
         self._seen = 0  # the last loss

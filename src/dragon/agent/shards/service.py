@@ -55,18 +55,18 @@ class ShardService:
         self._shard = shard
         self._requests = Channel()
         self.name: Name = self._requests._name()
-        self._ways: dict[Name, Channel] = {}
+        self._channels: dict[Name, Channel] = {}
         self._tell = Once(log)
         self.inboxes: dict[tuple[int, int], set[Name]] = {}
         self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self.replication = Replication(peers, copies, self.name, self._way_to, self.afterwards)
+        self.replication = Replication(peers, copies, self.name, self._channel_to, self.afterwards)
         self._loop.add_reader(self._requests._fileno(), self._on_requests)
         threading.Thread(target=self._serve, name="shards", daemon=True).start()
 
     def client_left(self, node: int, pid: int) -> None:
         """Forget a process that has ended: nothing is sent to it any more."""
         for name in self.inboxes.pop((node, pid), ()):
-            self._ways.pop(name, None)
+            self._channels.pop(name, None)
             if node != self._peers.index:
                 self._peers.links.wire.leave(os.getpid(), name)
 
@@ -93,15 +93,15 @@ class ShardService:
 
     def _read_at_once(self, request: Request) -> bool:
         """Answer a request if it is a small read that waits for nothing. Return whether it was."""
-        way = self._ways.get(request.inbox)
-        if way is None or request.operation not in ("value", "values") or request.newest:
+        channel = self._channels.get(request.inbox)
+        if channel is None or request.operation not in ("value", "values") or request.newest:
             return False
         try:
             shard = self._shard(request.dictionary, request.manager)
             value, buffers, _ = OPERATIONS[request.operation](shard, request.arguments, [])
             if sum(len(memoryview(each)) for each in buffers) > _SMALL:
                 return False
-            way._put_frames(_encode(Reply(request.number, value)), buffers, 0)
+            channel._put_frames(_encode(Reply(request.number, value)), buffers, 0)
         except Exception:
             return False  # the thread answers with the error, or waits for memory
         return True
@@ -151,8 +151,8 @@ class ShardService:
         if sum(sizes) <= _PIECE:
             self._send(request, _encode(Reply(request.number, value, error)), buffers)
             return
-        way = self._send(request, _encode(Reply(request.number, value, error, sizes, as_bytes)), [])
-        if way is None:
+        channel = self._send(request, _encode(Reply(request.number, value, error, sizes, as_bytes)), [])
+        if channel is None:
             return
         head = _encode(Piece(request.number))
         pieces = [
@@ -163,35 +163,35 @@ class ShardService:
         if node_of(request.inbox) != self._peers.index:
             self._peers.links.lend(request.inbox, head, pieces)
         else:
-            self._hand_over(way, request.inbox, head, pieces)
+            self._hand_over(channel, request.inbox, head, pieces)
 
-    def _hand_over(self, way: Channel, name: Name, head: bytes, pieces: list[memoryview]) -> None:
+    def _hand_over(self, channel: Channel, name: Name, head: bytes, pieces: list[memoryview]) -> None:
         """Send the pieces of an answer to a process of this node."""
         for index, piece in enumerate(pieces):
             try:
-                way._put_frames(head, [piece], None)
+                channel._put_frames(head, [piece], None)
             except MemoryError:
-                self._later(partial(self._hand_over, way, name, head, pieces[index:]))
+                self._later(partial(self._hand_over, channel, name, head, pieces[index:]))
                 return
             except _core.DestroyedError:
-                self._ways.pop(name, None)
+                self._channels.pop(name, None)
                 return
 
     def _send(self, request: Request, head: bytes, buffers: list[Buffer]) -> Channel | None:
         name = request.inbox
         for _ in range(2):
             try:
-                channel = self._ways.get(name)
+                channel = self._channels.get(name)
                 if channel is None:
-                    channel = self._ways[name] = self._way_to(request.pid, name)
+                    channel = self._channels[name] = self._channel_to(request.pid, name)
                 channel._put_frames(head, buffers, None)
                 return channel
             except _core.DestroyedError:
-                self._ways.pop(name, None)  # its process has ended, or the connection broke and was made again
+                self._channels.pop(name, None)  # its process has ended, or the connection broke and was made again
         log.debug("dropped an answer: no process waits for it any more")
         return None
 
-    def _way_to(self, pid: int, name: Name) -> Channel:
+    def _channel_to(self, pid: int, name: Name) -> Channel:
         self.inboxes.setdefault((node_of(name), pid), set()).add(name)
         is_here = node_of(name) == self._peers.index
         return Channel._attached(name if is_here else self._peers.links.wire.open_outbox(os.getpid(), name, True))

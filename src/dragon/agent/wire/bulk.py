@@ -50,7 +50,7 @@ class Fabric(Protocol):
         """Return what to send to the other side of a new connection."""
         ...
 
-    def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> Lane:
+    def lane(self, own: Greeting, their: Greeting, peer: str, lost: Callable[[str], None]) -> Lane:
         """Return the lane of a connection on which both sides have greeted; `lost` is called if it fails."""
         ...
 

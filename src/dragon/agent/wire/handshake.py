@@ -38,8 +38,8 @@ class Shaken:
     """A connection whose other end is `node`: what both sides said, and the bytes that came after that."""
 
     node: int
-    told: Hello
-    heard: Hello
+    own: Hello
+    their: Hello
     early: bytes = field(repr=False)
 
 
@@ -53,20 +53,20 @@ async def shake_hands(
     channel = _Tls(connection, context, is_server)
     await channel.do(channel.tls.do_handshake)
     node = peer_index(channel.tls)
-    told = msgspec.structs.replace(hello(node), key=os.urandom(_KEY_SIZE))
-    data = encode(told)
+    own = msgspec.structs.replace(hello(node), key=os.urandom(_KEY_SIZE))
+    data = encode(own)
     await channel.do(lambda: channel.tls.write(len(data).to_bytes(4, "little") + data))
     size = int.from_bytes(await channel.read(4), "little")
     if size > _LARGEST_HELLO:
         raise ConnectionAbortedError(f"the other agent sent a greeting of {size} bytes")
     try:
-        heard = _decode(await channel.read(size))
+        their = _decode(await channel.read(size))
     except msgspec.MsgspecError as error:
         raise ConnectionAbortedError(f"the other agent sent a malformed greeting: {error}") from error
-    if heard.refused is None and len(heard.key) != _KEY_SIZE:
+    if their.refused is None and len(their.key) != _KEY_SIZE:
         raise ConnectionAbortedError("the other agent sent no key")
     watch_silence(connection)
-    return Shaken(node, told, heard, channel.rest())
+    return Shaken(node, own, their, channel.rest())
 
 
 class _Tls:

@@ -403,20 +403,20 @@ class Links:
         return Hello(greeting=self._fabric.greet() if self._fabric is not None and has_lane else None)
 
     def _use(self, connection: socket.socket, shaken: Shaken) -> None:
-        node, told, heard = shaken.node, shaken.told, shaken.heard
-        if heard.refused is not None:
-            self.serve(node, encode(Outside(heard.refused)))
-        if told.refused is not None or heard.refused is not None or node in self.lost or self._closed:
+        node, own, their = shaken.node, shaken.own, shaken.their
+        if their.refused is not None:
+            self.serve(node, encode(Outside(their.refused)))
+        if own.refused is not None or their.refused is not None or node in self.lost or self._closed:
             connection.close()
             return
         lane: Lane | None = None
         number = 0
-        if self._fabric is not None and told.greeting and heard.greeting and told.greeting.kind == heard.greeting.kind:
+        if self._fabric is not None and own.greeting and their.greeting and own.greeting.kind == their.greeting.kind:
             lane = self._fabric.lane(
-                told.greeting, heard.greeting, self.host(node), lambda reason: self._lane_lost(node, number, reason)
+                own.greeting, their.greeting, self.host(node), lambda reason: self._lane_lost(node, number, reason)
             )
         takes, sends = lane is not None, lane is not None and lane.open()
-        number = self.wire.add(connection.detach(), node, told.key, heard.key, shaken.early, self._plain, takes, sends)
+        number = self.wire.add(connection.detach(), node, own.key, their.key, shaken.early, self._plain, takes, sends)
         if lane is not None:
             self._lanes[number] = lane
 

@@ -88,9 +88,9 @@ class Ucx:
         """Return the address of this worker and a tag for a new link."""
         return Greeting("UCX", self._address, secrets.randbelow(_TAGS))
 
-    def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> _Beside:
+    def lane(self, own: Greeting, their: Greeting, peer: str, lost: Callable[[str], None]) -> _Beside:
         """Return the lane over UCX beside a link."""
-        return _Beside(self, told, heard, peer, lost)
+        return _Beside(self, own, their, peer, lost)
 
     def close(self) -> None:
         """Stop waiting for UCX, and log how many bytes were sent and received."""
@@ -154,10 +154,10 @@ class Ucx:
 class _Beside:
     """The lane beside one link. It connects when the first payload is sent or received."""
 
-    def __init__(self, fabric: Ucx, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> None:
+    def __init__(self, fabric: Ucx, own: Greeting, their: Greeting, peer: str, lost: Callable[[str], None]) -> None:
         self._fabric = fabric
-        self._next_in, self._next_out = told.tag, heard.tag
-        self._address = heard.place
+        self._next_in, self._next_out = own.tag, their.tag
+        self._address = their.place
         self._peer = peer
         self._lost = lost
         self._outward: deque[memoryview] = deque()

@@ -103,7 +103,7 @@ class Conduit:
         self.name: Name = self.answers._name()
         self.pid = os.getpid()
         self._last = 0
-        self._ways: dict[int, Channel] = {}  # the channel on which each pending request was sent
+        self._outboxes: dict[int, Channel] = {}  # the channel on which each pending request was sent
         self._arrived: dict[int, Arrival] = {}
 
     def send(
@@ -118,7 +118,7 @@ class Conduit:
         """Send a request for an operation and return its number."""
         self._last += 1
         request = Request(self._last, self.name, self.pid, *shard, operation, arguments, identity, newest)
-        self._ways[self._last] = self._put(_encode(request), buffers)
+        self._outboxes[self._last] = self._put(_encode(request), buffers)
         return self._last
 
     def _put(self, head: bytes, buffers: list[Any]) -> Channel:
@@ -160,7 +160,7 @@ class Conduit:
             if isinstance(reply, Piece):
                 if reply.number in self._arrived:
                     self._arrived[reply.number].pieces.extend(buffers)
-            elif reply.number in self._ways:  # otherwise the request was given up
+            elif reply.number in self._outboxes:  # otherwise the request was given up
                 self._arrived[reply.number] = Arrival(reply, buffers)
         self._give_up(number)
         if arrival.reply.error is not None:
@@ -169,33 +169,33 @@ class Conduit:
 
     def _give_up(self, number: int) -> None:
         """Stop waiting for a reply."""
-        del self._ways[number]
+        del self._outboxes[number]
         self._arrived.pop(number, None)
 
     def _look(self, number: int) -> None:
-        way = self._ways[number]
+        outbox = self._outboxes[number]
         try:
             _check_node(self.node)
-            way._wait_readable(0)  # raises if the channel was destroyed
+            outbox._wait_readable(0)  # raises if the channel was destroyed
         except NodeLostError:
             self._give_up(number)
             raise
         except _core.DestroyedError:
             self._give_up(number)
             text = f"there is no connection to node {self.node}; a request may be lost"
-            raise self._why_gone(way, text) from None
+            raise self._why_gone(outbox, text) from None
         if self.node == this_run().node:
             return
-        kind, told = ask(WhyLost(self.name))
+        kind, error = ask(WhyLost(self.name))
         if kind:  # a reply was lost, and it is not known which one
-            self._arrived.update((each, Arrival(Reply(each, error=(kind, told)), [])) for each in self._ways)
+            self._arrived.update((each, Arrival(Reply(each, error=(kind, error)), [])) for each in self._outboxes)
 
-    def _why_gone(self, way: Channel | None, text: str) -> Exception:
+    def _why_gone(self, outbox: Channel | None, text: str) -> Exception:
         """Return the error that ended the connection, or NodeLostError: why the node is lost, else with `text`."""
-        if way is not None:
-            kind, told = ask(WhyGone(way._name()))
+        if outbox is not None:
+            kind, error = ask(WhyGone(outbox._name()))
             if kind:
-                return error_named(kind, told)
+                return error_named(kind, error)
         try:
             _check_node(self.node)
         except NodeLostError as error:
