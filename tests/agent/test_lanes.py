@@ -11,7 +11,7 @@ from typing import Any
 
 from ends import LARGE, Ends, run, told
 
-from dragon.agent.wire import fabric
+from dragon.agent.wire import ucx as fabric
 from dragon.agent.wire.bulk import Greeting
 
 

@@ -11,7 +11,7 @@ from ends import SIZES, Ends, Fabrics, exchange, run
 from hypothesis import given, settings
 from test_lanes import device
 
-from dragon.agent.wire import fabric
+from dragon.agent.wire import ucx as fabric
 from dragon.agent.wire.ucx import Ucx
 
 pytest.importorskip("ucxx._lib.libucxx", reason="ucxx is not installed (extra rdma)")

@@ -11,7 +11,7 @@ from dragon import _core
 from dragon.agent.connections import Connections, connect_nodes
 from dragon.agent.life import Beginning, serve_for_ever
 from dragon.agent.processes.starting import Spawner
-from dragon.agent.wire.fabric import open_fabric
+from dragon.agent.wire.ucx import open_fabric
 from dragon.control import join
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Membership, Token
