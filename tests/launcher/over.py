@@ -12,9 +12,11 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from dragon import _core
 from dragon.launcher import base
 from dragon.launcher.choice import Wanted, carried, choose
-from dragon.launcher.frontend import FrontEnd, Head, Options
+from dragon.launcher.frontend import FrontEnd, Options
+from dragon.runtime.protocol.agents import StartHead
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
@@ -27,7 +29,7 @@ async def run() -> int:
     # The same command line, with another program.
     python, _m, _dragon, _node, *rest = launcher.command
     launcher.command = [python, os.environ.get("STAND_IN", str(STAND_IN)), *rest]
-    head = Head(executable=sys.argv[3], arguments=sys.argv[4:], environment=carried(), folder=os.getcwd())
+    head = StartHead(sys.argv[3], sys.argv[4:], carried(), os.getcwd(), _core.current_signals())
     return await FrontEnd(launcher, head, options).run()
 
 

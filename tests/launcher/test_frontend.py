@@ -118,7 +118,8 @@ def test_the_reason_of_a_failed_launch_is_reported_although_an_agent_hangs(site:
             from dragon.infrastructure.membership import Member
             from dragon.infrastructure.node_desc import describe_this_node
             from dragon.launcher.base import Launcher, LaunchError, Starter
-            from dragon.launcher.frontend import FrontEnd, Head, Options
+            from dragon.launcher.frontend import FrontEnd, Options
+            from dragon.runtime.protocol.agents import StartHead
 
             class OneStopsOneFails(Launcher):
                 name, local, nodes = "test", True, ["stops", "fails"]
@@ -139,7 +140,7 @@ def test_the_reason_of_a_failed_launch_is_reported_although_an_agent_hangs(site:
                 time.sleep(100)
 
             async def run():
-                head = Head(executable="true", arguments=[], environment={}, folder="/")
+                head = StartHead("true", [], {}, "/", [])
                 return await FrontEnd(OneStopsOneFails(), head, Options()).run()
 
             try:

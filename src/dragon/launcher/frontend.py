@@ -86,15 +86,6 @@ _SIGNAL_TIMEOUT_S = 10.0
 _SHUTDOWN_TIMEOUT_S = 12.0  # besides the grace
 
 
-class Head(msgspec.Struct, kw_only=True):
-    """The user's program: its executable, arguments, environment and working directory."""
-
-    executable: str
-    arguments: list[str]
-    environment: dict[str, str]
-    folder: str
-
-
 class Options(msgspec.Struct, kw_only=True):
     """The options of a run over several nodes."""
 
@@ -124,7 +115,7 @@ def listening_hosts(launcher: Launcher, prefix: str) -> list[str]:
 class FrontEnd:
     """One run, from starting its agents to the head process's exit code. It must be made within an event loop."""
 
-    def __init__(self, launcher: Launcher, head: Head, options: Options) -> None:
+    def __init__(self, launcher: Launcher, head: agents.StartHead, options: Options) -> None:
         self.launcher = launcher
         self.head = head
         self.options = options
@@ -232,10 +223,7 @@ class FrontEnd:
         self.head_node = min(self.alive)
         if self._restarted:
             self.head.environment[RESTARTED] = "1"
-        head = self.head
-        signals = _core.current_signals()
-        start = agents.StartHead(head.executable, head.arguments, head.environment, head.folder, signals)
-        self.alive[self.head_node].send(start)
+        self.alive[self.head_node].send(self.head)
 
     async def _ask(self, request: Request[_Answer]) -> _Answer:
         """Return the answer of an agent, which asks all the others."""
@@ -453,7 +441,7 @@ def run_program(launcher: Launcher, command: list[str], arguments: argparse.Name
         resilient=arguments.resilient,
         exhaust=arguments.exhaust_resources,
     )
-    head = Head(executable=command[0], arguments=command[1:], environment=environment, folder=os.getcwd())
+    head = agents.StartHead(command[0], command[1:], environment, os.getcwd(), _core.current_signals())
 
     async def serve() -> int:
         return await FrontEnd(launcher, head, options).run()
