@@ -41,8 +41,7 @@ class EarlyMessages:
     async def _answer(self, node: int, body: bytes | msgspec.Raw) -> object:
         if bytes(body) == _MEMBERS:
             return await asyncio.shield(self.members)
-        body = bytes(body)  # what it refers to is not kept
-        await self._is_served.wait()  # those that wait continue before anything else arrives
+        await self._is_served.wait()
         answer = self._serve(node, body)
         return await answer if isinstance(answer, asyncio.Future) else answer
 
@@ -50,7 +49,7 @@ class EarlyMessages:
         """Have everything handled from now on."""
         self._serve = serve
         self._is_served.set()
-        links.serve_by(serve)
+        asyncio.get_running_loop().call_soon(links.serve_by, serve)  # after those that wait, so all are in order
 
 
 @dataclass(frozen=True)
