@@ -38,8 +38,7 @@ class Sink:
     # Seconds after which an incomplete line, such as a prompt, is forwarded; None for never.
     patience: float | None = _PARTIAL_LINE_S
 
-    def __init__(self) -> None:
-        self._waiting: list[Callable[[], None]] = []
+    _waiting: list[Callable[[], None]]
 
     @property
     def is_full(self) -> bool:
@@ -71,8 +70,7 @@ class ToDescriptor(Sink):
     by_line = False
 
     def __init__(self, fd: int, closed: Callable[[ToDescriptor], None]) -> None:
-        super().__init__()
-        self.fd, self.closed = fd, closed
+        self.fd, self.closed, self._waiting = fd, closed, []
         self.loop = asyncio.get_running_loop()
         self.room = select.poll()
         self.room.register(fd, select.POLLOUT)
@@ -155,8 +153,7 @@ class ToFrontEnd(Sink):
     """Writes to the terminal of a run of several nodes."""
 
     def __init__(self, window: FrontEndWindow, number: int) -> None:
-        super().__init__()
-        self.window, self.number = window, number
+        self.window, self.number, self._waiting = window, number, []
 
     @property
     def is_full(self) -> bool:
@@ -173,11 +170,11 @@ class ToNode(Sink):
     """Writes to a descriptor or a channel by the agent of another node; see WriteFor."""
 
     def __init__(self, links: Links, name: Name) -> None:
-        super().__init__()
-        self.links, self.name, self.ahead = links, name, 0
+        self.links, self.name, self.node = links, name, node_of(name)
+        self.ahead, self._waiting = 0, []
         if name[1] >= 0:  # of a channel
             self.patience = None
-            links.forward(node_of(name), WriteFor(name, b""))
+            links.forward(self.node, WriteFor(name, b""))
 
     @property
     def is_full(self) -> bool:
@@ -187,18 +184,18 @@ class ToNode(Sink):
     def write(self, data: bytes) -> None:
         """Send output to the other node."""
         self.ahead += len(data)
-        future = self.links.call(node_of(self.name), WriteFor(self.name, data))
+        future = self.links.call(self.node, WriteFor(self.name, data))
         future.add_done_callback(lambda done: self._arrived(len(data), done))
 
     def _arrived(self, size: int, done: asyncio.Future[msgspec.Raw]) -> None:
-        if not done.cancelled() and done.exception() is not None and node_of(self.name) not in self.links.lost:
+        if not done.cancelled() and done.exception() is not None and self.node not in self.links.lost:
             log.warning("some output of a process is lost: %s", done.exception())
         self.ahead -= size
         self.has_room()
 
     def close(self) -> None:
         """Tell the other node that this process writes no more."""
-        self.links.forward(node_of(self.name), WriteFor(self.name, None))
+        self.links.forward(self.node, WriteFor(self.name, None))
 
 
 class Tails:

@@ -107,7 +107,7 @@ class ToChannel(Sink):
     patience = None
 
     def __init__(self, name: Name) -> None:
-        super().__init__()
+        self._waiting = []
         self.loop = asyncio.get_running_loop()
         self.channel = Channel._attached(name)
         self.text = _Text()
