@@ -41,7 +41,7 @@ from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.runtime.credentials import fingerprint, pinned_context
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.request import Request, frame
-from dragon.runtime.rpc import Answered, Frame, Session, unanswered
+from dragon.runtime.rpc import Answered, Asked, Frame, Session
 
 log = runtime_log("control")
 
@@ -200,7 +200,7 @@ class Control(asyncio.Protocol):
 
     def send(self, message: Message | Request[None]) -> None:
         """Send a message, or a request that is not answered; dropped if the connection is over. Raises ValueError."""
-        self._send_body(_encode(message if isinstance(message, Message) else unanswered(message)))
+        self._send_body(_encode(message if isinstance(message, Message) else Asked(0, message)))
 
     def _send_body(self, body: bytes) -> int:
         if len(body) > LARGEST_FRAME:

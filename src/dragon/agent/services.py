@@ -327,7 +327,8 @@ class Services:
                 self.shards.serving.client_left(self.run.node, pid)
         elif self.wire is not None:
             self.wire.left(pid)
-        self.look_at_all()  # it may not have told what it changed
+        if self.wire is not None:
+            self.wire.look_at_all()  # it may not have told what it changed
         if not event.leaves:
             killed = event.code == -signal.SIGKILL
             for group in self.groups.present.values():
@@ -387,7 +388,7 @@ class Services:
     def _tell_all(self, home: int) -> None:
         events = self._untold.pop(home, [])
         if events and self.peers is not None and home not in self.peers.lost:
-            self.peers.forward(home, MembersEnded(events))
+            self.peers.links.forward(home, MembersEnded(events))
 
     @serves(objects.OpenDesk)
     def _open_desk(self) -> None:

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from functools import partial
 from types import CoroutineType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
 
@@ -132,18 +132,24 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """What a session says. The requests of one side are numbered, and answered in any order."""
 
 
+if TYPE_CHECKING:
+    Encoded = Any  # what is sent need not be encoded already
+else:
+    Encoded = msgspec.Raw
+
+
 class Asked(Frame, frozen=True):
     """A request, encoded. If the number is 0, it is not answered."""
 
     number: int
-    request: msgspec.Raw
+    request: Encoded
 
 
 class Answered(Frame, frozen=True):
     """The answer to a request, encoded, or the class and text of an error."""
 
     number: int
-    value: msgspec.Raw = msgspec.Raw(b"\xc0")  # nil
+    value: Encoded = msgspec.Raw(b"\xc0")  # nil
     error: tuple[str, str] | None = None
 
 
@@ -151,11 +157,6 @@ class Cancelled(Frame, frozen=True):
     """The answer to a request is not needed any more."""
 
     number: int
-
-
-def unanswered(request: Request[None]) -> Asked:
-    """Return the frame of a request that is not answered."""
-    return Asked(0, request)  # type: ignore[arg-type]  # it is encoded with the frame
 
 
 # Raises msgspec.MsgspecError for anything else.
@@ -208,7 +209,7 @@ class Session:
     def ask(self, request: Request[object], future: asyncio.Future[msgspec.Raw]) -> None:
         """Send a request. Its answer, encoded, becomes the result of the future."""
         self._asked = number = self._asked + 1
-        self._pending[number] = self._send(_encode(Asked(number, request))), future  # type: ignore[arg-type]
+        self._pending[number] = self._send(_encode(Asked(number, request))), future
         future.add_done_callback(partial(self._asked_no_more, number))
 
     def _asked_no_more(self, number: int, future: asyncio.Future[msgspec.Raw]) -> None:

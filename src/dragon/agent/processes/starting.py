@@ -114,12 +114,12 @@ class Spawner:
                 if self._synchronising is None:
                     self._synchronising = self._loop.create_task(self._synchronise())
                 await asyncio.shield(self._synchronising)
-                if puid in self._kept and not self._is_over:
+                if puid in self._kept:
                     await self.reported(puid)
 
     async def reported(self, puid: int | None) -> None:
         """Wait until the start of a process is reported, however long its main program is imported; see catch_up()."""
-        if puid not in self._kept or self._is_over:
+        if puid not in self._kept:
             await self.catch_up(puid)
             return
         reported: asyncio.Future[None] = self._loop.create_future()
@@ -148,6 +148,7 @@ class Spawner:
         """Complete all futures, as the zygote sends no more events."""
         for waiting in (self._synchronised, *(each for _, several in self._kept.values() for each in several)):
             _release(waiting)
+        self._kept.clear()
 
     @property
     def waiting(self) -> int:

@@ -27,7 +27,7 @@ from dragon.runtime.callers import Callers
 from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.protocol.agents import Members, Outside
 from dragon.runtime.protocol.request import Request
-from dragon.runtime.rpc import RemoteError, Session, decode_frame, unanswered
+from dragon.runtime.rpc import Asked, RemoteError, Session, decode_frame
 
 __all__ = ["Links"]
 
@@ -108,7 +108,7 @@ class Links:
     def forward(self, node: int, request: Request[None]) -> None:
         """Have another agent execute a request, once, unless the node is lost. Nobody learns its answer."""
         if self._session(node) is not None:
-            self.wire.send(node, encode(unanswered(request)), None, True)
+            self.wire.send(node, encode(Asked(0, request)), None, True)
 
     def lend(self, leads_to: Name, head: bytes, buffers: list[memoryview]) -> None:
         """Send a message with this head for each buffer to a channel of another node, after those that processes have
