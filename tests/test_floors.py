@@ -179,3 +179,19 @@ def test_torchloader_imports_only_public_names() -> None:
 def test_no_two_test_modules_have_the_same_name() -> None:
     names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_msgspec_is_imported_in_one_place() -> None:
+    """An interrupt must not come while it is imported; see infrastructure/structs.py."""
+    importing = [path for path in MODULES if path.is_relative_to(SOURCE / "dragon") and "msgspec" in roots(path)]
+    assert importing == [SOURCE / "dragon/infrastructure/structs.py"]
+
+
+def roots(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add((node.module or "").partition(".")[0])
+    return found

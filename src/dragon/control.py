@@ -32,12 +32,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar, cast
 
-import msgspec
-
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Member, Membership, Token
 from dragon.infrastructure.messages import decoder_of
 from dragon.infrastructure.node_desc import NodeDescriptor
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.credentials import fingerprint, pinned_context
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.request import Request, frame

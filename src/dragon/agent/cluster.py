@@ -9,8 +9,6 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from dragon import _core
 from dragon.agent.clients import Handle
 from dragon.agent.connections import Connections
@@ -25,6 +23,7 @@ from dragon.infrastructure.facts import PUID_NODE_SHIFT
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Name, Spawn, encode, joined
 from dragon.infrastructure.signals import NOTICES
+from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import code_of_shells
 from dragon.runtime import handle as handles
 from dragon.runtime import placement as plan

@@ -6,8 +6,6 @@ import asyncio
 import socket
 from dataclasses import dataclass, field
 
-import msgspec
-
 from dragon.agent.objects.peers import Peers
 from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.links import Links, Serve
@@ -15,6 +13,7 @@ from dragon.control import Control
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.infrastructure.messages import encode
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import Bye, Members

@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 from typing import NoReturn
 
-import msgspec
-
 from dragon import _core
 from dragon.agent.connections import Connections, connect_nodes
 from dragon.agent.life import Beginning, serve_for_ever
@@ -16,6 +14,7 @@ from dragon.control import join
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime import run as run_module
 from dragon.runtime.run_info import FrontEnd, RunInfo
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
 import uvloop
 
 from dragon import _core
@@ -26,6 +25,7 @@ from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.signals import NOTICES, PASSED_ON
+from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import allow_many_files, check_files, what_to_raise
 from dragon.launcher.base import Launcher, LaunchError
 from dragon.launcher.choice import carried

@@ -15,8 +15,6 @@ import os
 import socket
 from typing import Any
 
-import msgspec
-
 import dragon
 from dragon.control import (
     LARGEST_FRAME,
@@ -33,6 +31,7 @@ from dragon.control import (
     proof,
 )
 from dragon.infrastructure.membership import Member, Membership, Token, parent_of
+from dragon.infrastructure.structs import msgspec
 from dragon.launcher.base import Identity, LaunchError
 from dragon.runtime.callers import Callers
 from dragon.runtime.credentials import Authority, greeting_context, node_name

@@ -33,7 +33,7 @@ def serialized(*parts: object) -> str:
 
 def read_serialized(data: str | bytes, kind: object, what: str) -> Any:
     """Return what serialize() of a `what` wrote, decoded as `kind`. Raises ValueError for anything else."""
-    import msgspec  # not imported before: few processes need it
+    from dragon.infrastructure.structs import msgspec  # not imported before: few processes need it
 
     try:
         return msgspec.json.decode(data, type=kind)

@@ -12,10 +12,9 @@ from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
-import msgspec
-
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.messages import decoder_of, encode
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.request import Caller, Request, tag_of
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, NamedTuple
 
-import msgspec
-
 from dragon import _core
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.structs import msgspec
 from dragon.shards.entries import Stored
 from dragon.shards.records import Record, bytes_in
 from dragon.shards.shard import MISSING, Shard

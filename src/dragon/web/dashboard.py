@@ -13,9 +13,8 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-import msgspec
-
 from dragon.infrastructure.metrics import METRICS
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import Ask
 from dragon.runtime.protocol.run import NodeWaits, Waits
 from dragon.runtime.protocol.telemetry import Kinds, Lifetimes, OutputOf, Query, StateOfRun, TasksBetween

@@ -15,8 +15,6 @@ from functools import partial
 from signal import Signals
 from typing import Any
 
-from msgspec.structs import replace
-
 from dragon import _core
 from dragon.agent.groups.members import Home, Member
 from dragon.agent.mpi.job import Job, follows_another
@@ -25,6 +23,7 @@ from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend, node_of_puid
 from dragon.infrastructure.messages import Instance, Name, Output, Spawn
 from dragon.infrastructure.policy import Policy, choose
+from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import may_pass, restored, sendable, what_to_raise
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import find_node, run_nodes
@@ -78,7 +77,7 @@ class Group:
         for count, which, node, cpus, environment in places:
             request = templates[which]
             changed = {**request.environment, **environment} if environment else request.environment
-            template = replace(request, node=node, cpus=cpus, environment=changed, group=number)
+            template = msgspec.structs.replace(request, node=node, cpus=cpus, environment=changed, group=number)
             template.streams = template.streams or [Output(), Output(), Output("tee")]
             for _ in range(count):
                 self.members.append(Member(len(self.members), template))
@@ -326,7 +325,7 @@ class Group:
         peers = self.home.peers
         if peers is not None and member.template.node in peers.lost:
             node = choose(run_nodes(), member.rank, Policy.Distribution.DEFAULT)
-            member.template = replace(member.template, node=node.index, cpus=[])
+            member.template = msgspec.structs.replace(member.template, node=node.index, cpus=[])
         try:
             await self.start_members([member])
         except (OSError, MemoryError) as error:
@@ -489,7 +488,7 @@ class GroupJobs:
             for _ in range(program.count):
                 index = len(self._group.members) + len(templates)
                 node = host or choose(run_nodes(), index, Policy.Distribution.DEFAULT)
-                templates.append(replace(template, node=node.index))
+                templates.append(msgspec.structs.replace(template, node=node.index))
                 applications.append(number)
             values.update(program.values)
         members = self._group.extend(templates)
@@ -502,7 +501,7 @@ class GroupJobs:
             executable = search_executable(program.executable, folder)
         except AttributeError as error:
             raise LookupError(str(error)) from error
-        return replace(
+        return msgspec.structs.replace(
             parent,
             entry="",
             payload=b"",

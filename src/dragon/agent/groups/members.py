@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.peers import Peers
 from dragon.agent.output.streams import Streams
 from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.starting import Processes
 from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.connection import Connection, connect_pipes
 
 
@@ -50,7 +49,7 @@ class Member:
         for stream in self.template.streams:
             if stream.kind == "pipe":
                 self.disconnect()
-                streams = [replace(each) for each in self.template.streams]
+                streams = [msgspec.structs.replace(each) for each in self.template.streams]
                 self.connections = connect_pipes(streams)
                 return streams
         return []

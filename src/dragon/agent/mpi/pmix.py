@@ -13,9 +13,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dragon.agent.mpi.job import HomeNode, JobOverError, Joining
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.request import frame
 from dragon.runtime.run import this_run

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from ctypes import CFUNCTYPE, POINTER, c_bool, c_char, c_char_p, c_int, c_size_t, c_uint16, c_uint32, c_void_p
 from typing import Any
 
-import msgspec
-
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.request import frame
 

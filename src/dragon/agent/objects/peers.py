@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.agents import AnnounceFor, SignalProcess
 from dragon.runtime.protocol.request import Request, decode_answer
 from dragon.runtime.protocol.run import LostNode

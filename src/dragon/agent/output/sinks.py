@@ -10,9 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import Shown, WriteFor, Wrote
 from dragon.runtime.protocol.request import Request

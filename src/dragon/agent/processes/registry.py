@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import msgspec
-
 from dragon import _core
 from dragon.agent.processes.parents import parent_of
 from dragon.control_groups import MemoryKills
 from dragon.infrastructure.messages import Name, decoder_of
+from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.processes import Known

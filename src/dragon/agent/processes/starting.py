@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from msgspec.structs import replace
-
 from dragon import _core
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.segments import without_foreign_variables
@@ -22,6 +20,7 @@ from dragon.agent.output.streams import Streams
 from dragon.agent.processes.parents import FAREWELL, SYNCHRONISE
 from dragon.agent.processes.registry import Event, Failed, Registry, Started, Stream, Synchronised, decode_events
 from dragon.infrastructure.messages import Instance, Name, Output, Spawn, default_name, encode
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import StartFor
 from dragon.runtime.protocol.jobs import Part
@@ -285,14 +284,16 @@ class Processes:
         """Start processes on another node, with what Streams.keep() has `kept`; see StartFor. Raises NodeLostError."""
         assert self._peers is not None
         if any(kept):
-            templates = [replace(one, streams=_kept(one.streams or [Output()] * 3, kept)) for one in templates]
+            templates = [
+                msgspec.structs.replace(one, streams=_kept(one.streams or [Output()] * 3, kept)) for one in templates
+            ]
             for instance in instances:
                 instance.streams = _kept(instance.streams, kept)
         await self.announce_all(node, templates, instances)
         for which, template in enumerate(templates):
             if template.payload_in is not None:  # it is in this node's arena
                 payload = bytes(memoryview(_core.Words(template.payload_in)).cast("B")[: template.payload_size])
-                templates[which] = replace(template, payload=payload, payload_in=None, payload_size=0)
+                templates[which] = msgspec.structs.replace(template, payload=payload, payload_in=None, payload_size=0)
         request = StartFor(templates, instances, part)
         return await self._peers.ask(node, request)
 
@@ -305,7 +306,7 @@ class Processes:
                 count = sum(instance.template == which for instance in instances)
                 await self._peers.announce(node, foreign, count)
                 own = [name for name in template.attached if node_of(name) == node]
-                templates[which] = replace(template, attached=own)
+                templates[which] = msgspec.structs.replace(template, attached=own)
 
     @serves_for(CloseAtEnd)
     def _close_at_end(self, caller: Caller, record: Name) -> None:
@@ -355,7 +356,7 @@ class Processes:
         for number, (instance, record) in enumerate(zip(instances, records, strict=True)):
             template = templates[instance.template]
             puid = next_puid(self._node)
-            request = replace(
+            request = msgspec.structs.replace(
                 template,
                 puid=puid,
                 record=record._name(),

@@ -364,7 +364,7 @@ class Zygote:
             self.server.synchronise()
         elif data:
             _import(_FOR_REQUESTS)  # there are several nodes
-            import msgspec
+            from dragon.infrastructure.structs import msgspec
 
             belong(self.run_info, **msgspec.msgpack.decode(data))
             self.server.set_output(bool(self.run_info.label), forwards=True)

@@ -27,14 +27,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.answers import Answer, Answered, Answers
 from dragon.agent.shards.holding import Copies, Holding, Whose
 from dragon.infrastructure.ddict_errors import DDictMovedError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import Proposal

@@ -16,13 +16,12 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dragon import _core
 from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.holding import Copies
 from dragon.agent.shards.replication import Replication
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.remote import node_of

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from dragon import _core
 from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.holding import Holding, Whose
@@ -24,6 +22,7 @@ from dragon.agent.shards.snapshots import Snapshots
 from dragon.infrastructure.ddict_errors import DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Lock, Words
 from dragon.runtime.protocol.shards import (

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-import msgspec
-
 from dragon import _core
 from dragon.agent.services import Services
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.metrics import Lifetime
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.folder import Owner, started_at
 from dragon.runtime.protocol.processes import Known
 from dragon.runtime.run_info import RunInfo

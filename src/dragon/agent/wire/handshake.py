@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
-
 from dragon.agent.wire.bulk import Greeting
 from dragon.control import watch_silence
 from dragon.infrastructure.messages import decoder_of, encode
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.credentials import peer_index
 
 __all__ = ["Hello", "Shaken", "shake_hands"]

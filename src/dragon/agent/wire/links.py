@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from dragon import _core
 from dragon.agent.wire.bulk import Fabric, Lane
 from dragon.agent.wire.handshake import Hello, Shaken, shake_hands
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Name, encode
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.callers import Callers
 from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.protocol.agents import Members, Outside

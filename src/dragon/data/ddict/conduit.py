@@ -9,12 +9,11 @@ import threading
 import time
 from typing import Any
 
-import msgspec
-
 from dragon import _core
 from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.agent_client import Unwanted, ask, error_named
 from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at

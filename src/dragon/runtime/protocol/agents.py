@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-import msgspec
-
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Instance, Name, Spawn
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.request import BetweenAgents, Request
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from dragon.infrastructure.messages import Name, Spawn
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import OfAll, OfNumber, Request
 
 # ---- groups that agents follow

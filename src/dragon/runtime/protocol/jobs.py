@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import BetweenAgents
 
 Answer_co = TypeVar("Answer_co", covariant=True)

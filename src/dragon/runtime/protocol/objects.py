@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import OfAProcess, OnNode, Request
 
 Answer_co = TypeVar("Answer_co", covariant=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from signal import SIGKILL
 from typing import ClassVar
 
-import msgspec
-
 from dragon.infrastructure.messages import Name, Spawn
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import BetweenAgents, OfAll, OfProcess, Request
 
 

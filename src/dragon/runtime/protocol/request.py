@@ -10,10 +10,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, get_args
 
-import msgspec
-
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, node_of_puid
 from dragon.infrastructure.messages import decoder_of, encode
+from dragon.infrastructure.structs import msgspec
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 Item = TypeVar("Item")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.inspection import Report
 from dragon.runtime.protocol.request import OfAll, Request
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-import msgspec
-
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import OnNode, Request
 
 __all__ = [
