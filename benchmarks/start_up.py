@@ -67,7 +67,7 @@ def _agents(token_text: str, indices: list[int], done: Any, leave: Any, sent: An
             session._send = count
         return session
 
-    Links._session_of = counting  # type: ignore[method-assign]
+    Links._session_of = counting  # type: ignore[method-assign, assignment]
     _core.set_bell_folder(tempfile.mkdtemp())
 
     async def run() -> None:

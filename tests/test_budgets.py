@@ -22,7 +22,7 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 61_933,
+    "lines of Python": 61_934,
     "files of Python": 366,
     "lines of C++": 14_588,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 10_623,  # the same

@@ -40,7 +40,7 @@ def main(settings: dict[str, Any]) -> None:
         print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
         sys.exit(1)
     early = Early(Owner(*settings["owner"]))
-    if not (run.label or measures()) and early.ends(requests, events):
+    if settings["waits"] and not measures() and early.ends(requests, events):
         leave(run, zygote, events, early)
     from dragon.agent.life import Beginning, serve_for_ever
 

@@ -173,6 +173,7 @@ def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
         "folder": str(folder),
         "owner": [owner.pid, owner.start_time],
         "label": label,
+        "waits": not command,  # a program that was started by `dragon` has yet to be executed, and the agent has time
         "path": str(Path(__file__).parents[2]),
     }
     with agent_socket, zygote_socket, open(os.devnull) as null:
