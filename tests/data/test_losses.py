@@ -83,7 +83,7 @@ def test_a_connection_that_breaks_at_its_first_use_is_established_again(site: Si
         from dragon.data.ddict import DDict
         from dragon.native.process import Process
         from dragon.native.queue import Queue
-        from dragon.runtime import remote
+        from dragon.runtime import agent_client
         from dragon.runtime.protocol.objects import OpenOutbox
         from dragon.runtime.run import this_run
 
@@ -97,12 +97,12 @@ def test_a_connection_that_breaks_at_its_first_use_is_established_again(site: Si
             process = Process(report_agent, (queue,), policy=on(1))
             process.start()
             process.join()
-            agents, ask = [this_run().agent.pid, queue.get(timeout=30)], remote.ask
+            agents, ask = [this_run().agent.pid, queue.get(timeout=30)], agent_client.ask
 
             def ask_and_break(request, *arguments):
                 answer = ask(request, *arguments)
                 if isinstance(request, OpenOutbox):
-                    remote.ask = ask
+                    agent_client.ask = ask
                     print(break_connections(agents) > 0, flush=True)
                     time.sleep(0.5)
                 return answer
@@ -110,10 +110,10 @@ def test_a_connection_that_breaks_at_its_first_use_is_established_again(site: Si
             reader = Process(hand_over, (queue,), policy=on(1))
             reader.start()
             theirs = queue.get(timeout=30)
-            remote.ask = ask_and_break
+            agent_client.ask = ask_and_break
             theirs.put("a message")
             reader.join()
-            remote.ask = ask_and_break
+            agent_client.ask = ask_and_break
             ddict = DDict(policy=[on(1)], total_mem=2**24)
             ddict["key"] = "a value"
             print(ddict["key"])
