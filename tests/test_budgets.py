@@ -22,12 +22,12 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 61_934,
+    "lines of Python": 61_937,
     "files of Python": 366,
     "lines of C++": 14_588,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
-    "lines of dragon.agent": 10_623,
+    "lines of dragon.agent": 10_626,
     "lines of torchloader.loader": 4_655,
-    "lines of tests": 63_161,
+    "lines of tests": 63_189,
     "annotations Any": 515,
     "modules of import dragon": 70,  # 67 to 68, by what else is installed
     "modules of an agent": 299,

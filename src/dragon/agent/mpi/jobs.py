@@ -149,7 +149,8 @@ class Jobs:
 
     def close(self) -> None:
         """Close all jobs at the end of the run, when no rank is alive."""
-        since = min([*self._served_since.values(), *self._removing], default=None)
+        servers = [server.since for server in self._pmix.values()]
+        since = min([*self._served_since.values(), *self._removing, *servers], default=None)
         for serving in self._serving.values():
             serving.close()
         for server in self._pmix.values():

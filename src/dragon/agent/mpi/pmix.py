@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class PmixServer:
     """The process in which a libpmix serves this node. It runs from the first job to the end of the run."""
 
     def __init__(self, library: str) -> None:
-        self.library = library
+        self.library, self.since = library, time.time()
         self.jobs: dict[str, Pmix] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="pmix-", dir=this_run().folder))
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}

@@ -30,6 +30,7 @@ _PREFIXES = (
     "ucx_shm_posix_",
     "psm2_shm.",
     "psm3_shm.",
+    "pmix-gds-shmem",  # of the server of a libpmix, which is killed at the end of the run
 )
 
 
