@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 _FOREIGN = ("PMI_", "PMIX_", "PMI2_", "PALS_", "SLURM_", "OMPI_COMM_WORLD_", "HYDRA_", "HYDI_", "MPI_LOCAL", "PRTE_")
@@ -37,7 +38,7 @@ _PREFIXES = (
 def remove_segments(since: float) -> list[str]:
     """Remove segments of MPI libraries that this user created after that time and no process uses."""
     left = {}
-    for entry in os.scandir(_MEMORY):
+    for entry in list(os.scandir(_MEMORY)):
         try:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
@@ -54,16 +55,18 @@ def remove_segments(since: float) -> list[str]:
 
 def _in_use() -> Iterator[int]:
     """Yield the inodes of files in shared memory that processes have open or mapped."""
-    for process in os.scandir("/proc"):
-        if not process.name.isdigit():
-            continue
+    memory = _MEMORY.stat().st_dev
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        process = Path("/proc", pid)
         try:
-            for line in Path(process.path, "maps").read_text().splitlines():
+            for line in (process / "maps").read_text().splitlines():
                 fields = line.split(maxsplit=5)
                 if len(fields) > 5 and fields[5].startswith(str(_MEMORY)):
                     yield int(fields[4])
-            for descriptor in os.scandir(Path(process.path, "fd")):
-                if os.readlink(descriptor.path).startswith(str(_MEMORY)):
-                    yield os.stat(descriptor.path).st_ino
+            for descriptor in os.listdir(process / "fd"):
+                with suppress(FileNotFoundError):  # it has closed this one; others may be in use
+                    status = (process / "fd" / descriptor).stat()
+                    if status.st_dev == memory:
+                        yield status.st_ino
         except (FileNotFoundError, PermissionError, ProcessLookupError):
             continue  # it has ended, or is another user's, whose segments these are not
