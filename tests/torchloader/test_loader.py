@@ -560,8 +560,11 @@ def test_a_batch_that_is_not_made_in_time_is_a_timeout_error() -> None:
 
 def test_auto_adds_workers_for_a_waiting_trainer() -> None:
     with loader_of(Noisy(1600, latency=0.002), num_workers="auto", max_workers=12) as loader:
-        for _ in loader:
-            time.sleep(0.002)
+        for _ in range(20):  # epochs: on a busy machine the trainer itself may be what the others wait for
+            for _ in loader:
+                time.sleep(0.002)
+            if loader.workers >= 3:
+                break
         assert 3 <= loader.workers <= 12  # four would do on a quiet machine
 
 

@@ -923,3 +923,19 @@ def test_tasks_with_large_results_wait_for_memory(site: Site, nodes: str) -> Non
     """)
     done = site.dragon("--nodes", nodes, program, env={"DRAGON_ARENA_SIZE": "64m"})
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_progress_says_how_far_the_tasks_are(alone: Batch, capsys: pytest.CaptureFixture[str]) -> None:
+    alone.progress()
+    tasks = [alone.function(add, 1) for _ in range(4)]
+    failing = alone.function(fail, "now")
+    alone.progress()
+    assert all(task.done() for task in [*tasks, failing])
+    sleeping = alone.function(time.sleep, 1000)
+    with pytest.raises(TimeoutError, match="1 tasks have not ended"):
+        alone.progress(timeout=0.5)
+    sleeping.cancel()
+    none, ended, left = capsys.readouterr().err.splitlines()
+    assert "0 of 0 tasks" in none
+    assert "5 of 5 tasks: 0 run, 0 wait, 1 failed" in ended
+    assert "5 of 6 tasks: 1 run, 0 wait, 1 failed" in left

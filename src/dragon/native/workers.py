@@ -31,6 +31,7 @@ START_FAILED = 0  # in place of a ticket: the initializer raised
 FINISHED = 2**64 - 1  # in `doing`: this worker has seen the end mark of the tasks
 _END = 2**64 - 2  # the ticket of the end mark
 _STARTING = 2**64 - 3  # in `doing`: this worker has taken no task yet
+MOST_TICKETS = _STARTING  # the numbers of tasks are below
 _MOST_STILLBORN = 5  # workers in a row that end before their first task, after which no more are started
 _RESTART_DELAY_S = 1.0  # seconds between two attempts to start a worker while no process can be made
 _RECEIPT_PAUSE = 0.01  # seconds between two looks whether the pool has received what a result shares

@@ -16,13 +16,13 @@ from dragon import cpython
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import cpu_count
 from dragon.native.workers import WorkerLostError
-from dragon.runtime.serialization import dumps_call
-from dragon.workflows.batch.call import NEVER, Call, Kind
+from dragon.workflows.batch.call import NEVER, Call, Kind, packed
 from dragon.workflows.batch.crew import Crew
 from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.order import Entry
 from dragon.workflows.batch.outcome import Failure
 from dragon.workflows.batch.scheduler import Scheduler
+from dragon.workflows.batch.terms import Terms
 from dragon.workflows.batch.worker import Plan
 
 __all__ = ["DragonExecutor", "LostTaskError"]
@@ -70,6 +70,8 @@ class DragonExecutor(Executor):
         initializer, initargs: called in every worker first. If it raises, the executor is broken.
         policy: where the workers run: a policy for all, or a list with one for each worker, which determines their
             number. Workers whose policy names no node are distributed round robin over the nodes.
+        retries, retry_on, backoff: how often, after which exceptions, and after how many seconds a call is tried again,
+            as in Batch.options().
 
     A program that ends without shutdown() waits for its calls first.
 
@@ -92,6 +94,9 @@ class DragonExecutor(Executor):
         initargs: Iterable[Any] = (),
         *,
         policy: Policy | list[Policy] | None = None,
+        retries: int = 0,
+        retry_on: object = Exception,
+        backoff: float = 0.0,
     ) -> None:
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
@@ -103,6 +108,7 @@ class DragonExecutor(Executor):
             policies = [policy] * (cpu_count() if max_workers is None else max_workers)
         if not policies:
             raise ValueError("max_workers must be at least 1")
+        self._terms = terms if (terms := Terms.checked(retries, retry_on, backoff)).retries else None
         self._max_workers = len(policies)
         self._numbers = itertools.count()
         self._futures: dict[int, _Future[Any]] = {}
@@ -126,9 +132,8 @@ class DragonExecutor(Executor):
         """
         if self._closed and not self._scheduler.broken:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        buffers: list[Any] = []
-        data = dumps_call(fn, args, kwargs, buffers.append)
-        call = Call(Kind.FUNCTION, data, buffers, [], [], "", NEVER, (None, None), 1)
+        data, buffers, handles = packed((fn, args, kwargs), self._terms is not None)
+        call = Call(Kind.FUNCTION, data, buffers, [], [], "", NEVER, (None, None), 1, self._terms, handles=handles)
         future: _Future[_T] = _Future()
         number = next(self._numbers)
         self._futures[number] = future

@@ -6,7 +6,7 @@ import functools
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import util as mp_util
 from pathlib import Path
 from types import NoneType
@@ -20,15 +20,18 @@ from dragon.native.process import ProcessTemplate
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.nodes import own_node, run_nodes
-from dragon.workflows.batch.call import NEVER, Access, Call, Kind, Output, Work, access, describe
+from dragon.workflows.batch.call import NEVER, Access, Call, Kind, Output, Work, access, describe, packed
 from dragon.workflows.batch.client import Client, OtherClient, OwnClient, wait_all
 from dragon.workflows.batch.crew import BatchTopology, Crew
 from dragon.workflows.batch.descriptor import MakeTask
 from dragon.workflows.batch.errors import BatchError
+from dragon.workflows.batch.journal import Journal, digest
 from dragon.workflows.batch.logs import Logs, checked_stream, output_of, read_files
 from dragon.workflows.batch.outcome import Failure, Promise
+from dragon.workflows.batch.progress import Counts, Line
 from dragon.workflows.batch.scheduler import Scheduler
 from dragon.workflows.batch.task import Options, Task, task_of
+from dragon.workflows.batch.terms import Terms
 from dragon.workflows.batch.worker import Plan
 
 _batches: weakref.WeakValueDictionary[Any, Batch] = weakref.WeakValueDictionary()
@@ -40,6 +43,8 @@ class Batch:
     Args:
         num_nodes: the number of nodes of the run to use (default, and maximum: all).
         workers_per_node: how many tasks run on a node at a time (default: its CPUs that the run may use).
+        journal: a file that keeps the results of tasks. The same program started again, with the same file, takes from
+            there what is done, and runs the rest.
         scheduler_workers: the largest number of jobs that run at a time (default: as many as there are workers for
             their ranks; one is always permitted).
         managed_lifecycle: whether the batch stays after join(), until destroy() is called.
@@ -79,6 +84,7 @@ class Batch:
         task_logs: bool | str | os.PathLike[str] = False,
         *,
         workers_per_node: int | None = None,
+        journal: str | os.PathLike[str] | None = None,
     ) -> None:
         numbers = (num_nodes, workers_per_node, scheduler_workers)
         num_nodes, workers_per_node, scheduler_workers = numbers = tuple(map(plain_number, numbers))
@@ -105,7 +111,9 @@ class Batch:
         ]
         some = () if len(chosen) == len(nodes) else tuple(host for host, _ in hosts)
         crew = functools.partial(Crew, Plan([*policies], hosts=some))
-        own = OwnClient(functools.partial(Scheduler, crew, len(policies), scheduler_workers))
+        kept = None if journal is None else Journal(journal)
+        self._journals = kept is not None
+        own = OwnClient(functools.partial(Scheduler, crew, len(policies), scheduler_workers, journal=kept))
         own.destroyed = functools.partial(_destroy, weakref.ref(self))
         self._own: OwnClient | None = own
         self._client: Client = own
@@ -128,6 +136,12 @@ class Batch:
         stderr: object = None,
         pmi: PMIBackend | str | None = PMIBackend.AUTO,
         leave_running: bool = False,
+        *,
+        retries: int = 0,
+        retry_on: object = Exception,
+        backoff: float = 0.0,
+        env: Mapping[str, str] | None = None,
+        key: str | None = None,
     ) -> Options:
         """Return options, to submit a task with them by `.function()`, `.process()` or `.job()`.
 
@@ -140,8 +154,20 @@ class Batch:
             pmi: how the ranks of a job find each other, as for a ProcessGroup; None for programs without MPI.
             leave_running: whether processes that it started and left running stay: those of a function until its worker
                 ends, those of a process until the run ends. Otherwise they are ended with it.
+            retries: how often it is tried again after an error, an exit code other than 0, or its timeout. With at
+                least one it is also run again when its worker or its node is lost, which is not counted.
+            retry_on: the exceptions after which it is tried again, or the exit codes: one, or several.
+            backoff: seconds before the first retry, doubled for each further one.
+            env: environment variables that it finds.
+            key: what it is called in the journal, in place of what its function and arguments say.
+
+        Raises TypeError and ValueError for a wrong value.
         """
-        return Options(self._submit, reads, writes, name, timeout, stdout, stderr, pmi, leave_running)
+        terms = Terms.checked(retries, retry_on, backoff)
+        return Options(
+            self._submit, reads, writes, name, timeout, stdout, stderr, pmi, leave_running,
+            terms if terms.retries else None, env, key,
+        )  # fmt: skip
 
     def function(
         self,
@@ -157,7 +183,9 @@ class Batch:
         **kwargs: object,
     ) -> Task:
         """Submit `target(*args, **kwargs)`: short for options() and function()."""
-        return self.options(reads, writes, name, timeout, stdout, stderr).function(target, *args, **kwargs)
+        return Options(self._submit, reads, writes, name, timeout, stdout, stderr, None).function(
+            target, *args, **kwargs
+        )
 
     def process(
         self,
@@ -192,14 +220,18 @@ class Batch:
         work: Work,
         weight: int,
         ranks: list[ProcessTemplate] | None,
-        accesses: list[Access],
-        name: str,
-        timeout: float,
-        streams: tuple[int | str | None, int | str | None],
+        options: Options,
     ) -> Task:
-        data, buffers, inputs = describe(kind, work, Task, self._promise_of)
-        stdout = self._streams[0] if streams[0] is None else streams[0]
-        stderr = self._streams[1] if streams[1] is None else streams[1]
+        work, inputs = describe(kind, work, Task, self._promise_of)
+        named, name = b"", options.name
+        if self._journals:
+            named = digest(kind, work, (one.digest for one in inputs), options.key)
+        data, buffers, handles = packed(work, options.terms is not None)
+        if handles and self._own is None:
+            raise BatchError("a task with retries and handles is submitted by the process that made the batch, only")
+        stdout, stderr = options.streams
+        stdout = self._streams[0] if stdout is None else stdout
+        stderr = self._streams[1] if stderr is None else stderr
         key = self._client.next_key()
         if self._logs is not None:
             files = self._logs.streams(f"{key[0]}-{key[1]}", kind == Kind.JOB)
@@ -207,8 +239,12 @@ class Batch:
         output = _NO_OUTPUT
         if ranks or stdout is not None or stderr is not None:
             output = output_of((stdout, stderr), ranks)
-        call = Call(kind, data, buffers, inputs, accesses, name, timeout, output.streams, weight)
+        call = Call(
+            kind, data, buffers, [*inputs], options.accesses, name, options.timeout, output.streams, weight,
+            options.terms, named, handles,
+        )  # fmt: skip
         promise = self._client.submit(key, call)
+        promise.digest = named
         self._promises.add(promise)
         task = task_of(kind)(self, promise, kind, name, weight, output)
         if self._logs is not None:
@@ -248,6 +284,27 @@ class Batch:
         left = wait_all(self._client.unfinished(), timeout)
         if left:
             raise TimeoutError(f"{left} tasks have not ended after {timeout} s")
+
+    def progress(self, timeout: float | None = NEVER) -> None:
+        """Wait as fence() does, with a line on stderr that says how many tasks have ended, run, wait and failed, at
+        which rate, and how long the rest takes. Raises TimeoutError after `timeout` seconds."""
+        timeout = checked_seconds("timeout", timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        line: Line | None = None
+        while True:
+            unfinished = self._client.unfinished()
+            left = len(unfinished)
+            running = min(self._client.running(), left)
+            failed = self._client.failed
+            counts = Counts(self._client.submitted - left - failed, running, left - running, failed)
+            line = line or Line(counts)
+            pause = _PROGRESS_S if end is None else min(_PROGRESS_S, end - time.monotonic())
+            line.show(counts, last=not left or pause <= 0)
+            if not left:
+                return
+            if pause <= 0:
+                raise TimeoutError(f"{left} tasks have not ended after {timeout} s")
+            wait_all(unfinished, pause)
 
     def poll(self, timeout: float | None = NEVER) -> str | None:
         """Return the uid of a task of this process that has ended, each once, in the order of their ends.
@@ -410,9 +467,11 @@ class Batch:
     # ---- in other processes
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self._events, self._clients, self._topology, self._logs, self._streams, self._managed)
+        settings = (self._streams, self._managed, self._journals)
+        return _restore, (self._events, self._clients, self._topology, self._logs, *settings)
 
 
+_PROGRESS_S = 0.2  # seconds between two looks at the progress
 _NO_OUTPUT = Output((None, None), [], [])
 _NOT_FETCHED = (
     "the result was not fetched before join() ended the batch: get() it before, or make a "
@@ -434,7 +493,7 @@ def _restore(events: Channel, clients: Words, topology: BatchTopology, logs: Log
     batch = Batch.__new__(Batch)
     batch._own, batch._events, batch._clients = None, events, clients
     batch._topology, batch._logs = topology, logs
-    batch._streams, batch._managed = settings
+    batch._streams, batch._managed, batch._journals = settings
     batch._promises = weakref.WeakSet()
     batch._client = OtherClient(clients.add(0, 1) + 1, events)
     _batches[events._name()] = batch

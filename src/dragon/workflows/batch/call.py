@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 from dragon.infrastructure.plain_number import plain_number
 from dragon.native.process import ProcessTemplate
+from dragon.runtime.announcing import Mention, mentions
 from dragon.runtime.arguments import PIPE
 from dragon.runtime.serialization import dumps_call
 from dragon.workflows.batch.outcome import Input, Key, Promise, contained, replaced
+from dragon.workflows.batch.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,14 @@ class Output(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A task to be submitted: the pickled call, and its dependencies. `inputs` are the tasks whose results it takes."""
+    """A task to be submitted: the pickled call, and its dependencies.
+
+    Attributes:
+        inputs: the tasks whose results it takes.
+        terms: when it is tried again; None for never.
+        digest: what it is called in a journal; empty for a task that is not kept there.
+        handles: the handles among the arguments, which each further try attaches once more.
+    """
 
     kind: Kind
     data: bytes
@@ -92,6 +101,9 @@ class Call(NamedTuple):
     timeout: float
     streams: Streams
     weight: int
+    terms: Terms | None = None
+    digest: bytes = b""
+    handles: tuple[Mention, ...] = ()
 
 
 Work = tuple[Callable[..., Any] | None, tuple[Any, ...], dict[str, Any]]
@@ -138,10 +150,10 @@ def _checked(template: ProcessTemplate) -> ProcessTemplate:
 
 def describe(
     kind: Kind, work: Work, task_class: type, promise_of: Callable[[Any], Promise]
-) -> tuple[bytes, list[Any], list[Key | Promise]]:
-    """Return the call as bytes and buffers, and the tasks whose results it takes. Raises what pickling raises."""
+) -> tuple[Work, list[Promise]]:
+    """Return the call with stand-ins for the tasks whose results it takes, and those tasks."""
     target, args, kwargs = work
-    inputs: list[Key | Promise] = []
+    inputs: list[Promise] = []
     given = args if kind == Kind.FUNCTION else _searched(kind, args)
     if next(contained((given, kwargs), task_class), None) is not None:
 
@@ -150,9 +162,20 @@ def describe(
             return Input(len(inputs) - 1)
 
         args, kwargs = substituted(kind, args, kwargs, task_class, stand_in)
+    return (target, args, kwargs), inputs
+
+
+def packed(work: Work, again: bool) -> tuple[bytes, list[Any], tuple[Mention, ...]]:
+    """Return the call as bytes and buffers, and, if it may be made `again`, the handles among its arguments. Raises
+    what pickling raises."""
     buffers: list[Any] = []
-    data = dumps_call(target, args, kwargs, buffers.append)
-    return data, buffers, inputs
+    if not again:
+        return dumps_call(*work, buffers.append), buffers, ()
+    with mentions() as handles:
+        data = dumps_call(*work, buffers.append)
+    for _, send in handles:
+        send()
+    return data, buffers, tuple(handles)
 
 
 def _searched(kind: Kind, args: tuple[Any, ...]) -> object:

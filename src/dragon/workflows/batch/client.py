@@ -63,6 +63,7 @@ class _Client:
     def __init__(self, number: int) -> None:
         self.number = number
         self.ended = Ended()
+        self.submitted = self.failed = 0
         self.is_over = False  # whether the batch has ended
         self._numbers = itertools.count()
         self._closed = False
@@ -71,6 +72,7 @@ class _Client:
         """Return the name of the next task. Raises SubmitAfterCloseError after close()."""
         if self._closed:
             raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
+        self.submitted += 1
         return self.number, next(self._numbers)
 
     def close(self) -> None:
@@ -126,6 +128,10 @@ class OwnClient(_Client):
         gone = self.scheduler.cancel(entry, cancellation(entry))
         return gone is not None and gone.wait(timeout)
 
+    def running(self) -> int:
+        """Return how many tasks run, of all clients."""
+        return self.scheduler.crew.running()
+
     def unfinished(self) -> list[Promise]:
         """Return the entries of this client's tasks that have no outcome yet."""
         return list(self.scheduler.unfinished(0))
@@ -140,6 +146,7 @@ class OwnClient(_Client):
     def _task_ended(self, entry: Entry) -> None:
         if entry.key[0] == 0:
             self.ended.add(entry.key[1])
+            self.failed += isinstance(entry.outcome, Failure)
         for client in entry.watchers:
             self._tell_outcome(client, entry.key, entry.outcome)
         entry.watchers = []
@@ -287,6 +294,10 @@ class OtherClient(_Client):
         finally:
             del self._answers[request]
 
+    def running(self) -> int:
+        """Return 0: which tasks run is known where the batch was made."""
+        return 0
+
     def unfinished(self) -> list[Promise]:
         """Return the promises of this client's tasks that have no outcome yet."""
         return list(self._unfinished.values())
@@ -331,6 +342,7 @@ class OtherClient(_Client):
         promise = self._unfinished.pop(key, None)
         if promise is not None:
             self.ended.add(key[1])
+            self.failed += isinstance(outcome, Failure)
         promise = promise or self._watched.get(key)
         if promise is not None:
             promise.fulfil(outcome)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dragon.infrastructure.errors import ProcessError, RunEndedError
 from dragon.native.process import Process
-from dragon.native.workers import NativeWorker, WorkerProcess, Workers, pass_on_end
+from dragon.native.workers import MOST_TICKETS, NativeWorker, WorkerProcess, Workers, pass_on_end
 from dragon.runtime import placement, processes
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
@@ -70,7 +70,8 @@ class Crew:
     def __init__(self, plan: Plan, tasks: Channel, events: Channel, claims: Words) -> None:
         self._tasks = tasks
         policies = plan.policies
-        self._doing = Words(len(policies))
+        self._size = len(policies)
+        self._doing = Words(self._size)
         setting = Setting(tasks, events, claims, self._doing, plan)
         members = placement.members("batch", policies)
 
@@ -92,6 +93,10 @@ class Crew:
     def task_of(self, worker: int) -> int:
         """Return the number of the task that a worker is running; 0 if none, or if it is dead."""
         return self._doing[worker]
+
+    def running(self) -> int:
+        """Return how many workers run a task."""
+        return sum(0 < number < MOST_TICKETS for number in map(self._doing.__getitem__, range(self._size)))
 
     def end_worker(self, index: int) -> Callable[[], None]:
         """Send SIGTERM to a worker; another replaces it. Returns a function that kills it if it has not ended."""

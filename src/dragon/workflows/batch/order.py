@@ -13,6 +13,7 @@ from dragon.runtime.serialization import dumps, loads
 from dragon.workflows.batch.call import Access, Call, Kind
 from dragon.workflows.batch.errors import BatchError, ReadAfterWriteDependencyError, TaskCancelledError
 from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, worded
+from dragon.workflows.batch.terms import MOST_LOSSES
 
 
 class State(enum.IntEnum):
@@ -35,8 +36,8 @@ class Need(enum.IntEnum):
 class Entry(Promise):
     """A task and its dependencies. References that are no longer needed are dropped."""
 
-    __slots__ = ("accesses", "call", "dependents", "ends", "inputs", "kind", "missing", "name", "number", "running",
-                 "slot", "state", "timeout", "watchers", "weight")  # fmt: skip
+    __slots__ = ("accesses", "call", "dependents", "ends", "faults", "inputs", "kind", "losses", "missing", "name",
+                 "number", "restored", "running", "slot", "state", "timeout", "watchers", "weight")  # fmt: skip
 
     def __init__(self, key: Key, number: int, call: Call) -> None:
         super().__init__(key)
@@ -55,6 +56,31 @@ class Entry(Promise):
         self.running: tuple[int, int] | None = None  # its process or group, as the worker reports it
         self.watchers: list[int] = []  # the clients to be notified of its end
         self.ends: Promise | None = None  # fulfilled when the cancelled processes have ended
+        self.faults: list[str] = []  # how earlier tries ended
+        self.losses = 0  # how many of them by the loss of their worker
+        self.restored = False  # whether its result is that of an earlier run
+
+    def left(self, call: Call, outcome: Outcome) -> Entry:
+        """Return what is left of a try whose processes have yet to end, when the task itself is tried again."""
+        rest = Entry(self.key, self.number, call)
+        rest.state, rest.slot, rest.running, rest.outcome = State.SENT, self.slot, self.running, outcome
+        return rest
+
+    def pause_before_retry(self, outcome: Outcome, lost: bool) -> float | None:
+        """Return the seconds after which a task with this outcome is tried again; None if the outcome is final. `lost`:
+        its worker was, or its node."""
+        terms = self.call.terms if self.call is not None else None
+        if terms is None:
+            return None
+        if lost and isinstance(outcome, Failure):
+            self.losses += 1
+            self.faults.append(outcome.brief)
+            return terms.pause(self.losses) if self.losses <= MOST_LOSSES else None
+        fault = terms.fault(outcome, self.kind != Kind.FUNCTION)
+        if not fault or len(self.faults) - self.losses >= terms.retries:
+            return None
+        self.faults.append(fault)
+        return terms.pause(len(self.faults) - self.losses)
 
     def __str__(self) -> str:
         return worded_key(self.key, self.name)

@@ -76,6 +76,11 @@ class Value:
             self._cache = unpack(self._sent)
         return self._cache
 
+    def plain(self) -> Sent | None:
+        """Return the value as it was received, for a later run; None for one with handles, which end with this run."""
+        data, _, value = self._sent
+        return self._sent if data is not None or type(value) in _PLAIN else None
+
     def sent(self) -> Sent:
         """Return the value in a form for another message."""
         data, buffers, value = self._sent
@@ -190,13 +195,14 @@ Key = tuple[int, int]
 class Promise:
     """The future outcome of one task. It is set once, by one thread."""
 
-    __slots__ = ("__weakref__", "_listeners", "fetched", "key", "outcome")
+    __slots__ = ("__weakref__", "_listeners", "digest", "fetched", "key", "outcome")
 
     _lock = threading.Lock()
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.outcome: Outcome | None = None
+        self.digest = b""  # what the task is called in a journal
         self.fetched = False  # whether get() has returned it in this process
         self._listeners: tuple[Callable[[], object], ...] = ()
 

@@ -23,6 +23,7 @@ from dragon.runtime.handle import Channel, Words
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, NO_WORKER, Crew
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError
+from dragon.workflows.batch.journal import Journal
 from dragon.workflows.batch.order import (
     Accesses,
     Entry,
@@ -92,6 +93,7 @@ class Scheduler:
         most_jobs: the largest number of jobs that run at a time; None for no limit.
         ended: called for each task that has ended, with the lock held.
         told: called for messages that are not from workers, with the lock held.
+        journal: has the results of an earlier run, and gets those of this one.
     """
 
     def __init__(
@@ -102,11 +104,12 @@ class Scheduler:
         *,
         ended: Callable[[Entry], None],
         told: Callable[[tuple[Any, ...]], None] = lambda message: None,
+        journal: Journal | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self.closed = False
         self.broken = ""  # why no tasks can be run any more, if that is so
-        self._ended, self._told = ended, told
+        self._ended, self._told, self._journal = ended, told, journal
         self._numbers = itertools.count(1)
         self._unfinished: dict[int, Entry] = {}
         self._ending: dict[int, Entry] = {}
@@ -130,9 +133,15 @@ class Scheduler:
                 raise BatchError(f"no task can be run any more: {self.broken}")
             if self.closed:
                 raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
+            if self._journal is not None:
+                call = self._journal.named(call)
             entry = Entry(key, next(self._numbers), call)
             self._unfinished[entry.number] = entry
             entry.inputs = inputs
+            if self._journal is not None and (known := self._journal.take(call, all(i.restored for i in inputs))):
+                entry.restored = True
+                self._complete(entry, known)
+                return entry
             failed = [f for one in inputs if (f := self._depend(entry, one, Need.RESULT))]
             for before, reads in self._accesses.add(entry, call.accesses) if call.accesses else ():
                 if isinstance(before, str):
@@ -204,6 +213,8 @@ class Scheduler:
                 self._places.leave(one)
             stays = False
             one.state = State.ENDED
+            if self._journal is not None and one.call is not None and not one.restored:
+                self._journal.add(one.call, outcome)
             one.call, one.inputs = None, []
             if one.accesses:
                 self._accesses.ended(one, f"{one}: {outcome.brief}" if isinstance(outcome, Failure) else "")
@@ -220,10 +231,33 @@ class Scheduler:
                     self._make_ready(dependent)
         self._fill()
 
+    def _tried(self, entry: Entry, outcome: Outcome, lost: bool = False) -> None:
+        """End a task whose worker has ended this try, or try it again."""
+        pause = entry.pause_before_retry(outcome, lost)
+        if pause is not None:
+            self._places.leave(entry)
+            self._try_again(entry, pause)
+            self._fill()
+        elif entry.faults and isinstance(outcome, Failure):
+            tries = "; ".join(f"{number}: {fault}" for number, fault in enumerate(entry.faults, 1))
+            self._complete(entry, outcome.noted(f"after other tries of {entry}: {tries}"))
+        else:
+            self._complete(entry, outcome)
+
+    def _try_again(self, entry: Entry, pause: float) -> None:
+        """Let a task wait for its next try, which has a number of its own: messages about this one may still come."""
+        assert entry.call is not None
+        del self._unfinished[entry.number]
+        entry.number, entry.state, entry.running = next(self._numbers), State.WAITING, None
+        self._unfinished[entry.number] = entry
+        for _, send in entry.call.handles:
+            send()
+        self._after(pause, lambda: None if entry.outcome else self._make_ready(entry))
+
     # ---- cancelling
 
-    def cancel(self, entry: Entry, failure: Failure, running: bool = True) -> Promise | None:
-        """End a task with that outcome.
+    def cancel(self, entry: Entry, failure: Failure, running: bool = True, retries: bool = False) -> Promise | None:
+        """End a task with that outcome, or with `retries` let it be tried again.
 
         Returns a promise that is fulfilled when its processes have ended; None if it ended before, or if it runs and
         `running` is False.
@@ -238,9 +272,9 @@ class Scheduler:
                 gone = Promise(entry.key)
                 gone.fulfil(failure)
                 return gone
-            return self._end_running(entry, failure) if running else None
+            return self._end_running(entry, failure, retries) if running else None
 
-    def _end_running(self, entry: Entry, failure: Failure) -> Promise | None:
+    def _end_running(self, entry: Entry, failure: Failure, retries: bool) -> Promise | None:
         number = entry.number
         worker = worker_of(self._claims[entry.slot], number)
         if worker is None:
@@ -252,8 +286,13 @@ class Scheduler:
         elif entry.running is not None:
             self._stop(entry)
         entry.ends = Promise(entry.key)
-        self._ending[number] = entry
-        self._complete(entry, failure, stays=True)
+        pause = entry.pause_before_retry(failure, lost=False) if retries else None
+        if pause is None:
+            self._ending[number] = entry
+            self._complete(entry, failure, stays=True)
+        elif entry.call is not None:
+            self._ending[number] = entry.left(entry.call, failure)
+            self._try_again(entry, pause)
         return entry.ends
 
     def _stop(self, entry: Entry) -> None:
@@ -305,7 +344,7 @@ class Scheduler:
             _, number, succeeded, result = message
             entry = self._unfinished.get(number)
             if entry is not None:
-                self._complete(entry, received(result) if succeeded else result)
+                self._tried(entry, received(result) if succeeded else result)
             elif (entry := self._ending.pop(number, None)) is not None:
                 self._gone(entry)
         elif kind == RUNS:
@@ -337,7 +376,7 @@ class Scheduler:
         elif entry is not None and not self._has_other_worker(entry):
             if entry.running is not None:
                 self._stop(entry)
-            self._complete(entry, Failure.of(error))
+            self._tried(entry, Failure.of(error), lost=True)
         elif entry is None and (entry := self._ending.pop(number, None)) is not None:
             self._gone(entry)
 
@@ -375,7 +414,7 @@ class Scheduler:
             call()
         for number in self._timers.overdue():
             entry = self._unfinished[number]
-            self.cancel(entry, overdue(entry))
+            self.cancel(entry, overdue(entry), retries=True)
 
     # ---- looking, and the end
 
@@ -450,6 +489,8 @@ class Scheduler:
                     self.crew.end_processes(entry.running)()
         self.crew.terminate()
         self._fail_all("the batch has ended")
+        if self._journal is not None:
+            self._journal.close()
         self._stops = True
         if self.thread.is_alive():
             self._wake()

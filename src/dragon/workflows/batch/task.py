@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -10,12 +11,13 @@ from dragon.infrastructure.facts import PMIBackend
 from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import ProcessGroup
 from dragon.runtime.arguments import checked_seconds
-from dragon.workflows.batch.call import NEVER, Access, Kind, Output, Work, function_work, job_work, process_work
+from dragon.workflows.batch.call import NEVER, Access, Kind, Output, function_work, job_work, process_work
 from dragon.workflows.batch.client import Client
 from dragon.workflows.batch.errors import TaskNotReadyError
 from dragon.workflows.batch.leftovers import Leaving
 from dragon.workflows.batch.logs import checked_stream, read_files
 from dragon.workflows.batch.outcome import Failure, Promise
+from dragon.workflows.batch.terms import InEnvironment, Terms, checked_variables
 
 
 class Home(Protocol):
@@ -201,15 +203,11 @@ def _checked(name: str, accesses: Iterable[Access] | None) -> list[Access]:
     return found
 
 
-def _leaving(template: ProcessTemplate) -> ProcessTemplate:
-    """Return a copy of the template whose processes are left running."""
-    changed = copy.copy(template)
-    changed.leave_running = True
-    return changed
-
-
 class Options:
-    """The options of a task, with which it is submitted. Made by Batch.options()."""
+    """The options of a task, with which it is submitted. Made by Batch.options().
+
+    As a decorator it makes a function submit itself: each call returns a task.
+    """
 
     def __init__(
         self,
@@ -221,19 +219,25 @@ class Options:
         stdout: object,
         stderr: object,
         pmi: PMIBackend | str | None,
-        leave_running: bool,
+        leave_running: bool = False,
+        terms: Terms | None = None,
+        env: object = None,
+        key: str | None = None,
     ) -> None:
         self._submit = submit
-        self._accesses: list[Access] = []
+        self.accesses: list[Access] = []
         for kind, accesses in (("reads", reads), ("writes", writes)):
             if accesses is not None:
-                self._accesses += _checked(kind, accesses)
-        self._name, self._timeout = name or "", NEVER
+                self.accesses += _checked(kind, accesses)
+        self.name, self.timeout = name or "", NEVER
         if timeout is not None:
-            self._timeout = checked_seconds("timeout", timeout)
-            if not self._timeout > 0:
+            self.timeout = checked_seconds("timeout", timeout)
+            if not self.timeout > 0:
                 raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
-        self._streams = (
+        if not isinstance(key, str | None):
+            raise TypeError(f"key must be a text, not {key!r}")
+        self.terms, self.key, self._variables = terms, key, checked_variables(env)
+        self.streams = (
             None if stdout is None else checked_stream("stdout", stdout),
             None if stderr is None else checked_stream("stderr", stderr),
         )
@@ -243,17 +247,23 @@ class Options:
     def function(self, target: Callable[..., Any], /, *args: object, **kwargs: object) -> Task:
         """Submit `target(*args, **kwargs)`. Raises what pickling raises, SubmitAfterCloseError after the end."""
         work = function_work(target, args, kwargs)
+        if self._variables:
+            target = InEnvironment(target)
+            target.variables = self._variables
         if self._leaves:
-            work = Leaving(target), args, kwargs
-        return self._submitted(Kind.FUNCTION, work, 1, None)
+            target = Leaving(target)
+        return self._submit(Kind.FUNCTION, (target, *work[1:]), 1, None, self)
+
+    def __call__(self, target: Callable[..., Any]) -> Callable[..., Task]:
+        """Return a function that submits `target` with its arguments."""
+        function_work(target, (), {})
+        return functools.wraps(target)(functools.partial(self.function, target))
 
     def process(self, process_template: ProcessTemplate) -> Task:
         """Submit a process, whose exit code is the result. Without a placement in its policy it runs on a node of the
         batch."""
-        work = process_work(process_template)
-        if self._leaves:
-            work = process_work(_leaving(process_template))
-        return self._submitted(Kind.PROCESS, work, 1, [process_template])
+        process_work(process_template)
+        return self._submit(Kind.PROCESS, process_work(self._own(process_template)), 1, [process_template], self)
 
     def job(self, process_templates: Iterable[tuple[int, ProcessTemplate]]) -> Task:
         """Submit processes that run together: pairs of (number, template). If one fails, the others are ended.
@@ -266,12 +276,16 @@ class Options:
                 f"a job is described by a list of (number of processes, template), not {process_templates!r}"
             )
         templates = list(process_templates)
-        work, weight = job_work(templates, self._pmi)
-        if self._leaves:
-            work, _ = job_work([(nproc, _leaving(template)) for nproc, template in templates], self._pmi)
-        return self._submitted(
-            Kind.JOB, work, weight, [template for nproc, template in templates for _ in range(nproc)]
-        )
+        job_work(templates, self._pmi)
+        work, weight = job_work([(nproc, self._own(template)) for nproc, template in templates], self._pmi)
+        ranks = [template for nproc, template in templates for _ in range(nproc)]
+        return self._submit(Kind.JOB, work, weight, ranks, self)
 
-    def _submitted(self, kind: Kind, work: Work, weight: int, ranks: list[ProcessTemplate] | None) -> Task:
-        return self._submit(kind, work, weight, ranks, self._accesses, self._name, self._timeout, self._streams)
+    def _own(self, template: ProcessTemplate) -> ProcessTemplate:
+        """Return the template with what the options say of it."""
+        if not self._leaves and not self._variables:
+            return template
+        changed = copy.copy(template)
+        changed.leave_running = self._leaves or template.leave_running
+        changed.env = {**(template.env or {}), **self._variables}
+        return changed
