@@ -228,7 +228,7 @@ def test_a_program_that_is_killed_goes_on_where_it_was_with_any_number_of_nodes(
         while not ran.exists() or len(ran.read_text().split()) < before + 20:
             time.sleep(0.01)
         os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+        running.communicate()
         while site.processes():
             time.sleep(0.05)
     done = site.dragon(program)
