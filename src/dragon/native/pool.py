@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 from multiprocessing import util as mp_util
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from typing import Any, ClassVar, Self
@@ -20,7 +21,7 @@ from dragon.native.feeding import Feeding, Task
 from dragon.native.outcomes import channel_of_results
 from dragon.native.process import Process
 from dragon.native.results import ApplyResult, Elements, IMapIterator, IMapUnorderedIterator, MapResult, chunks
-from dragon.native.workers import NativeWorker, WorkerLostError, WorkerProcess, Workers, work
+from dragon.native.workers import NativeWorker, WorkerLostError, WorkerProcess, Workers, pass_on_end, work
 from dragon.runtime import placement
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel, Words
@@ -91,9 +92,9 @@ class Pool:
         self._feeding = Feeding(self._tasks, collector)
         self._broken: list[BaseException] = []
         collector.on_start_failure = self._start_failure_handler()
-        start = self._placing_starter(arguments)
+        start, end = self._placing_starter(arguments), partial(pass_on_end, self._tasks)
         with one_warning():
-            self._workers = Workers(count, start, collector.lost, collector.gave_up, self._tasks, self._doing)
+            self._workers = Workers(count, start, collector.lost, collector.gave_up, end, self._doing)
         self._patience = [_EXIT_TIMEOUT_S]
         self._state = RUN
         ending = (self._workers, self._feeding, collector, self._patience)

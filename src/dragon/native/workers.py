@@ -224,11 +224,11 @@ def pass_on_end(tasks: Channel) -> None:
 
 
 class Workers:
-    """The workers that share `tasks`. `doing` has the ticket of each worker's current task.
+    """The workers of a pool. `doing` has the ticket of each worker's current task.
 
     `start(index)` starts a worker, and is called again later if that failed for lack of resources. `lost(ticket,
     error)` is called for a task that died with its worker, `gave_up(error)` if no worker is left and no other could be
-    started.
+    started, `pass_on()` to put the end mark again that a worker has taken and may not have put.
     """
 
     def __init__(
@@ -237,13 +237,13 @@ class Workers:
         start: Callable[[int], WorkerProcess],
         lost: Callable[[int, BaseException], None],
         gave_up: Callable[[BaseException], None],
-        tasks: Channel,
+        pass_on: Callable[[], None],
         doing: Words,
     ) -> None:
         self._start = start
         self._lost = lost
         self._gave_up = gave_up
-        self._tasks = tasks
+        self._pass_on = pass_on
         self._doing = doing
         self._lock = threading.Lock()
         self._wake = os.eventfd(0)
@@ -307,7 +307,7 @@ class Workers:
             how += import_hint() if how == _how(1) else ""
             self._give_up(WorkerLostError(f"{_MOST_STILLBORN} workers in a row ended while they started, {how}"))
         elif ticket == _END:
-            pass_on_end(self._tasks)  # the worker may have died before it put the end mark again
+            self._pass_on()  # the worker may have died before it did
         elif ticket not in (0, _STARTING):
             self._lost(ticket, WorkerLostError(f"the worker (pid {process.pid}) died in this task, {how}"))
         self.replace(index)

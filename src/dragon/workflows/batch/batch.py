@@ -29,9 +29,10 @@ from dragon.workflows.batch.journal import Journal, digest
 from dragon.workflows.batch.logs import Logs, checked_stream, output_of, read_files
 from dragon.workflows.batch.outcome import Failure, Promise
 from dragon.workflows.batch.progress import Counts, Line
+from dragon.workflows.batch.resources import Room
 from dragon.workflows.batch.scheduler import Scheduler
 from dragon.workflows.batch.task import Options, Task, task_of
-from dragon.workflows.batch.terms import Terms
+from dragon.workflows.batch.terms import Demand, Terms
 from dragon.workflows.batch.worker import Plan
 
 _batches: weakref.WeakValueDictionary[Any, Batch] = weakref.WeakValueDictionary()
@@ -113,7 +114,17 @@ class Batch:
         crew = functools.partial(Crew, Plan([*policies], hosts=some))
         kept = None if journal is None else Journal(journal)
         self._journals = kept is not None
-        own = OwnClient(functools.partial(Scheduler, crew, len(policies), scheduler_workers, journal=kept))
+        counts = self._topology.workers_per_pool
+        own = OwnClient(
+            functools.partial(
+                Scheduler,
+                crew,
+                len(policies),
+                scheduler_workers,
+                journal=kept,
+                rooms=lambda: [Room(node, count) for node, count in zip(chosen, counts, strict=True)],
+            )
+        )
         own.destroyed = functools.partial(_destroy, weakref.ref(self))
         self._own: OwnClient | None = own
         self._client: Client = own
@@ -142,6 +153,10 @@ class Batch:
         backoff: float = 0.0,
         env: Mapping[str, str] | None = None,
         key: str | None = None,
+        cpus: int | None = None,
+        gpus: int = 0,
+        memory: int | str = 0,
+        on_node: str | None = None,
     ) -> Options:
         """Return options, to submit a task with them by `.function()`, `.process()` or `.job()`.
 
@@ -160,13 +175,17 @@ class Batch:
             backoff: seconds before the first retry, doubled for each further one.
             env: environment variables that it finds.
             key: what it is called in the journal, in place of what its function and arguments say.
+            cpus, gpus, memory: what it has to itself on its node, or each rank of a job: CPUs, to which it is bound
+                (default: 1); GPUs, or the parts of them that the run may use; bytes, or a size such as "2G", which are
+                set aside and not enforced.
+            on_node: the host name of the node where it runs.
 
         Raises TypeError and ValueError for a wrong value.
         """
         terms = Terms.checked(retries, retry_on, backoff)
         return Options(
             self._submit, reads, writes, name, timeout, stdout, stderr, pmi, leave_running,
-            terms if terms.retries else None, env, key,
+            terms if terms.retries else None, env, key, Demand.checked(cpus, gpus, memory, on_node),
         )  # fmt: skip
 
     def function(
@@ -241,7 +260,7 @@ class Batch:
             output = output_of((stdout, stderr), ranks)
         call = Call(
             kind, data, buffers, [*inputs], options.accesses, name, options.timeout, output.streams, weight,
-            options.terms, named, handles,
+            options.terms, named, handles, options.demand,
         )  # fmt: skip
         promise = self._client.submit(key, call)
         promise.digest = named

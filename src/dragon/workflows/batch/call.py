@@ -15,7 +15,7 @@ from dragon.runtime.announcing import Mention, mentions
 from dragon.runtime.arguments import PIPE
 from dragon.runtime.serialization import dumps_call
 from dragon.workflows.batch.outcome import Input, Key, Promise, contained, replaced
-from dragon.workflows.batch.terms import Terms
+from dragon.workflows.batch.terms import Demand, Terms
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class Call(NamedTuple):
         terms: when it is tried again; None for never.
         digest: what it is called in a journal; empty for a task that is not kept there.
         handles: the handles among the arguments, which each further try attaches once more.
+        demand: what it asks for; None for nothing.
     """
 
     kind: Kind
@@ -104,6 +105,7 @@ class Call(NamedTuple):
     terms: Terms | None = None
     digest: bytes = b""
     handles: tuple[Mention, ...] = ()
+    demand: Demand | None = None
 
 
 Work = tuple[Callable[..., Any] | None, tuple[Any, ...], dict[str, Any]]

@@ -14,7 +14,7 @@ from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
 from dragon.runtime.protocol.groups import SignalGroup
-from dragon.workflows.batch.worker import GROUP, Plan, Setting, work
+from dragon.workflows.batch.worker import GROUP, MOVES, Plan, Setting, work
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,17 @@ class BatchTopology:
         return f"batch on {self.total_nodes} nodes, scheduler on {self.scheduler_hostname}; {pools}"
 
 
-LOST, NO_WORKER = 2, 3
-"""The types of the messages that a worker has died while it had a task, and that no worker is left."""
+LOST, NO_WORKER, STAFF = 2, 3, 4
+"""The types of the messages that a worker has died while it had a task, that no worker is left, and that a worker could
+not be replaced, or could be after all."""
 
 
 class Crew:
     """The workers of a plan."""
 
     def __init__(self, plan: Plan, tasks: Channel, events: Channel, claims: Words) -> None:
-        self._tasks = tasks
+        self._tasks, self._queues, self._rooms = tasks, list[Channel](), list[int]()
+        self._away: set[int] = set()
         policies = plan.policies
         self._size = len(policies)
         self._doing = Words(self._size)
@@ -76,9 +78,19 @@ class Crew:
         members = placement.members("batch", policies)
 
         def start(index: int) -> WorkerProcess:
-            with placement.as_member(members[index]):
-                process = Process(work, (index, setting), policy=policies[index], _kind="batch_worker")
-                process.start()
+            own = setting._replace(tasks=self._queues[self._rooms[index]]) if self._queues else setting
+            try:
+                with placement.as_member(members[index]):
+                    process = Process(work, (index, own), policy=policies[index], _kind="batch_worker")
+                    process.start()
+            except Exception:
+                if index not in self._away:
+                    self._away.add(index)
+                    events.put((STAFF, index, -1))
+                raise
+            if index in self._away:
+                self._away.remove(index)
+                events.put((STAFF, index, 1))
             return NativeWorker(process)
 
         def lost(number: int, error: BaseException) -> None:
@@ -88,7 +100,25 @@ class Crew:
             events.put((NO_WORKER, error))
 
         with one_warning():
-            self._workers = Workers(len(policies), start, lost, gave_up, tasks, self._doing)
+            self._workers = Workers(self._size, start, lost, gave_up, self._pass_on_end, self._doing)
+
+    def queue(self, room: int) -> Channel:
+        """Return the queue of the workers of a node; with -1 that of all."""
+        return self._tasks if room < 0 else self._queues[room]
+
+    def room_of(self, worker: int) -> int:
+        """Return the node of a worker."""
+        return self._rooms[worker]
+
+    def divide(self, rooms: list[int]) -> None:
+        """Give each node a queue of its own, where its workers take their tasks; `rooms` has the node of each."""
+        self._rooms, self._queues = rooms, [Channel() for _ in range(1 + max(rooms))]
+        for _ in rooms:  # each worker that takes one takes nothing more from this queue
+            self._tasks._put_task((0, 0, MOVES, self._queues, rooms), 0)
+
+    def _pass_on_end(self) -> None:
+        for queue in (self._tasks, *self._queues):
+            pass_on_end(queue)
 
     def task_of(self, worker: int) -> int:
         """Return the number of the task that a worker is running; 0 if none, or if it is dead."""
@@ -117,7 +147,7 @@ class Crew:
     def finish(self, timeout: float | None) -> bool:
         """Let the workers end when they have done all submitted tasks. Returns whether they have within `timeout`
         seconds."""
-        pass_on_end(self._tasks)
+        self._pass_on_end()
         return self._workers.join(timeout)
 
     def stop_replacing(self) -> None:

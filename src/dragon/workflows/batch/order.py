@@ -13,7 +13,7 @@ from dragon.runtime.serialization import dumps, loads
 from dragon.workflows.batch.call import Access, Call, Kind
 from dragon.workflows.batch.errors import BatchError, ReadAfterWriteDependencyError, TaskCancelledError
 from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, worded
-from dragon.workflows.batch.terms import MOST_LOSSES
+from dragon.workflows.batch.terms import MOST_LOSSES, Share
 
 
 class State(enum.IntEnum):
@@ -36,8 +36,9 @@ class Need(enum.IntEnum):
 class Entry(Promise):
     """A task and its dependencies. References that are no longer needed are dropped."""
 
-    __slots__ = ("accesses", "call", "dependents", "ends", "faults", "inputs", "kind", "losses", "missing", "name",
-                 "number", "restored", "running", "slot", "state", "timeout", "watchers", "weight")  # fmt: skip
+    __slots__ = ("accesses", "call", "demand", "dependents", "ends", "faults", "inputs", "kind", "losses", "missing",
+                 "name", "number", "restored", "room", "running", "shares", "slot", "state", "timeout", "watchers",
+                 "weight")  # fmt: skip
 
     def __init__(self, key: Key, number: int, call: Call) -> None:
         super().__init__(key)
@@ -47,9 +48,14 @@ class Entry(Promise):
         self.name = call.name
         self.timeout = call.timeout
         self.weight = call.weight
+        self.demand = call.demand
         self.state = State.WAITING
         self.missing = 0
         self.slot = -1
+        self.room, self.shares = (
+            -1,
+            list[Share](),
+        )  # of a batch whose tasks ask for resources: where it runs, and what it has
         self.inputs: list[Entry] = []
         self.dependents: list[tuple[Entry, Need]] = []
         self.accesses: list[Access] = []
@@ -64,6 +70,8 @@ class Entry(Promise):
         """Return what is left of a try whose processes have yet to end, when the task itself is tried again."""
         rest = Entry(self.key, self.number, call)
         rest.state, rest.slot, rest.running, rest.outcome = State.SENT, self.slot, self.running, outcome
+        rest.room, rest.shares = self.room, self.shares
+        self.room, self.shares = -1, []
         return rest
 
     def pause_before_retry(self, outcome: Outcome, lost: bool) -> float | None:
@@ -167,8 +175,9 @@ class Places:
         self._jobs: deque[Entry] = deque()
         self._running_jobs = self._running_ranks = 0
 
-    def __len__(self) -> int:
-        return _AHEAD * self._workers
+    def free_slots(self) -> list[int]:
+        """Return the slots that no task has."""
+        return self._free
 
     def wait(self, entry: Entry) -> None:
         """Add a task that waits for a slot."""
@@ -201,6 +210,10 @@ class Places:
         if not self._running_jobs:
             return False
         return self._running_ranks + job.weight > self._workers or self._running_jobs == self._most_jobs
+
+    def refusal(self, entry: Entry) -> str:
+        """Return why a task can never run; always empty here."""
+        return ""
 
     def leave(self, entry: Entry) -> None:
         """Free the slot of a task."""

@@ -21,7 +21,7 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.native.outcomes import MEMORY_PAUSE_S, MOST_WITHOUT_MEMORY_S, channel_of_results, most_mebibytes
 from dragon.runtime.handle import Channel, Words
 from dragon.workflows.batch.call import NEVER, Call, Kind
-from dragon.workflows.batch.crew import LOST, NO_WORKER, Crew
+from dragon.workflows.batch.crew import LOST, NO_WORKER, STAFF, Crew
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError
 from dragon.workflows.batch.journal import Journal
 from dragon.workflows.batch.order import (
@@ -37,6 +37,7 @@ from dragon.workflows.batch.order import (
     unwritten,
 )
 from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, Value, received, worded
+from dragon.workflows.batch.resources import Room, Rooms
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
 _AT_A_TIME = 256  # messages that are processed before other threads get the lock
@@ -94,6 +95,7 @@ class Scheduler:
         ended: called for each task that has ended, with the lock held.
         told: called for messages that are not from workers, with the lock held.
         journal: has the results of an earlier run, and gets those of this one.
+        rooms: returns the nodes of the workers, in order, for tasks that ask for resources.
     """
 
     def __init__(
@@ -105,11 +107,12 @@ class Scheduler:
         ended: Callable[[Entry], None],
         told: Callable[[tuple[Any, ...]], None] = lambda message: None,
         journal: Journal | None = None,
+        rooms: Callable[[], list[Room]] | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self.closed = False
         self.broken = ""  # why no tasks can be run any more, if that is so
-        self._ended, self._told, self._journal = ended, told, journal
+        self._ended, self._told, self._journal, self._rooms = ended, told, journal, rooms
         self._numbers = itertools.count(1)
         self._unfinished: dict[int, Entry] = {}
         self._ending: dict[int, Entry] = {}
@@ -118,8 +121,8 @@ class Scheduler:
         self._stops = False
         self._wakes = True  # whether threads that wait for a task are woken when it ends
         self.events, self._tasks, most = channel_of_results(), Channel(), most_mebibytes() << 20
-        self._places = Places(workers, most_jobs, lambda: self._tasks._bytes() >= most)
-        self._claims = Words(len(self._places))
+        self._places: Places | Rooms = Places(workers, most_jobs, lambda: self._tasks._bytes() >= most)
+        self._claims = Words(len(self._places.free_slots()))
         self.crew = crew(self._tasks, self.events, self._claims)
         self.thread = threading.Thread(target=self._serve, name="dragon-batch", daemon=True)
         self.thread.start()
@@ -135,7 +138,11 @@ class Scheduler:
                 raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
             if self._journal is not None:
                 call = self._journal.named(call)
+            if call.demand is not None and isinstance(self._places, Places):
+                self._make_rooms()
             entry = Entry(key, next(self._numbers), call)
+            if why := self._places.refusal(entry):
+                raise ValueError(why)
             self._unfinished[entry.number] = entry
             entry.inputs = inputs
             if self._journal is not None and (known := self._journal.take(call, all(i.restored for i in inputs))):
@@ -163,6 +170,10 @@ class Scheduler:
         return inherited(before, before.outcome, need)
 
     def _make_ready(self, entry: Entry) -> None:
+        if why := self._places.refusal(entry):  # a node is lost since
+            failure = Failure.of(BatchError(why))
+            self._after(0, lambda: self._complete(entry, failure))
+            return
         entry.state = State.READY
         self._places.wait(entry)
         self._fill()
@@ -182,8 +193,9 @@ class Scheduler:
         try:
             results = [one.outcome.sent() for one in entry.inputs if isinstance(one.outcome, Value)]
             buffers = [pickle.PickleBuffer(buffer) for buffer in call.buffers]
-            message = (entry.number, entry.slot, int(entry.kind), tells, call.data, buffers, results, call.streams)
-            self._tasks._put_task(message, entry.number)
+            message = (entry.number, entry.slot, int(entry.kind), tells, call.data, buffers, results, call.streams,
+                       entry.shares or None, bool(entry.demand and entry.demand.cpus))  # fmt: skip
+            self.crew.queue(entry.room)._put_task(message, entry.number)
         except MemoryError as error:
             began = time.monotonic() if since is None else since
             if time.monotonic() - began > MOST_WITHOUT_MEMORY_S:
@@ -198,6 +210,59 @@ class Scheduler:
     def _put_again(self, entry: Entry, since: float) -> None:
         if self._is_unclaimed(entry):  # it was not cancelled
             self._put(entry, since)
+
+    # ---- tasks that ask for resources
+
+    def _make_rooms(self) -> None:
+        """Give each node a queue of its own, from now on. Tasks that no worker has begun are put there again."""
+        shared = self._places
+        if self._rooms is None or not isinstance(shared, Places):
+            raise ValueError("these workers are of no known nodes, so tasks cannot ask for resources")
+        rooms = Rooms(self._rooms(), shared.free_slots())
+        staff = [room for room, each in enumerate(rooms.rooms) for _ in range(each.staff)]
+        ready = []
+        for entry in list(self._unfinished.values()):
+            if entry.state == State.SENT and self._withdraw(entry):
+                self._places.leave(entry)
+            elif (
+                entry.state == State.SENT and (worker := worker_of(self._claims[entry.slot], entry.number)) is not None
+            ):
+                rooms.hold(entry, staff[worker])
+            if entry.state == State.READY:
+                ready.append(entry)
+        self._places = rooms
+        self.crew.divide(staff)
+        for entry in ready:
+            self._make_ready(entry)
+
+    def _withdraw(self, entry: Entry) -> bool:
+        """Take back a task that was sent, unless a worker has begun it. It keeps its slot."""
+        if not self._claims.swap_if(entry.slot, queued(entry.number), cancelled(entry.number)):
+            return False
+        self._renumber(entry, State.READY)
+        return True
+
+    def _renumber(self, entry: Entry, state: State) -> None:
+        """Give a task a number of its own for its next try: messages about this one may still come."""
+        del self._unfinished[entry.number]
+        entry.number, entry.state, entry.running = next(self._numbers), state, None
+        self._unfinished[entry.number] = entry
+
+    def _staff_changed(self, worker: int, by: int) -> None:
+        """Note that a worker cannot be replaced, as its node is lost, or that it could after all."""
+        if isinstance(self._places, Places):
+            return
+        index = self.crew.room_of(worker)
+        room = self._places.rooms[index]
+        room.staff += by
+        if room.staff == 0:
+            for entry in list(self._unfinished.values()):
+                if entry.state == State.SENT and entry.room == index and self._withdraw(entry):
+                    self._places.leave(entry)
+                    self._make_ready(entry)
+                elif entry.state == State.READY and (why := self._places.refusal(entry)):
+                    self._complete(entry, Failure.of(BatchError(why)))
+        self._fill()
 
     # ---- ending
 
@@ -245,11 +310,9 @@ class Scheduler:
             self._complete(entry, outcome)
 
     def _try_again(self, entry: Entry, pause: float) -> None:
-        """Let a task wait for its next try, which has a number of its own: messages about this one may still come."""
+        """Let a task wait for its next try."""
         assert entry.call is not None
-        del self._unfinished[entry.number]
-        entry.number, entry.state, entry.running = next(self._numbers), State.WAITING, None
-        self._unfinished[entry.number] = entry
+        self._renumber(entry, State.WAITING)
         for _, send in entry.call.handles:
             send()
         self._after(pause, lambda: None if entry.outcome else self._make_ready(entry))
@@ -351,6 +414,8 @@ class Scheduler:
             self._runs(*message[1:])
         elif kind == LOST:
             self._lost(*message[1:])
+        elif kind == STAFF:
+            self._staff_changed(*message[1:])
         elif kind == NO_WORKER:
             self._break(f"no worker is left: {worded(message[1])}")
         elif kind == REFUSES:

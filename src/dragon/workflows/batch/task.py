@@ -17,7 +17,7 @@ from dragon.workflows.batch.errors import TaskNotReadyError
 from dragon.workflows.batch.leftovers import Leaving
 from dragon.workflows.batch.logs import checked_stream, read_files
 from dragon.workflows.batch.outcome import Failure, Promise
-from dragon.workflows.batch.terms import InEnvironment, Terms, checked_variables
+from dragon.workflows.batch.terms import Demand, InEnvironment, Terms, checked_variables
 
 
 class Home(Protocol):
@@ -223,6 +223,7 @@ class Options:
         terms: Terms | None = None,
         env: object = None,
         key: str | None = None,
+        demand: Demand | None = None,
     ) -> None:
         self._submit = submit
         self.accesses: list[Access] = []
@@ -236,7 +237,7 @@ class Options:
                 raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
         if not isinstance(key, str | None):
             raise TypeError(f"key must be a text, not {key!r}")
-        self.terms, self.key, self._variables = terms, key, checked_variables(env)
+        self.terms, self.key, self._variables, self.demand = terms, key, checked_variables(env), demand
         self.streams = (
             None if stdout is None else checked_stream("stdout", stdout),
             None if stderr is None else checked_stream("stderr", stderr),

@@ -1,13 +1,15 @@
-"""How often a task is tried, and what it finds in its environment."""
+"""How often a task is tried, what it asks for, and what it finds in its environment."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Self
 
 from dragon.infrastructure.plain_number import plain_number
+from dragon.infrastructure.variables import parse_size
 from dragon.runtime.arguments import checked_seconds
 from dragon.workflows.batch.outcome import Failure, Outcome
 
@@ -64,6 +66,58 @@ class Terms(NamedTuple):
         return min(_MOST_PAUSE_S, self.backoff * 2.0 ** min(tries - 1, 60))
 
 
+class Demand(NamedTuple):
+    """What a task, or each rank of a job, asks for.
+
+    Attributes:
+        cpus: the number of CPUs; 0 if it did not say, which counts as 1.
+        gpus: the number of GPUs, or of the parts of them that the run may use.
+        memory: bytes.
+        node: the host name of the node; empty for any.
+    """
+
+    cpus: int = 0
+    gpus: int = 0
+    memory: int = 0
+    node: str = ""
+
+    @classmethod
+    def checked(cls, cpus: object, gpus: object, memory: object, node: object) -> Self | None:
+        """Return what a user asks for; None for nothing. Raises TypeError and ValueError."""
+        if isinstance(memory, str):
+            memory = parse_size(memory)
+        numbers = []
+        for name, value, least in (("cpus", cpus, 1), ("gpus", gpus, 0), ("memory", memory, 0)):
+            number = 0 if value is None else plain_number(value)
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise TypeError(f"{name} must be a whole number, not {value!r}")
+            if value is not None and number < least:
+                raise ValueError(f"{name} must be at least {least}, not {number}")
+            numbers.append(number)
+        if not isinstance(node, str | None):
+            raise TypeError(f"on_node must be a host name, not {node!r}")
+        found = cls(numbers[0], numbers[1], numbers[2], node or "")
+        return found if any(found) else None
+
+    def __str__(self) -> str:
+        cpus = self.cpus or 1
+        parts = [f"{cpus} CPU{'s' * (cpus > 1)}"]
+        if self.gpus:
+            parts.append(f"{self.gpus} GPU{'s' * (self.gpus > 1)}")
+        if self.memory:
+            parts.append(f"{self.memory / 2**30:.3g} GiB")
+        return ", ".join(parts)
+
+
+class Share(NamedTuple):
+    """What a task, or a rank of a job, has of a node: its CPUs (empty for any), GPUs and memory."""
+
+    host: str
+    cpus: tuple[int, ...]
+    gpus: tuple[float, ...]
+    memory: int
+
+
 class InEnvironment(partial[Any]):
     """A call that finds environment variables of its own."""
 
@@ -71,16 +125,23 @@ class InEnvironment(partial[Any]):
 
     def __call__(self, /, *args: object, **kwargs: object) -> Any:
         """Call the function, with the variables set meanwhile."""
-        before = {name: os.environ.get(name) for name in self.variables}
-        os.environ.update(self.variables)
-        try:
+        with variables_set(self.variables):
             return super().__call__(*args, **kwargs)
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+
+
+@contextmanager
+def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables within the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def checked_variables(env: object) -> dict[str, str]:

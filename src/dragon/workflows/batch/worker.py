@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.policy import Policy
 from dragon.native.outcomes import put_result
 from dragon.native.process import Process, ProcessTemplate
@@ -20,22 +21,26 @@ from dragon.native.process_group import DragonUserCodeError, ProcessGroup
 from dragon.native.workers import FINISHED, pass_on_end, quiet
 from dragon.runtime.arguments import DEVNULL, PIPE, STDOUT
 from dragon.runtime.handle import Channel, Words
+from dragon.runtime.nodes import own_node
 from dragon.runtime.serialization import loads
 from dragon.runtime.tracing import begin_task, end_task
 from dragon.workflows.batch.call import Kind, Streams, substituted
 from dragon.workflows.batch.leftovers import Leftovers
 from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
+from dragon.workflows.batch.terms import Share, variables_set
 
 # The types of a worker's messages.
 RUNS, ENDED, REFUSES = 0, 1, 5
+MOVES = 3  # in place of a task's kind: from now on each node has a queue of its own
 PROCESS, GROUP = 0, 1
 """Whether a task's identifier is the puid of a process, or the number of a group."""
 
 _STATES = 20  # bits of a claim that say what happened to the task; those above are its number
 _CANCELLED, _FIRST_WORKER = 1, 2
 
-# number, slot, kind, whether to report the start, the call, its buffers, results of other tasks, streams
-TaskMessage = tuple[int, int, int, bool, bytes, list[Any], list[Sent], Streams]
+# number, slot, kind, whether to report the start, the call, its buffers, results of other tasks, streams, its shares of
+# nodes, whether it asked for CPUs
+TaskMessage = tuple[int, int, int, bool, bytes, list[Any], list[Sent], Streams, list[Share] | None, bool]
 
 
 def queued(number: int) -> int:
@@ -98,12 +103,18 @@ def work(index: int, setting: Setting) -> None:
             doing[index] = FINISHED
             return
         number, slot, kind = message[:3]
+        if kind == MOVES:
+            tasks = message[3][message[4][index]]
+            continue
         mine = claimed(number, index)
         if claims.swap_if(slot, queued(number), mine):
             ended = _run(Kind(kind), message, setting, leftovers)
             if kind == Kind.FUNCTION and not claims.swap_if(slot, mine, queued(number)):
                 return  # it was cancelled meanwhile, and this process is about to be killed
             _tell(events, number, ended)
+            if kind == Kind.FUNCTION and message[8] and message[8][0].gpus:
+                doing[index] = 0
+                return  # a process keeps to the GPUs that it has used first: another worker takes this one's place
         del message  # releases the memory of its buffers
 
 
@@ -116,7 +127,7 @@ def _tell(events: Channel, number: int, ended: tuple[bool, Any]) -> None:
 
 def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftovers) -> tuple[bool, Any]:
     """Return (True, the packed result) or (False, a Failure)."""
-    number, _, _, tells, data, buffers, inputs, streams = message
+    number, _, _, tells, data, buffers, inputs, streams, shares, asked = message
     try:
         target, args, kwargs = loads(data, buffers)
         if inputs:
@@ -125,10 +136,13 @@ def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftover
         if kind == Kind.FUNCTION:
             if tells:
                 setting.events.put((RUNS, number, None))
-            return True, _call(target, args, kwargs, streams, leftovers)
+            if not shares:
+                return True, _call(target, args, kwargs, streams, leftovers)
+            with _bound(shares[0], asked):
+                return True, _call(target, args, kwargs, streams, leftovers)
         if kind == Kind.PROCESS:
-            return True, (None, [], _run_process(number, args[0], streams, setting))
-        return True, (None, [], _run_job(number, args[0], args[1], streams, setting))
+            return True, (None, [], _run_process(number, args[0], streams, setting, shares, asked))
+        return True, (None, [], _run_job(number, args[0], args[1], streams, setting, shares, asked))
     except Exception as error:
         return False, Failure.of(error, with_traceback=True)
     except SystemExit as error:
@@ -182,8 +196,53 @@ def _redirect(number: int, stream: int | str) -> None:
     os.close(fd)
 
 
-def _run_process(number: int, template: ProcessTemplate, streams: Streams, setting: Setting) -> int:
+@contextmanager
+def _bound(share: Share, asked: bool) -> Iterator[None]:
+    """Within the block, bind this process to its CPUs, and select its GPUs for libraries that have used none yet."""
+    node, mine = own_node(), os.sched_getaffinity(0)
+    cpus = [cpu for cpu in share.cpus if cpu >= 0]
+    with variables_set(_variables(node, share, asked)):
+        if cpus:
+            os.sched_setaffinity(0, node.existing_cpus(cpus))
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, mine)
+
+
+def _variables(node: NodeDescriptor, share: Share, asked: bool) -> dict[str, str]:
+    variables = {"OMP_NUM_THREADS": str(len(share.cpus))} if asked and share.cpus else {}
+    if share.gpus and node.gpu_env_str:
+        variables[node.gpu_env_str] = ",".join(map(node.gpu_name, share.gpus))
+    return variables
+
+
+def _with_share(template: ProcessTemplate, share: Share, asked: bool) -> ProcessTemplate:
+    """Return the template of a process that runs where its share is, on the CPUs and GPUs of that, unless its policy
+    says otherwise."""
+    where = Policy(
+        placement=Policy.Placement.HOST_NAME,
+        host_name=share.host,
+        cpu_affinity=[cpu for cpu in share.cpus if cpu >= 0],
+        gpu_affinity=[*share.gpus],
+    )
+    template.policy = Policy.merge(where, template.policy)
+    if asked and share.cpus:
+        template.env = {"OMP_NUM_THREADS": str(len(share.cpus)), **(template.env or {})}
+    return template
+
+
+def _run_process(
+    number: int,
+    template: ProcessTemplate,
+    streams: Streams,
+    setting: Setting,
+    shares: list[Share] | None,
+    asked: bool,
+) -> int:
     template = _written(template, streams, 0)
+    if shares:
+        template = _with_share(template, shares[0], asked)
     if template.policy is None or template.policy.placement == Policy.Placement.DEFAULT:
         # The worker's slot stands for a CPU of this node.
         template.policy = Policy.merge(Policy(placement=Policy.Placement.LOCAL), template.policy)
@@ -196,13 +255,21 @@ def _run_process(number: int, template: ProcessTemplate, streams: Streams, setti
 
 
 def _run_job(
-    number: int, templates: list[tuple[int, ProcessTemplate]], pmi: Any, streams: Streams, setting: Setting
+    number: int,
+    templates: list[tuple[int, ProcessTemplate]],
+    pmi: Any,
+    streams: Streams,
+    setting: Setting,
+    shares: list[Share] | None,
+    asked: bool,
 ) -> int | list[int]:
     """Return the exit codes of the ranks; for a job of one rank its exit code."""
     ranks = [template for nproc, template in templates for _ in range(nproc)]
     group = ProcessGroup(pmi=pmi)
     for rank, template in enumerate(ranks):
-        group.add_process(1, _on_hosts(_written(template, streams, rank), setting.plan.hosts, rank))
+        written = _written(template, streams, rank)
+        placed = _with_share(written, shares[rank], asked) if shares else _on_hosts(written, setting.plan.hosts, rank)
+        group.add_process(1, placed)
     group.init()
     try:
         group.start()

@@ -1,0 +1,201 @@
+"""What tasks ask for, and which node of a batch has it for them.
+
+A batch whose tasks ask for nothing needs none of this: its workers share one queue. With the first task that does, each
+node gets a queue of its own, into which a task is put when what it asks for is free there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from dragon.infrastructure.node_desc import NodeDescriptor
+from dragon.workflows.batch.call import Kind
+from dragon.workflows.batch.order import Entry, State
+from dragon.workflows.batch.terms import Demand, Share
+
+_LOOKED_AT = 64  # waiting tasks that may be placed before the first of them
+
+
+_NOTHING = Demand()
+
+
+class Room:
+    """A node of a batch: what is free there.
+
+    Args:
+        node: the node.
+        workers: the number of its workers.
+    """
+
+    def __init__(self, node: NodeDescriptor, workers: int) -> None:
+        self.host = node.host_name
+        self.staff = workers  # workers that run
+        self._busy = 0  # those with a task
+        # More workers than CPUs share them: nobody is bound to the numbers below 0.
+        self._cpus = [*node.cpus, *range(-1, len(node.cpus) - workers - 1, -1)]
+        self._gpus = [*node.gpus]
+        self._memory = node.physical_mem
+        self.all = Demand(len(self._cpus), len(self._gpus), self._memory, self.host)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs there."""
+        return len(self._cpus) == self.all.cpus and not self._busy
+
+    @property
+    def has_worker(self) -> bool:
+        """Whether a worker there waits for a task."""
+        return self._busy < self.staff
+
+    def rank(self, demand: Demand) -> tuple[bool, int]:
+        """Return how well the node suits, the smallest first: GPUs are kept for who needs them, the load is spread."""
+        return bool(self._gpus) and not demand.gpus, -len(self._cpus)
+
+    def may(self, demand: Demand) -> bool:
+        """Return whether the demand fits, were nothing else there."""
+        return self.staff > 0 and _fits(demand, self.all)
+
+    def fits(self, demand: Demand) -> bool:
+        """Return whether the demand fits now."""
+        return _fits(demand, Demand(len(self._cpus), len(self._gpus), self._memory, self.host))
+
+    def begin(self, busy: int = 1) -> None:
+        """Note that a worker has a task, or with -1 that it has none any more."""
+        self._busy += busy
+
+    def take(self, demand: Demand) -> Share:
+        """Return a share, which is free no longer."""
+        count = demand.cpus or 1
+        cpus, self._cpus = self._cpus[:count], self._cpus[count:]
+        gpus, self._gpus = self._gpus[: demand.gpus], self._gpus[demand.gpus :]
+        self._memory -= demand.memory
+        return Share(self.host, tuple(cpus), tuple(gpus), demand.memory)
+
+    def give_back(self, share: Share) -> None:
+        """Let others have a share."""
+        self._cpus = sorted([*self._cpus, *share.cpus], key=lambda cpu: (cpu < 0, cpu))
+        self._gpus = sorted([*self._gpus, *share.gpus])
+        self._memory += share.memory
+
+
+def _fits(demand: Demand, there: Demand) -> bool:
+    named = demand.node in ("", there.node)
+    return named and (demand.cpus or 1) <= there.cpus and demand.gpus <= there.gpus and demand.memory <= there.memory
+
+
+class Rooms:
+    """The nodes of a batch, and the tasks that wait for a part of one; in place of `Places`.
+
+    The first task that waits is the next that runs where it may: a node is kept for it, or all of them for a job, until
+    it fits. So small tasks do not let a large one wait for ever.
+    """
+
+    def __init__(self, rooms: Sequence[Room], slots: list[int]) -> None:
+        self.rooms = rooms
+        self._slots = slots
+        self._waiting: deque[Entry] = deque()
+        self._alone: Entry | None = None  # a job with more ranks than there are CPUs
+
+    def refusal(self, entry: Entry) -> str:
+        """Return why a task can never run here; empty if it can."""
+        demand, ranks = _wanted(entry)
+        there = [room for room in self.rooms if room.staff]
+        if demand.node and all(room.host != demand.node for room in there):
+            return f"no node of the batch is called {demand.node!r}; there is {', '.join(room.host for room in there)}"
+        if entry.kind == Kind.JOB and demand == _NOTHING:
+            return ""
+        most = sum(_times(demand, room.all) for room in there)
+        if most >= ranks:
+            return ""
+        sizes = "; ".join(f"{room.host} has {room.all}" for room in there[:8])
+        times = f"{ranks} times " if entry.kind == Kind.JOB else ""
+        return f"{entry} needs {times}{demand}, and {sizes or 'no node is left'}"
+
+    def wait(self, entry: Entry) -> None:
+        """Add a task that waits for its share."""
+        self._waiting.append(entry)
+
+    def next(self) -> Entry | None:
+        """Return a task that gets a slot and its share now; None if none waits, or none can. Ended ones are skipped."""
+        if self._alone is not None or not any(room.has_worker for room in self.rooms):
+            return None
+        before: list[Entry] = []
+        refused: set[tuple[Demand, int]] = set()
+        kept: Room | None = None
+        found = None
+        while self._waiting and len(before) < _LOOKED_AT:
+            entry = self._waiting.popleft()
+            if entry.state != State.READY:
+                continue
+            if _wanted(entry) not in refused and self._place(entry, kept):
+                found = entry
+                break
+            refused.add(_wanted(entry))
+            before.append(entry)
+            if len(before) == 1:
+                if entry.kind == Kind.JOB:
+                    break
+                demand = entry.demand or _NOTHING
+                kept = min((r for r in self.rooms if r.may(demand)), key=lambda room: room.rank(demand), default=None)
+        self._waiting.extendleft(reversed(before))
+        return found
+
+    def _place(self, entry: Entry, kept: Room | None) -> bool:
+        demand, ranks = _wanted(entry)
+        rooms = sorted((room for room in self.rooms if room is not kept), key=lambda room: room.rank(demand))
+        shares: list[tuple[Room, Share]] = []
+        worker = next((room for room in rooms if room.has_worker and room.fits(demand)), None)
+        if worker is not None:
+            for room in (worker, *(room for room in rooms if room is not worker)):
+                while len(shares) < ranks and room.fits(demand):
+                    shares.append((room, room.take(demand)))
+        if len(shares) < ranks:
+            for room, share in shares:
+                room.give_back(share)
+            if self.refusal(entry) or demand != _NOTHING or not all(room.is_idle for room in self.rooms):
+                return False
+            # More ranks than CPUs: they share all of them, alone.
+            there = [room for room in self.rooms if room.staff]
+            worker, shares = there[0], [(there[n % len(there)], Share("", (), (), 0)) for n in range(ranks)]
+            self._alone = entry
+        assert worker is not None
+        worker.begin()
+        entry.room = self.rooms.index(worker)
+        entry.shares = [share._replace(host=room.host) for room, share in shares]
+        entry.slot = self._slots.pop()
+        return True
+
+    def hold(self, entry: Entry, room: int) -> None:
+        """Note that a task that was sent before there were rooms runs in this one."""
+        entry.room, entry.shares = room, [self.rooms[room].take(_NOTHING)]
+        self.rooms[room].begin()
+
+    def leave(self, entry: Entry) -> None:
+        """Free the slot of a task, and its share."""
+        self._slots.append(entry.slot)
+        entry.slot = -1
+        if entry is self._alone:
+            self._alone = None
+        by_host = {room.host: room for room in self.rooms}
+        for share in entry.shares:
+            by_host[share.host].give_back(share)
+        if entry.room >= 0:
+            self.rooms[entry.room].begin(-1)
+        entry.shares, entry.room = [], -1
+
+
+def _wanted(entry: Entry) -> tuple[Demand, int]:
+    return entry.demand or _NOTHING, entry.weight if entry.kind == Kind.JOB else 1
+
+
+def _times(demand: Demand, there: Demand) -> int:
+    """Return how many ranks with this demand fit a node at a time."""
+    if not _fits(demand, there):
+        return 0
+    times = [there.cpus // (demand.cpus or 1)]
+    if demand.gpus:
+        times.append(there.gpus // demand.gpus)
+    if demand.memory:
+        times.append(there.memory // demand.memory)
+    return min(times)
