@@ -939,3 +939,23 @@ def test_progress_says_how_far_the_tasks_are(alone: Batch, capsys: pytest.Captur
     assert "0 of 0 tasks" in none
     assert "5 of 5 tasks: 0 run, 0 wait, 1 failed" in ended
     assert "5 of 6 tasks: 1 run, 0 wait, 1 failed" in left
+
+
+def cancel_own(batch: Batch, queue: Any) -> None:
+    tasks = [batch.function(time.sleep, 1000) for _ in range(20)]
+    queue.put((batch.cancel(timeout=60), {type(task.exception) for task in tasks}))
+
+
+def test_all_tasks_of_a_process_are_cancelled_together(batch: Batch, alone: Batch) -> None:
+    tasks = [alone.function(time.sleep, 1000) for _ in range(1000)]
+    assert alone.cancel(timeout=60) == 1000
+    with pytest.raises(TaskCancelledError, match="all tasks of the process"):
+        tasks[500].get()
+    assert alone.function(add, 1, 2).get(60) == 3
+    queue = Queue()
+    process = Process(cancel_own, (batch, queue))
+    process.start()
+    other = batch.function(add, 3, 4)
+    assert queue.get(timeout=60) == (20, {TaskCancelledError})
+    assert other.get(60) == 7
+    process.join()

@@ -333,6 +333,15 @@ class Batch:
         index = self._client.ended.take(timeout)
         return None if index is None else f"{self._client.number}-{index}"
 
+    def cancel(self, timeout: float | None = 10.0) -> int:
+        """Cancel all tasks of this process that have not ended. Returns how many have ended with that within `timeout`
+        seconds.
+
+        Those that wait are cancelled before those that run, so that no worker begins another one meanwhile.
+        """
+        gone = self._client.cancel_all()
+        return len(gone) - wait_all(gone, timeout)
+
     def clear_results(self) -> None:
         """Wait for all tasks of this process, and drop their results. get() of those not fetched raises BatchError
         afterwards."""

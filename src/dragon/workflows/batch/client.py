@@ -128,6 +128,10 @@ class OwnClient(_Client):
         gone = self.scheduler.cancel(entry, cancellation(entry))
         return gone is not None and gone.wait(timeout)
 
+    def cancel_all(self) -> list[Promise]:
+        """Cancel the tasks of this client. Returns promises that are fulfilled when their processes have ended."""
+        return self.scheduler.cancel_all(0)
+
     def running(self) -> int:
         """Return how many tasks run, of all clients."""
         return self.scheduler.crew.running()
@@ -293,6 +297,13 @@ class OtherClient(_Client):
             return False
         finally:
             del self._answers[request]
+
+    def cancel_all(self) -> list[Promise]:
+        """Request that the tasks of this client are cancelled. Returns their promises."""
+        promises = list(reversed(self._unfinished.values()))
+        for promise in promises:
+            self._events.put((_CANCEL, self.number, promise.key, -1))
+        return promises
 
     def running(self) -> int:
         """Return 0: which tasks run is known where the batch was made."""

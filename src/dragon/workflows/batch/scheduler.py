@@ -22,7 +22,7 @@ from dragon.native.outcomes import MEMORY_PAUSE_S, MOST_WITHOUT_MEMORY_S, channe
 from dragon.runtime.handle import Channel, Words
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, NO_WORKER, STAFF, Crew
-from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError
+from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError, TaskCancelledError
 from dragon.workflows.batch.journal import Journal
 from dragon.workflows.batch.order import (
     Accesses,
@@ -336,6 +336,13 @@ class Scheduler:
                 gone.fulfil(failure)
                 return gone
             return self._end_running(entry, failure, retries) if running else None
+
+    def cancel_all(self, client: int) -> list[Promise]:
+        """Cancel the tasks of a client: first those that wait, so that no worker begins another one meanwhile."""
+        failure = Failure.of(TaskCancelledError("all tasks of the process that submitted it were cancelled"))
+        with self.lock:
+            every = [self.cancel(entry, failure) for entry in reversed(self.unfinished(client))]
+        return [gone for gone in every if gone is not None]
 
     def _end_running(self, entry: Entry, failure: Failure, retries: bool) -> Promise | None:
         number = entry.number
