@@ -77,10 +77,22 @@ def test_an_app_that_ends_its_worker_does_not_affect_other_apps(tmp_path: Path, 
         assert [future.result(timeout=60) for future in futures if future is not futures[2]] == [0, 1, 3, 4, 5]
 
 
+def threads(parsl_resource_specification: Any = None) -> str | None:
+    return os.environ.get("OMP_NUM_THREADS")
+
+
+def test_an_app_gets_the_resources_of_its_specification(tmp_path: Path) -> None:
+    with loaded(tmp_path, DragonPoolExecutor(max_processes=2)):
+        app = parsl.python_app(threads)
+        assert app(parsl_resource_specification={"cores": 2, "memory": 1}).result(60) == "2"
+        with pytest.raises(ValueError, match="needs 1000000 CPUs"):
+            app(parsl_resource_specification={"cores": 1_000_000}).result(60)
+
+
 def test_unsupported_options_raise_errors(tmp_path: Path) -> None:
     executor = DragonPoolExecutor()
     with pytest.raises(UnsupportedFeatureError):
-        executor.submit(double, {"cores": 2}, 1)
+        executor.submit(double, {"disk": 2}, 1)
     with pytest.raises(NotImplementedError):
         executor.scale_out(1)
     with pytest.raises(NotImplementedError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from typing import Any
 
 import pytest
@@ -9,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import Site, described
-from dragon.native.machine import current
+from dragon.native.machine import cpu_count, current
 from dragon.native.process import Process
 from dragon.workflows.batch import Batch
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.order import Entry, State
 from dragon.workflows.batch.resources import Room, Rooms
 from dragon.workflows.batch.terms import Demand
+from dragon.workflows.executor import DragonExecutor
 
 PROGRAM = """
     import os, signal, sys, time
-    from dragon.native.machine import current
+    from dragon.native.machine import cpu_count, current
     from dragon.native.process import Process, ProcessTemplate
     from dragon.workflows.batch import Batch
 
@@ -151,6 +154,26 @@ with Batch() as batch:
     )
     assert out.count("['WorkerLostError', 'WorkerLostError', 'TimeoutError', 'TimeoutError']\nTrue\n") == 3
     assert out.endswith("4\n")
+
+
+def spans_of(executor: DragonExecutor, cpus: int) -> list[tuple[float, float]]:
+    futures = [executor.options(cpus=cpus, retries=1).submit(begin_and_end) for _ in range(4)]
+    return [future.result(60) for future in futures]
+
+
+def begin_and_end() -> tuple[float, float]:
+    began = time.monotonic()
+    time.sleep(0.1)
+    return began, time.monotonic()
+
+
+def test_calls_of_an_executor_ask_for_cpus() -> None:
+    with DragonExecutor(2) as executor:
+        most = max(2, executor.submit(cpu_count).result(60))
+        spans = sorted(spans_of(executor, most))
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+        with pytest.raises(ValueError, match="needs 1000000 CPUs"):
+            executor.options(cpus=1_000_000).submit(begin_and_end)
 
 
 def submit_two(batch: Batch) -> None:

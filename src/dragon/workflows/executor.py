@@ -22,7 +22,7 @@ from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.order import Entry
 from dragon.workflows.batch.outcome import Failure
 from dragon.workflows.batch.scheduler import Scheduler
-from dragon.workflows.batch.terms import Terms
+from dragon.workflows.batch.terms import Demand, Terms
 from dragon.workflows.batch.worker import Plan
 
 __all__ = ["DragonExecutor", "LostTaskError"]
@@ -124,16 +124,42 @@ class DragonExecutor(Executor):
         self._thread.start()
         self._end = mp_util.Finalize(self, _end, (self._scheduler, self._ended, self._thread), exitpriority=15)
 
+    def options(
+        self,
+        *,
+        retries: int = 0,
+        retry_on: object = Exception,
+        backoff: float = 0.0,
+        cpus: int | None = None,
+        gpus: int = 0,
+        memory: int | str = 0,
+        on_node: str | None = None,
+    ) -> Calls:
+        """Return options, to submit a call with them by `.submit()`. They are those of Batch.options()."""
+        terms = Terms.checked(retries, retry_on, backoff)
+        demand = Demand.checked(cpus, gpus, memory, on_node)
+        return Calls(functools.partial(self._submit, terms if terms.retries else self._terms, demand))
+
     def submit(self, fn: Callable[..., _T], /, *args: object, **kwargs: object) -> Future[_T]:
         """Submit the call `fn(*args, **kwargs)`, and return its future.
 
         Raises what pickling the call raises, RuntimeError after shutdown(), BrokenProcessPool if the executor is
         broken.
         """
+        return self._submit(self._terms, None, fn, args, kwargs)
+
+    def _submit(
+        self,
+        terms: Terms | None,
+        demand: Demand | None,
+        fn: Callable[..., _T],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> Future[_T]:
         if self._closed and not self._scheduler.broken:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        data, buffers, handles = packed((fn, args, kwargs), self._terms is not None)
-        call = Call(Kind.FUNCTION, data, buffers, [], [], "", NEVER, (None, None), 1, self._terms, handles=handles)
+        data, buffers, handles = packed((fn, args, kwargs), terms is not None)
+        call = Call(Kind.FUNCTION, data, buffers, [], [], "", NEVER, (None, None), 1, terms, b"", handles, demand)
         future: _Future[_T] = _Future()
         number = next(self._numbers)
         self._futures[number] = future
@@ -144,6 +170,9 @@ class DragonExecutor(Executor):
             if self._scheduler.broken:
                 raise BrokenProcessPool(str(error)) from None
             raise RuntimeError("cannot schedule new futures after shutdown") from None
+        except ValueError:
+            self._futures.pop(number, None)
+            raise
         future._entry, future._executor = entry, self
         return future
 
@@ -190,6 +219,17 @@ class DragonExecutor(Executor):
             self._end()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+
+class Calls:
+    """The options of calls, with which they are submitted. Made by DragonExecutor.options()."""
+
+    def __init__(self, submit: Callable[..., Future[Any]]) -> None:
+        self._submit = submit
+
+    def submit(self, fn: Callable[..., _T], /, *args: object, **kwargs: object) -> Future[_T]:
+        """Submit the call `fn(*args, **kwargs)`, and return its future, as DragonExecutor.submit() does."""
+        return self._submit(fn, args, kwargs)
 
 
 def _call_each(fn: Callable[..., _T], chunk: tuple[tuple[Any, ...], ...]) -> list[_T]:

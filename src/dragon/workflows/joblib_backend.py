@@ -87,6 +87,6 @@ class DragonBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
             self.configure(n_jobs=self.parallel.n_jobs, parallel=self.parallel)
 
 
-_OPTIONS = {"initializer", "initargs", "policy"}
+_OPTIONS = {"initializer", "initargs", "policy", "retries", "retry_on", "backoff"}
 
 register_parallel_backend("dragon", DragonBackend)

@@ -30,9 +30,9 @@ class DragonParslExecutor(ParslExecutor, RepresentationMixin):  # type: ignore[m
         self.working_dir = working_dir
 
     def check(self, resource_specification: dict[str, Any]) -> None:
-        """Raise UnsupportedFeatureError for any request of resources: a policy decides where the workers run."""
+        """Raise UnsupportedFeatureError for any request of resources."""
         if resource_specification:
-            raise UnsupportedFeatureError("resource_specification", type(self).__name__, "")
+            raise UnsupportedFeatureError(", ".join(resource_specification), type(self).__name__, "")
 
     def scale_out(self, blocks: int = 1) -> list[str]:
         """Raise NotImplementedError: the nodes are those of the run."""
@@ -86,9 +86,15 @@ class DragonPoolExecutor(DragonParslExecutor):
     def submit(
         self, func: Callable[..., Any], resource_specification: dict[str, Any], *args: object, **kwargs: object
     ) -> Future[Any]:
-        """Submit a call, and return its future. Raises UnsupportedFeatureError for a resource specification."""
-        self.check(resource_specification)
-        return self.pool.submit(func, *args, **kwargs)
+        """Submit a call, and return its future.
+
+        Its `parsl_resource_specification` may have `cores`, `gpus`, and `memory` in MB. Raises UnsupportedFeatureError
+        for others, ValueError for what no node has.
+        """
+        asked = {**resource_specification}
+        cpus, gpus, megabytes = asked.pop("cores", None), asked.pop("gpus", 0), asked.pop("memory", 0)
+        self.check(asked)
+        return self.pool.options(cpus=cpus, gpus=gpus, memory=megabytes << 20).submit(func, *args, **kwargs)
 
     @property
     def pool(self) -> DragonExecutor:

@@ -29,7 +29,6 @@ from dragon.workflows.batch.journal import Journal, digest
 from dragon.workflows.batch.logs import Logs, checked_stream, output_of, read_files
 from dragon.workflows.batch.outcome import Failure, Promise
 from dragon.workflows.batch.progress import Counts, Line
-from dragon.workflows.batch.resources import Room
 from dragon.workflows.batch.scheduler import Scheduler
 from dragon.workflows.batch.task import Options, Task, task_of
 from dragon.workflows.batch.terms import Demand, Terms
@@ -114,17 +113,7 @@ class Batch:
         crew = functools.partial(Crew, Plan([*policies], hosts=some))
         kept = None if journal is None else Journal(journal)
         self._journals = kept is not None
-        counts = self._topology.workers_per_pool
-        own = OwnClient(
-            functools.partial(
-                Scheduler,
-                crew,
-                len(policies),
-                scheduler_workers,
-                journal=kept,
-                rooms=lambda: [Room(node, count) for node, count in zip(chosen, counts, strict=True)],
-            )
-        )
+        own = OwnClient(functools.partial(Scheduler, crew, len(policies), scheduler_workers, journal=kept))
         own.destroyed = functools.partial(_destroy, weakref.ref(self))
         self._own: OwnClient | None = own
         self._client: Client = own

@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dragon.infrastructure.errors import ProcessError, RunEndedError
+from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process
 from dragon.native.workers import MOST_TICKETS, NativeWorker, WorkerProcess, Workers, pass_on_end
 from dragon.runtime import placement, processes
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
+from dragon.runtime.nodes import node_at
 from dragon.runtime.protocol.groups import SignalGroup
+from dragon.workflows.batch.resources import Room
 from dragon.workflows.batch.worker import GROUP, MOVES, Plan, Setting, work
 
 
@@ -71,7 +74,8 @@ class Crew:
     def __init__(self, plan: Plan, tasks: Channel, events: Channel, claims: Words) -> None:
         self._tasks, self._queues, self._rooms = tasks, list[Channel](), list[int]()
         self._away: set[int] = set()
-        policies = plan.policies
+        policies = [*plan.policies]
+        started: dict[int, Process] = {}
         self._size = len(policies)
         self._doing = Words(self._size)
         setting = Setting(tasks, events, claims, self._doing, plan)
@@ -83,6 +87,7 @@ class Crew:
                 with placement.as_member(members[index]):
                     process = Process(work, (index, own), policy=policies[index], _kind="batch_worker")
                     process.start()
+                    started[index] = process
             except Exception:
                 if index not in self._away:
                     self._away.add(index)
@@ -99,6 +104,14 @@ class Crew:
         def gave_up(error: BaseException) -> None:
             events.put((NO_WORKER, error))
 
+        def nodes() -> list[int]:
+            """Return the nodes of the workers, where those stay that take their places."""
+            for index, process in started.items():
+                here = Policy(placement=Policy.Placement.HOST_NAME, host_name=node_at(process.node).host_name)
+                policies[index] = Policy.merge(policies[index], here)
+            return [started[index].node for index in range(self._size)]
+
+        self._nodes = nodes
         with one_warning():
             self._workers = Workers(self._size, start, lost, gave_up, self._pass_on_end, self._doing)
 
@@ -110,11 +123,14 @@ class Crew:
         """Return the node of a worker."""
         return self._rooms[worker]
 
-    def divide(self, rooms: list[int]) -> None:
-        """Give each node a queue of its own, where its workers take their tasks; `rooms` has the node of each."""
-        self._rooms, self._queues = rooms, [Channel() for _ in range(1 + max(rooms))]
-        for _ in rooms:  # each worker that takes one takes nothing more from this queue
-            self._tasks._put_task((0, 0, MOVES, self._queues, rooms), 0)
+    def divide(self) -> list[Room]:
+        """Give each node a queue of its own, where its workers take their tasks from now on. Returns the nodes."""
+        nodes = self._nodes()
+        found = list(dict.fromkeys(nodes))
+        self._rooms, self._queues = [found.index(node) for node in nodes], [Channel() for _ in found]
+        for _ in nodes:  # each worker that takes one takes nothing more from this queue
+            self._tasks._put_task((0, 0, MOVES, self._queues, self._rooms), 0)
+        return [Room(node_at(node), nodes.count(node)) for node in found]
 
     def _pass_on_end(self) -> None:
         for queue in (self._tasks, *self._queues):

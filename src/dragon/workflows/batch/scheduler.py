@@ -37,7 +37,7 @@ from dragon.workflows.batch.order import (
     unwritten,
 )
 from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, Value, received, worded
-from dragon.workflows.batch.resources import Room, Rooms
+from dragon.workflows.batch.resources import Rooms
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
 _AT_A_TIME = 256  # messages that are processed before other threads get the lock
@@ -95,7 +95,6 @@ class Scheduler:
         ended: called for each task that has ended, with the lock held.
         told: called for messages that are not from workers, with the lock held.
         journal: has the results of an earlier run, and gets those of this one.
-        rooms: returns the nodes of the workers, in order, for tasks that ask for resources.
     """
 
     def __init__(
@@ -107,12 +106,11 @@ class Scheduler:
         ended: Callable[[Entry], None],
         told: Callable[[tuple[Any, ...]], None] = lambda message: None,
         journal: Journal | None = None,
-        rooms: Callable[[], list[Room]] | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self.closed = False
         self.broken = ""  # why no tasks can be run any more, if that is so
-        self._ended, self._told, self._journal, self._rooms = ended, told, journal, rooms
+        self._ended, self._told, self._journal = ended, told, journal
         self._numbers = itertools.count(1)
         self._unfinished: dict[int, Entry] = {}
         self._ending: dict[int, Entry] = {}
@@ -139,7 +137,7 @@ class Scheduler:
             if self._journal is not None:
                 call = self._journal.named(call)
             if call.demand is not None and isinstance(self._places, Places):
-                self._make_rooms()
+                self._make_rooms(self._places)
             entry = Entry(key, next(self._numbers), call)
             if why := self._places.refusal(entry):
                 raise ValueError(why)
@@ -213,25 +211,20 @@ class Scheduler:
 
     # ---- tasks that ask for resources
 
-    def _make_rooms(self) -> None:
+    def _make_rooms(self, shared: Places) -> None:
         """Give each node a queue of its own, from now on. Tasks that no worker has begun are put there again."""
-        shared = self._places
-        if self._rooms is None or not isinstance(shared, Places):
-            raise ValueError("these workers are of no known nodes, so tasks cannot ask for resources")
-        rooms = Rooms(self._rooms(), shared.free_slots())
-        staff = [room for room, each in enumerate(rooms.rooms) for _ in range(each.staff)]
+        rooms = Rooms(self.crew.divide(), shared.free_slots())
         ready = []
         for entry in list(self._unfinished.values()):
             if entry.state == State.SENT and self._withdraw(entry):
-                self._places.leave(entry)
-            elif (
-                entry.state == State.SENT and (worker := worker_of(self._claims[entry.slot], entry.number)) is not None
-            ):
-                rooms.hold(entry, staff[worker])
+                shared.leave(entry)
+            elif entry.state == State.SENT:
+                worker = worker_of(self._claims[entry.slot], entry.number)
+                if worker is not None:
+                    rooms.hold(entry, self.crew.room_of(worker))
             if entry.state == State.READY:
                 ready.append(entry)
         self._places = rooms
-        self.crew.divide(staff)
         for entry in ready:
             self._make_ready(entry)
 

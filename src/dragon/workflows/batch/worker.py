@@ -36,7 +36,7 @@ PROCESS, GROUP = 0, 1
 """Whether a task's identifier is the puid of a process, or the number of a group."""
 
 _STATES = 20  # bits of a claim that say what happened to the task; those above are its number
-_CANCELLED, _FIRST_WORKER = 1, 2
+_CANCELLED, _FINISHED, _FIRST_WORKER = 1, 2, 3
 
 # number, slot, kind, whether to report the start, the call, its buffers, results of other tasks, streams, its shares of
 # nodes, whether it asked for CPUs
@@ -51,6 +51,11 @@ def queued(number: int) -> int:
 def cancelled(number: int) -> int:
     """Return the claim of a task that is cancelled: it never runs, or its worker will end."""
     return number << _STATES | _CANCELLED
+
+
+def finished(number: int) -> int:
+    """Return the claim of a function that has returned, whose worker is about to report that."""
+    return number << _STATES | _FINISHED
 
 
 def claimed(number: int, worker: int) -> int:
@@ -109,7 +114,7 @@ def work(index: int, setting: Setting) -> None:
         mine = claimed(number, index)
         if claims.swap_if(slot, queued(number), mine):
             ended = _run(Kind(kind), message, setting, leftovers)
-            if kind == Kind.FUNCTION and not claims.swap_if(slot, mine, queued(number)):
+            if kind == Kind.FUNCTION and not claims.swap_if(slot, mine, finished(number)):
                 return  # it was cancelled meanwhile, and this process is about to be killed
             _tell(events, number, ended)
             if kind == Kind.FUNCTION and message[8] and message[8][0].gpus:
