@@ -27,7 +27,7 @@ BUDGETS = {
     "lines of C++": 14_588,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 10_629,
     "lines of torchloader.loader": 4_655,
-    "lines of tests": 63_953,  # 700 of them for those
+    "lines of tests": 64_056,  # 700 of them for those
     "annotations Any": 517,
     "modules of import dragon": 70,  # 67 to 68, by what else is installed
     "modules of an agent": 299,

@@ -58,6 +58,7 @@ NIGHTLY: dict[str, tuple[str, ...]] = {
         "cluster/test_stopped_agents.py",
         "cluster/test_strangers.py",
         "promises/test_nothing_left.py::test_nothing_is_left_if_a_process_is_killed_at",
+        "workflows/test_kills.py",
         "promises/test_program_end.py::test_a_waiting_daemon",
         "torchloader/test_auto.py::test_programs_share",
         "cluster/test_turns.py",
