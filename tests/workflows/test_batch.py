@@ -941,6 +941,22 @@ def test_progress_says_how_far_the_tasks_are(alone: Batch, capsys: pytest.Captur
     assert "5 of 6 tasks: 1 run, 0 wait, 1 failed" in left
 
 
+def test_tasks_that_no_worker_has_begun_are_cancelled_alone(alone: Batch) -> None:
+    begun, ends = Event(), Event()
+    running = alone.function(set_and_wait, begun, ends)
+    begun.wait(60)
+    waiting = [alone.function(add, 1) for _ in range(100)]
+    assert alone.cancel(running=False) == 100
+    ends.set()
+    assert running.get(60) == "waited"
+    assert {type(task.exception) for task in waiting} == {TaskCancelledError}
+
+
+def set_and_wait(begun: Any, ends: Any) -> str:
+    begun.set()
+    return wait_for(ends)
+
+
 def cancel_own(batch: Batch, queue: Any) -> None:
     tasks = [batch.function(time.sleep, 1000) for _ in range(20)]
     queue.put((batch.cancel(timeout=60), {type(task.exception) for task in tasks}))

@@ -322,13 +322,13 @@ class Batch:
         index = self._client.ended.take(timeout)
         return None if index is None else f"{self._client.number}-{index}"
 
-    def cancel(self, timeout: float | None = 10.0) -> int:
-        """Cancel all tasks of this process that have not ended. Returns how many have ended with that within `timeout`
-        seconds.
+    def cancel(self, timeout: float | None = 10.0, *, running: bool = True) -> int:
+        """Cancel all tasks of this process that have not ended; without `running`, those that no worker has begun.
+        Returns how many were cancelled, and have ended, within `timeout` seconds.
 
         Those that wait are cancelled before those that run, so that no worker begins another one meanwhile.
         """
-        gone = self._client.cancel_all()
+        gone = self._client.cancel_all(running)
         return len(gone) - wait_all(gone, timeout)
 
     def clear_results(self) -> None:

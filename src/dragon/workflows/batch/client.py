@@ -128,9 +128,9 @@ class OwnClient(_Client):
         gone = self.scheduler.cancel(entry, cancellation(entry))
         return gone is not None and gone.wait(timeout)
 
-    def cancel_all(self) -> list[Promise]:
+    def cancel_all(self, running: bool) -> list[Promise]:
         """Cancel the tasks of this client. Returns promises that are fulfilled when their processes have ended."""
-        return self.scheduler.cancel_all(0)
+        return self.scheduler.cancel_all(0, running)
 
     def running(self) -> int:
         """Return how many tasks run, of all clients."""
@@ -220,9 +220,9 @@ class OwnClient(_Client):
         else:
             self._tell_outcome(client, key, entry.outcome)
 
-    def _cancel_for(self, client: int, key: Key, request: int) -> None:
+    def _cancel_for(self, client: int, key: Key, request: int, running: bool) -> None:
         entry = self._exported.get(key)
-        gone = self.scheduler.cancel(entry, cancellation(entry)) if entry is not None else None
+        gone = self.scheduler.cancel(entry, cancellation(entry), running) if entry is not None else None
         self._tell(client, (_CANCELLED, request, gone is not None))
 
     def tell_end(self) -> None:
@@ -286,24 +286,21 @@ class OtherClient(_Client):
     def export(self, promise: Promise) -> None:
         """Do nothing: other processes can refer to a task as long as this process keeps it."""
 
-    def cancel(self, promise: Promise, timeout: float | None) -> bool:
+    def cancel(self, promise: Promise, timeout: float | None, running: bool = True) -> bool:
         """Request a cancellation. Returns False if the task was not cancelled, or after `timeout` seconds."""
         request = next(self._requests)
         answer = self._answers[request] = queue.SimpleQueue()
         try:
-            self._events.put((_CANCEL, self.number, promise.key, request))
+            self._events.put((_CANCEL, self.number, promise.key, request, running))
             return answer.get(True, _waitable(timeout))
         except (queue.Empty, DestroyedError):
             return False
         finally:
             del self._answers[request]
 
-    def cancel_all(self) -> list[Promise]:
-        """Request that the tasks of this client are cancelled. Returns their promises."""
-        promises = list(reversed(self._unfinished.values()))
-        for promise in promises:
-            self._events.put((_CANCEL, self.number, promise.key, -1))
-        return promises
+    def cancel_all(self, running: bool) -> list[Promise]:
+        """Cancel the tasks of this client. Returns the promises of those that were."""
+        return [one for one in reversed(self.unfinished()) if self.cancel(one, None, running)]
 
     def running(self) -> int:
         """Return 0: which tasks run is known where the batch was made."""

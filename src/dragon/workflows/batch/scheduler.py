@@ -330,11 +330,12 @@ class Scheduler:
                 return gone
             return self._end_running(entry, failure, retries) if running else None
 
-    def cancel_all(self, client: int) -> list[Promise]:
-        """Cancel the tasks of a client: first those that wait, so that no worker begins another one meanwhile."""
+    def cancel_all(self, client: int, running: bool) -> list[Promise]:
+        """Cancel the tasks of a client: first those that wait, so that no worker begins another one meanwhile, and
+        those that run only if `running`."""
         failure = Failure.of(TaskCancelledError("all tasks of the process that submitted it were cancelled"))
         with self.lock:
-            every = [self.cancel(entry, failure) for entry in reversed(self.unfinished(client))]
+            every = [self.cancel(entry, failure, running) for entry in reversed(self.unfinished(client))]
         return [gone for gone in every if gone is not None]
 
     def _end_running(self, entry: Entry, failure: Failure, retries: bool) -> Promise | None:
