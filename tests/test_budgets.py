@@ -22,7 +22,7 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 63_091,  # 1,080 of them for retries, resources, journal and progress of batches
+    "lines of Python": 63_130,  # 1,080 of them for retries, resources, journal and progress of batches
     "files of Python": 370,
     "lines of C++": 14_588,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 10_629,

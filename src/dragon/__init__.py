@@ -7,14 +7,15 @@ nothing; the runtime starts at its first use.
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
-from typing import TYPE_CHECKING, Any
+import sys
 
 from dragon.lazy_modules import submodule
-from dragon.mpbridge.context import install as _install
 
+TYPE_CHECKING = False  # for type checkers; the import of typing takes longer than that of this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from dragon.data.ddict import DDict
     from dragon.infrastructure.policy import Policy
     from dragon.native.machine import System, current
@@ -47,12 +48,27 @@ _LAZY = {
     "current": "dragon.native.machine",
 }
 
-_install()
+
+def _is_command() -> bool:
+    """Return whether this process is the `dragon` command, which answers sooner without multiprocessing, and not an
+    agent, which is the ancestor of processes."""
+    name = sys.argv[0] if hasattr(sys, "argv") else ""
+    command = os.path.join(os.path.dirname(sys.executable), "dragon")
+    is_it = os.path.abspath(name) == command or (name == "-m" and " -m dragon " in f" {' '.join(sys.orig_argv[:6])} ")
+    return is_it and "--join" not in sys.orig_argv
+
+
+if not _is_command():
+    from dragon.mpbridge.context import install
+
+    install()
 
 
 def _patch_multiprocessing() -> None:
     """Make "dragon" the start method of multiprocessing, and with it of torch.multiprocessing, for a program that does
     not choose one itself."""
+    import multiprocessing
+
     multiprocessing.set_start_method("dragon", force=True)
 
 

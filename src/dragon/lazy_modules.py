@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # for type checkers; the import of typing takes longer than that of this module
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def submodule(package: str, name: str) -> ModuleType:
     """Return a module of a package, for its `__getattr__`. Raises AttributeError if there is none."""
+    import importlib.util  # not imported before: few programs need it
+
     full = f"{package}.{name}"
     if name.startswith("_") or importlib.util.find_spec(full) is None:
         told = f"module {package!r} has no attribute {name!r}"

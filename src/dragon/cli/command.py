@@ -4,10 +4,18 @@ program in C."""
 from __future__ import annotations
 
 import signal
+import sys
+from contextlib import suppress
+
+from dragon import __version__
 
 
 def run_and_exit() -> None:
     """Import the command and run it."""
+    if sys.argv[1:] == ["--version"]:
+        with suppress(OSError, AttributeError):  # the command says why
+            print(f"dragon {__version__}", flush=True)
+            return
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -12,15 +12,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 import dragon
-from dragon.cli import machine
 from dragon.commands import Parser, end_with, worded
-from dragon.control_groups import MemoryKills
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.system import code_of_shells, what_to_raise, why_not_executed
-from dragon.launcher import local
-from dragon.launcher.choice import choose, is_text
-from dragon.runtime.interpreter import options_before_module
 from dragon.signals import name_of
 
 __all__ = ["main"]
@@ -58,6 +53,8 @@ shows how the program ended (128 + the signal's number if it was killed).
 
 def options() -> argparse.ArgumentParser:
     """Return a parser of the options before the program."""
+    from dragon.cli import machine  # not imported before, nor what runs a program: `dragon ps` and others need neither
+
     result = Parser(
         prog="dragon",
         description="Run a program with the Dragon runtime, on this machine or over several nodes.",
@@ -119,8 +116,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code of the program."""
     words = list(sys.argv[1:] if argv is None else argv)
     code = _other_command(words)
-    if code is not None:
-        return code
+    return _main(words) if code is None else code
+
+
+def _main(words: list[str]) -> int:
+    from dragon.cli import machine
+    from dragon.control_groups import MemoryKills
+
     if words[:1] == ["run"]:
         del words[0]
     arguments = parser().parse_args(_split_module(words))
@@ -193,8 +195,11 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
         # All pods run the same command; the first is the front end, and this pod is another one.
         os.environ.pop("DRAGON_FRONT_END", None)
         return node.main(["--join", "environment", "--index-from", "JOB_COMPLETION_INDEX"])
+    from dragon.cli.machine import wanted
+    from dragon.launcher.choice import choose
+
     try:
-        launcher = choose(machine.wanted(arguments))
+        launcher = choose(wanted(arguments))
         if launcher is not None:
             from dragon.launcher import frontend
 
@@ -209,6 +214,8 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
 
 
 def _run_here(command: list[str], label: str) -> int:
+    from dragon.launcher import local
+
     try:
         return local.run(command, label)
     except OSError as error:
@@ -228,6 +235,8 @@ def _cannot(error: Exception) -> int:
 
 def _check_for_other_nodes(command: list[str]) -> None:
     """Raise DragonError if the command or the working directory cannot be sent to other nodes."""
+    from dragon.launcher.choice import is_text
+
     try:
         folder = os.getcwd()
     except FileNotFoundError:
@@ -253,6 +262,8 @@ def _split_module(words: list[str]) -> list[str]:
 
 def _python() -> list[str]:
     """Return the interpreter that runs this command, with its options (`python -O -m dragon`)."""
+    from dragon.runtime.interpreter import options_before_module
+
     return [sys.executable, *options_before_module()]
 
 
