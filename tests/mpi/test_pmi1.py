@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragon.agent.mpi.pmi1 import Pmi1, process_mapping
-from dragon.runtime.protocol.jobs import LookUp, OfJob, OfService, Part
+from dragon.runtime.protocol.jobs import LookUp, OfJob, OfService, Part, RankMissing
 from dragon.runtime.rpc import RemoteError
 
 RECORDED = Path(__file__).parent / "recorded_mpich.txt"
@@ -98,11 +98,9 @@ class To:
     def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
         self.home.failures.append((rank, what))
 
-    def begun(self) -> None:
-        """Do nothing: only the node that monitors the job uses this."""
-
-    def missing(self, rank: int, code: int) -> None:
-        self.home.missed.append((rank, code))
+    def tell(self, request: OfJob[None]) -> None:
+        if isinstance(request, RankMissing):
+            self.home.missed.append((request.rank, request.code))
 
 
 def run(work: Callable[[Home], Coroutine[Any, Any, None]], placement: list[int], name: str = "dragon-job") -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from dragon.agent.mpi.job import HomeNode
 from dragon.agent.mpi.pmix import Pmix, PmixServer
 from dragon.infrastructure.facts import PMIBackend
-from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.jobs import JobBegun, OfJob, Part
 
 PART = Part(
     name="job",
@@ -30,8 +30,8 @@ class _Told:
     def __init__(self) -> None:
         self.said: list[Any] = []
 
-    def begun(self) -> None:
-        self.said.append("begun")
+    def tell(self, request: OfJob[None]) -> None:
+        self.said.append(request)
 
     def fail(self, *what: Any) -> None:
         self.said.append(what)
@@ -66,8 +66,8 @@ async def _said_at_the_end(last: list[str]) -> list[Any]:
 
 
 def test_a_rank_does_not_fail_if_the_server_reports_its_mpi_finalize_late() -> None:
-    assert asyncio.run(_said_at_the_end(["finalised"])) == ["begun"]
+    assert asyncio.run(_said_at_the_end(["finalised"])) == [JobBegun("job")]
 
 
 def test_a_rank_that_ends_without_mpi_finalize_fails() -> None:
-    assert asyncio.run(_said_at_the_end([])) == ["begun", (0, "ended without MPI_Finalize", 1)]
+    assert asyncio.run(_said_at_the_end([])) == [JobBegun("job"), (0, "ended without MPI_Finalize", 1)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend
@@ -67,34 +68,61 @@ class HomeNode:
         answer: Answer = await self._ask(self._part.home if isinstance(request, OfJob) else first, request)
         return answer
 
-    def relay_lost(self, rank: int) -> None:
-        """Report that the relay that the site's launcher started for a rank has ended before the rank."""
-        self._tell(self._part.home, RelayLost(self._part.name, rank))
+    def tell(self, request: OfJob[None]) -> None:
+        """Send a request to the node that follows the job, without waiting for an answer."""
+        self._tell(self._part.home, request)
 
     def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
         """Report that "rank N …" makes the job fail; the others have a moment to end on their own unless `at_once`."""
-        self._tell(self._part.home, JobFailed(self._part.name, rank, what, code, at_once))
-
-    def begun(self) -> None:
-        """Report that a rank has called MPI_Init, which returns when all have."""
-        self._tell(self._part.home, JobBegun(self._part.name))
-
-    def missing(self, rank: int, code: int) -> None:
-        """Report that a rank has ended without MPI_Init, with that exit code."""
-        self._tell(self._part.home, RankMissing(self._part.name, rank, code))
+        self.tell(JobFailed(self._part.name, rank, what, code, at_once))
 
 
-class Serving(Protocol):
-    """One node's side of a job."""
+class Side:
+    """One node's side of a job, which knows the ranks that have called MPI_Init and MPI_Finalize."""
+
+    def __init__(self, part: Part, home: HomeNode) -> None:
+        self.part, self.home, self.since = part, home, time.time()
+        self.initialised: set[int] = set()
+        self.finalised: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def prepare(self) -> None:
+        """Prepare for ranks that are about to be started."""
 
     def join(self, rank: int) -> Joining:
         """Return what a rank that is about to be started is given."""
+        raise NotImplementedError
+
+    def place_of(self, rank: int) -> dict[str, str]:
+        """Return the variables that say which of this node's ranks it is."""
+        return {"MPI_LOCALRANKID": str(self.part.ranks.index(rank)), "MPI_LOCALNRANKS": str(len(self.part.ranks))}
+
+    def begin(self, rank: int) -> None:
+        """Note that a rank has called MPI_Init, which returns when all have."""
+        if not self.initialised:
+            self.home.tell(JobBegun(self.part.name))
+        self.initialised.add(rank)
 
     def ended(self, rank: int, code: int) -> asyncio.Future[None] | None:
-        """Note that the process of a rank has ended. Returns a future if that is handled later."""
+        """Handle the end of a rank's process. Returns a future if that is handled later."""
+        if rank not in self.initialised:
+            self.home.tell(RankMissing(self.part.name, rank, code))
+        elif rank not in self.finalised:
+            # How it ended is reported with the end of its process, unless that looks like a success.
+            self.home.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
+        return None
 
     def close(self) -> bool:
         """Finish: all processes have ended, or could not be started. Return whether all followed MPI's rules."""
+        for task in self._tasks:
+            task.cancel()
+        return self.finalised >= set(self.part.ranks)
+
+    def soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that takes time, unless the job ends before that."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 _PEER_GONE = 14  # Open MPI's

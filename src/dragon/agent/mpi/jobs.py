@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from typing import TypeVar
 
-from dragon.agent.mpi.job import HomeNode, Job, Joining, Serving
+from dragon.agent.mpi.job import HomeNode, Job, Joining, Side
 from dragon.agent.mpi.launched import Launched
 from dragon.agent.mpi.pmi1 import Pmi1
 from dragon.agent.mpi.pmix import Pmix, PmixServer, PmixUnavailableError
@@ -19,15 +18,7 @@ from dragon.agent.objects.peers import Peers
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import own_node
-from dragon.runtime.protocol.jobs import (
-    LookUp,
-    OfJob,
-    Part,
-    Program,
-    Publish,
-    SpawnRanks,
-    Unpublish,
-)
+from dragon.runtime.protocol.jobs import LookUp, OfJob, Part, Program, Publish, SpawnRanks, Unpublish
 from dragon.runtime.protocol.request import Caller, Request
 from dragon.runtime.rpc import Table, serves
 
@@ -48,8 +39,7 @@ class Jobs:
         table.serve_each(Job, self._job)
         self._peers = peers
         self._followed: dict[str, Job] = {}
-        self._serving: dict[str, Serving] = {}
-        self._served_since: dict[str, float] = {}
+        self._serving: dict[str, Side] = {}
         self._removing: list[float] = []  # the start times of jobs whose memory is being removed
         self._pmix: dict[str, PmixServer] = {}
         self.ranks: dict[int, tuple[str, int]] = {}  # by puid: job and rank
@@ -95,21 +85,16 @@ class Jobs:
 
     async def serve(self, part: Part) -> None:
         """Prepare this node for ranks of a job that are about to be started here."""
-        home, since = HomeNode(part, self.ask, self.tell), time.time()
         # Simulated nodes share the CPUs of their machine.
         ranks = part.size if own_node().real_cpus else len(self.ranks) + len(part.ranks)
         part.crowded = ranks > len(os.sched_getaffinity(0))
+        home = HomeNode(part, self.ask, self.tell)
         if part.backend == PMIBackend.PMIX:
-            pmix = Pmix(part, home, self._pmix_server(part.library))
-            await pmix.prepare()
-            self._serving[part.name] = pmix
-        elif part.backend == PMIBackend.LAUNCHER:
-            launched = Launched(part, home)
-            await launched.prepare()
-            self._serving[part.name] = launched
+            side: Side = Pmix(part, home, self._pmix_server(part.library))
         else:
-            self._serving[part.name] = Pmi1(part, home)
-        self._served_since[part.name] = since
+            side = Launched(part, home) if part.backend == PMIBackend.LAUNCHER else Pmi1(part, home)
+        await side.prepare()
+        self._serving[part.name] = side
 
     def _pmix_server(self, library: str) -> PmixServer:
         if not library:
@@ -141,8 +126,9 @@ class Jobs:
         asyncio.get_running_loop().call_later(_LINGER_S, self._close, name)
 
     def _close(self, name: str) -> None:
-        orderly, since = self._serving.pop(name).close(), self._served_since.pop(name)
-        if not orderly:
+        side = self._serving.pop(name)
+        since = side.since
+        if not side.close():
             self._removing.append(since)
             removed = asyncio.get_running_loop().run_in_executor(None, remove_segments, since)
             removed.add_done_callback(lambda _: self._removing.remove(since))
@@ -150,7 +136,7 @@ class Jobs:
     def close(self) -> None:
         """Close all jobs at the end of the run, when no rank is alive."""
         servers = [server.since for server in self._pmix.values()]
-        since = min([*self._served_since.values(), *self._removing, *servers], default=None)
+        since = min([*(side.since for side in self._serving.values()), *self._removing, *servers], default=None)
         for serving in self._serving.values():
             serving.close()
         for server in self._pmix.values():

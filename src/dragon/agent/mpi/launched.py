@@ -13,17 +13,18 @@ import socket
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from dragon import _core
 from dragon.agent.mpi import relay as relay_program
-from dragon.agent.mpi.job import HomeNode, Job, JobOverError, Joining
+from dragon.agent.mpi.job import HomeNode, Job, JobOverError, Joining, Side
 from dragon.agent.mpi.relay import SIZE, address, received, user_of
 from dragon.agent.mpi.segments import is_foreign
 from dragon.agent.output.streams import ready
 from dragon.infrastructure.gpus import GPU_VARIABLES
-from dragon.runtime.protocol.jobs import LaunchEnd, Part
+from dragon.runtime.protocol.jobs import LaunchEnd, Part, RelayLost
 from dragon.runtime.run import this_run
 from dragon.runtime.site_launcher import launch_command, launch_environment
 from dragon.signals import how_ended
@@ -44,26 +45,25 @@ class LaunchFailedError(RuntimeError):
     """Raised if the launcher has not started all ranks."""
 
 
+@dataclass
 class _Relay:
-    """The process that the launcher has started for one rank."""
+    """The process that the launcher has started for one rank; `variables` have the numbers of the descriptors."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.environment: dict[str, str] = {}
-        self.variables: list[str] = []  # variables with the numbers of the descriptors
-        self.descriptors: list[int] = []
+    connection: socket.socket
+    environment: dict[str, str] = field(default_factory=dict)
+    variables: list[str] = field(default_factory=list)
+    descriptors: list[int] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
         return self.connection.fileno() >= 0
 
 
-class Launched:
+class Launched(Side):
     """One node's side of a job."""
 
     def __init__(self, part: Part, home: HomeNode) -> None:
-        self.part = part
-        self.home = home
+        super().__init__(part, home)
         self._loop = asyncio.get_running_loop()
         self._given: dict[str, str] = {}  # to the launcher
         self._relays: dict[int, _Relay] = {}
@@ -128,7 +128,10 @@ class Launched:
 
     def _relay_ended(self, rank: int, relay: _Relay) -> None:
         self._part_with(relay)
-        self.home.relay_lost(rank)
+        self._tell_of_loss(rank)
+
+    def _tell_of_loss(self, rank: int) -> None:
+        self.home.tell(RelayLost(self.part.name, rank))
 
     def _part_with(self, relay: _Relay) -> None:
         if relay.is_open:
@@ -143,8 +146,7 @@ class Launched:
         relay = self._relays[rank]
         given = {name: value for name, value in relay.environment.items() if name not in _OF_A_RELAY}
         own = {name: value for name, value in given.items() if is_foreign(name)}
-        local = self.part.ranks.index(rank)
-        own |= {"MPI_LOCALRANKID": str(local), "MPI_LOCALNRANKS": str(len(self.part.ranks))}
+        own |= self.place_of(rank)
         others = {name: value for name, value in given.items() if name not in own and self._given.get(name) != value}
         descriptors, relay.descriptors = relay.descriptors, []
         return Joining(own, dict(zip(relay.variables, descriptors, strict=False)), others)
@@ -156,7 +158,7 @@ class Launched:
             try:
                 relay.connection.send(code.to_bytes(SIZE, "little", signed=True))
             except (BrokenPipeError, ConnectionResetError):
-                self.home.relay_lost(rank)
+                self._tell_of_loss(rank)
         self._part_with(relay)
         if code:
             self._failed = True

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dragon.agent.mpi.job import HomeNode, JobOverError, Joining
+from dragon.agent.mpi.job import HomeNode, JobOverError, Joining, Side
 from dragon.runtime.protocol.jobs import LookUp, OfService, Part, Program, Publish, SpawnRanks, Unpublish
 from dragon.runtime.rpc import RemoteError
 
@@ -48,7 +48,8 @@ def _period(runs: list[list[int]]) -> list[list[int]]:
     return runs
 
 
-_LONGEST_NAME, _LONGEST_KEY, _LONGEST_VALUE = 256, 64, 1024
+_LONGEST_KEY, _LONGEST_VALUE = 64, 1024
+_LONGEST = f"kvsname_max=256 keylen_max={_LONGEST_KEY} vallen_max={_LONGEST_VALUE}"
 _LONGEST_REQUEST = 1024 * 1024  # a spawn with all its arguments
 _CHUNK = 64 * 1024
 
@@ -57,12 +58,11 @@ class ProtocolError(ValueError):
     """Raised if a rank sent something that is not PMI-1."""
 
 
-class Pmi1:
+class Pmi1(Side):
     """One node's side of a job."""
 
     def __init__(self, part: Part, home: HomeNode) -> None:
-        self.part = part
-        self.home = home
+        super().__init__(part, home)
         self.values = dict(part.values)
         mapping = process_mapping(part.placement, _LONGEST_VALUE)
         if mapping:
@@ -70,46 +70,27 @@ class Pmi1:
         self._put: dict[str, str] = {}
         self._ranks: dict[int, _Rank] = {}
         self._barriers = 0
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def join(self, rank: int) -> Joining:
         """Return the environment and the socket of a rank."""
         ours, theirs = socket.socketpair()
         self._ranks[rank] = _Rank(self, rank, ours)
-        local = self.part.ranks.index(rank)
-        environment = {
-            "PMI_RANK": str(rank),
-            "PMI_SIZE": str(self.part.size),
-            "MPI_LOCALRANKID": str(local),
-            "MPI_LOCALNRANKS": str(len(self.part.ranks)),
-        }
+        environment = {"PMI_RANK": str(rank), "PMI_SIZE": str(self.part.size), **self.place_of(rank)}
         if self.part.spawned:
             environment["PMI_SPAWNED"] = "1"
         return Joining(environment, {"PMI_FD": theirs.detach()})
 
     def ended(self, rank: int, code: int) -> None:
         """Handle the end of a rank's process: after MPI_Finalize, before it, or without MPI_Init."""
-        each = self._ranks[rank]
-        each.read()  # its last requests
-        each.close()
-        if not each.initialised:
-            self.home.missing(rank, code)
-        elif not each.finalised:
-            # How it ended is reported with the end of its process, unless that looks like a success.
-            self.home.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
+        self._ranks[rank].read()  # its last requests
+        self._ranks[rank].close()
+        super().ended(rank, code)
 
     def close(self) -> bool:
         """Close the sockets."""
         for rank in self._ranks.values():
             rank.close()
-        for task in self._tasks:
-            task.cancel()
-        return sum(rank.finalised for rank in self._ranks.values()) == len(self.part.ranks)
-
-    def begin(self) -> None:
-        """Note that a rank has called MPI_Init."""
-        if sum(rank.initialised for rank in self._ranks.values()) == 1:
-            self.home.begun()
+        return super().close()
 
     # ---- requests of ranks
 
@@ -120,7 +101,7 @@ class Pmi1:
     def enter(self) -> None:
         """Note that a rank has reached the barrier."""
         if all(rank.waits for rank in self._ranks.values()) and len(self._ranks) == len(self.part.ranks):
-            self._soon(self._barrier())
+            self.soon(self._barrier())
 
     async def _barrier(self) -> None:
         self._barriers += 1
@@ -144,12 +125,7 @@ class Pmi1:
             except (LookupError, OSError, RemoteError, ValueError) as error:
                 rank.write(reply(error))
 
-        self._soon(wait())
-
-    def _soon(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.soon(wait())
 
 
 class _Rank:
@@ -158,11 +134,17 @@ class _Rank:
     def __init__(self, job: Pmi1, rank: int, connection: socket.socket) -> None:
         self.job = job
         self.rank = rank
-        self.initialised = self.finalised = self.waits = False
+        self.waits = False
         self._connection = connection
         self._received = b""
         self._lines: list[str] | None = None  # of a request over several lines
         self._programs: list[dict[str, str]] = []
+        self._facts = {
+            "get_maxes": f"maxes rc=0 {_LONGEST}",
+            "get_appnum": f"appnum rc=0 appnum={job.part.applications[rank]}",
+            "get_my_kvsname": f"my_kvsname rc=0 kvsname={job.part.name}",
+            "get_universe_size": f"universe_size rc=0 size={job.part.universe}",
+        }
         self._loop = asyncio.get_running_loop()
         connection.setblocking(False)
         self._loop.add_reader(connection, self.read)
@@ -222,31 +204,18 @@ class _Rank:
             self._lines = []
         elif line:
             values = _parse(line)
-            handler = getattr(self, f"_on_{values.get('cmd', '')}", None)
-            if handler is None:
+            asked = values.get("cmd", "")
+            handler = getattr(self, f"_on_{asked}", None)
+            if handler is None and asked not in self._facts:
                 raise ProtocolError(f"the request {line[:40]!r} is not known")
-            reply = handler(values)
+            reply = handler(values) if handler is not None else self._facts[asked]
             if reply:
                 self.write(f"cmd={reply}")
 
     def _on_init(self, values: dict[str, str]) -> str:
-        if not self.initialised:
-            self.initialised = True
-            self.job.begin()
+        self.job.begin(self.rank)
         version = values.get("pmi_version")
         return f"response_to_init rc={0 if version == '1' else -1} pmi_version=1 pmi_subversion=1"
-
-    def _on_get_maxes(self, values: dict[str, str]) -> str:
-        return f"maxes rc=0 kvsname_max={_LONGEST_NAME} keylen_max={_LONGEST_KEY} vallen_max={_LONGEST_VALUE}"
-
-    def _on_get_appnum(self, values: dict[str, str]) -> str:
-        return f"appnum rc=0 appnum={self.job.part.applications[self.rank]}"
-
-    def _on_get_my_kvsname(self, values: dict[str, str]) -> str:
-        return f"my_kvsname rc=0 kvsname={self.job.part.name}"
-
-    def _on_get_universe_size(self, values: dict[str, str]) -> str:
-        return f"universe_size rc=0 size={self.job.part.universe}"
 
     def _on_put(self, values: dict[str, str]) -> str:
         key, value = values["key"], values["value"]
@@ -267,7 +236,7 @@ class _Rank:
         return ""
 
     def _on_finalize(self, values: dict[str, str]) -> str:
-        self.finalised = True
+        self.job.finalised.add(self.rank)
         return "finalize_ack rc=0"
 
     def _on_abort(self, values: dict[str, str]) -> str:
@@ -280,24 +249,22 @@ class _Rank:
         return ""
 
     def _on_publish_name(self, values: dict[str, str]) -> str:
-        self._ask_names(Publish(values["service"], values["port"]), "publish_result")
-        return ""
+        return self._ask_names(Publish(values["service"], values["port"]), "publish_result")
 
     def _on_unpublish_name(self, values: dict[str, str]) -> str:
-        self._ask_names(Unpublish(values["service"]), "unpublish_result")
-        return ""
+        return self._ask_names(Unpublish(values["service"]), "unpublish_result")
 
     def _on_lookup_name(self, values: dict[str, str]) -> str:
-        self._ask_names(LookUp(values["service"]), "lookup_result")
-        return ""
+        return self._ask_names(LookUp(values["service"]), "lookup_result")
 
-    def _ask_names(self, request: OfService[str] | OfService[None], result: str) -> None:
+    def _ask_names(self, request: OfService[str] | OfService[None], result: str) -> str:
         def reply(answer: Any) -> str:
             if isinstance(answer, Exception):
                 return f"cmd={result} rc=1 msg={'_'.join(str(answer).split())}"
             return f"cmd={result} rc=0 info=ok" + (f" port={answer}" if answer is not None else "")
 
         self.job.answer(self, self.job.home.ask(request), reply)
+        return ""
 
     def _spawn(self, values: dict[str, str]) -> None:
         """Handle MPI_Comm_spawn; the programs of one MPI_Comm_spawn_multiple arrive one after the other."""

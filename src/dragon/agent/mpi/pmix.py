@@ -14,7 +14,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from dragon.agent.mpi.job import HomeNode, JobOverError, Joining
+from dragon.agent.mpi.job import HomeNode, JobOverError, Joining, Side
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.request import frame
@@ -124,18 +124,14 @@ class PmixServer:
                 job.home.fail(job.part.ranks[0], "lost its PMIx server", 1)
 
 
-class Pmix:
+class Pmix(Side):
     """One node's side of a job."""
 
     def __init__(self, part: Part, home: HomeNode, server: PmixServer) -> None:
-        self.part = part
-        self.home = home
+        super().__init__(part, home)
         self.folder = server.folder / part.name
         self._server = server
-        self._initialised: set[int] = set()
-        self._finalised: set[int] = set()
         self._environments: dict[int, dict[str, str]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def prepare(self) -> None:
         """Register the job with the server. Raises PmixUnavailableError."""
@@ -143,34 +139,27 @@ class Pmix:
 
     def join(self, rank: int) -> Joining:
         """Return the environment of a rank."""
-        local = self.part.ranks.index(rank)
-        environment = {
-            **self._environments[rank],
+        place = self.place_of(rank)
+        world = {
             "OMPI_COMM_WORLD_RANK": str(rank),
             "OMPI_COMM_WORLD_SIZE": str(self.part.size),
-            "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": str(len(self.part.ranks)),
-            "MPI_LOCALRANKID": str(local),
-            "MPI_LOCALNRANKS": str(len(self.part.ranks)),
+            "OMPI_COMM_WORLD_LOCAL_RANK": place["MPI_LOCALRANKID"],
+            "OMPI_COMM_WORLD_LOCAL_SIZE": place["MPI_LOCALNRANKS"],
         }
-        return Joining(environment)
+        return Joining({**self._environments[rank], **world, **place})
 
     def on_event(self, what: str, *values: Any) -> None:
         """Handle a message of the server."""
         if what == "fence":
-            task = asyncio.ensure_future(self._fence(*values))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.soon(self._fence(*values))
         elif what == "aborted":
             rank, status, text = values
             said = f": {' '.join(text.split())}" if text else ""
             self.home.fail(rank, f"aborted the job with exit code {status}{said}", status or 1, at_once=True)
         elif what == "finalised":
-            self._finalised.add(values[0])
+            self.finalised.add(values[0])
         else:
-            self._initialised.add(values[0])
-            if len(self._initialised) == 1:
-                self.home.begun()
+            self.begin(values[0])
 
     async def _fence(self, key: str, nodes: list[int], data: bytes) -> None:
         try:
@@ -182,18 +171,10 @@ class Pmix:
     def ended(self, rank: int, code: int) -> asyncio.Future[None]:
         """Handle the end of a rank's process: after MPI_Finalize, before it, or without MPI_Init."""
         settled = self._server.settled()
-        settled.add_done_callback(lambda _: self._ended(rank, code))
+        settled.add_done_callback(lambda _: super(Pmix, self).ended(rank, code))
         return settled
-
-    def _ended(self, rank: int, code: int) -> None:
-        if rank not in self._initialised:
-            self.home.missing(rank, code)
-        elif rank not in self._finalised:
-            self.home.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
     def close(self) -> bool:
         """Remove the job from the server."""
-        for task in self._tasks:
-            task.cancel()
         self._server.close_job(self)
-        return self._finalised >= set(self.part.ranks)
+        return super().close()

@@ -12,8 +12,8 @@ import queue
 import select
 import socket
 import sys
-from collections.abc import Sequence
 from ctypes import CFUNCTYPE, POINTER, c_bool, c_char, c_char_p, c_int, c_size_t, c_uint16, c_uint32, c_void_p
+from functools import partial
 from typing import Any
 
 from dragon.infrastructure.structs import msgspec
@@ -23,7 +23,12 @@ from dragon.runtime.protocol.request import frame
 SUCCESS, OPERATION_SUCCEEDED = 0, -157
 WILDCARD = 2**32 - 2  # all ranks of a namespace
 
-_BOOL, _STRING, _UINT16, _UINT32, _INFO, _DATA_ARRAY, _PROC_RANK, _REGEX = 1, 3, 13, 14, 24, 39, 40, 49
+_BOOL, _STRING, _UINT16, _UINT32, _INFO, _DATA_ARRAY, _RANK, _REGEX = 1, 3, 13, 14, 24, 39, 40, 49
+# Where _Data has a value of each kind.
+_FIELDS = {
+    **{_BOOL: "flag", _STRING: "string", _UINT16: "uint16", _UINT32: "uint32"},
+    **{_DATA_ARRAY: "darray", _RANK: "rank", _REGEX: "bo"},
+}
 
 
 class PmixError(RuntimeError):
@@ -90,39 +95,29 @@ class Module(ctypes.Structure):
 
 
 class Info:
-    """An array of pmix_info_t, with the memory that it refers to."""
+    """An array of pmix_info_t with (key, kind, value), and the memory that it refers to. The value is a string, a
+    number, the bytes of a list in PMIx's compressed form, or an Info with further keys and values."""
 
-    def __init__(self) -> None:
-        self._entries: list[tuple[str, int, Any]] = []
+    def __init__(self, *entries: tuple[str, int, Any]) -> None:
         self._kept: list[Any] = []
+        self._entries: list[tuple[str, int, Any]] = []
+        for entry in entries:
+            self.add(*entry)
 
-    def flag(self, key: str) -> None:
-        """Add a key whose value is true."""
-        self._entries.append((key, _BOOL, True))
+    def add(self, key: str, kind: int, value: Any) -> None:
+        """Add a key and its value."""
+        if kind == _STRING:
+            value = self._address(value.encode() + b"\0")
+        elif kind == _REGEX:
+            value = _Bytes(self._address(value), len(value))
+        elif kind == _DATA_ARRAY:
+            array = self._keep(_Array(_INFO, len(value), ctypes.addressof(value.array())))
+            self._keep(value)
+            value = ctypes.pointer(array)
+        self._entries.append((key, kind, value))
 
-    def string(self, key: str, text: str) -> None:
-        """Add a key with a string."""
-        self._entries.append((key, _STRING, self._keep(ctypes.create_string_buffer(text.encode()))))
-
-    def uint16(self, key: str, number: int) -> None:
-        """Add a key with an unsigned 16-bit number."""
-        self._entries.append((key, _UINT16, number))
-
-    def uint32(self, key: str, number: int) -> None:
-        """Add a key with an unsigned 32-bit number."""
-        self._entries.append((key, _UINT32, number))
-
-    def rank(self, key: str, number: int) -> None:
-        """Add a key with the rank of a process."""
-        self._entries.append((key, _PROC_RANK, number))
-
-    def regex(self, key: str, data: bytes) -> None:
-        """Add a key with a list in PMIx's compressed form, such as that of the nodes."""
-        self._entries.append((key, _REGEX, self._keep(ctypes.create_string_buffer(data, len(data)))))
-
-    def infos(self, key: str, infos: Info) -> None:
-        """Add a key whose value is an array of further keys and values."""
-        self._entries.append((key, _DATA_ARRAY, infos))
+    def _address(self, data: bytes) -> int:
+        return ctypes.addressof(self._keep(ctypes.create_string_buffer(data, len(data))))
 
     def _keep(self, memory: Any) -> Any:
         self._kept.append(memory)
@@ -135,25 +130,8 @@ class Info:
         """Return the array for C; this object keeps it alive."""
         array = (_Info * len(self._entries))()
         for entry, (key, kind, value) in zip(array, self._entries, strict=True):
-            entry.key = key.encode()
-            entry.value.type = kind
-            data = entry.value.data
-            if kind == _BOOL:
-                data.flag = value
-            elif kind == _STRING:
-                data.string = ctypes.addressof(value)
-            elif kind == _UINT16:
-                data.uint16 = value
-            elif kind == _UINT32:
-                data.uint32 = value
-            elif kind == _PROC_RANK:
-                data.rank = value
-            elif kind == _REGEX:
-                data.bo = _Bytes(ctypes.addressof(value), len(value))
-            else:
-                inner = self._keep(value.array())
-                data.darray = ctypes.pointer(self._keep(_Array(_INFO, len(value), ctypes.addressof(inner))))
-                self._keep(value)
+            entry.key, entry.value.type = key.encode(), kind
+            setattr(entry.value.data, _FIELDS[kind], value)
         return self._keep(array)
 
 
@@ -178,15 +156,8 @@ class Library:
         """Stop the PMIx server."""
         self._call("PMIx_server_finalize")
 
-    def regex(self, names: Sequence[str]) -> bytes:
-        """Return names of nodes in PMIx's compressed form."""
-        return self._generated("PMIx_generate_regex", ",".join(names))
-
-    def ranges(self, ranks: Sequence[str]) -> bytes:
-        """Return the ranks of each node ("0,2") in PMIx's compressed form."""
-        return self._generated("PMIx_generate_ppn", ";".join(ranks))
-
-    def _generated(self, name: str, text: str) -> bytes:
+    def compressed(self, name: str, text: str) -> bytes:
+        """Return a list in PMIx's compressed form, which the function of that name makes of a text."""
         result = c_void_p()
         self._call(name, c_char_p(text.encode()), ctypes.byref(result))
         assert result.value is not None
@@ -267,16 +238,13 @@ class Server:
         self.counts: dict[tuple[str, str], int] = {}
         self.given: list[Any] = []  # kept alive, since libpmix may still read it
         self.module = Module()
-        self.module.client_finalized = type(self.module.client_finalized)(self._on_finalized)
-        self.module.client_connected2 = type(self.module.client_connected2)(self._on_connected)
-        self.module.abort = type(self.module.abort)(self._on_abort)
-        self.module.fence_nb = type(self.module.fence_nb)(self._on_fence)
-        self.module.job_control = type(self.module.job_control)(self._on_job_control)
-        infos = Info()
-        infos.string("pmix.srvr.tmpdir", folder)
-        infos.string("pmix.sys.tmpdir", folder)
-        infos.string("pmix.srv.nspace", name)
-        infos.rank("pmix.srv.rank", node)
+        self.module.client_finalized = Finalized(partial(self._on_event, "finalised"))
+        self.module.client_connected2 = Connected(partial(self._on_event, "initialised"))
+        self.module.abort = Abort(self._on_abort)
+        self.module.fence_nb = Fence(self._on_fence)
+        self.module.job_control = JobControl(lambda *_: OPERATION_SUCCEEDED)
+        folders = ("pmix.srvr.tmpdir", _STRING, folder), ("pmix.sys.tmpdir", _STRING, folder)
+        infos = Info(*folders, ("pmix.srv.nspace", _STRING, name), ("pmix.srv.rank", _RANK, node))
         self.library.initialise(self.module, infos)
 
     def open(self, part: Part, folder: str) -> dict[int, dict[str, str]]:
@@ -284,34 +252,32 @@ class Server:
         nodes = sorted(part.hosts)
         ranks_of = {node: [rank for rank, at in enumerate(part.placement) if at == node] for node in nodes}
         listed = {node: ",".join(map(str, ranks)) for node, ranks in ranks_of.items()}
-        infos = Info()
-        infos.uint32("pmix.univ.size", part.universe)
-        infos.uint32("pmix.max.size", part.size)
-        infos.uint32("pmix.job.size", part.size)
-        infos.uint32("pmix.job.napps", 1 + max(part.applications))
-        infos.uint32("pmix.num.nodes", len(nodes))
-        infos.uint32("pmix.local.size", len(part.ranks))
-        infos.uint32("pmix.node.size", len(part.ranks))
-        infos.string("pmix.lpeers", listed[part.node])
-        infos.rank("pmix.lldr", ranks_of[part.node][0])
+        hosts = self.library.compressed("PMIx_generate_regex", ",".join(part.hosts[node] for node in nodes))
+        ranks = self.library.compressed("PMIx_generate_ppn", ";".join(listed[node] for node in nodes))
+        infos = Info(
+            ("pmix.univ.size", _UINT32, part.universe),
+            *((f"pmix.{what}.size", _UINT32, part.size) for what in ("max", "job")),
+            ("pmix.job.napps", _UINT32, 1 + max(part.applications)),
+            ("pmix.num.nodes", _UINT32, len(nodes)),
+            *((f"pmix.{what}.size", _UINT32, len(part.ranks)) for what in ("local", "node")),
+            ("pmix.lpeers", _STRING, listed[part.node]),
+            ("pmix.lldr", _RANK, ranks_of[part.node][0]),
+            ("pmix.jobid", _STRING, part.name),
+            *((f"pmix.{what}", _STRING, folder) for what in ("tmpdir", "nsdir")),
+            ("pmix.nmap", _REGEX, hosts),
+            ("pmix.pmap", _REGEX, ranks),
+        )
         if part.crowded:
-            infos.flag("pmix.ndosub")  # Open MPI checks only whether it is present
-        infos.string("pmix.jobid", part.name)
-        infos.string("pmix.tmpdir", folder)
-        infos.string("pmix.nsdir", folder)
-        infos.regex("pmix.nmap", self.library.regex([part.hosts[node] for node in nodes]))
-        infos.regex("pmix.pmap", self.library.ranges([listed[node] for node in nodes]))
+            infos.add("pmix.ndosub", _BOOL, True)  # Open MPI checks only whether it is present
         for rank, node in enumerate(part.placement):
-            one = Info()
-            one.rank("pmix.rank", rank)
-            one.uint16("pmix.lrank", ranks_of[node].index(rank))
-            one.uint16("pmix.nrank", ranks_of[node].index(rank))
-            one.string("pmix.hname", part.hosts[node])
-            one.uint32("pmix.nodeid", nodes.index(node))
-            one.uint32("pmix.appnum", part.applications[rank])
-            one.rank("pmix.grank", rank)
-            one.rank("pmix.apprank", rank)
-            infos.infos("pmix.pdata", one)
+            one = Info(
+                *((f"pmix.{what}", _RANK, rank) for what in ("rank", "grank", "apprank")),
+                *((f"pmix.{what}", _UINT16, ranks_of[node].index(rank)) for what in ("lrank", "nrank")),
+                ("pmix.hname", _STRING, part.hosts[node]),
+                ("pmix.nodeid", _UINT32, nodes.index(node)),
+                ("pmix.appnum", _UINT32, part.applications[rank]),
+            )
+            infos.add("pmix.pdata", _DATA_ARRAY, one)
         self.library.register_namespace(part.name, len(part.ranks), infos)
         for rank in part.ranks:
             self.library.register_client(part.name, rank)
@@ -331,12 +297,8 @@ class Server:
         self.called.put(what)
         os.eventfd_write(self.bell, 1)
 
-    def _on_connected(self, proc: Any, *_: Any) -> int:
-        self._call("initialised", proc.contents.nspace.decode(), proc.contents.rank)
-        return OPERATION_SUCCEEDED
-
-    def _on_finalized(self, proc: Any, *_: Any) -> int:
-        self._call("finalised", proc.contents.nspace.decode(), proc.contents.rank)
+    def _on_event(self, what: str, proc: Any, *_: Any) -> int:
+        self._call(what, proc.contents.nspace.decode(), proc.contents.rank)
         return OPERATION_SUCCEEDED
 
     def _on_abort(self, proc: Any, _object: Any, status: int, text: bytes | None, *_: Any) -> int:
@@ -351,9 +313,6 @@ class Server:
         given = ctypes.string_at(data, size) if data else b""
         self._call("fence", procs[0].nspace.decode(), ranks, given, callback, cbdata)
         return SUCCESS
-
-    def _on_job_control(self, *_: Any) -> int:
-        return OPERATION_SUCCEEDED
 
     # ---- on the main thread
 
@@ -374,11 +333,9 @@ class Server:
         if what == "open":
             part, folder = values
             try:
-                environments = self.open(msgspec.convert(part, Part, strict=False), folder)
+                send(self.agent, ("ready", name, self.open(msgspec.convert(part, Part, strict=False), folder)))
             except PmixError as error:
                 send(self.agent, ("failed", name, str(error)))
-            else:
-                send(self.agent, ("ready", name, environments))
         elif what == "fenced":
             self._fenced(name, *values)
         elif what == "settle":
