@@ -21,7 +21,7 @@ import msgspec
 import uvloop
 
 from dragon import _core
-from dragon.agent.connections import Connections, connect_nodes
+from dragon.agent.cluster import Connections, connect_nodes
 from dragon.agent.wire.links import Links
 from dragon.control import Control, Message, join
 from dragon.infrastructure import variables

@@ -37,7 +37,7 @@ from dragon.runtime.protocol.telemetry import Kinds, Lines, Query
 from dragon.runtime.run import this_run
 from dragon.telemetry import AnalysisClient, Telemetry, analysis
 from dragon.web import http
-from dragon.web.prometheus import page as page_for
+from dragon.web.serving import prometheus as page_for
 
 Answer = TypeVar("Answer")
 

@@ -72,8 +72,8 @@ std::vector<std::tuple<int, uint64_t>> processes() {
 }
 
 int start_executable(const FileText& executable, const std::vector<FileText>& arguments,
-                     const std::vector<FileText>& environment, const FileText& folder,
-                     std::vector<int> descriptors, std::vector<int> cpus, Limits limits,
+                     const std::vector<FileText>& environment, std::vector<int> descriptors,
+                     const FileText& folder, std::vector<int> cpus, Limits limits,
                      const std::vector<uint64_t>& signals, int death_signal, bool reaper, bool detached) {
     std::optional<Signals> sets;
     if (signals.size() == 3) sets = Signals{signals[0], signals[1], signals[2]};
@@ -237,9 +237,10 @@ NB_MODULE(_core, m) {
         if (prctl(option, value, 0, 0, 0) != 0) throw SystemFailure(errno, "prctl");
     });
     m.def("start_executable", &start_executable, nb::arg("executable"), nb::arg("arguments"),
-          nb::arg("environment"), nb::arg("folder"), nb::arg("descriptors"), nb::arg("cpus"),
-          nb::arg("limits"), nb::arg("signals"), nb::arg("death_signal"), nb::arg("reaper"),
-          nb::arg("detached"), "Start an executable and return its process id. Raises OSError.");
+          nb::arg("environment"), nb::arg("descriptors"), nb::arg("folder") = "",
+          nb::arg("cpus") = std::vector<int>{}, nb::arg("limits") = Limits{},
+          nb::arg("signals") = std::vector<uint64_t>{}, nb::arg("death_signal") = 0,
+          nb::arg("reaper") = false, nb::arg("detached") = false, "Start an executable and return its process id. Raises OSError.");
     bind_channel(m);
     bind_sync(m);
     bind_inspection(m);

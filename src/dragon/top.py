@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import pairwise
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 from rich.text import Text
@@ -25,14 +24,7 @@ from dragon.signals import name_of
 _HISTORY_S = 60.0
 _NEWEST = 15.0
 
-# The metrics of each table.
-OF_NODES = ("cpu_percent", "used_RAM", "network_sent", "network_received", "arena_used", "num_running_processes")
-OF_GPUS = ("DeviceUtilization", "DeviceMemoryUtilization", "DevicePowerUsage", "DeviceTemperature")
 OF_PROCESSES = ("process_cpu_percent", "process_memory", "process_state")
-OF_QUEUES = ("queue_depth", "queue_puts", "queue_gets", "queue_waiting")
-OF_POOLS = ("pool_tasks_waiting", "pool_tasks_running", "pool_tasks_done", "pool_workers")
-# The metrics whose history is shown; for the others the newest value is enough.
-_WITH_PAST = (*OF_NODES, *OF_GPUS, *OF_QUEUES, *OF_POOLS)
 
 
 class Series(msgspec.Struct, array_like=True):
@@ -63,7 +55,7 @@ async def take(ask: Ask, now: float) -> Snapshot:
     return Snapshot(
         now=now,
         run=await ask(StateOfRun()),
-        series=[*await query(_WITH_PAST, now - _HISTORY_S, 1.0), *await query(OF_PROCESSES, now - _NEWEST, 0.0)],
+        series=[*await query(_MEASURED, now - _HISTORY_S, 1.0), *await query(OF_PROCESSES, now - _NEWEST, 0.0)],
         lifetimes=await ask(Lifetimes()),
     )
 
@@ -106,13 +98,15 @@ class _Subject:
         found = [series.values[-1] for series in self._series.get(metric, ())]
         return sum(found) if found else None
 
-    def rates(self, metric: str) -> list[float]:
-        """Return the increases of a counter per second."""
-        if metric not in self._series:
-            return []
-        series = self._series[metric][0]
-        pairs = pairwise(zip(series.times, series.values, strict=True))
-        return [max(later - earlier, 0.0) / max(t2 - t1, 1e-9) for (t1, earlier), (t2, later) in pairs]
+    def rate(self, metric: str) -> float | None:
+        """Return the newest increase of a counter per second."""
+        points = [
+            point for one in self._series.get(metric, ())[:1] for point in zip(one.times, one.values, strict=True)
+        ]
+        if len(points) < 2:
+            return None
+        (t1, earlier), (t2, later) = points[-2:]
+        return max(later - earlier, 0.0) / max(t2 - t1, 1e-9)
 
 
 def _subjects(snapshot: Snapshot, metrics: Iterable[str], *names: str) -> list[_Subject]:
@@ -151,15 +145,6 @@ def _text(value: str) -> Cell:
     return Cell(value, value)
 
 
-def _spark(values: Sequence[float], top: float | None = None) -> Cell:
-    return Cell(sparkline(values, top), values[-1] if values else -1.0)
-
-
-def _rate(subject: _Subject, metric: str, unit: str) -> Cell:
-    rates = subject.rates(metric)
-    return _number(rates[-1] if rates else None, unit)
-
-
 def duration(seconds: float) -> str:
     """Return a duration as minutes and seconds, and hours if there are any."""
     minutes, rest = divmod(int(seconds), 60)
@@ -168,44 +153,6 @@ def duration(seconds: float) -> str:
 
 
 # ---- tables
-
-
-def _nodes(snapshot: Snapshot) -> list[Row]:
-    rows = []
-    for node in _subjects(snapshot, OF_NODES, "host"):
-        cpu = node.values("cpu_percent")
-        cells = [
-            _text(node.tags[0]),
-            _spark(cpu, 100),
-            _number(node.last("cpu_percent"), "%"),
-            _number(node.last("used_RAM"), "%"),
-            _rate(node, "network_received", "B/s"),
-            _rate(node, "network_sent", "B/s"),
-            _number(node.last("arena_used"), "B"),
-            _number(node.last("num_running_processes")),
-        ]
-        rows.append(Row(node.tags[0], cells))
-    for index, reason in snapshot.run.lost.items():
-        host = snapshot.run.hosts[index]
-        rows.append(Row(f"lost {host}", [_text(host), _text(f"is lost: {reason}"), *[Cell("", -1.0)] * 6], "failed"))
-    return rows
-
-
-def _gpus(snapshot: Snapshot) -> list[Row]:
-    return [
-        Row(
-            "/".join(gpu.tags),
-            [
-                *map(_text, gpu.tags),
-                _spark(gpu.values("DeviceUtilization"), 100),
-                _number(gpu.last("DeviceUtilization"), "%"),
-                _number(gpu.last("DeviceMemoryUtilization"), "%"),
-                _number(gpu.last("DevicePowerUsage"), "W"),
-                _number(gpu.last("DeviceTemperature"), "°C"),
-            ],
-        )
-        for gpu in _subjects(snapshot, OF_GPUS, "host", "gpu")
-    ]
 
 
 def _processes(snapshot: Snapshot) -> list[Row]:
@@ -238,39 +185,22 @@ def _process(life: Lifetime, known: _Subject, now: float) -> Row:
     return Row(str(life.puid), cells, look)
 
 
-def _queues(snapshot: Snapshot) -> list[Row]:
-    return [
-        Row(
-            "/".join(queue.tags),
-            [
-                *map(_text, queue.tags),
-                _spark(queue.values("queue_depth")),
-                _number(queue.last("queue_depth")),
-                _rate(queue, "queue_puts", "/s"),
-                _rate(queue, "queue_gets", "/s"),
-                _number(queue.last("queue_waiting")),
-            ],
-        )
-        for queue in _subjects(snapshot, OF_QUEUES, "host", "queue", "place")
-    ]
+class Column(NamedTuple):
+    """A column of a table of measurements: its title, and a metric of which it shows the newest value in a unit; the
+    `rate` of a counter; or as `bars` the values, a bar of full height being `top`."""
 
+    title: str
+    metric: str
+    unit: str = ""
+    how: str = "value"
+    top: float | None = None
 
-def _pools(snapshot: Snapshot) -> list[Row]:
-    return [
-        Row(
-            "/".join(pool.tags),
-            [
-                *map(_text, pool.tags),
-                _number(pool.last("pool_workers")),
-                _spark(pool.values("pool_tasks_running")),
-                _number(pool.last("pool_tasks_running")),
-                _number(pool.last("pool_tasks_waiting")),
-                _number(pool.last("pool_tasks_done")),
-                _rate(pool, "pool_tasks_done", "/s"),
-            ],
-        )
-        for pool in _subjects(snapshot, OF_POOLS, "host", "pool", "place")
-    ]
+    def cell(self, subject: _Subject) -> Cell:
+        """Return the cell of something that was measured."""
+        if self.how == "bars":
+            values = subject.values(self.metric)
+            return Cell(sparkline(values, self.top), values[-1] if values else -1.0)
+        return _number(subject.rate(self.metric) if self.how == "rate" else subject.last(self.metric), self.unit)
 
 
 class Table(NamedTuple):
@@ -279,15 +209,77 @@ class Table(NamedTuple):
     title: str
     columns: tuple[str, ...]
     rows: Callable[[Snapshot], list[Row]]
-    order: str
+    order: str = ""
+
+
+def _measured(tags: tuple[str, ...], columns: Sequence[Column], snapshot: Snapshot) -> list[Row]:
+    """Return a row for everything that has these tags and one of the metrics."""
+    subjects = _subjects(snapshot, {column.metric for column in columns}, *tags)
+    return [Row("/".join(it.tags), [*map(_text, it.tags), *(column.cell(it) for column in columns)]) for it in subjects]
+
+
+def _nodes(snapshot: Snapshot) -> list[Row]:
+    rows = _measured(("host",), _OF_NODES, snapshot)
+    for index, reason in snapshot.run.lost.items():
+        host = snapshot.run.hosts[index]
+        rows.append(Row(f"lost {host}", [_text(host), _text(f"is lost: {reason}"), *[Cell("", -1.0)] * 6], "failed"))
+    return rows
+
+
+_OF_NODES = (
+    Column("CPU", "cpu_percent", how="bars", top=100),
+    Column("now", "cpu_percent", "%"),
+    Column("Memory", "used_RAM", "%"),
+    Column("Received", "network_received", "B/s", "rate"),
+    Column("Sent", "network_sent", "B/s", "rate"),
+    Column("Shared", "arena_used", "B"),
+    Column("Processes", "num_running_processes"),
+)
+_OF_GPUS = (
+    Column("Busy", "DeviceUtilization", how="bars", top=100),
+    Column("now", "DeviceUtilization", "%"),
+    Column("Memory", "DeviceMemoryUtilization", "%"),
+    Column("Power", "DevicePowerUsage", "W"),
+    Column("Temperature", "DeviceTemperature", "°C"),
+)
+_OF_QUEUES = (
+    Column("Messages", "queue_depth", how="bars"),
+    Column("now", "queue_depth"),
+    Column("Put", "queue_puts", "/s", "rate"),
+    Column("Taken", "queue_gets", "/s", "rate"),
+    Column("Waiting", "queue_waiting"),
+)
+_OF_POOLS = (
+    Column("Workers", "pool_workers"),
+    Column("Running", "pool_tasks_running", how="bars"),
+    Column("now", "pool_tasks_running"),
+    Column("Waiting", "pool_tasks_waiting"),
+    Column("Done", "pool_tasks_done"),
+    Column("Rate", "pool_tasks_done", "/s", "rate"),
+)
+# The metrics whose history is shown; for those of processes the newest value is enough.
+_MEASURED = sorted({column.metric for column in (*_OF_NODES, *_OF_GPUS, *_OF_QUEUES, *_OF_POOLS)})
+
+
+def _titles(*columns: str | Column) -> tuple[str, ...]:
+    return tuple(column if isinstance(column, str) else column.title for column in columns)
 
 
 TABLES = (
-    Table("Nodes", ("Node", "CPU", "now", "Memory", "Received", "Sent", "Shared", "Processes"), _nodes, ""),
-    Table("GPUs", ("Node", "GPU", "Busy", "now", "Memory", "Power", "Temperature"), _gpus, ""),
+    Table("Nodes", _titles("Node", *_OF_NODES), _nodes),
+    Table("GPUs", _titles("Node", "GPU", *_OF_GPUS), partial(_measured, ("host", "gpu"), _OF_GPUS)),
     Table("Processes", ("Name", "puid", "pid", "Node", "State", "CPU", "Memory", "Time"), _processes, "CPU"),
-    Table("Queues", ("Node", "Queue", "Made at", "Messages", "now", "Put", "Taken", "Waiting"), _queues, "now"),
-    Table("Pools", ("Node", "Pool", "Made at", "Workers", "Running", "now", "Waiting", "Done", "Rate"), _pools, ""),
+    Table(
+        "Queues",
+        _titles("Node", "Queue", "Made at", *_OF_QUEUES),
+        partial(_measured, ("host", "queue", "place"), _OF_QUEUES),
+        "now",
+    ),
+    Table(
+        "Pools",
+        _titles("Node", "Pool", "Made at", *_OF_POOLS),
+        partial(_measured, ("host", "pool", "place"), _OF_POOLS),
+    ),
 )
 
 
@@ -338,7 +330,7 @@ class Top(App[None]):
     async def on_mount(self) -> None:
         """Add the columns, show the first values, and refresh them every period."""
         for number in ENDING:  # without a handler, these would leave the terminal in the screen's mode
-            asyncio.get_running_loop().add_signal_handler(number, functools.partial(self._end, 128 + number))
+            asyncio.get_running_loop().add_signal_handler(number, partial(self._end, 128 + number))
         for table in TABLES:
             for column in table.columns:
                 self._tables[table.title].add_column(column, key=column)

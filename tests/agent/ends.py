@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from conftest import described
 from dragon import _core
-from dragon.agent.wire.bulk import Fabric
+from dragon.agent.wire.handshake import Fabric
 from dragon.agent.wire.links import Links
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import decoder_of
@@ -144,6 +144,11 @@ class Ends:
         for node in of:
             for connection in self.links[node].wire.connections():
                 self.links[node].wire.abort(connection, "a test broke it")
+
+    def lose(self, node: int, reason: str) -> None:
+        """Let the other agent know that a node is lost."""
+        self.links[1 - node].leave(node, reason, 1)
+        self.links[1 - node].forget(node)
 
     def wait(self) -> asyncio.Future[msgspec.Raw]:
         """Send a request that is never answered."""

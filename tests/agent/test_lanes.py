@@ -12,7 +12,7 @@ from typing import Any
 from ends import LARGE, Ends, run, told
 
 from dragon.agent.wire import ucx as fabric
-from dragon.agent.wire.bulk import Greeting
+from dragon.agent.wire.handshake import Greeting
 
 
 class Post:

@@ -69,7 +69,7 @@ def test_requests_to_a_lost_node_fail_with_its_name() -> None:
     async def test(ends: Ends) -> None:
         future = ends.wait()
         await ends.echo()
-        ends.links[0].forget(1, "its power is off")
+        ends.lose(1, "its power is off")
         with pytest.raises(NodeLostError, match=r"node 1 \(node1.cluster.org\) is lost: .*power"):
             await future
         with pytest.raises(NodeLostError, match="power"):
@@ -233,7 +233,7 @@ def test_an_agent_that_ends_closes_its_connections() -> None:
 def test_messages_of_a_lost_node_are_ignored_and_it_is_notified() -> None:
     async def test(ends: Ends) -> None:
         await ends.echo()
-        ends.links[1].forget(0, "its cable was out")
+        ends.lose(0, "its cable was out")
         ends.told.clear()
         while not ends.told:  # it does not know yet, and calls again
             ends.links[0].forward(1, SignalProcess(1, 0))

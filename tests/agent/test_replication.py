@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from dragon.agent.shards import replication
-from dragon.agent.shards.holding import Holding, Whose
+from dragon.agent.shards.answers import Holding, Whose
 from dragon.agent.shards.replication import Replication
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.launcher.frontend import Decisions
@@ -84,8 +84,7 @@ class Node:
         self.network, self.index, self.replicas = network, index, replicas
         self.work: deque[Callable[[], object]] = deque()
         self.told: deque[Callable[[], None]] = deque()  # by the front end, and not heard yet
-        links = SimpleNamespace(unreachable={})
-        self.peers: Any = SimpleNamespace(index=index, lost={}, links=links, active=self.active, ask=self.ask)
+        self.peers: Any = SimpleNamespace(index=index, lost={}, unreachable={}, active=self.active, ask=self.ask)
         self.peers.propose = lambda proposal: network.propose(index, proposal)
         self.shard: Entries | None = None
         self.known: Holding | None = None
@@ -123,9 +122,9 @@ class Node:
         await asyncio.sleep(0)
         there = self.network.nodes[node]
         if node in self.peers.lost or self.index in there.peers.lost or self.network.is_parted(self.index, node):
-            self.peers.links.unreachable[node] = "there is no way"
+            self.peers.unreachable[node] = "there is no way"
             raise NodeLostError("there is no way")
-        self.peers.links.unreachable.pop(node, None)
+        self.peers.unreachable.pop(node, None)
         if isinstance(request, CreateShard):
             assert request.teacher is not None
             there.shard, there.known = Entries(there.replicas), None

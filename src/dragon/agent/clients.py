@@ -92,7 +92,6 @@ class Client:
         self.loop.add_reader(connection, self.read)
 
     def read(self) -> None:
-        """Read what has arrived, and handle the requests."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.connection, 1 << 20, 16)
         except BlockingIOError:

@@ -1,4 +1,5 @@
-"""This node's part in a run of several nodes: it serves the requests of the front end and the other nodes."""
+"""This node's part in a run of several nodes: its connections to the others, whose requests and those of the front end
+it serves."""
 
 from __future__ import annotations
 
@@ -6,40 +7,128 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from dragon import _core
-from dragon.agent.clients import Handle
-from dragon.agent.connections import Connections
-from dragon.agent.objects.peers import Peers
 from dragon.agent.output.sinks import FrontEndWindow
 from dragon.agent.output.streams import write_all
 from dragon.agent.processes.starting import Copies
 from dragon.agent.services import Services
+from dragon.agent.wire.handshake import Fabric
+from dragon.agent.wire.links import Links, Serve
+from dragon.control import Control
 from dragon.infrastructure import messages, variables
-from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT
-from dragon.infrastructure.membership import Member
+from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.infrastructure.messages import Name, Spawn, encode, joined
 from dragon.infrastructure.signals import NOTICES
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import code_of_shells
 from dragon.runtime import handle as handles
 from dragon.runtime import placement as plan
+from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
 from dragon.runtime.protocol import agents
 from dragon.runtime.protocol.objects import MakeObject
-from dragon.runtime.protocol.request import BetweenAgents, Caller, OfAll, OfAProcess, Request
+from dragon.runtime.protocol.request import BetweenAgents, Caller, OfAll, OfAProcess, Request, decode_answer
 from dragon.runtime.protocol.run import EndRun
 from dragon.runtime.remote import KINDS
-from dragon.runtime.rpc import Table, serves, serves_for
+from dragon.runtime.rpc import serves, serves_for
 from dragon.runtime.run import next_puid
 from dragon.runtime.spawning import RECORD_WORDS
 
 log = runtime_log("cluster")
+
+_SHUTDOWN_TIMEOUT_S = 5.0
+_MEMBERS = encode(agents.Members())
+_VERDICT = 5.0  # seconds; as long as a connection may be silent
+_POLL_S = 0.02
+
+
+class EarlyMessages:
+    """Lets requests of other nodes wait, in order, until this node serves them; but tells them the members at once."""
+
+    def __init__(self) -> None:
+        self.members: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
+        self._is_served = asyncio.Event()
+        self._serve: Serve
+
+    def serve(self, node: int, body: bytes | msgspec.Raw) -> asyncio.Future[object]:
+        return asyncio.ensure_future(self._answer(node, body))
+
+    async def _answer(self, node: int, body: bytes | msgspec.Raw) -> object:
+        if bytes(body) == _MEMBERS:
+            return await asyncio.shield(self.members)
+        await self._is_served.wait()
+        answer = self._serve(node, body)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    def hand_over(self, links: Links, serve: Serve) -> None:
+        """Have everything handled from now on."""
+        self._serve = serve
+        self._is_served.set()
+        asyncio.get_running_loop().call_soon(links.serve_by, serve)  # after those that wait, so all are in order
+
+
+@dataclass(frozen=True)
+class Connections:
+    """The other nodes of the run, and the connections to them and to the front end. `early` has the messages of other
+    nodes so far. `front_end_gone` is set once the front end has closed its connection."""
+
+    membership: Membership
+    control: Control
+    links: Links
+    early: EarlyMessages
+    fabric: Fabric | None
+    front_end_gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def leave(self) -> None:
+        """Send Bye to the front end once everything here has ended, and wait until it acknowledges."""
+        self.links.close()
+        if self.fabric is not None:
+            self.fabric.close()
+        self.control.send(agents.Bye())
+        try:
+            async with asyncio.timeout(_SHUTDOWN_TIMEOUT_S):
+                await self.front_end_gone.wait()
+        except TimeoutError:
+            log.warning("the front end did not acknowledge shutdown within %g s", _SHUTDOWN_TIMEOUT_S)
+
+
+async def connect_nodes(
+    membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None, *, plain: bool
+) -> Connections:
+    """Connect to the other nodes, given the membership from the front end, and get the list of members."""
+    index, early = membership.index, EarlyMessages()
+    keys = (membership.authority, membership.certificate, membership.key)
+    near = {parent_of(index): membership.parent} if membership.parent is not None else {}
+    contexts = client_context(*keys), server_context(*keys)
+    links = Links(index, near, contexts, early.serve, fabric, plain=plain)
+    links.listen(listener)
+    members = await _members(links, control, index) if near else membership.members
+    links.members, links.idle = dict(enumerate(members)), membership.settings.get("idle", 0)
+    links.wire.set_nodes(len(members))
+    early.members.set_result(members)
+    return Connections(membership, control, links, early, fabric)
+
+
+async def _members(links: Links, control: Control, index: int) -> list[Member]:
+    """Return the members from the parent node, or, if that is lost, from the front end."""
+    question = agents.Members()
+    try:
+        return decode_answer(question, await links.call(parent_of(index), question))
+    except NodeLostError:
+        pass
+    try:
+        return decode_answer(question, await control.ask(question))
+    except ConnectionError as error:
+        raise RunEndedError("the front end ended before this node had connected to the others") from error
 
 
 class Head:
@@ -93,7 +182,6 @@ class Head:
 
     @serves(agents.SignalHead)
     def signal(self, number: int) -> None:
-        """Send the head process a signal, once it is started."""
         self._services.registry.signal(self._puid, number)
 
     def notice(self, number: int) -> None:
@@ -127,27 +215,55 @@ class Head:
             self._send(agents.HeadExited(future.result()))
 
 
-class Router:
-    """Routes requests to the place that they name. `table` executes them on this node, `peers` are the others."""
+class Cluster:
+    """This node's part in the run."""
 
-    def __init__(self, table: Table, peers: Peers) -> None:
-        self._table = table
-        self._peers = peers
+    def __init__(self, connections: Connections, services: Services) -> None:
+        self.links = connections.links
+        self._control = connections.control
+        self._front_end_gone = connections.front_end_gone
+        self._services = services
+        self._window = FrontEndWindow(self._control.send, connections.membership.settings.get("output_window", 2**20))
+        self._head = Head(services, self._control.send)
+        for number in NOTICES:  # Slurm sends them to the agents, not to the front end
+            services.loop.add_signal_handler(number, self._head.notice, number)
+        services.streams.reach_out(self._window, self.links)
+        services.table.serve(self, self._head, self._window)
+        self._tell_processes()
+        self.links.verdict = _VERDICT
+        self.links.propose = self._control.send
+        self.links.on_event["Left"] = self._client_left
+        self.links.is_broken = services.shards.link_broken
+        connections.early.hand_over(self.links, self._serve)
+        self._control.serve(self._serve_front_end, services.end)
+        self._control.on_lost = self._on_front_end_gone
+
+    def end_run(self) -> None:
+        self._control.send(EndRun())
+
+    def tell_writing(self) -> None:
+        """Request that the front end waits longer at the end, since this node is still writing files."""
+        self._control.send(agents.Writing())
+
+    def _tell_processes(self) -> None:
+        nodes = [self.links.members[node].node for node in self.links.active()]
+        write_nodes(self._services.run.folder, nodes)
 
     def do(self, request: Request[object], caller: Caller) -> object:
-        """Execute or forward a request. Returns the answer or a future of it; encoded if other nodes are involved."""
+        """Execute a request at the place that it names, or have it executed there. Returns the answer or a future of
+        it; encoded if other nodes are involved."""
         if isinstance(request, OfAll):
             return asyncio.ensure_future(self._of_all(request, caller))
         node = request.place()
-        if node != self._peers.index and 0 <= node < len(self._peers.members):
-            return self._peers.call(node, request)
-        return self._table.do(request, caller)
+        if node != self.links.index and node in self.links.members:
+            return self.links.reach(node, request)
+        return self._services.table.do(request, caller)
 
     async def _of_all(self, request: Request[object], caller: Caller) -> msgspec.Raw:
         """Return the answers of all nodes, as one list; a node that is lost meanwhile is left out. The answers are
         joined in encoded form, since decoding those of hundreds of nodes would take too long."""
-        here = self._table.do(request, caller)
-        asked = [self._peers.call(node, request) for node in self._peers.others()]
+        here = self._services.table.do(request, caller)
+        asked = [self.links.reach(node, request) for node in self.links.others()]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         found: list[bytes | msgspec.Raw] = [encode(await here if isinstance(here, asyncio.Future) else here)]
         for answer in answers:
@@ -157,55 +273,10 @@ class Router:
                 raise answer
         return joined(found)
 
-
-_VERDICT = 5.0  # seconds; as long as a connection may be silent
-_POLL_S = 0.02
-
-
-class Cluster:
-    """This node's part in the run. `handle` answers the front end's questions."""
-
-    def __init__(self, connections: Connections, services: Services, handle: Handle) -> None:
-        self.peers = connections.peers
-        self._control = connections.control
-        self._front_end_gone = connections.front_end_gone
-        self._services = services
-        self._handle = handle
-        self._window = FrontEndWindow(self._control.send, connections.membership.settings.get("output_window", 2**20))
-        self._head = Head(services, self._control.send)
-        for number in NOTICES:  # Slurm sends them to the agents, not to the front end
-            services.loop.add_signal_handler(number, self._head.notice, number)
-        services.streams.reach_out(self._window, self.peers.links)
-        services.table.serve(self, self._head, self._window)
-        self._tell_processes()
-        self.peers.links.verdict = _VERDICT
-        self.peers.propose = self._control.send
-        self.peers.links.on_event["Left"] = self._client_left
-        self.peers.links.is_broken = services.shards.link_broken
-        connections.early.hand_over(self.peers.links, self._serve)
-        self._control.serve(self._serve_front_end, services.end)
-        self._control.on_lost = self._on_front_end_gone
-
-    def end_run(self) -> None:
-        """Request that the front end ends the run, on all nodes."""
-        self._control.send(EndRun())
-
-    def tell_writing(self) -> None:
-        """Request that the front end waits longer at the end, since this node is still writing files."""
-        self._control.send(agents.Writing())
-
-    def _tell_processes(self) -> None:
-        nodes = [self.peers.members[node].node for node in self.peers.active()]
-        write_nodes(self._services.run.folder, nodes)
-
     # ---- the front end
 
     def _serve_front_end(self, body: msgspec.Raw) -> object:
-        return self._handle(self._services.table.decode(body, BetweenAgents), Caller(self.peers.index, os.getpid()))
-
-    @serves(agents.Decided)
-    def _on_decided(self, number: str, manager: int, holders: list[int], epoch: int) -> None:
-        self._services.shards.decided(number, manager, holders, epoch)
+        return self.do(self._services.table.decode(body, BetweenAgents), Caller(self.links.index, os.getpid()))
 
     def _on_front_end_gone(self, reason: str) -> None:
         self._front_end_gone.set()
@@ -215,9 +286,9 @@ class Cluster:
 
     @serves(agents.NodeLost)
     def _on_lost(self, index: int, host_name: str, reason: str, epoch: int) -> None:
-        self.peers.leave(index, reason, epoch)
+        self.links.leave(index, reason, epoch)
         self._tell_processes()  # before their operations fail: who then asks for the nodes does not find this one
-        self.peers.links.forget(index, reason)
+        self.links.forget(index)
         self._services.processes.node_lost(index)
         self._services.streams.node_lost(index)
         self._services.shards.node_lost(index, epoch)
@@ -228,7 +299,6 @@ class Cluster:
 
     @serves(agents.Clear)
     async def _clear(self) -> None:
-        """End every process of this node."""
         loop, registry = self._services.loop, self._services.registry
         self._services.groups.close_all()
         await self._services.spawner.catch_up()
@@ -243,30 +313,29 @@ class Cluster:
     # ---- what other nodes ask of this one
 
     def _serve(self, node: int, body: bytes | msgspec.Raw) -> object:
-        """Execute a request of a node. Returns the answer or a future of it."""
         table = self._services.table
         return table.do(table.decode(body, (OfAProcess, agents.OfFrontEnd)), Caller(node))
 
     @serves(agents.Members)
     def _members(self) -> list[Member]:
-        return self.peers.members
+        return list(self.links.members.values())
 
     @serves(agents.AnnounceFor)
     def _announce_for(self, node: int, name: Name, count: int) -> None:
-        self.peers.links.wire.announce(node, name, count)
+        self.links.wire.announce(node, name, count)
 
     @serves_for(MakeObject)
     def _make(
         self, caller: Caller, node: int, kind: str, given: tuple[Any, ...], options: dict[str, Any], made_at: str
     ) -> Name:
-        if node != self.peers.index:
+        if node != self.links.index:
             raise ValueError(f"the run has no node {node}")
         if kind not in KINDS:
             raise ValueError(f"an agent cannot create a {kind!r}")
         made = getattr(handles, kind)(*given, **options)
         made._made_at(made_at)
         name: Name = made._name()
-        self.peers.links.wire.announce(caller.node, name, 1)
+        self.links.wire.announce(caller.node, name, 1)
         return name
 
     def _client_left(self, event: _core.WireEvent) -> None:
@@ -281,6 +350,6 @@ class Cluster:
                 "this node was declared lost (%s), as %s reports: it does not belong to the run any more, and its "
                 "processes end",
                 reason,
-                self.peers.links.host(caller.node),
+                self.links.host(caller.node),
             )
             self._services.end()

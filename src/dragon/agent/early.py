@@ -16,13 +16,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from dragon import _core
-from dragon.agent.processes.parents import (
-    FAREWELL,
-    TRACKER_ENDS_WITHIN_S,
-    ZYGOTE_ENDS_WITHIN_S,
-    end_orphans,
-    start_tracker,
-)
+from dragon.agent.processes import parents
 from dragon.infrastructure import variables
 from dragon.infrastructure.signals import ENDING
 from dragon.runtime.folder import Owner, is_alive, remove_ended, remove_folder
@@ -142,15 +136,15 @@ def _is_ready(fd: int, within: float) -> bool:
 def leave(run: Run, zygote: int, events: socket.socket, early: Early) -> NoReturn:
     """End a run that did not need its agent."""
     with suppress(OSError):  # the zygote has ended already
-        events.send(FAREWELL)
+        events.send(parents.FAREWELL)
     events.close()
     with suppress(ProcessLookupError):
-        if not _is_ready(_core.open_process(zygote), ZYGOTE_ENDS_WITHIN_S + variables.grace()):
+        if not _is_ready(_core.open_process(zygote), parents.ZYGOTE_ENDS_WITHIN_S + variables.grace()):
             os.kill(zygote, signal.SIGKILL)
-    end_orphans(zygote)
+    parents.end_orphans(zygote)
     for _, (reading, errors) in early.trackers:
         if _is_ready(reading, 0):
-            _is_ready(_core.open_process(start_tracker(reading, errors)), TRACKER_ENDS_WITHIN_S)
+            _is_ready(_core.open_process(parents.start_tracker(reading, errors)), parents.TRACKER_ENDS_WITHIN_S)
     remove_folder(run.folder)
     remove_ended()
     os._exit(0)

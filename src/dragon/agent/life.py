@@ -18,17 +18,22 @@ from dragon.agent.processes.starting import Spawner
 from dragon.agent.server import Agent
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError, RunEndedError
+from dragon.infrastructure.interfaces import usable_addresses
+from dragon.infrastructure.membership import Membership, Token
+from dragon.infrastructure.node_desc import describe_this_node
 from dragon.infrastructure.signals import ENDING
+from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import allow_many_files
 from dragon.runtime.agent_client import forbid_asking
 from dragon.runtime.folder import Owner, is_alive, remove_ended, remove_folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
-from dragon.runtime.run import Run
+from dragon.runtime.run import Run, belong
+from dragon.runtime.run_info import FrontEnd, RunInfo
 from dragon.signals import heeded
 
 if TYPE_CHECKING:
-    from dragon.agent.connections import Connections
+    from dragon.agent.cluster import Connections
     from dragon.agent.early import Early
 
 log = runtime_log("agent")
@@ -46,6 +51,61 @@ class Beginning(NamedTuple):
     requests: socket.socket
     early: Early | None = None
     join: Join | None = None
+
+
+_JOIN_TIMEOUT = 60.0
+_LOOPBACK = "127.0.0.1"
+
+
+def join_and_serve(token: Token, run: Run, zygote: int, events: socket.socket, requests: socket.socket) -> NoReturn:
+    from dragon.agent.cluster import connect_nodes
+    from dragon.agent.wire.ucx import open_fabric
+    from dragon.control import join
+
+    listener, addresses = _listen(token)
+    node = describe_this_node(token.claims, addresses)
+
+    async def find_others(run: Run, spawner: Spawner) -> Connections:
+        timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)
+        transport, port = token.claims.get("transport", ""), listener.getsockname()[1]
+        fabric = open_fabric(transport, node.host_name)
+        membership, control = await join(token, node, addresses, port, timeout)
+        _take_over(run, spawner, membership)
+        return await connect_nodes(membership, control, listener, fabric, plain=transport == "plain")
+
+    serve_for_ever(Beginning(run, zygote, events, requests, join=find_others))
+
+
+def _listen(token: Token) -> tuple[socket.socket, list[str]]:
+    """Open a listening socket for the other agents. Returns it, and its addresses."""
+    # If the front end's address is the loopback, all nodes are on this machine.
+    local = all(address.startswith(_LOOPBACK) for address in token.addresses)
+    addresses = [_LOOPBACK] if local else usable_addresses(token.claims.get("network_prefix", ""))
+    if not addresses:
+        raise OSError("it has no network address that other nodes could reach")
+    dual = not local and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    listener = socket.create_server((_LOOPBACK if local else "", 0), family=family, backlog=1024, dualstack_ipv6=dual)
+    return listener, addresses
+
+
+def _take_over(run: Run, spawner: Spawner, membership: Membership) -> None:
+    """Apply the settings of the front end to this node."""
+    settings = membership.settings
+    environment: dict[str, str] = {**settings.get("environment", {}), **settings.get("variables", {})}
+    told = {"node": membership.index, "label": settings.get("label", ""), "environment": environment}
+    belong(run, **told)
+    spawner.tell(told)
+    RunInfo(
+        owner=run.agent,
+        agent=run.agent,
+        arena_fd=_core.arena_fd(),
+        command=settings.get("command", ""),
+        node=membership.index,
+        name=settings.get("run", ""),
+        started=settings.get("started", 0.0),
+        front_end=msgspec.convert(settings.get("front_end"), FrontEnd | None),
+    ).write(run.folder)
 
 
 def serve_for_ever(beginning: Beginning) -> NoReturn:

@@ -146,7 +146,7 @@ def serve(token: Token) -> int:
         zygote, events = fork_zygote(run, zygote_requests, [requests])
     except (OSError, ValueError) as error:
         return _cannot(error, folder)
-    from dragon.agent.joining import join_and_serve
+    from dragon.agent.life import join_and_serve
 
     try:
         join_and_serve(token, run, zygote, events, requests)

@@ -16,17 +16,8 @@ from dragon.agent.services import Services
 from dragon.agent.telemetry.seen import head_of
 from dragon.agent.telemetry.service import Telemetry
 from dragon.infrastructure.facts import FIRST_PUID
+from dragon.runtime import inspection
 from dragon.runtime.folder import hold
-from dragon.runtime.inspection import (
-    GroupState,
-    Names,
-    Pending,
-    Report,
-    Task,
-    describe,
-    describe_asked,
-    describe_parked,
-)
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.request import Caller, Request, tag_of
 from dragon.runtime.protocol.run import EndRun, LostNode, LostNodes, NodeWaits, ReportYourself, Waited, Waiter, Waits
@@ -35,8 +26,7 @@ from dragon.runtime.run import WRITING, Run
 from dragon.web import serving
 
 if TYPE_CHECKING:
-    from dragon.agent.cluster import Cluster
-    from dragon.agent.connections import Connections
+    from dragon.agent.cluster import Cluster, Connections
     from dragon.agent.early import Early
 
 
@@ -51,7 +41,7 @@ def waiting(services: Services, zygote: int, asking: Iterable[Asked]) -> list[No
     head = head_of(services.run.folder)
     if head is not None:
         puids[head.pid] = FIRST_PUID, "head"
-    names = Names({pid: name for pid, (_, name) in puids.items()}, said, me)
+    names = inspection.Names({pid: name for pid, (_, name) in puids.items()}, said, me)
     noted = [wait for wait in _core.waits() if wait["pid"] != me]
     by_object = defaultdict(list)
     for wait in noted:
@@ -64,12 +54,12 @@ def waiting(services: Services, zygote: int, asking: Iterable[Asked]) -> list[No
     found: dict[tuple[int, str], list[Waiter]] = defaultdict(list)
     for waits in by_object.values():
         longest = max(waits, key=lambda wait: wait["seconds"])
-        text = describe(longest, names, {wait["pid"] for wait in waits})
+        text = inspection.describe(longest, names, {wait["pid"] for wait in waits})
         found[node, text] += [waiter(wait["pid"], wait["seconds"]) for wait in waits]
     for asked in said.asked:
-        found[asked.node, describe_asked(asked)].append(waiter(int(asked.who), asked.seconds))
+        found[asked.node, inspection.describe_asked(asked)].append(waiter(int(asked.who), asked.seconds))
     for parked in said.parked:
-        found[node, describe_parked(parked, names)].append(waiter(parked.pid, parked.seconds, parked.node))
+        found[node, inspection.describe_parked(parked, names)].append(waiter(parked.pid, parked.seconds, parked.node))
     own = [one for waiters in found.values() for one in waiters if one.puid]
     return [
         NodeWaits(
@@ -91,52 +81,54 @@ def _longest(found: dict[tuple[int, str], list[Waiter]]) -> list[Waited]:
     return sorted(result, key=lambda waited: -waited.waiters[0].seconds)[:_MOST_OBJECTS]
 
 
-def report(services: Services, zygote: int, asking: Iterable[Asked]) -> Report:
+def report(services: Services, zygote: int, asking: Iterable[Asked]) -> inspection.Report:
     """Return the processes and groups of this node, and the pending work of the agent."""
-    now, peers, wire = services.loop.time(), services.peers, services.wire
-    return Report(
+    now, links, wire = services.loop.time(), services.links, services.wire
+    return inspection.Report(
         zygote=zygote,
         processes=[(known.puid, known.pid, known.name, known.record[0]) for known in services.registry.living()],
         groups=[
-            GroupState(group.name, len(group.members), group.live, group.failure, group.words._name()[0])
+            inspection.GroupState(group.name, len(group.members), group.live, group.failure, group.words._name()[0])
             for group in services.groups.present.values()
         ],
         starting=services.spawner.unanswered,
         untaken=services.spawner.waiting,
         asked=[
             *(
-                Pending(str(one.pid), now - one.since, tag_of(type(one.request)), node=services.run.node)
+                inspection.Pending(str(one.pid), now - one.since, tag_of(type(one.request)), node=services.run.node)
                 for one in asking
             ),
             *(
-                Pending(str(pid), seconds, f"{what} of an object {_where(node, services)}", node=node)
+                inspection.Pending(str(pid), seconds, f"{what} of an object {_where(node, services)}", node=node)
                 for pid, node, what, seconds in (wire.pending() if wire is not None else ())
             ),
         ],
         parked=[
-            Pending(f"node {node} process {pid}", seconds, what, offset, node, pid, holder, _core.place_of(offset))
+            inspection.Pending(
+                f"node {node} process {pid}", seconds, what, offset, node, pid, holder, _core.place_of(offset)
+            )
             for node, pid, what, offset, seconds, holder in (wire.parked() if wire is not None else ())
             if node != services.run.node
         ],
-        lost=dict(peers.lost) if peers is not None else {},
+        lost=dict(links.lost) if links is not None else {},
         tasks=[_task(task) for task in asyncio.all_tasks(services.loop)],
     )
 
 
 def _where(node: int, services: Services) -> str:
-    if services.peers is None or node == services.run.node:
+    if services.links is None or node == services.run.node:
         return "of this node"
-    return f"on node {node} ({services.peers.host(node)})"
+    return f"on node {node} ({services.links.host_name(node)})"
 
 
-def _task(task: asyncio.Task[Any]) -> Task:
+def _task(task: asyncio.Task[Any]) -> inspection.Task:
     # The innermost of the coroutines that await each other has the line at which the task waits.
     inner: Any = task.get_coro()
     name, where = "", ""
     while getattr(inner, "cr_frame", None) is not None:
         name, where = inner.__qualname__, f"{inner.cr_frame.f_code.co_filename}:{inner.cr_frame.f_lineno}"
         inner = inner.cr_await
-    return Task(name, where)
+    return inspection.Task(name, where)
 
 
 log = runtime_log("agent")
@@ -164,7 +156,7 @@ class Agent:
         self.run = run
         self.zygote = zygote
         self._loop = asyncio.get_running_loop()
-        self.services = Services(run, zygote, spawner, connections.peers if connections is not None else None, over)
+        self.services = Services(run, zygote, spawner, connections.links if connections is not None else None, over)
         spawner.report_to(self.services.on_event)
         self._held = hold(run.folder)
         self._sweep()
@@ -175,11 +167,10 @@ class Agent:
         self._do: Callable[[Request[object], Caller], object] = table.do
         self.cluster: Cluster | None = None
         if connections is not None:
-            from dragon.agent.cluster import Cluster, Router
+            from dragon.agent.cluster import Cluster
 
-            self._do = Router(table, connections.peers).do
-            # Executes the requests that others have sent already.
-            self.cluster = Cluster(connections, self.services, self._do)
+            self.cluster = Cluster(connections, self.services)  # executes the requests that others have sent already
+            self._do = self.cluster.do
         self._views = serving.Views(self.ask) if connections is None and serving.are_wanted() else None
         self._opening = self._loop.create_task(self._views.open()) if self._views is not None else None
         self.clients = Clients(requests, run.node, table, self._do)
@@ -192,7 +183,6 @@ class Agent:
 
     @serves(EndRun)
     def end_run(self) -> None:
-        """End the run, on all nodes."""
         self.cluster.end_run() if self.cluster is not None else self.services.end()
 
     def take_over(self, early: Early) -> None:
@@ -210,10 +200,14 @@ class Agent:
 
     @serves(LostNodes)
     def _lost_nodes(self) -> list[LostNode]:
-        return self.services.peers.lost_nodes() if self.services.peers is not None else []
+        links = self.services.links
+        lost = (
+            [(links.members[index].node, reason) for index, reason in links.lost.items()] if links is not None else ()
+        )
+        return [LostNode(node.host_name, node.h_uid, reason) for node, reason in lost]
 
     @serves(ReportYourself)
-    def _report(self) -> Report:
+    def _report(self) -> inspection.Report:
         return report(self.services, self.zygote, self.clients.pending)
 
     @serves(Waits)
@@ -230,7 +224,6 @@ class Agent:
     # ---- the end
 
     async def finish(self) -> None:
-        """Clean up when all processes have ended."""
         self.clients.accept()
         await self.services.trackers.finish()
         await self.telemetry.finish()

@@ -8,14 +8,13 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragon import _core
 from dragon.agent.groups.group import Group, Groups
 from dragon.agent.groups.members import Home
 from dragon.agent.mpi.jobs import Jobs
-from dragon.agent.objects.peers import Peers
-from dragon.agent.objects.remote_objects import RemoteObjects
+from dragon.agent.objects import RemoteObjects
 from dragon.agent.output.streams import Streams
 from dragon.agent.processes.parents import TRACKER_ENDS_WITHIN_S, start_tracker
 from dragon.agent.processes.registry import Event, Exited, Failed, Registry, Started, Stream
@@ -25,22 +24,15 @@ from dragon.infrastructure.facts import PUID_NODE_SHIFT
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.folder import process_start_time
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol import groups, objects
-from dragon.runtime.protocol.agents import MemberEvent, MembersEnded, SignalProcess
-from dragon.runtime.protocol.processes import (
-    AwaitEnd,
-    EndStartedBy,
-    FindNamedProcesses,
-    FindProcess,
-    GiveTrackerBack,
-    KeepTracker,
-    KillProcess,
-    Known,
-    ListProcesses,
-)
+from dragon.runtime.protocol import objects
+from dragon.runtime.protocol import processes as requests
+from dragon.runtime.protocol.agents import MemberEvent, MembersEnded
 from dragon.runtime.protocol.request import Caller
 from dragon.runtime.rpc import Table, serves, serves_for
 from dragon.runtime.run import Run
+
+if TYPE_CHECKING:
+    from dragon.agent.wire.links import Links
 
 log = runtime_log("agent")
 
@@ -75,7 +67,7 @@ class Trackers:
         """The process ids of the trackers that were started."""
         return set(self._running)
 
-    @serves_for(KeepTracker)
+    @serves_for(requests.KeepTracker)
     def keep(self, caller: Caller, process: int) -> None:
         """Start a tracker for a process once its pipe, the first descriptor, has something to read."""
         reading, errors = map(os.dup, caller.descriptors)
@@ -83,7 +75,7 @@ class Trackers:
         self._idle[pipe] = _Idle(reading, errors, process)
         self.loop.add_reader(reading, self._look, pipe)
 
-    @serves(GiveTrackerBack)
+    @serves(requests.GiveTrackerBack)
     def give_back(self, pipe: int) -> bool:
         """Remove a tracker that has got no message. Returns False if it has, or is unknown."""
         idle = self._idle.get(pipe)
@@ -136,65 +128,24 @@ class Trackers:
             await asyncio.wait(ends, timeout=TRACKER_ENDS_WITHIN_S)
 
 
-class NamedGroups:
-    """The named groups that were created on this node; their members may be on others."""
-
-    def __init__(self, node: int) -> None:
-        self._node = node
-        self._last = 0
-        self._known: dict[int, groups.NamedGroup] = {}
-
-    @serves(groups.CreateNamedGroup)
-    def create(self, name: str, sets: list[list[int]]) -> groups.NamedGroup:
-        """Create a group. For an empty name a unique one is chosen."""
-        self._last += 1
-        number = (self._node << PUID_NODE_SHIFT) + self._last
-        self._known[number] = groups.NamedGroup(number, name or f"dragon_group_{number}", sets)
-        return self._known[number]
-
-    @serves(groups.ListNamedGroups)
-    def _all(self) -> list[groups.NamedGroup]:
-        return list(self._known.values())
-
-    def _group(self, number: int) -> groups.NamedGroup:
-        if number not in self._known:
-            raise LookupError(f"the run has no group {number}")
-        return self._known[number]
-
-    @serves(groups.AddMembers)
-    def add(self, number: int, sets: list[list[int]]) -> None:
-        """Add members. Raises LookupError."""
-        self._group(number).sets.extend(sets)
-
-    @serves(groups.RemoveMembers)
-    def remove(self, number: int, members: list[int]) -> None:
-        """Remove members. Raises LookupError."""
-        known = self._group(number)
-        known.sets = [[puid for puid in members_of if puid not in members] for members_of in known.sets]
-
-    @serves(groups.ForgetNamedGroup)
-    def forget(self, number: int) -> None:
-        """Remove a group; its members are not affected."""
-        self._known.pop(number, None)
-
-
 _FIRST_OBJECT = 2**63  # above all numbers of processes and default pools
 
 
 class NamedObjects:
-    """Channels and pools of dragon.globalservices, by number and name. Node 0 keeps those of all nodes."""
+    """Channels, pools and groups of dragon.globalservices, by number and name. Node 0 keeps those of all nodes."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[int, objects.NamedObject]] = {}
 
     @serves(objects.CreateNamedObject)
-    def create(self, kind: str, name: str, at: int, serialized: bytes) -> objects.NamedObject:
+    def create(self, kind: str, name: str, at: int, serialized: bytes, members: list[list[int]]) -> objects.NamedObject:
         """Register an object. For an empty name a unique one is chosen. Raises ValueError if the name is taken."""
         known = self._known.setdefault(kind, {})
         if name and any(one.name == name and one.alive for one in known.values()):
             raise ValueError(f"a {kind} {name!r} exists already in this run")
         number = _FIRST_OBJECT + len(known)
-        known[number] = objects.NamedObject(kind, number, name or f"dragon_{kind}_{number}", at, serialized)
+        name = name or f"dragon_{kind}_{number}"
+        known[number] = objects.NamedObject(kind, number, name, at, serialized, members=members)
         return known[number]
 
     @serves(objects.FindNamedObject)
@@ -207,12 +158,16 @@ class NamedObjects:
 
     @serves(objects.ListNamedObjects)
     def numbers(self, kind: str) -> list[int]:
-        """Return the numbers of live objects."""
         return [one.number for one in self._known.get(kind, {}).values() if one.alive]
+
+    @serves(objects.ChangeMembers)
+    def _change(self, kind: str, number: int, added: list[list[int]], removed: list[int]) -> objects.NamedObject:
+        group = self.find(kind, number)
+        group.members = [[puid for puid in several if puid not in removed] for several in (*group.members, *added)]
+        return group
 
     @serves(objects.ForgetNamedObject)
     def forget(self, kind: str, number: int) -> None:
-        """Mark an object as destroyed."""
         self._known[kind][number].alive = False
 
 
@@ -220,38 +175,38 @@ _NOT_STARTED = 127  # the exit code that is reported to a job for a member that 
 
 
 class Services:
-    """The services of one node. `peers` is None in a run of one node, which ends once `over` is done."""
+    """The services of one node. `links` is None in a run of one node, which ends once `over` is done."""
 
     def __init__(
-        self, run: Run, zygote: int, spawner: Spawner, peers: Peers | None, over: asyncio.Future[None]
+        self, run: Run, zygote: int, spawner: Spawner, links: Links | None, over: asyncio.Future[None]
     ) -> None:
         self.run = run
         self.spawner = spawner
-        self.peers = peers
+        self.links = links
         self.over = over
         self.writing: asyncio.Future[None] | None = None  # the last checkpoints, once processes were told to wait
         self.loop = asyncio.get_running_loop()
-        self.host_name = peers.host(run.node) if peers is not None else socket.gethostname()
+        self.host_name = links.host_name(run.node) if links is not None else socket.gethostname()
         self.streams = Streams(run.label, run.node, self.host_name)
         self.registry = Registry(run.node, zygote)
         self.table = Table()  # of the requests that this node executes itself
-        self.jobs = Jobs(run.node, peers, self.table)
-        self.processes = Processes(run, spawner, self.registry, self.jobs, peers, self.streams)
+        self.jobs = Jobs(run.node, links, self.table)
+        self.processes = Processes(run, spawner, self.registry, self.jobs, links, self.streams)
         shared = self.registry, self.processes, self.streams, self.jobs
-        self.groups = Groups(Home(run.node, self.host_name, *shared, peers))
+        self.groups = Groups(Home(run.node, self.host_name, *shared, links))
         self._untold: dict[int, list[MemberEvent]] = {}  # ends here, by the node that follows the group or process
-        self.shards = Shards(run, peers)
+        self.shards = Shards(run, links)
         self.trackers = Trackers()
-        self.remote = RemoteObjects(peers) if peers is not None else None
+        self.remote = RemoteObjects(links) if links is not None else None
         # Of processes that have ended, and whose end is told once their messages to other nodes are there.
         self._ending: dict[int, asyncio.Future[Any]] = {}  # by puid
         # Its desk is the channel in which processes put operations on objects of other nodes, and what event loops wait
         # for: in a run of one node there is a wire only for these.
-        self.wire = peers.links.wire if peers is not None else None
+        self.wire = links.wire if links is not None else None
         if self.wire is not None:
             self.wire.open_desk()
-        self.table.serve(self, self.groups, NamedGroups(run.node), NamedObjects(), self.processes)
-        self.table.serve(self.shards, self.shards.snapshots, self.trackers, self.streams, *filter(None, [self.remote]))
+        self.table.serve(self, self.groups, NamedObjects(), self.processes, self.registry, self.trackers, self.streams)
+        self.table.serve(self.shards, self.shards.snapshots, *filter(None, [self.remote, links]))
         self.table.serve_each(Group, self.groups.find)
 
     @serves(MembersEnded)
@@ -262,36 +217,32 @@ class Services:
             else:
                 self.processes.ended(event.record, event.code)
 
-    @serves(SignalProcess)
-    def _signal_process(self, puid: int, number: int) -> None:
-        self.registry.signal(puid, number)
-
-    @serves(ListProcesses)
-    async def _list_processes(self) -> list[Known]:
+    @serves(requests.ListProcesses)
+    async def _list_processes(self) -> list[requests.Known]:
         await self._catch_up(None)
         return self.registry.all()
 
-    @serves(FindProcess)
-    async def _find_process(self, puid: int) -> Known:
+    @serves(requests.FindProcess)
+    async def _find_process(self, puid: int) -> requests.Known:
         await self._catch_up(puid, self.spawner.reported)
         return self.registry.query(puid)
 
-    @serves(FindNamedProcesses)
-    async def _find_named_processes(self, name: str) -> list[Known]:
+    @serves(requests.FindNamedProcesses)
+    async def _find_named_processes(self, name: str) -> list[requests.Known]:
         await self._catch_up(None)
         return self.registry.named(name)
 
-    @serves(KillProcess)
+    @serves(requests.KillProcess)
     async def _kill_process(self, puid: int, number: int = signal.SIGKILL) -> None:
         await self._catch_up(puid)
         self.registry.kill(puid, number)
 
-    @serves(AwaitEnd)
+    @serves(requests.AwaitEnd)
     async def _await_end(self, puid: int) -> int:
         await self._catch_up(puid)
         return await self.registry.end_of(puid)
 
-    @serves(EndStartedBy)
+    @serves(requests.EndStartedBy)
     async def _end_started_by(self, creator: int, killed: bool) -> None:
         await self._catch_up(None)
         self.registry.end_started_by(creator, killed)
@@ -387,8 +338,8 @@ class Services:
 
     def _tell_all(self, home: int) -> None:
         events = self._untold.pop(home, [])
-        if events and self.peers is not None and home not in self.peers.lost:
-            self.peers.links.forward(home, MembersEnded(events))
+        if events and self.links is not None and home not in self.links.lost:
+            self.links.forward(home, MembersEnded(events))
 
     @serves(objects.OpenDesk)
     def _open_desk(self) -> None:
@@ -397,7 +348,6 @@ class Services:
             self.wire.open_desk()
 
     def look_at_all(self) -> None:
-        """Look at all objects that are waited for."""
         if self.wire is not None:
             self.wire.look_at_all()
 

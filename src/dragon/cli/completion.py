@@ -13,12 +13,10 @@ from dragon.completion import print_script
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     return parser_of("dragon")
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the script. Returns the exit code."""
     return print_script("dragon", command.options(), _commands, words)
 
 

@@ -34,7 +34,6 @@ _UNUSED = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(prog="dragon-config", description="Set what later runs of this user use.")
     result.add_argument("-c", "--clean", action="store_true", help="remove all settings")
     result.add_argument("--config-file", type=Path, metavar="FILE", help="instead of ~/.config/dragon, where runs look")
@@ -58,7 +57,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code."""
     arguments = parser().parse_args(argv)
     file = arguments.config_file
     try:
@@ -110,5 +108,4 @@ def _tell(what: str, instead: str) -> None:
 
 
 def run_and_exit() -> None:
-    """Run the command and exit: the entry point of `dragon-config`."""
     end_with("dragon-config", main)

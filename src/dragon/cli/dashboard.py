@@ -183,7 +183,6 @@ _POLL_S = 0.5
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="dragon dashboard",
         description="Serve a page that shows a run: what waits, what failed, charts, processes, a timeline.",
@@ -216,7 +215,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def _write(folder: Path, output: str | None, hosts: Sequence[str], show: bool) -> None:
-    """Write the page of a recorded run, and print its path."""
     recording = Recording(folder)
     page = recorded_page(recording, hosts)
     if output == "-":

@@ -40,7 +40,6 @@ persisted files; pickles of a file are only read with --allow-pickle, because th
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command. Returns the exit code."""
     arguments = parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
@@ -53,7 +52,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="dragon ddict",
         description="List distributed dictionaries, and write them to files or read them from files.",
@@ -94,31 +92,27 @@ def parser() -> argparse.ArgumentParser:
 def _ls(arguments: argparse.Namespace) -> int:
     if arguments.persisted is not None:
         persisted = dictionaries.persisted_in(arguments.persisted)
-        if arguments.json:
-            print(json.dumps([_plain_persisted(one) for one in persisted], indent=2))
-        elif not persisted:
-            print(f"there are no checkpoints of dictionaries in {arguments.persisted}")
-        else:
-            rows = [["NAME", "CHECKPOINT", "MANAGERS", "BYTES"]]
-            rows += [[one.name, str(one.checkpoint), str(len(one.files)), _size(one.size)] for one in persisted]
-            print(table(rows))
+        rows = [[one.name, str(one.checkpoint), str(len(one.files)), _size(one.size)] for one in persisted]
+        nothing = f"there are no checkpoints of dictionaries in {arguments.persisted}"
+        _print(arguments, list(map(_plain_persisted, persisted)), "NAME CHECKPOINT MANAGERS BYTES", rows, nothing)
         return 0
     found, troubles = _live(arguments.run)
-    if arguments.json:
-        print(json.dumps([_plain(one) for one in found], indent=2))
-    elif not found:
-        print("there are no dictionaries in your runs on this machine")
-    else:
-        rows = [["RUN", "NAME", "MANAGERS", "NODES", "KEYS", "USED", "TOTAL"]]
-        for one in found:
-            nodes = str(len(set(one.nodes)))
-            rows.append(
-                [one.run, one.name, str(len(one.managers)), nodes, str(one.keys), _size(one.used), _size(one.total)]
-            )
-        print(table(rows))
+    rows = [
+        [one.run, one.name, *map(str, (len(one.managers), len(set(one.nodes)), one.keys)), *map(_size, one.sizes)]
+        for one in found
+    ]
+    nothing = "there are no dictionaries in your runs on this machine"
+    _print(arguments, list(map(_plain, found)), "RUN NAME MANAGERS NODES KEYS USED TOTAL", rows, nothing)
     for trouble in troubles:
         print(f"dragon ddict: {trouble}", file=sys.stderr)
     return 1 if troubles else 0
+
+
+def _print(arguments: argparse.Namespace, plain: object, header: str, rows: list[list[str]], nothing: str) -> None:
+    if arguments.json:
+        print(json.dumps(plain, indent=2))
+    else:
+        print(table([header.split(), *rows]) if rows else nothing)
 
 
 def _stat(arguments: argparse.Namespace) -> int:
@@ -132,14 +126,15 @@ def _stat(arguments: argparse.Namespace) -> int:
         return 0
     oldest, newest = one.checkpoints
     held = f"checkpoint {newest}" if oldest == newest else f"checkpoints {oldest} to {newest}"
-    notes = [held, f"{one.keys} keys", f"{_size(one.used)} of {_size(one.total)} used"]
+    used, total = map(_size, one.sizes)
+    notes = [held, f"{one.keys} keys", f"{used} of {total} used"]
     notes += [f"{one.replicas} replicas"] * (one.replicas > 1) + ["frozen"] * one.frozen
     print(f"{one.name} of run {one.run}: {', '.join(notes)}")
     rows = [["MANAGER", "NODE", "HOST", "KEYS", "USED", "TOTAL", "FULL"]]
     for node, manager in zip(one.nodes, one.managers, strict=True):
-        full = f"{manager.pool_utilization:.0f}%"
-        used, total = _size(manager.total_used_bytes), _size(manager.total_bytes)
-        rows.append([str(manager.manager_id), str(node), manager.hostname, str(manager.num_keys), used, total, full])
+        where, sizes = manager.hostname, (manager.total_used_bytes, manager.total_bytes)
+        about = str(manager.manager_id), str(node), where, str(manager.num_keys)
+        rows.append([*about, *map(_size, sizes), f"{manager.pool_utilization:.0f}%"])
     print(table(rows))
     return 0
 
@@ -171,7 +166,7 @@ def _plain(one: Live) -> dict[str, Any]:
         }
         for node, manager in zip(one.nodes, one.managers, strict=True)
     ]
-    sums = {"keys": one.keys, "used": one.used, "total": one.total}
+    sums = {"keys": one.keys, "used": one.sizes[0], "total": one.sizes[1]}
     names = ("run", "name", "replicas", "checkpoints", "frozen")
     return {**{name: getattr(one, name) for name in names}, **sums, "managers": managers}
 

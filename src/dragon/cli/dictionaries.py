@@ -53,18 +53,12 @@ class Live(msgspec.Struct):
 
     @property
     def keys(self) -> int:
-        """The number of keys of all managers."""
         return sum(one.num_keys for one in self.managers)
 
     @property
-    def used(self) -> int:
-        """The bytes used by all managers."""
-        return sum(one.total_used_bytes for one in self.managers)
-
-    @property
-    def total(self) -> int:
-        """The bytes of memory of all managers."""
-        return sum(one.total_bytes for one in self.managers)
+    def sizes(self) -> tuple[int, int]:
+        """The bytes that all managers use, and those of their memory."""
+        return sum(one.total_used_bytes for one in self.managers), sum(one.total_bytes for one in self.managers)
 
 
 class Persisted(msgspec.Struct):
@@ -76,7 +70,6 @@ class Persisted(msgspec.Struct):
 
     @property
     def size(self) -> int:
-        """The bytes of the files."""
         return sum(path.stat().st_size for path in self.files.values())
 
 

@@ -19,7 +19,7 @@ import psutil
 
 import dragon
 from dragon import _core, runs
-from dragon.cli.ps import Row, count, moment, report_of, row_of, rows, run_parser, table
+from dragon.cli.ps import Row, count, moment, now, report_of, rows, run_parser, table
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.structs import msgspec
 from dragon.runs import Node
@@ -216,13 +216,13 @@ def examine(node: Node, report: Report | str, rows: Sequence[Row]) -> Ward:
         waits.setdefault(pid, []).append(wait)
     spy = find_spy()
     for row in rows:
-        now = row_of(row)
-        if now is None:
+        present = now(row)
+        if present is None:
             continue  # it has ended meanwhile
-        load = (now.cpu_seconds - times[row.pid]) / (time.monotonic() - began)
-        finding = Finding(now, round(max(load, 0.0), 2), threads=answers.get(row.pid, []))
+        load = (present.cpu_seconds - times[row.pid]) / (time.monotonic() - began)
+        finding = Finding(present, round(max(load, 0.0), 2), threads=answers.get(row.pid, []))
         finding.waits = waits.get(row.pid, [])
-        if not finding.waits or now.state != psutil.STATUS_SLEEPING:
+        if not finding.waits or present.state != psutil.STATUS_SLEEPING:
             finding.kernel = doing(row.pid)
         if not finding.threads:
             finding.threads, finding.no_stacks = spied(spy, row)
@@ -292,13 +292,11 @@ _STARTING_MODULES = {("multiprocessing", "process.py")}
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     description = "Show what a run waits for: its agent and every process, with stacks."
     return run_parser("doctor", description, _EPILOG, "the run to show")
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the findings. Returns the exit code."""
     arguments = parser().parse_args(words)
     found = runs.find()
     if arguments.run is None:

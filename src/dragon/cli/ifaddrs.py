@@ -20,7 +20,6 @@ _FLAGS = {  # netdevice(7)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="dragon-network-ifaddrs",
         description="List the network interfaces of this machine as JSON, in the manner of getifaddrs(3).",
@@ -49,7 +48,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code."""
     arguments = parser().parse_args(argv)
     found = interfaces()
     _check("-f", _families(arguments.family), {*_FAMILIES, *(entry["family"] for entry in found)})
@@ -94,5 +92,4 @@ def _full(names: list[str]) -> set[str]:
 
 
 def run_and_exit() -> None:
-    """Run the command and exit: the entry point of `dragon-network-ifaddrs`."""
     end_with("dragon-network-ifaddrs", main)

@@ -17,7 +17,6 @@ _NAME = re.compile(
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="dragon k8s manifest",
         description="Print a Secret, a headless Service and an Indexed Job that run a program over N pods. They "

@@ -35,7 +35,6 @@ _POLL_S = 0.02
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="dragon kill",
         description="End a run: its program, all its processes, and its agents.",

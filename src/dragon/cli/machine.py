@@ -20,7 +20,6 @@ class MissingError(DragonError):
 
 
 def add_telemetry(parser: argparse.ArgumentParser) -> None:
-    """Add the options to a parser."""
     group = parser.add_argument_group("telemetry")
     group.add_argument(
         "-T",
@@ -94,7 +93,6 @@ _BY_SSH = ("ssh", "drun")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options to a parser."""
     nodes = parser.add_argument_group("nodes")
     add_count_and_shape(nodes)
     add_hosts(nodes)
@@ -140,7 +138,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_count_and_shape(group: argparse._ArgumentGroup) -> None:
-    """Add the options for the number of nodes, and the shape of simulated ones."""
     group.add_argument(
         "-N",
         "--nodes",
@@ -154,7 +151,6 @@ def add_count_and_shape(group: argparse._ArgumentGroup) -> None:
 
 
 def add_hosts(group: argparse._ArgumentGroup) -> None:
-    """Add the options for the source of nodes, and for ssh."""
     group.add_argument("-w", "--wlm", choices=WLMS, default="", help="where nodes come from (default: detected)")
     hosts = group.add_mutually_exclusive_group()
     hosts.add_argument(
@@ -170,7 +166,6 @@ def add_hosts(group: argparse._ArgumentGroup) -> None:
 
 
 def add_network(group: argparse._ArgumentGroup) -> None:
-    """Add the options for the address of the front end."""
     group.add_argument(
         "--network-prefix",
         type=_pattern,
@@ -244,7 +239,7 @@ def _set(name: str) -> bool:
 
 def hosts(arguments: argparse.Namespace) -> list[str]:
     """Return the hosts that were named. Raises OSError or ValueError for unusable files and lists."""
-    config = getattr(arguments, "network_config", None)
+    config = arguments.network_config
     by_ssh = arguments.wlm in _BY_SSH
     file = arguments.hostfile or (os.environ.get(HOST_FILE) if by_ssh and not config else None)
     if not (file or config or arguments.hostlist is not None):
@@ -260,7 +255,6 @@ def hosts(arguments: argparse.Namespace) -> list[str]:
 
 
 def ssh_options(arguments: argparse.Namespace) -> list[str]:
-    """Return the additional options for ssh."""
     config, key = arguments.ssh_config_path, arguments.private_key
     return [*(["-F", config] if config else []), *(["-i", key, "-o", "IdentitiesOnly=yes"] if key else [])]
 
@@ -298,6 +292,5 @@ def _host_option(arguments: argparse.Namespace) -> str:
 
 
 def tell(lines: Iterator[str]) -> None:
-    """Print the lines on stderr."""
     for line in lines:
         print(f"dragon: {line}", file=sys.stderr)

@@ -52,7 +52,6 @@ shows how the program ended (128 + the signal's number if it was killed).
 
 
 def options() -> argparse.ArgumentParser:
-    """Return a parser of the options before the program."""
     from dragon.cli import machine  # not imported before, nor what runs a program: `dragon ps` and others need neither
 
     result = Parser(
@@ -103,7 +102,6 @@ def options() -> argparse.ArgumentParser:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = options()
     result.add_argument(
         "program", nargs="?", metavar="PROG", help="a Python program (- for standard input) or an executable"
@@ -113,7 +111,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code of the program."""
     words = list(sys.argv[1:] if argv is None else argv)
     code = _other_command(words)
     return _main(words) if code is None else code
@@ -326,6 +323,5 @@ def _open_standard_streams() -> None:
 
 
 def run_and_exit() -> None:
-    """Run the command and exit: the entry point of `dragon`."""
     _open_standard_streams()
     end_with("dragon", main)

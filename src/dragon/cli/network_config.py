@@ -16,9 +16,10 @@ from dragon.commands import Parser, end_with, worded
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Member
-from dragon.launcher.base import Launcher, LaunchError
-from dragon.launcher.choice import Wanted, choose
-from dragon.launcher.frontend import listening_hosts
+from dragon.infrastructure.structs import msgspec
+from dragon.launcher.base import Launcher
+from dragon.launcher.choice import choose
+from dragon.launcher.frontend import Options, gather
 from dragon.launcher.rendezvous import Rendezvous
 
 _ACTIVE = 4  # the state of a node in use, in network configuration files
@@ -27,20 +28,12 @@ _ACTIVE = 4  # the state of a node in use, in network configuration files
 async def survey(launcher: Launcher, prefix: str, port: int, timeout: float) -> list[Member]:
     """Return one member for each node, in the launcher's order. Raises LaunchError if one does not join."""
     meeting = Rendezvous(launcher.nodes, launcher.identity)
-    token = meeting.listen(listening_hosts(launcher, prefix), port or launcher.port)
-    token.claims = {"join_timeout": timeout, **({"network_prefix": prefix} if prefix else {})}
-    gathering = asyncio.ensure_future(meeting.gather(timeout))
+    claims = {"network_prefix": prefix} if prefix else {}
+    options = Options(prefix=prefix, port=port, join_timeout=timeout, claims=claims)
     try:
-        await launcher.start(token)
-        failure = asyncio.ensure_future(launcher.failed())
-        await asyncio.wait([gathering, failure], return_when=asyncio.FIRST_COMPLETED)
-        failure.cancel()
-        if not gathering.done():
-            raise LaunchError(failure.result())
-        gathering.result()
+        await gather(launcher, meeting, options, asyncio.get_running_loop().create_future())
         return [member for member in meeting.members if member is not None]
     finally:
-        gathering.cancel()
         await meeting.dismiss()
         await launcher.stop(0.0)
 
@@ -75,7 +68,6 @@ def as_configuration(members: list[Member], hosts: list[str], primary: str = "")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="dragon-network-config",
         description="Start an agent on each node of the allocation or the list, and print how each describes itself.",
@@ -98,11 +90,11 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("-y", "--output-to-yaml", action="store_true", help="write a file named after the launcher")
     result.add_argument("-j", "--output-to-json", action="store_true", help="write a file named after the launcher")
     result.add_argument("--no-stdout", action="store_true", help="print nothing")
+    result.set_defaults(idle=0, network_config=None, single_node_override=False, multi_node_override=False)
     return result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code."""
     arguments = parser().parse_args(argv)
     if arguments.log:
         os.environ[variables.LOG_LEVEL] = arguments.log.upper()
@@ -119,8 +111,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _write(arguments: argparse.Namespace, name: str, nodes: dict[str, Any]) -> None:
     if arguments.output_to_yaml:
-        from dragon.infrastructure.structs import msgspec
-
         Path(f"{name}.yaml").write_bytes(msgspec.yaml.encode(nodes))
     if arguments.output_to_json:
         Path(f"{name}.json").write_text(json.dumps(nodes, indent=2) + "\n")
@@ -129,18 +119,8 @@ def _write(arguments: argparse.Namespace, name: str, nodes: dict[str, Any]) -> N
 def _nodes(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     import uvloop
 
-    launcher = choose(
-        Wanted(
-            wlm=arguments.wlm,
-            nodes=arguments.nodes,
-            hosts=machine.hosts(arguments),
-            several=not arguments.nodes,
-            cpus=arguments.cpus,
-            gpus=arguments.gpus,
-            ssh_options=machine.ssh_options(arguments),
-            address=arguments.address,
-        )
-    )
+    wanted = machine.wanted(arguments)
+    launcher = choose(msgspec.structs.replace(wanted, single=False, several=not arguments.nodes))
     if launcher is None:
         raise ValueError("one node needs no configuration; give --nodes, --hostlist or --wlm, or use an allocation")
     members = uvloop.run(
@@ -150,5 +130,4 @@ def _nodes(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def run_and_exit() -> None:
-    """Run the command and exit: the entry point of `dragon-network-config`."""
     end_with("dragon-network-config", main)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dragon.cli.ps import table
 from dragon.infrastructure import variables
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.lacking import listed
@@ -52,13 +53,10 @@ def print_plan(records: Sequence[PlanRecord], as_json: bool) -> None:
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(list(records))).decode())
         return
-    rows = [_HEADER, *(_row(record) for record in sorted(records, key=lambda record: record.node))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(table([list(_HEADER), *(_row(record) for record in sorted(records, key=lambda record: record.node))]))
 
 
-def _row(record: PlanRecord) -> tuple[str, ...]:
+def _row(record: PlanRecord) -> list[str]:
     name = f"{record.group}[{record.rank}]" if record.rank is not None and record.group else record.name
     gpus = ", ".join(f"{variable}={devices}" for variable, devices in record.gpus.items())
-    return record.host_name, name, record.target, listed(record.cpus) or "all", gpus or "-", record.policy
+    return [record.host_name, name, record.target, listed(record.cpus) or "all", gpus or "-", record.policy]

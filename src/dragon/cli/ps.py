@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -144,24 +144,20 @@ def count(run: Run) -> int:
 
 def rows(run: Run, reports: list[Report | str]) -> list[Row]:
     """Return a row for every process of a run, given the reports of its nodes' agents."""
-    result = _row(run.front_end, None, "dragon", "front end", 0)
-    result += _row(run.head, FIRST_PUID, "head", "process", 0)
+    result = row_of(process_of(run.front_end), None, "dragon", "front end", 0)
+    result += row_of(process_of(run.head), FIRST_PUID, "head", "process", 0)
     for node, report in zip(run.nodes, reports, strict=True):
         index, agent = node.info.node, node.info.agent
-        result += _row(agent, None, "agent", "agent", index)
-        known = {pid: (puid, name) for puid, pid, name, _ in report.processes} if isinstance(report, Report) else {}
+        result += row_of(process_of(agent), None, "agent", "agent", index)
+        known: dict[int, tuple[int | None, str, Role]] = {_zygote(agent, report): (None, "zygote", "zygote")}
+        if isinstance(report, Report):
+            known |= {pid: (puid, name, "process") for puid, pid, name, _ in report.processes}
         for process in _started(agent):
-            if process.pid in known:
-                puid, name = known[process.pid]
-                result += rows_of(process, puid, name, "process", index)
-            elif process.pid == _zygote(agent, report):
-                result += rows_of(process, None, "zygote", "zygote", index)
-            else:
-                result += rows_of(process, None, "", "child", index)
+            result += row_of(process, *known.get(process.pid, (None, "", "child")), index)
         seen = {row.pid for row in result}
         for process in users(node):
             if process.pid not in seen:
-                result += rows_of(process, None, "", "child", index)
+                result += row_of(process, None, "", "child", index)
     return sorted(result, key=lambda row: (row.node, row.role != "front end", row.puid or 0, row.pid))
 
 
@@ -175,40 +171,26 @@ def _zygote(agent: Owner, report: Report | str) -> int:
         return 0
 
 
-def _row(owner: Owner | None, puid: int | None, name: str, role: Role, node: int) -> list[Row]:
-    process = process_of(owner)
-    return list(rows_of(process, puid, name, role, node)) if process is not None else []
-
-
-def row_of(row: Row) -> Row | None:
+def now(row: Row) -> Row | None:
     """Return the row with present values; None if the process has ended."""
     try:
         process = psutil.Process(row.pid)
     except psutil.NoSuchProcess:
         return None
-    return next(rows_of(process, row.puid, row.name, row.role, row.node), None)
+    return next(iter(row_of(process, row.puid, row.name, row.role, row.node)), None)
 
 
-def rows_of(process: psutil.Process, puid: int | None, name: str, role: Role, node: int) -> Iterator[Row]:
-    """Yield the row of a process, or nothing if it has ended."""
+def row_of(process: psutil.Process | None, puid: int | None, name: str, role: Role, node: int) -> list[Row]:
+    """Return the row of a process, or nothing if it has ended."""
     try:
+        if process is None or process.status() == psutil.STATUS_ZOMBIE:
+            return []
         with process.oneshot():
-            times = process.cpu_times()
-            state = process.status()
-            if state == psutil.STATUS_ZOMBIE:
-                return
-            yield Row(
-                puid=puid,
-                pid=process.pid,
-                name=name or process.name(),
-                role=role,
-                node=node,
-                state=state,
-                cpu_seconds=round(times.user + times.system, 2),
-                memory=process.memory_info().rss,
-            )
+            times, name, memory = process.cpu_times(), name or process.name(), process.memory_info().rss
+            cpu_seconds = round(times.user + times.system, 2)
+            return [Row(puid, process.pid, name, role, node, process.status(), cpu_seconds, memory)]
     except psutil.NoSuchProcess:
-        return
+        return []
 
 
 _EPILOG = """\
@@ -223,13 +205,11 @@ Of a run over several machines only this one is shown. `dragon doctor RUN` shows
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     description = "List your runs on this machine, or the processes of one."
     return run_parser("ps", description, _EPILOG, "the run whose processes to list")
 
 
 def main(words: Sequence[str]) -> int:
-    """Print a table, or JSON. Returns the exit code."""
     arguments = parser().parse_args(words)
     found = runs.find()
     if arguments.run is None:
@@ -271,16 +251,12 @@ def _runs_table(found: list[runs.Run]) -> str:
         return "you have no runs on this machine"
     lines = [["RUN", "NODE", "SINCE", "OWNER", "AGENT", "PROCESSES", "COMMAND"]]
     for run in found:
-        owner = run.front_end or run.head
+        owner, agent = run.front_end or run.head, str(run.nodes[0].info.agent.pid)
         lines.append(
             [
-                run.name,
-                listed_numbers([node.info.node for node in run.nodes]),
-                moment(run.since),
-                str(owner.pid) if owner else "elsewhere",
-                str(run.nodes[0].info.agent.pid) + (f" +{len(run.nodes) - 1}" if len(run.nodes) > 1 else ""),
-                str(count(run)),
-                run.shortened if sys.stdout.isatty() else " ".join(run.command.split()),
+                *(run.name, listed_numbers([node.info.node for node in run.nodes]), moment(run.since)),
+                *(str(owner.pid) if owner else "elsewhere", agent + f" +{len(run.nodes) - 1}" * (len(run.nodes) > 1)),
+                *(str(count(run)), run.shortened if sys.stdout.isatty() else " ".join(run.command.split())),
             ]
         )
     return table(lines)
@@ -289,15 +265,6 @@ def _runs_table(found: list[runs.Run]) -> str:
 def _processes_table(listed: list[Row]) -> str:
     lines = [["PUID", "PID", "NODE", "STATE", "CPU", "MEMORY", "NAME"]]
     for row in listed:
-        lines.append(
-            [
-                "-" if row.puid is None else str(row.puid),
-                str(row.pid),
-                str(row.node),
-                row.state,
-                f"{row.cpu_seconds:.1f}s",
-                f"{row.memory / 2**20:.1f}M",
-                row.title,
-            ]
-        )
+        ids = "-" if row.puid is None else str(row.puid), str(row.pid), str(row.node)
+        lines.append([*ids, row.state, f"{row.cpu_seconds:.1f}s", f"{row.memory / 2**20:.1f}M", row.title])
     return table(lines)

@@ -29,7 +29,6 @@ sorts too. A run without telemetry is measured while it is shown.
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="dragon top",
         description="Show a run's nodes, GPUs, processes, queues and pools in this terminal, live.",

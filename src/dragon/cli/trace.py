@@ -144,7 +144,6 @@ nodes show the messages that they sent to each other, with arrows. Times are tho
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = Parser(
         prog="dragon trace",
         description="Make a trace of a recorded run, for Perfetto or Chrome.",
@@ -164,7 +163,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the trace, and print its path. Returns the exit code."""
     arguments = parser().parse_args(words)
     recording = Recording(arguments.folder)
     events = trace_events(recording.lifetimes(), recording.spans(), recording.start, recording.end)

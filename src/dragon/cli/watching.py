@@ -64,7 +64,6 @@ class Watched:
 
     @property
     def lives(self) -> bool:
-        """Whether the run has not ended."""
         return is_alive(self._node.info.agent)
 
     def ask(self, request: Request[_Answer]) -> _Answer:

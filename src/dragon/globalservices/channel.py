@@ -69,7 +69,7 @@ def create(
     local = getattr(options, "local_opts", None)
     channel = Channel(None, 0, getattr(local, "block_size", None), getattr(local, "capacity", None), policy=policy)
     try:
-        found = ask(objects.CreateNamedObject(_KIND, user_name, channel.node, channel.serialize()))
+        found = ask(objects.CreateNamedObject(_KIND, user_name, channel.node, channel.serialize(), []))
     except ValueError as error:
         raise ChannelError(str(error)) from error
     channel.cuid = found.number

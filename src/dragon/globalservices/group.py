@@ -20,7 +20,8 @@ from dragon.native.process_group import ProcessGroup
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.processes import look_up
-from dragon.runtime.protocol import groups
+from dragon.runtime.protocol import objects
+from dragon.runtime.run import this_run
 
 __all__ = [
     "GroupError",
@@ -38,6 +39,7 @@ __all__ = [
 Items = Sequence[tuple[int, ProcessCreate | str]]
 Messages = list[tuple[int, ProcessCreate]]
 
+_KIND = "group"
 _jobs: dict[int, ProcessGroup] = {}  # the MPI jobs that this process started, by the number of their groups
 
 
@@ -62,15 +64,18 @@ def create(
     """
     if soft and not user_name:
         raise GroupError("soft=True needs the user_name of a group")
-    if user_name:
-        for known in _all(user_name):
-            if soft:
-                return _described(known)
-            raise GroupError(f"a group {user_name!r} already exists in this run")
+    if user_name and (known := _known(user_name)) is not None:
+        if soft:
+            return _described(known)
+        raise GroupError(f"a group {user_name!r} already exists in this run")
     messages = _messages(items)
     job = _start_job(messages, policy)
     sets = _start(messages, policy) if job is None else _in_sets(messages, job.puids)
-    made = ask(groups.CreateNamedGroup(user_name, sets))
+    try:
+        made = ask(objects.CreateNamedObject(_KIND, user_name, this_run().node, b"", sets))
+    except ValueError as error:  # another process was faster
+        _end([puid for puids in sets for puid in puids])
+        raise GroupError(f"a group {user_name!r} already exists in this run") from error
     if job is not None:
         _jobs[made.number] = job
     return _described(made, policy)
@@ -137,7 +142,7 @@ def _end(puids: list[int]) -> None:
 
 def get_list() -> list[int]:
     """Return the numbers of the groups that were not destroyed."""
-    return [known.number for known in ask(groups.ListNamedGroups())]
+    return ask(objects.ListNamedObjects(_KIND))
 
 
 def query(identifier: int | str) -> GroupDescriptor:
@@ -145,18 +150,22 @@ def query(identifier: int | str) -> GroupDescriptor:
     return _described(_find(identifier))
 
 
-def _all(identifier: int | str) -> list[groups.NamedGroup]:
-    return [known for known in ask(groups.ListNamedGroups()) if identifier in (known.number, known.name)]
+def _known(identifier: int | str) -> objects.NamedObject | None:
+    with suppress(LookupError):
+        found = ask(objects.FindNamedObject(_KIND, identifier))
+        return found if found.alive else None
+    return None
 
 
-def _find(identifier: int | str) -> groups.NamedGroup:
-    for known in _all(identifier):
-        return known
-    raise GroupError(f"the run has no group {identifier!r}")
+def _find(identifier: int | str) -> objects.NamedObject:
+    known = _known(identifier)
+    if known is None:
+        raise GroupError(f"the run has no group {identifier!r}")
+    return known
 
 
-def _described(found: groups.NamedGroup, policy: Policy | None = None) -> GroupDescriptor:
-    sets = [[_member(puid) for puid in puids] for puids in found.sets]
+def _described(found: objects.NamedObject, policy: Policy | None = None) -> GroupDescriptor:
+    sets = [[_member(puid) for puid in puids] for puids in found.members]
     return GroupDescriptor(GroupDescriptor.State.ACTIVE, found.number, found.name, sets, policy)
 
 
@@ -179,40 +188,37 @@ def destroy(identifier: int | str) -> GroupDescriptor:
     found = _find(identifier)
     _end(_puids(found))
     described = _described(found)
-    ask(groups.ForgetNamedGroup(found.number))
+    ask(objects.ForgetNamedObject(_KIND, found.number))
     if job := _jobs.pop(found.number, None):
         job.close()
     described.state = GroupDescriptor.State.DEAD
     return described
 
 
-def _puids(found: groups.NamedGroup) -> list[int]:
-    return [puid for puids in found.sets for puid in puids]
+def _puids(found: objects.NamedObject) -> list[int]:
+    return [puid for puids in found.members for puid in puids]
 
 
 def add_to(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
     """Add running processes, by puid or name, to the members. Raises GroupError."""
-    return _add(_find(identifier), [_uids(items)])
+    return _change(_find(identifier), [_uids(items)], [])
 
 
 def create_add_to(identifier: int | str, items: Items, policy: Policy | None) -> GroupDescriptor:
     """Start further members, as create() does. Raises GroupError."""
     found = _find(identifier)
-    return _add(found, _start(_messages(items), policy))
+    return _change(found, _start(_messages(items), policy), [])
 
 
-def _add(found: groups.NamedGroup, members: list[list[int]]) -> GroupDescriptor:
-    ask(groups.AddMembers(found.number, members))
-    return query(found.number)
+def _change(found: objects.NamedObject, added: list[list[int]], removed: list[int]) -> GroupDescriptor:
+    return _described(ask(objects.ChangeMembers(_KIND, found.number, added, removed)))
 
 
 def remove_from(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
     """Remove processes, by puid or name, from the members; they continue to run. Raises GroupError if one is not a
     member."""
     found = _find(identifier)
-    members = _members_of(found, items)
-    ask(groups.RemoveMembers(found.number, members))
-    return query(found.number)
+    return _change(found, [], _members_of(found, items))
 
 
 def destroy_remove_from(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
@@ -221,7 +227,7 @@ def destroy_remove_from(identifier: int | str, items: Sequence[int | str]) -> Gr
     return remove_from(identifier, items)
 
 
-def _members_of(found: groups.NamedGroup, items: Sequence[int | str]) -> list[int]:
+def _members_of(found: objects.NamedObject, items: Sequence[int | str]) -> list[int]:
     members = _uids(items)
     if strangers := set(members) - set(_puids(found)):
         raise GroupError(f"not members of group {found.name!r}: {sorted(strangers)}")

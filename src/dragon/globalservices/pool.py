@@ -31,7 +31,7 @@ def create(size: int, user_name: str = "", options: PoolOptions | None = None, s
             return query(user_name)
     pool = MemoryPool(size)
     try:
-        found = ask(objects.CreateNamedObject(_KIND, user_name, this_run().node, pool.serialize()))
+        found = ask(objects.CreateNamedObject(_KIND, user_name, this_run().node, pool.serialize(), []))
     except ValueError as error:
         raise PoolError(str(error)) from error
     _made[found.number] = pool

@@ -38,7 +38,6 @@ class Identity(msgspec.Struct, kw_only=True):
 
     @classmethod
     def create(cls) -> Identity:
-        """Return a new identity."""
         certificate, key = Authority.create().issue("front end")
         return cls(certificate=certificate, key=key, secret=secrets.token_bytes(_SECRET_SIZE))
 
@@ -156,7 +155,6 @@ class Starter:
         return starter
 
     async def failed(self) -> str:
-        """Wait until it has ended, and return how."""
         code = await self.process.wait()
         await self._reader
         how = f"was killed by {how_ended(code)}" if code < 0 else f"ended with code {code}"
@@ -164,7 +162,6 @@ class Starter:
         return f"{self.what} {how}" + (f":\n{told}" if told else ", and wrote nothing")
 
     def told(self) -> str:
-        """Return its latest output that was not shown."""
         return b"".join(self._last).decode(errors="replace").rstrip()
 
     def show(self, write: Callable[[bytes], None]) -> None:
@@ -219,7 +216,6 @@ class Simulated(Launcher):
         self.command = agent_command()
 
     async def start(self, token: Token) -> None:
-        """Start the agents of all simulated nodes on this machine."""
         shared = {**token.claims, **self.shape, "host_names": self.nodes}
         for index, name in enumerate(self.nodes):
             own = msgspec.structs.replace(token, index=index, claims={**shared, "host_name": name})
@@ -248,7 +244,6 @@ class Ssh(Launcher):
         self.command = agent_command()
 
     async def start(self, token: Token) -> None:
-        """Start the agents of all hosts concurrently."""
         await asyncio.gather(*(self._start(index, host, token) for index, host in enumerate(self.nodes)))
 
     async def _start(self, index: int, host: str, token: Token) -> None:

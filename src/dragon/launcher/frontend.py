@@ -56,12 +56,10 @@ class Decisions:
         self._shards: dict[tuple[str, int], int] = {}
 
     def lose(self) -> int:
-        """Decide that a node is lost. Returns the number of the decision."""
         self.last = self._last_loss = self.last + 1
         return self.last
 
     def decide(self, proposal: agents.Proposal, alive: Collection[int]) -> int | None:
-        """Decide on a proposal."""
         shard = proposal.number, proposal.manager
         if proposal.epoch < self._shards.get(shard, 0) or proposal.seen < self._last_loss:
             return None
@@ -112,6 +110,36 @@ def listening_hosts(launcher: Launcher, prefix: str) -> list[str]:
     return hosts
 
 
+async def gather(launcher: Launcher, meeting: Rendezvous, options: Options, over: asyncio.Future[int]) -> bool:
+    """Start the agents, and wait until all nodes have joined. Returns False if it is `over` before."""
+    token = meeting.listen(listening_hosts(launcher, options.prefix), options.port or launcher.port)
+    token.claims = {"join_timeout": options.join_timeout, **options.claims}
+    joining = asyncio.ensure_future(meeting.gather(options.join_timeout))
+    failure: asyncio.Future[str] | None = None
+    try:
+        await launcher.start(token)
+        while not joining.done():
+            failure = asyncio.ensure_future(launcher.failed())
+            waits: list[asyncio.Future[Any]] = [joining, over, failure]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if over.done():
+                return False
+            if not joining.done():
+                one_each = len(launcher.starters) == len(launcher.nodes)
+                if not (one_each and meeting.goes_without(len(launcher.failures), failure.result())):
+                    raise LaunchError(failure.result())
+        try:
+            joining.result()
+            meeting.settle()
+        except LaunchError as error:
+            raise LaunchError("\n".join(filter(None, [str(error), launcher.told()]))) from error
+        return True
+    finally:
+        joining.cancel()
+        if failure is not None:
+            failure.cancel()
+
+
 class FrontEnd:
     """One run, from starting its agents to the head process's exit code. It must be made within an event loop."""
 
@@ -152,7 +180,7 @@ class FrontEnd:
         for number in heeded(NOTICES):
             self.loop.add_signal_handler(number, self._pass_on, number)
         try:
-            if await self._gather():
+            if await gather(self.launcher, self.meeting, self.options, self.code):
                 self._take_over()
                 await self._open_views()
                 # A node may have been lost already, and the head process started or the run ended because of that.
@@ -166,39 +194,6 @@ class FrontEnd:
         if serving.are_wanted():
             self._views = serving.Views(self._ask)
             await self._views.open()
-
-    async def _gather(self) -> bool:
-        """Wait until all nodes have joined. Returns False if a signal came before."""
-        hosts = listening_hosts(self.launcher, self.options.prefix)
-        token = self.meeting.listen(hosts, self.options.port or self.launcher.port)
-        token.claims = {"join_timeout": self.options.join_timeout, **self.options.claims}
-        meeting = asyncio.ensure_future(self.meeting.gather(self.options.join_timeout))
-        waits: list[asyncio.Future[Any]] = [meeting, self.code]
-        try:
-            await self.launcher.start(token)
-            while not meeting.done():
-                failure = asyncio.ensure_future(self.launcher.failed())
-                waits[2:] = [failure]
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                if self.code.done():
-                    return False
-                if not meeting.done() and not self._goes_without(failure.result()):
-                    raise LaunchError(failure.result())
-            try:
-                meeting.result()
-                self.meeting.settle()
-            except LaunchError as error:
-                raise LaunchError("\n".join(filter(None, [str(error), self.launcher.told()]))) from error
-            return True
-        finally:
-            for wait in waits:
-                if wait is not self.code:
-                    wait.cancel()
-
-    def _goes_without(self, failure: str) -> bool:
-        """Return whether the run can continue without the nodes whose agents could not be started."""
-        one_each = len(self.launcher.starters) == len(self.launcher.nodes)
-        return one_each and self.meeting.goes_without(len(self.launcher.failures), failure)
 
     def _take_over(self) -> None:
         for index, control in enumerate(self.meeting.controls):

@@ -54,7 +54,6 @@ class Resources(msgspec.Struct, kw_only=True):
     memory: str = ""
 
     def limits(self) -> dict[str, str]:
-        """Return the limits of a container."""
         found = {"cpu": self.cpus, "nvidia.com/gpu": self.gpus, "memory": self.memory}
         return {name: str(value) for name, value in found.items() if value}
 

@@ -72,7 +72,6 @@ class Witness:
         return fields["State"].startswith("S") and not int(fields["ShdPnd"], 16) >> (number - 1) & 1
 
     def close(self) -> None:
-        """End the child process."""
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         os.close(self._told)

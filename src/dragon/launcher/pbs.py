@@ -47,7 +47,6 @@ class Pals(_Job):
         self.command = agent_command("--index-from", "PALS_RANKID", join="environment")
 
     async def start(self, token: Token) -> None:
-        """Start the agents of all nodes with one `mpiexec` of PALS."""
         # PALS forwards its standard input to the first rank only, so the token is in the environment, which other
         # users cannot read; the agent removes it from there.
         environment = {**os.environ, "DRAGON_JOIN": token.encode()}
@@ -78,7 +77,6 @@ class Pbs(_Job):
         self._tokens: list[Path] = []
 
     async def start(self, token: Token) -> None:
-        """Start the agents of all nodes concurrently."""
         await asyncio.gather(*(self._start(index, token) for index in range(len(self.nodes))))
 
     async def _start(self, index: int, token: Token) -> None:

@@ -136,7 +136,6 @@ class Rendezvous:
             member.node.index, member.node.is_primary = index, index == 0
 
     def announce(self, settings: dict[str, Any]) -> None:
-        """Send each node its membership."""
         self.announced = True
         known = [member for member in self.members if member is not None]
         for index, control in enumerate(self.controls):

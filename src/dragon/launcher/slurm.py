@@ -127,7 +127,6 @@ class Slurm(Launcher):
         self.command = agent_command("--index-from", "SLURM_NODEID", "--name-from", "SLURMD_NODENAME")
 
     async def start(self, token: Token) -> None:
-        """Start the agents of all nodes with one `srun`."""
         gpus = ""
         if any(name in self.environment for name in _NOT_BY_NODE):
             gpus = gpus_of_each_node(await self._describe_job())

@@ -225,13 +225,8 @@ def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> in
         executable=sys.executable,
         arguments=[sys.executable, *options_for_agents(), "-P", "-c", code, json.dumps(settings)],
         environment=[f"{key}={value}" for key, value in os.environ.items()],
-        folder="",
         descriptors=_valid(descriptors),
-        cpus=[],
-        limits=[],
         signals=_for_agents(),
-        death_signal=0,
-        reaper=False,
         detached=True,
     )
 

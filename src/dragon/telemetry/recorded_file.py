@@ -19,20 +19,8 @@ import pyarrow.dataset
 import pyarrow.parquet
 
 import dragon
+from dragon.infrastructure import recordings
 from dragon.infrastructure.metrics import METRICS, Kind, RunState
-from dragon.infrastructure.recordings import (
-    DESCRIPTION,
-    PARQUET,
-    STREAM,
-    RunDescription,
-    folder_name,
-    hour_name,
-    lifetime_schema,
-    node_prefix,
-    sample_schema,
-    stem_of,
-    whole_batches,
-)
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.agent_client import ask
 from dragon.runtime.protocol.telemetry import Kinds, Lifetimes, Query, StateOfRun
@@ -49,7 +37,7 @@ def dump(directory: Path) -> Path:
     temporary = Path(tempfile.mkdtemp(prefix=".dump-", dir=directory))
     try:
         _write(temporary, run, now)
-        return temporary.rename(_free(directory, folder_name(now, run.name)))
+        return temporary.rename(_free(directory, recordings.folder_name(now, run.name)))
     except BaseException:
         shutil.rmtree(temporary)
         raise
@@ -62,18 +50,18 @@ def _free(directory: Path, name: str) -> Path:
 
 
 def _write(folder: Path, run: RunState, now: float) -> None:
-    prefixes = {host: node_prefix(host, node) for node, host in enumerate(run.hosts)}
-    _write_samples(folder, {host: f"{prefix}-{hour_name(now)}" for host, prefix in prefixes.items()})
-    _write_lifetimes(folder, {host: stem_of(prefix, "lifetimes") for host, prefix in prefixes.items()})
-    description = RunDescription(run.name, run.command, run.started, run.hosts, dragon.__version__)
-    (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(description)))
+    prefixes = {host: recordings.node_prefix(host, node) for node, host in enumerate(run.hosts)}
+    _write_samples(folder, {host: f"{prefix}-{recordings.hour_name(now)}" for host, prefix in prefixes.items()})
+    _write_lifetimes(folder, {host: recordings.stem_of(prefix, "lifetimes") for host, prefix in prefixes.items()})
+    description = recordings.RunDescription(run.name, run.command, run.started, run.hosts, dragon.__version__)
+    (folder / recordings.DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(description)))
 
 
 def _write_samples(folder: Path, stems: dict[str, str]) -> None:
     import pyarrow as pa
     import pyarrow.parquet
 
-    schema = sample_schema()
+    schema = recordings.sample_schema()
     kinds = {name: metric.kind for name, metric in METRICS.items()} | dict(ask(Kinds()))
     numbers = itertools.count()
     with ExitStack() as files:
@@ -81,7 +69,7 @@ def _write_samples(folder: Path, stems: dict[str, str]) -> None:
         for name in sorted(kinds):
             for host, rows in _columns_by_host(name, kinds[name], numbers).items():
                 if host not in writers:
-                    path = folder / (stems[host] + PARQUET)
+                    path = folder / (stems[host] + recordings.PARQUET)
                     writers[host] = files.enter_context(pa.parquet.ParquetWriter(path, schema))
                 writers[host].write_table(pa.table(rows, schema=schema))
 
@@ -105,12 +93,12 @@ def _write_lifetimes(folder: Path, stems: dict[str, str]) -> None:
     import pyarrow as pa
     import pyarrow.parquet
 
-    schema = lifetime_schema()
+    schema = recordings.lifetime_schema()
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for one in ask(Lifetimes()):
         rows[one.host].append(msgspec.structs.asdict(one))
     for host, found in rows.items():
-        pa.parquet.write_table(pa.Table.from_pylist(found, schema=schema), folder / (stems[host] + PARQUET))
+        pa.parquet.write_table(pa.Table.from_pylist(found, schema=schema), folder / (stems[host] + recordings.PARQUET))
 
 
 _MAGIC = b"PAR1"
@@ -122,8 +110,8 @@ class RecordedFile:
 
     def __init__(self, place: Path, schema: Any) -> None:
         self._schema = schema
-        self.parquet = place.with_name(place.name + PARQUET)
-        self.stream = place.with_name(place.name + STREAM)
+        self.parquet = place.with_name(place.name + recordings.PARQUET)
+        self.stream = place.with_name(place.name + recordings.STREAM)
 
     @property
     def is_damaged(self) -> bool:
@@ -145,7 +133,7 @@ class RecordedFile:
 
     def _streamed(self, columns: list[str] | None, condition: object) -> Any:
         tables = [self._schema_of(columns).empty_table()]
-        for batch in whole_batches(self.stream):
+        for batch in recordings.whole_batches(self.stream):
             table = pa.Table.from_batches([batch])
             table = table if condition is None else table.filter(condition)
             tables.append(table if columns is None else table.select(columns))

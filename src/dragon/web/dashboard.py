@@ -30,7 +30,6 @@ _ALONE = """<meta http-equiv="Content-Security-Policy"
 
 
 def html(title: str = "dragon", data: object = None) -> str:
-    """Return the page."""
     static = files("dragon.web") / "static"
 
     def text(name: str) -> str:

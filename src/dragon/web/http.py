@@ -68,7 +68,6 @@ class Server:
         self._callers = Callers(listener, self._talk, Once(log, logging.DEBUG))  # browsers connect ahead
 
     def close(self) -> None:
-        """Accept no more requests."""
         self._callers.close()
 
     async def _talk(self, connection: socket.socket, address: str) -> None:

@@ -29,7 +29,7 @@ from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
 from dragon.runtime.protocol import groups
-from dragon.runtime.protocol.agents import MemberEvent
+from dragon.runtime.protocol.agents import MemberEvent, SignalProcess
 from dragon.runtime.protocol.jobs import Part, Program
 from dragon.runtime.protocol.request import Caller
 from dragon.runtime.rpc import RemoteError, serves, serves_each, serves_for
@@ -87,7 +87,6 @@ class Group:
 
     @serves_each(groups.StartGroup)
     async def start(self) -> list[int]:
-        """Start all members. Returns their puids in order."""
         if self.live:
             raise RuntimeError("the group is running already")
         self._ended, self.failure, self._failed_codes, self._culprit = [], "", [], None
@@ -109,7 +108,6 @@ class Group:
         return [member.puid for member in self.members]
 
     def extend(self, templates: list[Spawn]) -> list[Member]:
-        """Add members while it runs."""
         members = [Member(len(self.members) + i, template) for i, template in enumerate(templates)]
         self.members += members
         self.live += len(members)
@@ -126,7 +124,7 @@ class Group:
             part = self._jobs.part(job, node, positions) if self._jobs is not None and job is not None else None
             starts.append((node, [members[position] for position in positions], part))
         requests = [self._requests(several) for _, several, _ in starts]  # first: there may not be memory for all
-        if self.home.peers is None:
+        if self.home.links is None:
             ((node, several, part),) = starts
             await self._start_on(node, several, *requests[0], part)
             return
@@ -154,13 +152,13 @@ class Group:
                 kept = self.home.streams.keep(self._descriptors, node, len(members))
                 started: Sequence[tuple[int, object]] = await processes.start_on(node, templates, instances, kept, part)
             else:
-                if self.home.peers is not None:
+                if self.home.links is not None:
                     await processes.announce_all(node, templates, instances)
                 if part is not None:
                     await self.home.jobs.serve(part)
                 started = processes.start_here(templates, instances, self._descriptors, part)
         except (OSError, MemoryError, RuntimeError, RemoteError, NodeLostError) as error:
-            if self.home.peers is None and part is None:
+            if self.home.links is None and part is None:
                 raise
             self._not_started(members, error)
             return
@@ -202,7 +200,6 @@ class Group:
 
     @serves_each(groups.StopRestart)
     def stop_restart(self) -> None:
-        """Restart no member any more."""
         self.restart = False
 
     def creator_ended(self, killed: bool) -> None:
@@ -212,7 +209,6 @@ class Group:
 
     @serves_each(groups.GroupStatus)
     def status(self) -> groups.Status:
-        """Return the status for a client."""
         live = [member.puid for member in self.members if member.alive and member.puid]
         return groups.Status(live, self._ended, self.failure, self._failed_codes)
 
@@ -233,7 +229,6 @@ class Group:
             member.connections.pop(0).close()
 
     def close(self) -> None:
-        """Kill the live members, and release everything."""
         self._closed, self.ending, self.restart = True, True, False
         self._signal_all(signal.SIGKILL)
         self._cancel_timers()
@@ -248,7 +243,6 @@ class Group:
     # ---- events
 
     def on_event(self, event: MemberEvent) -> None:
-        """Handle the end of a member, or that it could not be started."""
         member, code = self._by_puid.get(event.puid), event.code
         if member is None:
             # It ended before the reply arrived that assigns it to a member.
@@ -269,7 +263,6 @@ class Group:
             self._end(member, code, f"{self._name(member)} ended with {how_ended(code)}{tail}")
 
     def node_lost(self, node: int, reason: str) -> None:
-        """Handle the loss of the members on a node."""
         for member in self.members:
             if member.alive and member.template.node == node and member.puid:
                 self._lost(member, reason)
@@ -322,8 +315,8 @@ class Group:
         if not self.restart or self.ending:
             self._leave()
             return
-        peers = self.home.peers
-        if peers is not None and member.template.node in peers.lost:
+        links = self.home.links
+        if links is not None and member.template.node in links.lost:
             node = choose(run_nodes(), member.rank, Policy.Distribution.DEFAULT)
             member.template = msgspec.structs.replace(member.template, node=node.index, cpus=[])
         try:
@@ -410,8 +403,8 @@ class Group:
         """Send a member a signal; if it is being started, it gets the signal afterwards."""
         if not member.puid:
             member.signals.append(number)
-        elif node_of_puid(member.puid) != self.home.node and self.home.peers is not None:
-            self.home.peers.kill(member.puid, number)
+        elif node_of_puid(member.puid) != self.home.node and self.home.links is not None:
+            self.home.links.forward(node_of_puid(member.puid), SignalProcess(member.puid, number))
         else:
             self.home.registry.signal(member.puid, number)
 
@@ -554,23 +547,19 @@ class Groups:
 
     @serves(groups.CloseGroup)
     def close(self, number: int) -> None:
-        """Remove a group, and kill its live members."""
         group = self.present.pop(number, None)
         if group is not None:
             group.close()
 
     def close_all(self) -> None:
-        """Close all groups."""
         for number in list(self.present):
             self.close(number)
 
     def on_event(self, event: MemberEvent) -> None:
-        """Handle the end of a member, or that it could not be started."""
         group = self.present.get(event.group)
         if group is not None:
             group.on_event(event)
 
     def node_lost(self, node: int, reason: str) -> None:
-        """Handle the loss of the members on a node."""
         for group in list(self.present.values()):
             group.node_lost(node, reason)

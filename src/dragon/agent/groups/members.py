@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dragon.agent.mpi.jobs import Jobs
-from dragon.agent.objects.peers import Peers
 from dragon.agent.output.streams import Streams
 from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.starting import Processes
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.connection import Connection, connect_pipes
+
+if TYPE_CHECKING:
+    from dragon.agent.wire.links import Links
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,10 @@ class Home:
     processes: Processes
     streams: Streams
     jobs: Jobs
-    peers: Peers | None
+    links: Links | None
 
     def host(self, node: int) -> str:
-        """Return the host name of a node."""
-        return self.peers.host(node) if self.peers is not None else self.host_name
+        return self.links.host_name(node) if self.links is not None else self.host_name
 
 
 @dataclass(eq=False)
@@ -55,6 +57,5 @@ class Member:
         return []
 
     def disconnect(self) -> None:
-        """Close our ends of its pipes."""
         while self.connections:
             self.connections.popitem()[1].close()

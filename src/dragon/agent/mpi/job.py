@@ -12,18 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.nodes import run_nodes
-from dragon.runtime.protocol.jobs import (
-    Exchange,
-    JobBegun,
-    JobFailed,
-    LaunchEnd,
-    OfJob,
-    OfService,
-    Part,
-    Program,
-    RankMissing,
-    RelayLost,
-)
+from dragon.runtime.protocol import jobs as requests
 from dragon.runtime.protocol.request import Request
 from dragon.runtime.rpc import RemoteError, serves_each
 
@@ -47,9 +36,9 @@ class HomeNode:
 
     def __init__(
         self,
-        part: Part,
+        part: requests.Part,
         ask: Callable[[int, Request[Any]], Coroutine[Any, Any, Any]],
-        tell: Callable[[int, OfJob[None]], None],
+        tell: Callable[[int, requests.OfJob[None]], None],
     ) -> None:
         self._part, self._ask, self._tell = part, ask, tell
 
@@ -57,30 +46,32 @@ class HomeNode:
         """Return what each of these nodes gives under that key, by node, once all have. Raises JobOverError."""
         part = self._part
         try:
-            given: dict[int, Any] = await self._ask(part.home, Exchange(part.name, key, nodes, part.node, data))
+            given: dict[int, Any] = await self._ask(
+                part.home, requests.Exchange(part.name, key, nodes, part.node, data)
+            )
             return given
         except (LookupError, NodeLostError, RemoteError) as error:
             raise JobOverError(str(error)) from error
 
-    async def ask(self, request: OfJob[Answer] | OfService[Answer]) -> Answer:
+    async def ask(self, request: requests.OfJob[Answer] | requests.OfService[Answer]) -> Answer:
         """Ask the node that follows the job, or the one that keeps the names of services."""
         first = min(each.index for each in run_nodes())
-        answer: Answer = await self._ask(self._part.home if isinstance(request, OfJob) else first, request)
+        answer: Answer = await self._ask(self._part.home if isinstance(request, requests.OfJob) else first, request)
         return answer
 
-    def tell(self, request: OfJob[None]) -> None:
+    def tell(self, request: requests.OfJob[None]) -> None:
         """Send a request to the node that follows the job, without waiting for an answer."""
         self._tell(self._part.home, request)
 
     def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
         """Report that "rank N …" makes the job fail; the others have a moment to end on their own unless `at_once`."""
-        self.tell(JobFailed(self._part.name, rank, what, code, at_once))
+        self.tell(requests.JobFailed(self._part.name, rank, what, code, at_once))
 
 
 class Side:
     """One node's side of a job, which knows the ranks that have called MPI_Init and MPI_Finalize."""
 
-    def __init__(self, part: Part, home: HomeNode) -> None:
+    def __init__(self, part: requests.Part, home: HomeNode) -> None:
         self.part, self.home, self.since = part, home, time.time()
         self.initialised: set[int] = set()
         self.finalised: set[int] = set()
@@ -100,13 +91,13 @@ class Side:
     def begin(self, rank: int) -> None:
         """Note that a rank has called MPI_Init, which returns when all have."""
         if not self.initialised:
-            self.home.tell(JobBegun(self.part.name))
+            self.home.tell(requests.JobBegun(self.part.name))
         self.initialised.add(rank)
 
     def ended(self, rank: int, code: int) -> asyncio.Future[None] | None:
         """Handle the end of a rank's process. Returns a future if that is handled later."""
         if rank not in self.initialised:
-            self.home.tell(RankMissing(self.part.name, rank, code))
+            self.home.tell(requests.RankMissing(self.part.name, rank, code))
         elif rank not in self.finalised:
             # How it ended is reported with the end of its process, unless that looks like a success.
             self.home.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
@@ -127,7 +118,7 @@ class Side:
 
 _PEER_GONE = 14  # Open MPI's
 
-Spawn = Callable[[int, list[Program]], Coroutine[Any, Any, None]]
+Spawn = Callable[[int, list[requests.Program]], Coroutine[Any, Any, None]]
 
 
 @dataclass(eq=False)
@@ -151,9 +142,8 @@ class Job:
     relay_lost: Callable[[int], None] | None = None
     gatherings: dict[str, dict[int, tuple[Any, asyncio.Future[dict[int, Any]]]]] = field(default_factory=dict)
 
-    def part(self, home: int, node: int, ranks: Iterable[int], hosts: dict[int, str]) -> Part:
-        """Return the description of the job for one of its nodes."""
-        return Part(
+    def part(self, home: int, node: int, ranks: Iterable[int], hosts: dict[int, str]) -> requests.Part:
+        return requests.Part(
             name=self.name,
             backend=self.backend,
             home=home,
@@ -168,7 +158,7 @@ class Job:
             values=self.values,
         )
 
-    @serves_each(Exchange)
+    @serves_each(requests.Exchange)
     def _exchange(self, key: str, nodes: list[int], node: int, data: Any) -> asyncio.Future[dict[int, Any]]:
         return self.gather(key, nodes, node, data)
 
@@ -185,26 +175,25 @@ class Job:
                     waiting.set_result(everything)
         return future
 
-    @serves_each(LaunchEnd)
+    @serves_each(requests.LaunchEnd)
     def launch_end(self) -> asyncio.Future[str]:
         """Return a future of how the site's launcher ends. Each caller gets its own, which it may cancel."""
         if self.launched is None:
             raise LookupError("no launcher has started the job")
         return asyncio.shield(self.launched)
 
-    @serves_each(RelayLost)
+    @serves_each(requests.RelayLost)
     def lose_relay(self, rank: int) -> None:
         """Handle that the relay of a rank, which the site's launcher had started, ended before the rank."""
         if self.relay_lost is not None:
             self.relay_lost(rank)
 
-    @serves_each(JobBegun)
+    @serves_each(requests.JobBegun)
     def begin(self) -> None:
-        """Note that a rank has called MPI_Init."""
         self.begun = True
         self._look_for_missing()
 
-    @serves_each(RankMissing)
+    @serves_each(requests.RankMissing)
     def lacks(self, rank: int, code: int) -> None:
         """Note that a rank has ended without MPI_Init, with that exit code."""
         self.missing.append((rank, code))
@@ -216,7 +205,7 @@ class Job:
             # How it ended is reported with the end of its process, unless that looks like a success.
             self.end(rank, "" if code else "ended without MPI_Init, in which others wait for it", code or 1, False)
 
-    @serves_each(JobFailed)
+    @serves_each(requests.JobFailed)
     def end(self, rank: int, what: str, code: int, at_once: bool) -> None:
         """Let the job fail, once; consequences of a failure may be reported before it."""
         if not self.failed:

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dragon.agent.mpi.job import HomeNode, Job, Joining, Side
 from dragon.agent.mpi.launched import Launched
 from dragon.agent.mpi.pmi1 import Pmi1
 from dragon.agent.mpi.pmix import Pmix, PmixServer, PmixUnavailableError
 from dragon.agent.mpi.segments import remove_segments
-from dragon.agent.objects.peers import Peers
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import own_node
 from dragon.runtime.protocol.jobs import LookUp, OfJob, Part, Program, Publish, SpawnRanks, Unpublish
 from dragon.runtime.protocol.request import Caller, Request
 from dragon.runtime.rpc import Table, serves
+
+if TYPE_CHECKING:
+    from dragon.agent.wire.links import Links
 
 log = runtime_log("mpi")
 
@@ -32,12 +34,12 @@ _LINGER_S = 0.3
 class Jobs:
     """All MPI jobs of a node."""
 
-    def __init__(self, node: int, peers: Peers | None, table: Table) -> None:
+    def __init__(self, node: int, links: Links | None, table: Table) -> None:
         self._node = node
         self._table = table
         table.serve(self)
         table.serve_each(Job, self._job)
-        self._peers = peers
+        self._links = links
         self._followed: dict[str, Job] = {}
         self._serving: dict[str, Side] = {}
         self._removing: list[float] = []  # the start times of jobs whose memory is being removed
@@ -48,11 +50,9 @@ class Jobs:
     # ---- following
 
     def follow(self, job: Job) -> None:
-        """Register a job whose group this node follows."""
         self._followed[job.name] = job
 
     def forget(self, job: Job) -> None:
-        """Remove a job whose ranks have ended."""
         self._followed.pop(job.name, None)
 
     def _job(self, name: str) -> Job:
@@ -104,7 +104,6 @@ class Jobs:
         return self._pmix[library]
 
     def join(self, part: Part, rank: int, puid: int) -> Joining:
-        """Return what a rank is started with."""
         joining = self._serving[part.name].join(rank)
         self.ranks[puid] = part.name, rank
         return joining
@@ -145,15 +144,13 @@ class Jobs:
             remove_segments(since)
 
     async def ask(self, node: int, request: Request[_Answer]) -> _Answer:
-        """Send a request to the Jobs of a node. Returns the answer."""
-        if node != self._node and self._peers is not None:
-            return await self._peers.ask(node, request)
+        if node != self._node and self._links is not None:
+            return await self._links.ask(node, request)
         answer = self._table.do(request, Caller(self._node))
         return await answer if isinstance(answer, asyncio.Future) else answer
 
     def tell(self, node: int, request: OfJob[None]) -> None:
-        """Send a request to the Jobs of a node without waiting for an answer."""
-        if node != self._node and self._peers is not None:
-            self._peers.forward(node, request)
+        if node != self._node and self._links is not None:
+            self._links.forward(node, request)
         elif request.job in self._followed:
             self._table.do(request, Caller(self._node))

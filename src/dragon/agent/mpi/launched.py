@@ -142,7 +142,6 @@ class Launched(Side):
         relay.descriptors = []
 
     def join(self, rank: int) -> Joining:
-        """Return what the relay of a rank was given."""
         relay = self._relays[rank]
         given = {name: value for name, value in relay.environment.items() if name not in _OF_A_RELAY}
         own = {name: value for name, value in given.items() if is_foreign(name)}
@@ -165,7 +164,6 @@ class Launched(Side):
             self.home.fail(rank, "", code)
 
     def close(self) -> bool:
-        """Close all relays. Returns whether no rank has failed."""
         for relay in self._relays.values():
             self._part_with(relay)
         return not self._failed
@@ -228,14 +226,8 @@ class Launch:
                 executable=self._launcher,
                 arguments=command,
                 environment=[f"{name}={value}" for name, value in environment.items()],
-                folder="",
                 descriptors=[null, self._told.fileno(), self._told.fileno()],
-                cpus=[],
-                limits=[],
-                signals=[],
                 death_signal=signal.SIGTERM,
-                reaper=False,
-                detached=False,
             )
         finally:
             os.close(null)
@@ -253,7 +245,6 @@ class Launch:
             os.close(process)
 
     def _tail(self) -> str:
-        """Return its last output, for a message."""
         size = os.fstat(self._told.fileno()).st_size
         text = os.pread(self._told.fileno(), _MAX_TAIL_BYTES, max(0, size - _MAX_TAIL_BYTES)).decode(errors="replace")
         return f"; it last wrote:\n{text.rstrip()}" if text.strip() else ""
@@ -281,7 +272,6 @@ class Launch:
             self.give_up("its group was ended before that")
 
     def close(self) -> None:
-        """Clean up after all ranks have ended."""
         self._over = True
         if not self.ended.done():
             self.ended.set_result("its group was closed")

@@ -72,7 +72,6 @@ class Pmi1(Side):
         self._barriers = 0
 
     def join(self, rank: int) -> Joining:
-        """Return the environment and the socket of a rank."""
         ours, theirs = socket.socketpair()
         self._ranks[rank] = _Rank(self, rank, ours)
         environment = {"PMI_RANK": str(rank), "PMI_SIZE": str(self.part.size), **self.place_of(rank)}
@@ -81,13 +80,11 @@ class Pmi1(Side):
         return Joining(environment, {"PMI_FD": theirs.detach()})
 
     def ended(self, rank: int, code: int) -> None:
-        """Handle the end of a rank's process: after MPI_Finalize, before it, or without MPI_Init."""
         self._ranks[rank].read()  # its last requests
         self._ranks[rank].close()
         super().ended(rank, code)
 
     def close(self) -> bool:
-        """Close the sockets."""
         for rank in self._ranks.values():
             rank.close()
         return super().close()
@@ -99,7 +96,6 @@ class Pmi1(Side):
         self.values[key] = self._put[key] = value
 
     def enter(self) -> None:
-        """Note that a rank has reached the barrier."""
         if all(rank.waits for rank in self._ranks.values()) and len(self._ranks) == len(self.part.ranks):
             self.soon(self._barrier())
 
@@ -156,7 +152,6 @@ class _Rank:
         self.waits = False
 
     def read(self) -> None:
-        """Read and handle its requests."""
         while self._connection.fileno() >= 0:
             try:
                 data = self._connection.recv(_CHUNK)
@@ -304,7 +299,6 @@ def _pair(line: str) -> tuple[str, str]:
 
 
 def _program(values: dict[str, str]) -> Program:
-    """Return one program of a spawn request."""
     infos = {values[f"info_key_{i}"]: values[f"info_val_{i}"] for i in range(int(values.get("info_num", "0")))}
     return Program(
         count=int(values["nprocs"]),

@@ -85,7 +85,6 @@ class PmixServer:
         return future
 
     def close_job(self, job: Pmix) -> None:
-        """Remove a job whose ranks have ended."""
         if self.jobs.pop(job.part.name, None) is not None:
             self.send("close", job.part.name)
             shutil.rmtree(job.folder, ignore_errors=True)
@@ -134,11 +133,9 @@ class Pmix(Side):
         self._environments: dict[int, dict[str, str]] = {}
 
     async def prepare(self) -> None:
-        """Register the job with the server. Raises PmixUnavailableError."""
         self._environments = await self._server.open(self)
 
     def join(self, rank: int) -> Joining:
-        """Return the environment of a rank."""
         place = self.place_of(rank)
         world = {
             "OMPI_COMM_WORLD_RANK": str(rank),
@@ -149,7 +146,6 @@ class Pmix(Side):
         return Joining({**self._environments[rank], **world, **place})
 
     def on_event(self, what: str, *values: Any) -> None:
-        """Handle a message of the server."""
         if what == "fence":
             self.soon(self._fence(*values))
         elif what == "aborted":
@@ -175,6 +171,5 @@ class Pmix(Side):
         return settled
 
     def close(self) -> bool:
-        """Remove the job from the server."""
         self._server.close_job(self)
         return super().close()

@@ -105,7 +105,6 @@ class Info:
             self.add(*entry)
 
     def add(self, key: str, kind: int, value: Any) -> None:
-        """Add a key and its value."""
         if kind == _STRING:
             value = self._address(value.encode() + b"\0")
         elif kind == _REGEX:
@@ -153,7 +152,6 @@ class Library:
         self._call("PMIx_server_init", ctypes.byref(module), infos.array(), c_size_t(len(infos)))
 
     def finalise(self) -> None:
-        """Stop the PMIx server."""
         self._call("PMIx_server_finalize")
 
     def compressed(self, name: str, text: str) -> bytes:
@@ -173,7 +171,6 @@ class Library:
         self._call("PMIx_server_register_nspace", _name(name), local, infos.array(), c_size_t(len(infos)), None, None)
 
     def deregister_namespace(self, name: str) -> None:
-        """Remove a job from the server."""
         self._library.PMIx_server_deregister_nspace.restype = None
         self._library.PMIx_server_deregister_nspace(_name(name), None, None)
 
@@ -184,7 +181,6 @@ class Library:
         self._call("PMIx_server_register_client", ctypes.byref(proc), *ids, None, None, None)
 
     def environment(self, name: str, rank: int) -> dict[str, str]:
-        """Return the environment variables of a client."""
         proc = Proc(name.encode(), rank)
         variables = POINTER(c_char_p)()
         self._call("PMIx_server_setup_fork", ctypes.byref(proc), ctypes.byref(variables))
@@ -285,7 +281,6 @@ class Server:
         return {rank: self.library.environment(part.name, rank) for rank in part.ranks}
 
     def close(self, name: str) -> None:
-        """Remove a job that has ended."""
         del self.parts[name]
         self.library.deregister_namespace(name)
         for key in [key for key in self.fences if key[0] == name]:

@@ -24,7 +24,6 @@ def address(job: str, rank: int | str) -> str:
 
 
 def user_of(connection: socket.socket) -> int:
-    """Return the user id of the peer."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     return int.from_bytes(credentials[4:8], sys.byteorder)
 

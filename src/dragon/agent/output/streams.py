@@ -16,8 +16,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragon import _core
-from dragon.agent.output.sinks import FrontEndWindow, Sink, Tails, ToDescriptor, ToFrontEnd, ToNode
-from dragon.agent.output.to_reader import DistantChannel, ToChannel
+from dragon.agent.output.sinks import (
+    DistantChannel,
+    FrontEndWindow,
+    Sink,
+    Tails,
+    ToChannel,
+    ToDescriptor,
+    ToFrontEnd,
+    ToNode,
+)
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
@@ -51,7 +59,7 @@ class Streams:
         self.errors = Tails()  # stderr of members of groups
         self.outputs = Tails()  # both streams of all processes
         self._front_end: dict[int, ToFrontEnd] = {}  # by the number of the stream
-        self._links: Links | None = None
+        self._links: Links  # in a run of several nodes
         self._to_front_end: dict[tuple[int, int], int] = {}  # the inodes of the pipes from where output goes there
         self._kept: dict[tuple[int, Name], _Kept] = {}  # by node and name
         self._last_kept = 0
@@ -79,18 +87,13 @@ class Streams:
                 ToChannel(channel).close()
             return
         if number == 0:
-            if channel is not None and elsewhere:
-                assert self._links is not None
-                self._pass_input(descriptors[0], DistantChannel(self._links, channel))
-            elif channel is not None:
-                self._pass_input(descriptors[0], _OwnChannel(channel))
+            if channel is not None:
+                source = DistantChannel(self._links, channel) if elsewhere else _OwnChannel(channel)
+                self._pass_input(descriptors[0], source)
             return
         label, tails = b"", []
-        if channel is not None and elsewhere:
-            assert self._links is not None
-            sink: Sink = ToNode(self._links, channel)
-        elif channel is not None:
-            sink = ToChannel(channel)
+        if channel is not None:
+            sink: Sink = ToNode(self._links, channel) if elsewhere else ToChannel(channel)
         else:
             sink = self._target(puid, number, descriptors, kept)
             tails = [self.outputs, self.errors] if group and number == 2 else [self.outputs]
@@ -108,7 +111,6 @@ class Streams:
         if len(descriptors) > 1:
             return self._to_descriptor(descriptors[1])
         if kept is not None:
-            assert self._links is not None
             return ToNode(self._links, kept)
         self._to_front_end[puid, number] = os.fstat(descriptors[0]).st_ino
         return self._front_end[number]
@@ -155,12 +157,10 @@ class Streams:
         return None
 
     def node_lost(self, node: int) -> None:
-        """Close what was kept for processes of a node."""
         for key in [key for key in self._kept if key[0] == node]:
             self._kept.pop(key).sink.close()
 
     def done(self, key: tuple[int, int]) -> None:
-        """Forget a stream that has ended."""
         self.readers.pop(key, None)
         self._to_front_end.pop(key, None)
 
@@ -245,7 +245,6 @@ class Reader:
             self.timer = self.loop.call_later(self.patience, self.lose_patience, self.rest)
 
     def pass_rest(self) -> None:
-        """Forward an incomplete line."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -301,7 +300,6 @@ class _OwnChannel:
                 await ready(loop.add_reader, loop.remove_reader, bell)
 
     def close(self) -> None:
-        """Release this end."""
         self._channel._close()
 
 

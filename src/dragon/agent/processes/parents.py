@@ -79,12 +79,6 @@ def start_tracker(reading: int, errors: int) -> int:
             executable=sys.executable,
             arguments=[sys.executable, "-I", "-c", _TRACKER],
             environment=[f"{name}={value}" for name, value in os.environ.items()],
-            folder="",
             descriptors=[null.fileno(), null.fileno(), errors, reading],
-            cpus=[],
-            limits=[],
             signals=ignoring((*PROGRAMS_OWN, signal.SIGHUP)),
-            death_signal=0,
-            reaper=False,
-            detached=False,
         )

@@ -18,7 +18,9 @@ from dragon.infrastructure.messages import Name, decoder_of
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.agents import SignalProcess
 from dragon.runtime.protocol.processes import Known
+from dragon.runtime.rpc import serves
 
 
 class _Event(msgspec.Struct, tag_field="event", frozen=True):
@@ -107,11 +109,9 @@ class Registry:
         self._sent: dict[int, int] = {}  # to live processes: a bit for each signal, from signal 1 on
 
     def asked(self, puid: int, parent: int = 0, group: int = 0) -> None:
-        """Note that a process was requested from the zygote."""
         self._asked[puid] = _Asked(parent, group)
 
     def started(self, event: Started) -> None:
-        """Note that the zygote has started a process."""
         puid, names, started = event.puid, (event.name, event.parent, event.group, event.record), event.time / 1e9
         known = Known(puid, event.pid, *names, self._node, started=started)
         self._processes[event.puid] = self._living[event.puid] = known
@@ -120,7 +120,6 @@ class Registry:
             self._send(known, number)
 
     def failed(self, event: Failed) -> None:
-        """Note that the zygote could not start a process."""
         self._asked.pop(event.puid, None)
         for future in self._awaited.pop(event.puid, ()):
             if not future.done():
@@ -129,7 +128,6 @@ class Registry:
                 future.set_exception(failure)
 
     def exited(self, event: Exited) -> None:
-        """Note that a process has ended."""
         known = self._processes.get(event.puid)
         if known is not None:
             known.code, known.ended = event.code, event.time / 1e9
@@ -150,11 +148,9 @@ class Registry:
             self._ended -= 1
 
     def all(self) -> list[Known]:
-        """Return every process that is kept."""
         return list(self._processes.values())
 
     def living(self) -> list[Known]:
-        """Return the processes that have not ended."""
         return list(self._living.values())
 
     def present(self) -> list[int]:
@@ -172,7 +168,6 @@ class Registry:
     # ---- requests
 
     def query(self, puid: int) -> Known:
-        """Return a process. Raises LookupError."""
         if puid not in self._processes:
             raise LookupError(f"the run has no process {puid!r}")
         return self._processes[puid]
@@ -187,6 +182,7 @@ class Registry:
             self.query(puid)
         self.signal(puid, number)
 
+    @serves(SignalProcess)
     def signal(self, puid: int, number: int) -> None:
         """Send a signal to the process of a puid. Does nothing if it has ended, could not be started, or is unknown."""
         if puid in self._asked:
@@ -197,7 +193,6 @@ class Registry:
             self._send(known, number)
 
     def signal_all(self, puids: Iterable[int], number: int) -> None:
-        """Send a signal to several processes."""
         for puid in puids:
             self.signal(puid, number)
 

@@ -10,17 +10,17 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragon import _core
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.segments import without_foreign_variables
-from dragon.agent.objects.peers import Peers
 from dragon.agent.output.streams import Streams
 from dragon.agent.processes.parents import FAREWELL, SYNCHRONISE
 from dragon.agent.processes.registry import Event, Failed, Registry, Started, Stream, Synchronised, decode_events
 from dragon.infrastructure.messages import Instance, Name, Output, Spawn, default_name, encode
 from dragon.infrastructure.structs import msgspec
+from dragon.runtime import spawning
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import StartFor
 from dragon.runtime.protocol.jobs import Part
@@ -30,17 +30,9 @@ from dragon.runtime.protocol.request import Caller
 from dragon.runtime.remote import node_of
 from dragon.runtime.rpc import serves_for
 from dragon.runtime.run import Run, next_puid
-from dragon.runtime.spawning import (
-    ASKED,
-    CODE,
-    EXITED,
-    FAILED,
-    LARGEST_PAYLOAD,
-    LOST,
-    RECORD_WORDS,
-    STATUS,
-    send_request,
-)
+
+if TYPE_CHECKING:
+    from dragon.agent.wire.links import Links
 
 log = runtime_log("agent")
 
@@ -178,7 +170,7 @@ class Spawner:
             for each in copies:
                 descriptors += each.descriptors
             try:
-                send_request(self._requests, data, descriptors)
+                spawning.send_request(self._requests, data, descriptors)
             except BlockingIOError:
                 self._loop.add_writer(self._requests, self._send_waiting)
                 return
@@ -240,14 +232,14 @@ class Processes:
     """Requests processes from the zygote that no process of this node requested itself."""
 
     def __init__(
-        self, run: Run, spawner: Spawner, registry: Registry, jobs: Jobs, peers: Peers | None, streams: Streams
+        self, run: Run, spawner: Spawner, registry: Registry, jobs: Jobs, links: Links | None, streams: Streams
     ) -> None:
         self._node = run.node
         self._labels = bool(run.label)
         self._spawner = spawner
         self._registry = registry
         self._jobs = jobs
-        self._peers = peers
+        self._links = links
         self._streams = streams
         self.elsewhere: dict[int, set[int]] = {}  # by puid: the nodes on which a process has started others
         self._followed: dict[Name, int] = {}  # the nodes of those, by the records that their creators have
@@ -257,7 +249,7 @@ class Processes:
 
     @serves_for(StartElsewhere)
     def _start_elsewhere(self, caller: Caller, spawn: Spawn) -> asyncio.Future[tuple[int, list[int]]]:
-        if self._peers is None:
+        if self._links is None:
             raise ValueError(f"this run has no node {spawn.node}")
         self.elsewhere.setdefault(spawn.parent, set()).add(spawn.node)
         self._followed[spawn.record] = spawn.node
@@ -267,7 +259,7 @@ class Processes:
         failed = True
         try:
             (started,) = await self.start_on(spawn.node, [spawn], [Instance(0, spawn.name, spawn.cpus)], kept)
-            failed = started[1][STATUS] == FAILED
+            failed = started[1][spawning.STATUS] == spawning.FAILED
             return started
         finally:
             if failed:
@@ -282,7 +274,7 @@ class Processes:
         part: Part | None = None,
     ) -> list[tuple[int, list[int]]]:
         """Start processes on another node, with what Streams.keep() has `kept`; see StartFor. Raises NodeLostError."""
-        assert self._peers is not None
+        assert self._links is not None
         if any(kept):
             templates = [
                 msgspec.structs.replace(one, streams=_kept(one.streams or [Output()] * 3, kept)) for one in templates
@@ -295,16 +287,16 @@ class Processes:
                 payload = bytes(memoryview(_core.Words(template.payload_in)).cast("B")[: template.payload_size])
                 templates[which] = msgspec.structs.replace(template, payload=payload, payload_in=None, payload_size=0)
         request = StartFor(templates, instances, part)
-        return await self._peers.ask(node, request)
+        return await self._links.ask(node, request)
 
     async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
         """Keep objects of other nodes alive for processes that start on `node`, whose own stay in the templates."""
-        assert self._peers is not None
+        assert self._links is not None
         for which, template in enumerate(templates):
             foreign = [name for name in template.attached if node_of(name) != node] if template.attached else []
             if foreign:
                 count = sum(instance.template == which for instance in instances)
-                await self._peers.announce(node, foreign, count)
+                await self._links.announce(node, foreign, count)
                 own = [name for name in template.attached if node_of(name) == node]
                 templates[which] = msgspec.structs.replace(template, attached=own)
 
@@ -316,25 +308,25 @@ class Processes:
         if record in self._followed:
             self._to_close.setdefault(record, []).extend(map(os.dup, caller.descriptors))
 
-    def ended(self, record: Name, code: int, status: int = EXITED) -> None:
+    def ended(self, record: Name, code: int, status: int = spawning.EXITED) -> None:
         """Store the end of a process of another node in the record that its creator has."""
         self._followed.pop(record, None)
         with suppress(_core.DestroyedError):  # its creator has ended, or has dropped it
             words = _core.Words(record)
-            words[CODE], words[STATUS] = code % 2**64, status
+            words[spawning.CODE], words[spawning.STATUS] = code % 2**64, status
         for fd in self._to_close.pop(record, ()):
             os.close(fd)
 
     def node_lost(self, node: int) -> None:
         """Store the ends of the processes that were started on a node that is lost."""
         for record in [record for record, where in self._followed.items() if where == node]:
-            self.ended(record, 0, LOST)
+            self.ended(record, 0, spawning.LOST)
 
     def creator_ended(self, puid: int, killed: bool) -> None:
         """End the processes that a process had started on other nodes; on this node the zygote ends them."""
         for node in self.elsewhere.pop(puid, ()):
-            assert self._peers is not None
-            self._peers.forward(node, EndStartedBy(puid, killed))
+            assert self._links is not None
+            self._links.forward(node, EndStartedBy(puid, killed))
 
     def start_here(
         self, templates: list[Spawn], instances: list[Instance], descriptors: list[int], part: Part | None = None
@@ -343,7 +335,7 @@ class Processes:
         self._see_that_files_are_left(templates, instances)
         payloads = []
         for template in templates:
-            if len(template.payload) > LARGEST_PAYLOAD:  # too large for a datagram
+            if len(template.payload) > spawning.LARGEST_PAYLOAD:  # too large for a datagram
                 memory = _core.Words(-(-len(template.payload) // 8))
                 memoryview(memory)[: len(template.payload)] = template.payload
                 template.payload_in, template.payload_size, template.payload = (
@@ -351,7 +343,7 @@ class Processes:
                     b"",
                 )
                 payloads.append(memory)
-        records = list(map(_core.Words, [RECORD_WORDS] * len(instances)))  # first: there may not be memory for all
+        records = [_core.Words(spawning.RECORD_WORDS) for _ in instances]  # first: there may not be memory for all
         streams, started = Copies(descriptors), []
         for number, (instance, record) in enumerate(zip(instances, records, strict=True)):
             template = templates[instance.template]
@@ -421,8 +413,8 @@ class Processes:
             if (theirs := records[instance.template]) is not None:
                 self.followers[puid] = caller.node, theirs
                 await self._spawner.reported(puid)
-                words = [record[i] for i in range(RECORD_WORDS)]
-                if words[STATUS] == ASKED:
+                words = [record[i] for i in range(spawning.RECORD_WORDS)]
+                if words[spawning.STATUS] == spawning.ASKED:
                     raise RuntimeError("the node starts no more processes, as its run ends")
             result.append((puid, words))
         return result

@@ -138,7 +138,6 @@ class Forker:
         self._reseed_numpy: Callable[[], Any] | None = None
 
     def start(self, request: Asked) -> int:
-        """Start the process of a request. Returns its process id."""
         if not self._is_fit(request):
             return self._start_fresh(request)
         if request.main is not None and self._main is None:
@@ -245,7 +244,6 @@ class Forker:
                 signals=request.signals,
                 death_signal=signal.SIGKILL,
                 reaper=True,
-                detached=False,
             )
 
 
@@ -402,7 +400,6 @@ class Zygote:
             death_signal=signal.SIGKILL,
             # Processes that the main program leaves end with the run: it need not adopt orphans.
             reaper=request.name != "head",
-            detached=False,
         )
 
     def _environment(self, request: Asked) -> dict[str, str]:

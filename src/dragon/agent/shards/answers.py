@@ -1,17 +1,15 @@
-"""The answers to writes that clients may retry, because a connection broke or a node is lost. A retry gets the same
-answer, and nothing is done twice."""
+"""The replicas of a shard, and the answers to writes that clients may retry, because a connection broke or a node is
+lost. A retry gets the same answer, and nothing is done twice."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from dragon.agent.shards.holding import Whose
-from dragon.shards.operations import Error, Identity, Result
-
-__all__ = ["Answer", "Answered", "Answers"]
+from dragon.shards.operations import Error, Identity, Result, Tag
+from dragon.shards.shard import Shard
 
 _SESSIONS = 4096
 _LARGEST = 2**20  # bytes of an answer that is kept
@@ -20,6 +18,49 @@ _FORGOTTEN = "NodeLostError", "the key was removed, but its value was lost with 
 
 # A function that sends a result or an error.
 Answer = Callable[[Result, Error | None], None]
+
+
+# The dictionary's number and the manager.
+Whose = tuple[str, int]
+
+
+class Holding(NamedTuple):
+    """The replicas of a shard by a decision of the front end, the primary first; each tells the next one."""
+
+    epoch: int
+    holders: list[int]
+
+    def before(self, node: int) -> int | None:
+        """Return the replica from which `node` receives operations; None for the primary."""
+        at = self.holders.index(node)
+        return self.holders[at - 1] if at else None
+
+    def behind(self, node: int) -> int | None:
+        """Return the next replica, to which `node` forwards operations; None for the last one."""
+        return next(iter(self.holders[self.holders.index(node) + 1 :]), None)
+
+    def without(self, node: int, epoch: int) -> Holding:
+        """Return the replicas after the loss of a node."""
+        return Holding(epoch, [holder for holder in self.holders if holder != node])
+
+
+class Copies(Protocol):
+    """The replicas on this node, and their holders."""
+
+    def holding(self, whose: Whose) -> Holding:
+        """Return the holders of a replicated shard. Raises LookupError if this node is none of them."""
+
+    def hold_since(self, whose: Whose, holding: Holding) -> None:
+        """Replace the holders of a shard by those of a later decision."""
+
+    def teacher(self, whose: Whose) -> tuple[int, Tag] | None:
+        """Return the node that sends this node its copy, and its tag, while the copy is incomplete; else None."""
+
+    def copy_of(self, whose: Whose) -> Shard | None:
+        """Return this node's copy of a shard; None if it has no valid one."""
+
+    def held(self) -> Iterator[tuple[Whose, Shard]]:
+        """Yield every valid copy on this node, with its shard."""
 
 
 @dataclass(slots=True)
@@ -100,7 +141,6 @@ class Answers:
         return session.answered.get(number)
 
     def add(self, identity: Identity | None, answer: Answered) -> None:
-        """Keep the answer to a write."""
         if identity is not None:
             name, number, settled = identity
             session = self._session(bytes(name))

@@ -25,11 +25,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dragon.agent.objects.peers import Peers
-from dragon.agent.shards.answers import Answer, Answered, Answers
-from dragon.agent.shards.holding import Copies, Holding, Whose
+from dragon.agent.shards.answers import Answer, Answered, Answers, Copies, Holding, Whose
 from dragon.infrastructure.ddict_errors import DDictMovedError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
@@ -42,7 +40,8 @@ from dragon.runtime.rpc import error_of
 from dragon.shards.operations import NOTHING, OPERATIONS, WRITES, Error, Identity, Reply, Request, Result, Tag
 from dragon.shards.shard import Shard
 
-__all__ = ["Replication"]
+if TYPE_CHECKING:
+    from dragon.agent.wire.links import Links
 
 log = runtime_log("shards")
 
@@ -77,14 +76,14 @@ class Followers:
 
     def __init__(
         self,
-        peers: Peers,
+        links: Links,
         own_name: Name,
         channel_to: Callable[[int, Name], Channel],
         later: Callable[[Callable[[], object]], None],
         on_unreachable: Callable[[int, Whose, str], None],
         on_torn: Callable[[int, Whose], None],
     ) -> None:
-        self._peers = peers
+        self._links = links
         self._own_name = own_name
         self._channel_to = channel_to
         self._later = later
@@ -158,7 +157,7 @@ class Followers:
         """Have another agent create a shard; `then` is called in this thread with the exception, or None."""
 
         async def ask() -> Name:
-            await self._peers.ask(node, request)
+            await self._links.ask(node, request)
             return await self._service_of(node)
 
         def prepared(asked: Future[Name]) -> None:
@@ -171,11 +170,10 @@ class Followers:
         asked.add_done_callback(lambda done: self._later(partial(prepared, done)))
 
     async def _service_of(self, node: int) -> Name:
-        return await self._peers.ask(node, ShardChannel(node))
+        return await self._links.ask(node, ShardChannel(node))
 
     def propose(self, proposal: Proposal) -> None:
-        """Request a decision of the front end on the holders of a shard."""
-        self._loop.call_soon_threadsafe(self._peers.propose, proposal)
+        self._loop.call_soon_threadsafe(self._links.propose, proposal)
 
     def after(self, seconds: float, do: Callable[[], object]) -> None:
         """Call a function in this thread after that time."""
@@ -196,7 +194,7 @@ class Followers:
 
     def _connect(self, node: int) -> None:
         """Connect (again), while other nodes are served."""
-        if node not in self._waiting and node not in self._peers.lost:
+        if node not in self._waiting and node not in self._links.lost:
             self._waiting.add(node)
             self._call(node)
 
@@ -206,11 +204,11 @@ class Followers:
 
     def _connected(self, node: int, asked: Future[Name]) -> None:
         error = asked.exception()
-        if node in self._peers.lost or (error is not None and not self._sent.get(node)):
+        if node in self._links.lost or (error is not None and not self._sent.get(node)):
             self._waiting.discard(node)
             return
         if error is not None:
-            if node in self._peers.links.unreachable:
+            if node in self._links.unreachable:
                 for shard in {one.shard for one in self._sent[node].values()}:
                     self._on_unreachable(node, shard, str(error))
             self.after(_RECONNECT_S, partial(self._call, node))
@@ -257,16 +255,16 @@ class Replication:
 
     def __init__(
         self,
-        peers: Peers,
+        links: Links,
         copies: Copies,
         own_name: Name,
         channel_to: Callable[[int, Name], Channel],
         later: Callable[[Callable[[], object]], None],
     ) -> None:
-        self._peers = peers
+        self._links = links
         self._held = copies
         self._later = later
-        self._followers = Followers(peers, own_name, channel_to, later, self._doubt, self._on_torn)
+        self._followers = Followers(links, own_name, channel_to, later, self._doubt, self._on_torn)
         self._answers = Answers()
         self._copies: dict[Whose, _Copy] = {}
         self._seen = 0  # the last loss
@@ -287,7 +285,7 @@ class Replication:
             holders = self._held.holding(whose).holders
         except LookupError as error:
             raise DDictMovedError(f"{shard.where} is no longer a valid replica: {error}") from error
-        if holders[0] != self._peers.index:
+        if holders[0] != self._links.index:
             raise DDictMovedError(f"{shard.where} is not the primary, which is on node {holders[0]}")
         answered = self._answers.find(request.identity)
         if answered is not None:
@@ -317,7 +315,7 @@ class Replication:
         if self._held.teacher(whose) is not None:
             return None, Tag(0)  # a copy that is not valid yet has none behind it
         holding, learner = self._held.holding(whose), self._copy(whose).learner
-        behind = holding.behind(self._peers.index)
+        behind = holding.behind(self._links.index)
         if behind is None and learner is not None and learner.begun:
             return learner.node, learner.tag
         return behind, Tag(holding.epoch)
@@ -348,7 +346,7 @@ class Replication:
         assert meant is not None
         try:
             holding = self._held.holding(whose)
-            known = holding.before(self._peers.index), Tag(holding.epoch)
+            known = holding.before(self._links.index), Tag(holding.epoch)
         except LookupError:
             teacher = self._held.teacher(whose)
             if teacher is None:
@@ -420,7 +418,7 @@ class Replication:
         self._held.hold_since(whose, holding)
         copy.learner = copy.doubted = None
         try:
-            behind = self._held.holding(whose).behind(self._peers.index)
+            behind = self._held.holding(whose).behind(self._links.index)
         except LookupError:
             self._let_go(whose)
             return
@@ -438,7 +436,7 @@ class Replication:
         self._followers.take(whose)
         copy = self._copies.pop(whose)
         for answered in copy.pending.values():
-            answered.fail(error_of(DestroyedError(f"node {self._peers.index} no longer keeps manager {whose[1]}")))
+            answered.fail(error_of(DestroyedError(f"node {self._links.index} no longer keeps manager {whose[1]}")))
 
     def forget(self, number: str) -> None:
         """Drop what is known of a dictionary that was destroyed."""
@@ -476,7 +474,7 @@ class Replication:
         """
         copy = self._copy(whose)
         try:
-            behind = self._held.holding(whose).behind(self._peers.index)
+            behind = self._held.holding(whose).behind(self._links.index)
         except LookupError:
             self._let_go(whose)
             return
@@ -513,9 +511,9 @@ class Replication:
     def _recruit(self, whose: Whose, shard: Shard) -> None:
         copy, holding = self._copy(whose), self._held.holding(whose)
         wanted = len(shard.settings.holders)
-        if holding.holders[-1] != self._peers.index or len(holding.holders) >= wanted or copy.learner is not None:
+        if holding.holders[-1] != self._links.index or len(holding.holders) >= wanted or copy.learner is not None:
             return
-        free = [node for node in self._peers.active() if node not in holding.holders and node not in copy.tried]
+        free = [node for node in self._links.active() if node not in holding.holders and node not in copy.tried]
         if not free:
             if copy.tried:
                 copy.tried.clear()
@@ -524,7 +522,7 @@ class Replication:
         self._fills += 1
         learner = copy.learner = _Learner(free[0], Tag(holding.epoch, self._fills))
         settings = msgspec.structs.replace(shard.settings, folder="")
-        teacher = (self._peers.index, *learner.tag)
+        teacher = (self._links.index, *learner.tag)
         request = CreateShard(learner.node, whose[0], settings, teacher)
         self._followers.prepare(learner.node, request, partial(self._fill, whose, learner))
 

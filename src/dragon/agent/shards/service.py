@@ -17,8 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from dragon import _core
-from dragon.agent.objects.peers import Peers
-from dragon.agent.shards.holding import Copies
+from dragon.agent.shards.answers import Copies
 from dragon.agent.shards.replication import Replication
 from dragon.infrastructure.messages import Name
 from dragon.infrastructure.structs import msgspec
@@ -32,7 +31,7 @@ from dragon.shards.shard import Shard
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["ShardService"]
+    from dragon.agent.wire.links import Links
 
 log = runtime_log("shards")
 
@@ -48,9 +47,9 @@ _MEMORY_TIMEOUT_S = 10.0  # seconds without memory for an answer, after which an
 class ShardService:
     """The thread and its channel. `shard` finds a shard of this node, `copies` knows which nodes hold a shard."""
 
-    def __init__(self, peers: Peers, shard: Callable[[str, int], Shard], copies: Copies) -> None:
+    def __init__(self, links: Links, shard: Callable[[str, int], Shard], copies: Copies) -> None:
         self._loop = asyncio.get_running_loop()
-        self._peers = peers
+        self._links = links
         self._shard = shard
         self._requests = Channel()
         self.name: Name = self._requests._name()
@@ -58,7 +57,7 @@ class ShardService:
         self._tell = Once(log)
         self.inboxes: dict[tuple[int, int], set[Name]] = {}
         self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self.replication = Replication(peers, copies, self.name, self._channel_to, self.afterwards)
+        self.replication = Replication(links, copies, self.name, self._channel_to, self.afterwards)
         self._loop.add_reader(self._requests._fileno(), self._on_requests)
         threading.Thread(target=self._serve, name="shards", daemon=True).start()
 
@@ -66,8 +65,8 @@ class ShardService:
         """Forget a process that has ended: nothing is sent to it any more."""
         for name in self.inboxes.pop((node, pid), ()):
             self._channels.pop(name, None)
-            if node != self._peers.index:
-                self._peers.links.wire.leave(os.getpid(), name)
+            if node != self._links.index:
+                self._links.wire.leave(os.getpid(), name)
 
     def afterwards(self, do: Callable[[], object]) -> None:
         """Have the thread call `do` after all that was requested before."""
@@ -116,7 +115,7 @@ class ShardService:
 
     def _take(self, request: Request, buffers: list[Buffer]) -> None:
         sender = node_of(request.inbox)
-        if sender in self._peers.lost:
+        if sender in self._links.lost:
             return  # it sent this before it was declared lost: others may hold its locks by now
         reply = partial(self._reply, request, self._loop.time())
         try:
@@ -159,8 +158,8 @@ class ShardService:
             for size, each in zip(sizes, buffers, strict=True)
             for start in range(0, size, _PIECE)
         ]
-        if node_of(request.inbox) != self._peers.index:
-            self._peers.links.lend(request.inbox, head, pieces)
+        if node_of(request.inbox) != self._links.index:
+            self._links.lend(request.inbox, head, pieces)
         else:
             self._hand_over(channel, request.inbox, head, pieces)
 
@@ -192,5 +191,5 @@ class ShardService:
 
     def _channel_to(self, pid: int, name: Name) -> Channel:
         self.inboxes.setdefault((node_of(name), pid), set()).add(name)
-        is_here = node_of(name) == self._peers.index
-        return Channel._attached(name if is_here else self._peers.links.wire.open_outbox(os.getpid(), name, True))
+        is_here = node_of(name) == self._links.index
+        return Channel._attached(name if is_here else self._links.wire.open_outbox(os.getpid(), name, True))

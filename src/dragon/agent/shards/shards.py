@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragon import _core
-from dragon.agent.objects.peers import Peers
-from dragon.agent.shards.holding import Holding, Whose
+from dragon.agent.shards.answers import Holding, Whose
 from dragon.agent.shards.snapshots import Snapshots
 from dragon.infrastructure.ddict_errors import DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
@@ -25,20 +24,8 @@ from dragon.infrastructure.messages import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Lock, Words
-from dragon.runtime.protocol.shards import (
-    CreateShard,
-    DescribeDictionary,
-    DestroyDictionary,
-    IsAlive,
-    KeepDictionary,
-    KeptShards,
-    ListDictionaries,
-    OwnCopy,
-    PauseWriters,
-    ReviveShard,
-    ShardChannel,
-    ShardHolders,
-)
+from dragon.runtime.protocol import shards as requests
+from dragon.runtime.protocol.agents import Decided
 from dragon.runtime.rpc import serves, serves_each
 from dragon.shards.entries import Settings
 from dragon.shards.operations import Tag
@@ -46,9 +33,8 @@ from dragon.shards.shard import Shard, in_core, make_words, mark_gone, words_aft
 
 if TYPE_CHECKING:
     from dragon.agent.shards.service import ShardService
+    from dragon.agent.wire.links import Links
     from dragon.runtime.run import Run
-
-__all__ = ["Shards"]
 
 _Result = TypeVar("_Result")
 
@@ -71,9 +57,9 @@ class _Dictionary:
 class Shards:
     """All shards of one node."""
 
-    def __init__(self, run: Run, peers: Peers | None) -> None:
+    def __init__(self, run: Run, links: Links | None) -> None:
         self._run = run
-        self._peers = peers
+        self._links = links
         self._loop = asyncio.get_running_loop()
         self._dictionaries: dict[str, _Dictionary] = {}
         self._kept: dict[str, _Dictionary] = {}  # by name: destroyed dictionaries that may be restarted
@@ -83,24 +69,24 @@ class Shards:
 
     # ---- lifetime
 
-    @serves_each(IsAlive)
+    @serves_each(requests.IsAlive)
     def _is_alive(self, pid: int, start_time: int) -> bool:
         return is_alive(Owner(pid, start_time))
 
-    @serves_each(OwnCopy)
+    @serves_each(requests.OwnCopy)
     def _own_copy(self, number: str, manager: int) -> Settings | None:
         shard = self.copy_of((number, manager))
         return shard.settings if shard is not None else None
 
-    @serves_each(ShardHolders)
+    @serves_each(requests.ShardHolders)
     def _holders(self, number: str, manager: int) -> list[int]:
         return self.holding((number, manager)).holders
 
-    @serves_each(PauseWriters)
+    @serves_each(requests.PauseWriters)
     def _pause(self, number: str, manager: int, on: bool) -> None:
         self._shard(number, manager).pause(on)
 
-    @serves_each(CreateShard)
+    @serves_each(requests.CreateShard)
     def create(self, number: str, settings: Settings, teacher: tuple[int, int, int] | None = None) -> Settings:
         """Create a shard, and return its settings. If a `teacher` fills it, it is valid by a decision only."""
         manager = settings.manager
@@ -124,26 +110,26 @@ class Shards:
         """Add a shard. Without replicas, for which the primary numbers what is done, other nodes use it by the wire."""
         made = msgspec.structs.replace(settings, words=words._name(), lock=lock._name())
         known.shards[made.manager] = made, words, lock
-        if self._peers is not None and not made.holders:
-            self._peers.links.wire.serve_shard(made.words, made.lock, *in_core(made))
+        if self._links is not None and not made.holders:
+            self._links.wire.serve_shard(made.words, made.lock, *in_core(made))
         return made
 
     def _forget(self, settings: Settings) -> None:
-        if self._peers is not None:
-            self._peers.links.wire.forget_shard(settings.words)
+        if self._links is not None:
+            self._links.wire.forget_shard(settings.words)
 
     def _hold(self, known: _Dictionary, manager: int, holders: list[int]) -> None:
         """Keep a copy of a new shard together with the nodes `holders`, without those that are lost already."""
-        assert self._peers is not None
-        lost = [self._peers.lost_at[node] for node in holders if node in self._peers.lost]
-        left = [node for node in holders if node not in self._peers.lost]
+        assert self._links is not None
+        lost = [self._links.lost_at[node] for node in holders if node in self._links.lost]
+        left = [node for node in holders if node not in self._links.lost]
         known.holdings[manager] = Holding(max(lost, default=0), left)
         self.service()
         if lost:
             assert self.serving is not None
             self.serving.afterwards(self.serving.replication.look_after_copies)
 
-    @serves(DescribeDictionary)
+    @serves(requests.DescribeDictionary)
     def describe(self, number: str, descriptor: str, nodes: list[int], life: Name) -> None:
         """Keep what others need to attach to a dictionary that was created on this node, while `life` exists."""
         known = self._dictionaries.setdefault(number, _Dictionary())
@@ -158,11 +144,11 @@ class Shards:
             self._loop.call_later(_CHECK_INTERVAL_S, self._look, number)
             return
         for node in known.nodes:
-            if node != self._run.node and self._peers is not None:
-                self._peers.forward(node, DestroyDictionary(node, number))
+            if node != self._run.node and self._links is not None:
+                self._links.forward(node, requests.DestroyDictionary(node, number))
         self.destroy(number)
 
-    @serves_each(DestroyDictionary)
+    @serves_each(requests.DestroyDictionary)
     def destroy(self, number: str) -> asyncio.Future[None] | None:
         """Remove a dictionary's shards from this node. The future is done when its snapshots are written."""
         with self._lock:
@@ -175,7 +161,7 @@ class Shards:
             self._remove(known, manager)
         return self.snapshots.finish() if may_be_due else None
 
-    @serves_each(KeepDictionary)
+    @serves_each(requests.KeepDictionary)
     def keep(self, number: str, name: str, descriptor: str) -> asyncio.Future[None] | None:
         """Destroy a dictionary, but keep its shards here for revive(), in place of an earlier one with its name."""
         before = self._kept.pop(name, _Dictionary())
@@ -205,13 +191,13 @@ class Shards:
             shutil.rmtree(Path(settings.folder), ignore_errors=True)
         self._kept[name] = known
 
-    @serves_each(KeptShards)
+    @serves_each(requests.KeptShards)
     def kept(self, name: str) -> tuple[str, list[int]] | None:
         """Return the descriptor kept under a name, and the managers whose shards this node has. None: nothing kept."""
         known = self._kept.get(name)
         return (known.descriptor, sorted(known.shards)) if known else None
 
-    @serves_each(ReviveShard)
+    @serves_each(requests.ReviveShard)
     def revive(self, number: str, name: str, manager: int, holders: list[int]) -> Settings:
         """Make a shard of a kept one. Return its settings."""
         settings, before, old_lock = self._kept[name].shards.pop(manager)
@@ -261,7 +247,7 @@ class Shards:
         self.serving.afterwards(begin)
         return done
 
-    @serves_each(ListDictionaries)
+    @serves_each(requests.ListDictionaries)
     def _descriptors(self) -> list[str]:
         """Return the descriptors of the dictionaries that were created on this node."""
         return [known.descriptor for known in self._dictionaries.values() if known.descriptor]
@@ -275,14 +261,14 @@ class Shards:
 
     # ---- other nodes' processes
 
-    @serves_each(ShardChannel)
+    @serves_each(requests.ShardChannel)
     def service(self) -> Name:
         """Return the channel through which other nodes' processes reach the shards of this node."""
         if self.serving is None:
-            assert self._peers is not None
+            assert self._links is not None
             from dragon.agent.shards.service import ShardService  # a node without dictionaries starts faster without it
 
-            self.serving = ShardService(self._peers, self._shard, self)
+            self.serving = ShardService(self._links, self._shard, self)
         return self.serving.name
 
     def node_lost(self, node: int, epoch: int) -> None:
@@ -290,14 +276,13 @@ class Shards:
         if self.serving is not None:
             self.serving.afterwards(partial(self.serving.replication.node_lost, node, epoch))
 
+    @serves(Decided)
     def decided(self, number: str, manager: int, holders: list[int], epoch: int) -> None:
-        """Take over a decision of the front end which nodes keep a shard."""
         if self.serving is not None:
             decision = (number, manager), Holding(epoch, holders)
             self.serving.afterwards(partial(self.serving.replication.decided, *decision))
 
     def link_broken(self, node: int) -> None:
-        """Handle that the connection to another node broke."""
         if self.serving is not None:
             self.serving.afterwards(partial(self.serving.replication.link_broken, node))
 
@@ -308,7 +293,6 @@ class Shards:
     # ---- copies
 
     def holding(self, whose: Whose) -> Holding:
-        """Return the nodes that keep a replicated shard. Raises LookupError if this node is not one of them."""
         number, manager = whose
         known = self._dictionaries.get(number)
         if known is None or manager not in known.holdings or self._run.node not in known.holdings[manager].holders:
@@ -316,7 +300,6 @@ class Shards:
         return known.holdings[manager]
 
     def hold_since(self, whose: Whose, holding: Holding) -> None:
-        """Note that the nodes that keep a shard have changed."""
         number, manager = whose
         known = self._dictionaries.get(number)
         if known is None or manager not in known.shards:
@@ -327,12 +310,10 @@ class Shards:
             mark_gone(known.shards[manager][1])
 
     def teacher(self, whose: Whose) -> tuple[int, Tag] | None:
-        """Return the node that fills this node's copy, and its tag, while the copy is not valid yet."""
         known = self._dictionaries.get(whose[0])
         return known.teachers.get(whose[1]) if known is not None else None
 
     def copy_of(self, whose: Whose) -> Shard | None:
-        """Return this node's copy of a shard, None if it has no valid one."""
         try:
             self.holding(whose)
             return self._shard(*whose)
@@ -340,7 +321,6 @@ class Shards:
             return None
 
     def held(self) -> Iterator[tuple[Whose, Shard]]:
-        """Yield every valid copy on this node."""
         for number, known in list(self._dictionaries.items()):
             for manager, holding in list(known.holdings.items()):
                 if self._run.node in holding.holders:

@@ -13,19 +13,8 @@ from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.shards import HoldCheckpoint, Persist, Persisted, RestoreShards, TidyFiles
 from dragon.runtime.rpc import serves_each
+from dragon.shards import snapshot as files
 from dragon.shards.shard import Shard
-from dragon.shards.snapshot import (
-    Header,
-    files_in,
-    managers_of,
-    persisted_for,
-    restore,
-    snapshot_path,
-    tidy,
-    write_snapshot,
-)
-
-__all__ = ["Snapshots"]
 
 log = runtime_log("shards")
 
@@ -62,18 +51,18 @@ class Snapshots:
     def _persisted(
         self, number: str, manager: int, only: int | None = None
     ) -> asyncio.Future[dict[int, dict[str, int]]]:
-        return self._run(persisted_for, self._shard(number, manager).settings, only)
+        return self._run(files.persisted_for, self._shard(number, manager).settings, only)
 
     @serves_each(TidyFiles)
     def _tidy(self, number: str, manager: int, checkpoint: int, of_set: str, complete: bool) -> asyncio.Future[None]:
-        return self._run(tidy, self._shard(number, manager).settings, checkpoint, of_set, complete)
+        return self._run(files.tidy, self._shard(number, manager).settings, checkpoint, of_set, complete)
 
     @serves_each(RestoreShards)
     def _restore(
         self, number: str, managers: list[int], checkpoint: int, of_set: str, written_by: int, since: int
     ) -> asyncio.Future[bool]:
         shards = [self._shard(number, manager) for manager in managers]
-        return self._run(restore, shards, checkpoint, of_set, written_by, since)
+        return self._run(files.restore, shards, checkpoint, of_set, written_by, since)
 
     def finish(self) -> asyncio.Future[None]:
         """Return a future that is done when all snapshots that were due are written, or the disk takes no more."""
@@ -143,19 +132,19 @@ class Snapshots:
         self, shard: Shard, checkpoint: int, records: _core.Scan, of_set: str, last: bool = False
     ) -> Future[str]:
         settings = shard.settings
-        path = snapshot_path(settings, settings.manager, checkpoint, of_set)
-        header = Header(settings.name, settings.manager, settings.managers, checkpoint, of_set)
+        path = files.snapshot_path(settings, settings.manager, checkpoint, of_set)
+        header = files.Header(settings.name, settings.manager, settings.managers, checkpoint, of_set)
 
         def write() -> str:
             self._writing = str(path)
             try:
-                write_snapshot(path, header, records, self._count)
+                files.write_snapshot(path, header, records, self._count)
             finally:
                 records.close()
             if last:  # persist() asks for it once the files of all nodes are there
-                here = [file for file in files_in(path.parent) if file[:3] == (settings.name, checkpoint, of_set)]
-                if managers_of({file.manager: file.path for file in here}):
-                    tidy(settings, checkpoint, of_set)
+                here = [file for file in files.files_in(path.parent) if file[:3] == (settings.name, checkpoint, of_set)]
+                if files.managers_of({file.manager: file.path for file in here}):
+                    files.tidy(settings, checkpoint, of_set)
             return of_set
 
         return self.in_turn(write)

@@ -83,7 +83,6 @@ class NvidiaDriver:
         self._module = module
 
     def open(self) -> None:
-        """Load the library."""
         self._nvml: Any = importlib.import_module(self._module)
         self._nvml.nvmlInit()
         self.errors: tuple[type[Exception], ...] = (self._nvml.NVMLError,)
@@ -101,7 +100,6 @@ class NvidiaDriver:
         }
 
     def device(self, gpus: Gpus, place: int) -> Any:
-        """Return a device: by its unique name if the environment selects by names, else by its number."""
         if gpus.names:
             return self._nvml.nvmlDeviceGetHandleByUUID(gpus.names[place])
         return self._nvml.nvmlDeviceGetHandleByIndex(int(gpus.numbers[place]))
@@ -111,7 +109,6 @@ class NvidiaDriver:
         return memory.used, memory.total
 
     def processes(self, device: Any) -> list[tuple[int, int]]:
-        """Return the id and the used GPU memory in bytes of each process that computes on the device."""
         running = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
         return [(process.pid, process.usedGpuMemory) for process in running if process.usedGpuMemory is not None]
 
@@ -121,27 +118,13 @@ log = runtime_log("telemetry")
 _PLUG_INS = "dragon.gpu_drivers"  # entry points: a Driver for each vendor's name
 
 
-class NoDriver:
+class NoDriver(NvidiaDriver):
     """Stands for the driver of a vendor whose plug-in is not installed."""
 
     remedy = "pip install dragon-runtime-gpus"
-    errors: tuple[type[Exception], ...] = ()
-
-    def __init__(self, vendor: str) -> None:
-        self._vendor = vendor
-        self.readings: dict[str, Reading] = {}
 
     def open(self) -> None:
-        """Raise ImportError."""
-        raise ImportError(f"no plug-in measures GPUs of {self._vendor}")
-
-    def device(self, gpus: Gpus, place: int) -> Any:
-        """Raise LookupError; it is never opened."""
-        raise LookupError(self._vendor)
-
-    def processes(self, device: Any) -> list[tuple[int, int]]:
-        """Return none."""
-        return []
+        raise ImportError(f"no plug-in measures GPUs of {self._module}")
 
 
 def gpu_source(level: int) -> GpuSource | None:

@@ -21,32 +21,19 @@ import pyarrow.parquet
 import dragon
 from dragon.agent.services import Services
 from dragon.agent.telemetry.seen import lifetimes
+from dragon.infrastructure import recordings
 from dragon.infrastructure.metrics import Kind, Lifetime, Span, Tags
-from dragon.infrastructure.recordings import (
-    DESCRIPTION,
-    PARQUET,
-    STREAM,
-    Content,
-    RunDescription,
-    folder_name,
-    hour_name,
-    node_prefix,
-    sample_schema,
-    schema_of,
-    stem_of,
-    whole_batches,
-)
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.log import runtime_log
 from dragon.runtime.run_info import RunInfo, run_name
 
-_ordering_MOST_ROWS = 2**20  # that are sorted together, in some 100 MB
+_MOST_SORTED = 2**20  # that are sorted together, in some 100 MB
 _PIECE = 2**15  # rows; a reader loads at least this many for a metric with few values
 
 
 def as_written(path: Path) -> Iterator[Any]:
     """Yield the rows of a stream, of which there are few, in the order in which they were written."""
-    batches = list(whole_batches(path))
+    batches = list(recordings.whole_batches(path))
     if batches:
         yield pa.Table.from_batches(batches)
 
@@ -57,7 +44,7 @@ def ordered_samples(path: Path) -> Iterator[Any]:
     series: list[Any] = []
     known: set[int] = set()
     rows = 0
-    for batch in whole_batches(path):
+    for batch in recordings.whole_batches(path):
         numbers = batch["series"].to_pylist()
         places = dict(zip(numbers, range(len(numbers)), strict=True))
         new = pa.array([place for number, place in places.items() if number not in known], pa.int64())
@@ -66,7 +53,7 @@ def ordered_samples(path: Path) -> Iterator[Any]:
         values.append(table.select(["time", "value", "series"]))
         series.append(table.take(new).select(["metric", "kind", "tags", "series"]))
         rows += len(numbers)
-        if rows >= _ordering_MOST_ROWS:
+        if rows >= _MOST_SORTED:
             yield from _ordered(pa.concat_tables(values), pa.concat_tables(series))
             values, series, known, rows = [], [], set(), 0
     if values:
@@ -78,7 +65,7 @@ def _ordered(values: Any, series: Any) -> Iterator[Any]:
     rank = pa.compute.index_in(values["series"], value_set=series["series"].combine_chunks())
     keys = pa.table([rank, values["time"]], ["rank", "time"])
     order = pa.compute.sort_indices(keys, sort_keys=[("rank", "ascending"), ("time", "ascending")])
-    schema = sample_schema()
+    schema = recordings.sample_schema()
     for begin in range(0, len(order), _PIECE):
         piece = order.slice(begin, _PIECE)
         told = series.take(rank.take(piece))
@@ -131,8 +118,8 @@ class StreamFile:
     def finish(self, tables: Callable[[Path], Iterator[Any]]) -> None:
         """Close the stream, and make a Parquet file of the rows that `tables` reads from it."""
         self.close()
-        target = self._path.with_suffix(PARQUET)
-        temporary = self._path.with_suffix(PARQUET + _UNFINISHED)
+        target = self._path.with_suffix(recordings.PARQUET)
+        temporary = self._path.with_suffix(recordings.PARQUET + _UNFINISHED)
         try:
             with pa.parquet.ParquetWriter(temporary, self._schema, compression="zstd" if _ZSTD else "none") as writer:
                 for table in tables(self._path):
@@ -144,7 +131,6 @@ class StreamFile:
         pa.default_memory_pool().release_unused()
 
     def close(self) -> None:
-        """Close the stream, and leave it as it is."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -154,8 +140,8 @@ def _free(folder: Path, stem: str) -> Path:
     """Return a path that is not used. An hour may come twice if the clock is set back."""
     count = 1
     while True:
-        path = folder / (f"{stem}{STREAM}" if count == 1 else f"{stem}.{count}{STREAM}")
-        if not (path.exists() or path.with_suffix(PARQUET).exists()):
+        path = folder / (f"{stem}{recordings.STREAM}" if count == 1 else f"{stem}.{count}{recordings.STREAM}")
+        if not (path.exists() or path.with_suffix(recordings.PARQUET).exists()):
             return path
         count += 1
 
@@ -180,7 +166,7 @@ class Writer:
     """Writes parcels into the folder of a run, until the last one. What cannot be written is dropped, which is logged
     once; the next parcel is tried again. `description` is that of the run if this node is the one that writes it."""
 
-    def __init__(self, folder: Path, prefix: str, description: RunDescription | None) -> None:
+    def __init__(self, folder: Path, prefix: str, description: recordings.RunDescription | None) -> None:
         self.parcels: SimpleQueue[Parcel] = SimpleQueue()
         self.taken = 0  # rows that came out of the queue
         self._folder = folder
@@ -189,7 +175,7 @@ class Writer:
         self._made = False
         self._hour = ""
         self._samples: StreamFile | None = None
-        self._others: dict[Content, StreamFile] = {}
+        self._others: dict[recordings.Content, StreamFile] = {}
         self._numbers: dict[tuple[str, Tags], int] = {}
         self._next_number = 0
         self._told = False
@@ -204,23 +190,17 @@ class Writer:
             last = parcel.last
 
     def write(self, parcel: Parcel) -> None:
-        """Write one parcel."""
-        try:
-            import pyarrow
-        except ImportError as error:
-            self._tell(f"{error}; pip install 'dragon-runtime[telemetry]'")
-            return
         for step in self._steps(parcel):
             try:
                 step()
-            except (OSError, ValueError, pyarrow.ArrowException) as error:
+            except (OSError, ValueError, pa.ArrowException) as error:
                 self._tell(str(error))
 
     def _steps(self, parcel: Parcel) -> list[Callable[[], None]]:
         """Return the steps for a parcel. Each is done whether or not the one before it succeeded."""
         steps: list[Callable[[], None]] = [] if self._made else [self._make_folder]
-        if hour_name(parcel.time) != self._hour:
-            self._hour = hour_name(parcel.time)
+        if recordings.hour_name(parcel.time) != self._hour:
+            self._hour = recordings.hour_name(parcel.time)
             steps.append(self._finish_samples)
         steps.append(partial(self._write_samples, parcel.rows))
         steps += [partial(self._write_others, "lifetimes", parcel.lifetimes)]
@@ -245,17 +225,17 @@ class Writer:
         if self._description is None or not self._made:
             return
         self._description.ended = ended
-        temporary = self._folder / f".{DESCRIPTION}.{os.getpid()}"
+        temporary = self._folder / f".{recordings.DESCRIPTION}.{os.getpid()}"
         try:
             temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self._description)))
-            temporary.rename(self._folder / DESCRIPTION)
+            temporary.rename(self._folder / recordings.DESCRIPTION)
         finally:
             temporary.unlink(missing_ok=True)
 
     def _write_samples(self, rows: list[Row]) -> None:
         if rows and self._made:
             if self._samples is None:
-                self._samples = self._new(f"{self._prefix}-{self._hour}", sample_schema())
+                self._samples = self._new(f"{self._prefix}-{self._hour}", recordings.sample_schema())
             self._samples.write(self._columns(rows))
 
     def _finish_samples(self) -> None:
@@ -264,11 +244,11 @@ class Writer:
         if file is not None:
             file.finish(ordered_samples)
 
-    def _write_others(self, content: Content, rows: Sequence[Lifetime | Span]) -> None:
+    def _write_others(self, content: recordings.Content, rows: Sequence[Lifetime | Span]) -> None:
         if rows and self._made:
-            schema = schema_of(content)
+            schema = recordings.schema_of(content)
             if content not in self._others:
-                self._others[content] = self._new(stem_of(self._prefix, content), schema)
+                self._others[content] = self._new(recordings.stem_of(self._prefix, content), schema)
             self._others[content].write([[getattr(row, name) for row in rows] for name in schema.names])
 
     def _finish_others(self) -> None:
@@ -305,8 +285,8 @@ _CLOSE_TIMEOUT_S = 10.0
 def open_recorder(services: Services, directory: Path) -> Recorder:
     """Start recording what this agent's node measures."""
     info = RunInfo.read(services.run.folder)
-    members = services.peers.members if services.peers is not None else []
-    description = RunDescription(
+    members = services.links.members.values() if services.links is not None else []
+    description = recordings.RunDescription(
         name=run_name(services.run.folder, info),
         command=info.command,
         started=info.started,
@@ -326,12 +306,14 @@ class Recorder:
     def __init__(
         self,
         directory: Path,
-        description: RunDescription,
+        description: recordings.RunDescription,
         node: int,
         lifetimes: Callable[[float], list[Lifetime]],
     ) -> None:
-        folder = directory / folder_name(description.started, description.name)
-        self._writer = Writer(folder, node_prefix(description.nodes[node], node), None if node else description)
+        folder = directory / recordings.folder_name(description.started, description.name)
+        self._writer = Writer(
+            folder, recordings.node_prefix(description.nodes[node], node), None if node else description
+        )
         self._lifetimes = lifetimes
         self._rows: list[Row] = []
         self._spans: list[Span] = []
@@ -346,7 +328,6 @@ class Recorder:
         self._timer = self._loop.call_later(_FLUSH_INTERVAL_S, self._hand_over)
 
     def add(self, moment: float, metric: str, tags: Tags, kind: Kind, value: float) -> None:
-        """Record a value."""
         if self._handed - self._writer.taken + len(self._rows) < _MOST_ROWS:
             self._rows.append((moment, metric, tags, kind, value))
         elif not self._late:
@@ -354,7 +335,6 @@ class Recorder:
             log.warning("telemetry is written too slowly, and some of it is dropped")
 
     def add_spans(self, spans: list[Span]) -> None:
-        """Record spans."""
         if len(self._spans) + len(spans) <= _MOST_ROWS:
             self._spans += spans
         elif not self._late:

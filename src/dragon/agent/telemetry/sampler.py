@@ -126,7 +126,6 @@ class NodeSource:
         self._times = psutil.cpu_times()
 
     def read(self, seen: Seen) -> list[Sample]:
-        """Return the use of CPUs, memory, network, disks and the run's shared memory."""
         before, self._times = self._times, psutil.cpu_times()
         memory, swap, loads = psutil.virtual_memory(), psutil.swap_memory(), psutil.getloadavg()
         values: dict[str, float] = {
@@ -159,7 +158,6 @@ class CoreSource:
         self._times = psutil.cpu_times(percpu=True)
 
     def read(self, seen: Seen) -> list[Sample]:
-        """Return the utilization of each CPU since the last call."""
         before, self._times = self._times, psutil.cpu_times(percpu=True)
         busy = map(_busy, before, self._times)
         return [Sample("cpu_core_percent", value, tags_of(cpu=number)) for number, value in enumerate(busy)]
@@ -229,7 +227,6 @@ class QueueSource:
         self._told = False
 
     def read(self, seen: Seen) -> list[Sample]:
-        """Return the contents and counters of each queue and pool."""
         found, self._next = _core.find_queues(self._next, _MOST_BLOCKS)
         offsets = list(dict.fromkeys([*self._offsets, *found]))
         if len(offsets) > _MOST_QUEUES and not self._told:
@@ -253,36 +250,6 @@ def _tags(state: State, seen: Seen) -> Tags:
     return tags_of(**number, puid=state["maker"], place=state["place"], **dict(names))
 
 
-class DictionarySource:
-    """The shards on this node, including copies."""
-
-    name = "the dictionaries"
-
-    def read(self, seen: Seen) -> list[Sample]:
-        """Return the used and allowed bytes and the number of keys of each shard."""
-        samples = []
-        for shard in seen.shards:
-            tags = tags_of(dictionary=shard.dictionary, manager=shard.manager)
-            samples.append(Sample("dictionary_bytes", shard.used, tags))
-            samples.append(Sample("dictionary_limit", shard.limit, tags))
-            samples.append(Sample("dictionary_keys", shard.keys, tags))
-        return samples
-
-
-class GroupSource:
-    """The process groups that this agent follows, and its history."""
-
-    name = "the groups"
-
-    def read(self, seen: Seen) -> list[Sample]:
-        """Return the number of live members and of restarts of each group, and the size of the history."""
-        samples = [Sample("db_size", seen.history)]
-        for group in seen.groups:
-            samples.append(Sample("group_live", group.live, tags_of(group=group.name)))
-            samples.append(Sample("group_restarts", group.restarts, tags_of(group=group.name)))
-        return samples
-
-
 class Source(Protocol):
     """Something that can be measured, in a thread of its own."""
 
@@ -301,7 +268,7 @@ def sources_of(level: int) -> list[Source]:
     if gpus is not None:
         found.append(gpus)
     if level >= 4:
-        found += [CoreSource(), ProcessSource(), GroupSource(), QueueSource(), DictionarySource()]
+        found += [CoreSource(), ProcessSource(), QueueSource()]
     return found
 
 
@@ -312,7 +279,8 @@ _FIRST_SAMPLE_S = 0.1  # seconds over which the first load of the CPUs is measur
 
 
 class Sampler:
-    """Reads all sources that have answered every `period` seconds, and gives the values to `store`."""
+    """Reads what `look` returns and all sources that have answered every `period` seconds, and gives the values to
+    `store`."""
 
     def __init__(
         self, sources: list[Source], period: float, look: Callable[[], Seen], store: Callable[[list[Sample]], None]
@@ -333,6 +301,8 @@ class Sampler:
         now = self._loop.time()
         self._timer = self._loop.call_later(self._period, self._ask)
         seen = self._look()
+        if seen.samples:
+            self._store(seen.samples)
         for source in self._sources:
             if source in self._asked:
                 waited = now - self._asked[source][0]

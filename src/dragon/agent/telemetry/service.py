@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dragon.agent.telemetry.recorder import Recorder
     from dragon.agent.telemetry.sampler import Sampler
     from dragon.agent.telemetry.tracer import Tracer
-    from dragon.infrastructure.metrics import Aggregate, Family, Lifetime, Line, NodeTasks, Record, Span, Told
+    from dragon.infrastructure.metrics import Lifetime, NodeTasks, Span
 
 
 _MOST_POINTS = 600
@@ -118,10 +118,6 @@ class History:
         series = self._series.get((name, tags))
         return series.last if series is not None else 0.0
 
-    def names(self) -> set[str]:
-        """Return the metrics that have values."""
-        return {series.name for series in self}
-
     def kinds(self) -> dict[str, Kind]:
         """Return the metrics that have values, with their kinds."""
         return {series.name: series.kind for series in self}
@@ -201,13 +197,13 @@ def _number(value: float) -> str:
 
 def run_state(services: Services, level: int, period: float) -> RunState:
     """Return the state of the run, whose agent measures at `level` every `period` seconds."""
-    info, peers = RunInfo.read(services.run.folder), services.peers
+    info, links = RunInfo.read(services.run.folder), services.links
     return RunState(
         name=run_name(services.run.folder, info),
         command=info.command,
         started=info.started,
-        hosts=[peers.host(node) for node in range(len(peers.members))] if peers else [services.host_name],
-        lost=dict(peers.lost) if peers else {},
+        hosts=list(map(links.host_name, links.members)) if links else [services.host_name],
+        lost=dict(links.lost) if links else {},
         level=level,
         period=period,
     )
@@ -290,13 +286,16 @@ class Telemetry:
     def _record(self) -> None:
         directory = variables.telemetry_directory()
         if directory is not None and self._recorder is None:
-            from dragon.agent.telemetry.recorder import open_recorder
-
-            self._recorder = open_recorder(self._services, directory)
+            try:
+                from dragon.agent.telemetry.recorder import open_recorder
+            except ImportError as error:
+                reason = f"{error}; pip install 'dragon-runtime[telemetry]'"
+                log.warning("telemetry is not recorded in %s: %s; the program continues", directory, reason)
+            else:
+                self._recorder = open_recorder(self._services, directory)
 
     @serves(protocol.StopMeasuring)
     def stop(self) -> list[int]:
-        """Stop measuring, and drop all values."""
         self.close()
         self._level = 0
         self._history = None
@@ -344,8 +343,8 @@ class Telemetry:
     def _tasks_between(self, start: float, end: float, most: int) -> list[NodeTasks]:
         if self._tracer is None:
             return []
-        peers = self._services.peers
-        share = most // (len(peers.members) if peers is not None else 1)
+        links = self._services.links
+        share = most // (len(links.members) if links is not None else 1)
         return [self._tracer.tasks_between(start, end, max(share, 1))]
 
     @serves(protocol.Families)
@@ -364,17 +363,14 @@ class Telemetry:
 
     @property
     def recording(self) -> bool:
-        """Whether the values are written to files."""
         return self._recorder is not None
 
     async def finish(self) -> None:
-        """Stop measuring at the end of the run, and write what is left."""
         self.close()
         if self._recorder is not None:
             await self._recorder.close()
 
     def close(self) -> None:
-        """Stop measuring."""
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None

@@ -64,10 +64,10 @@ class Tracer:
         self._timer = services.loop.call_later(_COLLECT_INTERVAL_S, self._collect)
 
     def _watch(self, on: bool) -> None:
-        peers, remote = self._services.peers, self._services.remote
-        if peers is not None and remote is not None:
-            peers.links.wire.trace(on)
-            peers.links.on_event |= {"Sent": self._on_sent, "Received": self._on_received}
+        links, remote = self._services.links, self._services.remote
+        if links is not None and remote is not None:
+            links.wire.trace(on)
+            links.on_event |= {"Sent": self._on_sent, "Received": self._on_received}
             remote.on_operated = self._on_operated if on else None
 
     def _collect(self) -> None:
@@ -124,11 +124,10 @@ class Tracer:
         self._messages.append(Span(start, time.time(), caller, 0, "wait", f"{name} on {self._host(node)}"))
 
     def _host(self, node: int) -> str:
-        assert self._services.peers is not None
-        return self._services.peers.host(node)
+        assert self._services.links is not None
+        return self._services.links.host_name(node)
 
     def close(self) -> None:
-        """Stop tracing."""
         self._timer.cancel()
         _core.trace(False)
         self._watch(False)

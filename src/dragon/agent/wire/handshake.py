@@ -1,5 +1,9 @@
 """How a connection between two agents begins: both show a certificate of the run, by TLS 1.3, and then exchange, over
-TLS, the keys with which the wire encrypts everything after that."""
+TLS, the keys with which the wire encrypts everything after that, and their ends of a fabric for large payloads.
+
+Frames always go over the connection, so a payload has its place among them. Those behind a payload that has not arrived
+wait for it.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,56 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, NamedTuple, Protocol
 
-from dragon.agent.wire.bulk import Greeting
 from dragon.control import watch_silence
 from dragon.infrastructure.messages import decoder_of, encode
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.credentials import peer_index
 
-__all__ = ["Hello", "Shaken", "shake_hands"]
-
 _KEY_SIZE = 32  # bytes, of AES-256-GCM
 _READ = 16 * 1024
 _LARGEST_HELLO = 64 * 1024
+
+
+class Greeting(NamedTuple):
+    """What one agent sends another, encrypted, about its end of a new lane."""
+
+    kind: str
+    """The kind of its fabric."""
+    place: bytes
+    """Its address on the fabric, encoded."""
+    tag: int
+    """The tag of the first payload that it expects."""
+
+
+class Lane(Protocol):
+    """A way for the payloads of one connection, in both directions."""
+
+    def open(self) -> bool:
+        """Return whether payloads can be sent this way."""
+
+    def send(self, payload: memoryview) -> None:
+        """Send the next payload. It is kept, and must not change, until it is sent."""
+
+    def receive(self, memory: Any, done: Callable[[], None]) -> None:
+        """Fill `memory` with the next payload that was not requested yet, then call `done`."""
+
+    def close(self) -> None:
+        """Close the lane, because the connection is closed: nothing more is received."""
+
+
+class Fabric(Protocol):
+    """What an agent has for payloads besides its connections."""
+
+    def greet(self) -> Greeting:
+        """Return what to send to the other side of a new connection."""
+
+    def lane(self, own: Greeting, their: Greeting, peer: str, lost: Callable[[str], None]) -> Lane:
+        """Return the lane of a connection on which both sides have greeted; `lost` is called if it fails."""
+
+    def close(self) -> None:
+        """Stop using the fabric. What is not finished is given up."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):

@@ -13,22 +13,21 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from dragon import _core
-from dragon.agent.wire.bulk import Fabric, Lane
-from dragon.agent.wire.handshake import Hello, Shaken, shake_hands
+from dragon.agent.wire.handshake import Fabric, Hello, Lane, Shaken, shake_hands
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Name, encode
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.callers import Callers
 from dragon.runtime.log import Once, runtime_log
-from dragon.runtime.protocol.agents import Members, Outside
-from dragon.runtime.protocol.request import Request
-from dragon.runtime.rpc import Asked, RemoteError, Session, decode_frame
-
-__all__ = ["Links"]
+from dragon.runtime.protocol.agents import AnnounceFor, Members, Outside, Proposal
+from dragon.runtime.protocol.objects import WhyGone
+from dragon.runtime.protocol.request import Request, decode_answer
+from dragon.runtime.remote import node_of
+from dragon.runtime.rpc import Asked, RemoteError, Session, decode_frame, serves
 
 log = runtime_log("links")
 
@@ -38,17 +37,19 @@ _TRIES = 3  # for a connection that breaks while it is made
 _REPAIR_S = 1.0  # seconds in which a broken connection must be made again
 _REPAIR_PAUSE_S = 0.1  # seconds between two attempts
 _RETRY_S = 1.0  # seconds until a node that could not be reached is tried again, if frames are kept for it
+_REPEAT_S = 0.1  # seconds until a request is repeated whose connection broke
 _MOST_FAILURES, _FAILURES_S = 3, 60.0  # of one kind in that time, after which trying again is of no use
 
+_Answer = TypeVar("_Answer")
 # Handles an encoded request of a node: returns the answer or a future of it, or raises.
 Serve = Callable[[int, bytes | msgspec.Raw], object]
 
 
 class Links:
-    """All sessions of one agent.
+    """All nodes of the run, of which `index` is this one's and the last `idle` are spare, and the sessions with them.
 
     `is_broken` is called when what was in flight to a node is lost. `on_event` handles events of the wire that are not
-    about connections, by their kind.
+    about connections, by their kind. `propose` requests a decision of the front end on the holders of a shard.
     """
 
     def __init__(
@@ -63,9 +64,12 @@ class Links:
     ) -> None:
         self.index = index
         self.members = members
+        self.idle = 0
         self.serve = serve
+        self.propose: Callable[[Proposal], None] = lambda proposal: None
         self.is_broken: Callable[[int], object] = lambda node: None  # nothing is in flight until this is set
         self.lost: dict[int, str] = {}
+        self.lost_at: dict[int, int] = {}  # the number of the front end's decision
         self.unreachable: dict[int, str] = {}  # nodes that the last attempt did not reach, and why
         # Seconds until the front end declares a node without a connection lost. No wait fails earlier,
         # so a node that is reported lost is lost for all nodes.
@@ -104,6 +108,30 @@ class Links:
             future.set_exception(ValueError(f"the run has no node {node}"))
         return future
 
+    def reach(self, node: int, request: Request[object]) -> asyncio.Future[msgspec.Raw]:
+        """Ask another agent; a repeatable request is repeated until the node answers or is out of reach."""
+        return asyncio.ensure_future(self._repeat(node, request)) if request.repeatable else self.call(node, request)
+
+    async def _repeat(self, node: int, request: Request[object]) -> msgspec.Raw:
+        while True:
+            try:
+                return await self.call(node, request)
+            except NodeLostError:
+                if node in self.lost or node in self.unreachable:
+                    raise
+            await asyncio.sleep(_REPEAT_S)
+
+    async def ask(self, node: int, request: Request[_Answer]) -> _Answer:
+        return decode_answer(request, await self.reach(node, request))
+
+    async def announce(self, node: int, names: list[Name], count: int = 1) -> None:
+        """Keep these objects alive until `count` processes of a node have attached to them."""
+        for name in names:
+            if node_of(name) == self.index:
+                self.wire.announce(node, name, count)
+            else:
+                await self.ask(node_of(name), AnnounceFor(node, name, count))
+
     def forward(self, node: int, request: Request[None]) -> None:
         """Have another agent execute a request, once, unless the node is lost. Nobody learns its answer."""
         if self._session(node) is not None:
@@ -135,6 +163,7 @@ class Links:
         else:
             future.set_result((value, data) if kind == "Got" else (done, value))
 
+    @serves(WhyGone)
     async def why_gone(self, outbox: Name) -> tuple[str, str]:
         """Return the class and text of the error by which messages in an outbox were lost; empty if none were."""
         node, kind, text, reason = self.wire.why_gone(outbox)
@@ -148,13 +177,26 @@ class Links:
 
     def host(self, node: int) -> str:
         """Return a node's name for messages."""
-        return f"node {node} ({self.members[node].node.host_name})" if node in self.members else f"node {node}"
+        return f"node {node} ({self.host_name(node)})" if node in self.members else f"node {node}"
 
-    def forget(self, node: int, reason: str) -> None:
+    def host_name(self, node: int) -> str:
+        return self.members[node].node.host_name
+
+    def active(self) -> list[int]:
+        """Return the nodes that programs may use: all live ones except the spare ones."""
+        return [node for node in self.members if node not in self.lost][: max(1, len(self.members) - self.idle)]
+
+    def others(self) -> list[int]:
+        """Return all live nodes except this one."""
+        return [node for node in self.members if node != self.index and node not in self.lost]
+
+    def leave(self, node: int, reason: str, epoch: int) -> None:
+        """Mark a node as lost, by the decision number `epoch`; forget() then lets what waits for it fail."""
+        self.lost_at[node], self.lost[node] = epoch, reason
+
+    def forget(self, node: int) -> None:
         """Handle the loss of a node: whatever waits for it fails."""
-        if node in self.lost:
-            return
-        self.lost[node] = reason
+        reason = self.lost[node]
         self.unreachable.pop(node, None)
         session = self._sessions.pop(node, None)
         pending = session.end_epochs(float("inf")) if session is not None else []
@@ -193,7 +235,6 @@ class Links:
             doubt.set_result(None)
 
     def close(self) -> None:
-        """Close all connections, and accept no more."""
         self._closed = True
         if self._listener is not None:
             self._listener.close()
@@ -374,7 +415,6 @@ class Links:
                 raise
 
     def listen(self, listener: socket.socket) -> None:
-        """Accept connections of other agents."""
         self._listener = Callers(listener, self.admit, self._tell)
 
     async def admit(self, connection: socket.socket, address: str) -> None:

@@ -24,11 +24,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dragon.agent.wire.bulk import Fabric, Greeting
+from dragon.agent.wire.handshake import Fabric, Greeting
 from dragon.infrastructure.errors import DragonError
 from dragon.runtime.log import runtime_log
-
-__all__ = ["FabricError", "Ucx", "active_devices", "open_fabric"]
 
 log = runtime_log("fabric")
 
@@ -88,24 +86,19 @@ class Ucx:
         return any(f"/{device}:" in self._context.info for device in devices)
 
     def greet(self) -> Greeting:
-        """Return the address of this worker and a tag for a new link."""
         return Greeting("UCX", self._address, secrets.randbelow(_TAGS))
 
     def lane(self, own: Greeting, their: Greeting, peer: str, lost: Callable[[str], None]) -> _Beside:
-        """Return the lane over UCX beside a link."""
         return _Beside(self, own, their, peer, lost)
 
     def close(self) -> None:
-        """Stop waiting for UCX, and log how many bytes were sent and received."""
         self._loop.remove_reader(self._descriptor)
         log.info("UCX sent %d bytes and received %d", self.sent, self.received)
 
     def take_buffer(self) -> bytearray:
-        """Return memory for a piece."""
         return self._buffers.pop() if self._buffers else bytearray(_PIECE)
 
     def give_buffer(self, buffer: bytearray) -> None:
-        """Take back the memory of a piece, with which UCX has finished."""
         if len(self._buffers) < _KEPT:
             self._buffers.append(buffer)
 

@@ -1,12 +1,10 @@
-"""Requests about groups: of processes, which agents follow, and of those that programs put together by name."""
+"""Requests about groups of processes, which agents follow."""
 
 from __future__ import annotations
 
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.infrastructure.structs import msgspec
-from dragon.runtime.protocol.request import OfAll, OfNumber, Request
-
-# ---- groups that agents follow
+from dragon.runtime.protocol.request import OfNumber, Request
 
 # Members with the same place: (their number, index of their template, node, CPUs, changes of the environment).
 Places = tuple[int, int, int, list[int], dict[str, str]]
@@ -97,41 +95,3 @@ class EndInput(OfNumber[None]):
 
 class CloseGroup(OfNumber[None]):
     """Release the group; members that are alive are killed."""
-
-
-# ---- groups that programs put together
-
-
-class NamedGroup(msgspec.Struct):
-    """A group that a program put together: the puids of its members, those made together in one list."""
-
-    number: int
-    name: str
-    sets: list[list[int]]
-
-
-class CreateNamedGroup(Request[NamedGroup]):
-    """Make a group. An empty name is replaced by a unique one."""
-
-    name: str
-    sets: list[list[int]]
-
-
-class ListNamedGroups(OfAll[NamedGroup]):
-    """Return all groups."""
-
-
-class AddMembers(OfNumber[None]):
-    """Add members to a group. Raises LookupError."""
-
-    sets: list[list[int]]
-
-
-class RemoveMembers(OfNumber[None]):
-    """Remove members from a group. Raises LookupError."""
-
-    members: list[int]
-
-
-class ForgetNamedGroup(OfNumber[None]):
-    """Remove a group; its members are not affected."""

@@ -68,7 +68,8 @@ class MakeObject(OnNode[Name]):
 
 
 class NamedObject(msgspec.Struct):
-    """An object with a number and a name: its class, node, argument of attach(), and whether it exists."""
+    """An object with a number and a name: its class, node, argument of attach(), and whether it exists; of a group the
+    puids of its members, those made together in one list."""
 
     kind: str
     number: int
@@ -76,6 +77,7 @@ class NamedObject(msgspec.Struct):
     node: int
     serialized: bytes
     alive: bool = True
+    members: list[list[int]] = []
 
 
 class _OnTheFirst(Request[Answer_co], Generic[Answer_co]):
@@ -91,6 +93,7 @@ class CreateNamedObject(_OnTheFirst[NamedObject]):
     name: str
     at: int
     serialized: bytes
+    members: list[list[int]]
 
 
 class FindNamedObject(_OnTheFirst[NamedObject]):
@@ -101,6 +104,14 @@ class FindNamedObject(_OnTheFirst[NamedObject]):
 
 class ListNamedObjects(_OnTheFirst[list[int]]):
     """Return the numbers of the live objects."""
+
+
+class ChangeMembers(_OnTheFirst[NamedObject]):
+    """Add members to a group and remove others. Replies with the group. Raises LookupError."""
+
+    number: int
+    added: list[list[int]]
+    removed: list[int]
 
 
 class ForgetNamedObject(_OnTheFirst[None]):

@@ -6,31 +6,25 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dragon import _core
-from dragon.agent.objects.peers import Peers
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
-from dragon.runtime.protocol.objects import (
-    Announce,
-    OpenOutbox,
-    OpenProxy,
-    WhyGone,
-    WhyLost,
-)
+from dragon.runtime.protocol.objects import Announce, OpenOutbox, OpenProxy, WhyLost
 from dragon.runtime.protocol.request import Caller
 from dragon.runtime.remote import node_of
 from dragon.runtime.rpc import serves, serves_for
 
-__all__ = ["RemoteObjects"]
+if TYPE_CHECKING:
+    from dragon.agent.wire.links import Links
 
 
 class RemoteObjects:
     """The processes of this node that have asked other nodes for something, and their outboxes and proxies."""
 
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
-        self._links = peers.links
+    def __init__(self, links: Links) -> None:
+        self._links = links
         self._loop = asyncio.get_running_loop()
         # Called after an operation with the process id, the node, the operation, and when it began.
         self.on_operated: Callable[[int, int, str, float], None] | None = None
@@ -44,17 +38,13 @@ class RemoteObjects:
             "Operated": self._operated,
         }
 
-    @serves(WhyGone)
-    async def _why_gone(self, outbox: Name) -> tuple[str, str]:
-        return await self._links.why_gone(outbox)
-
     @serves(WhyLost)
     def _why_lost(self, name: Name) -> tuple[str, str]:
         return self._links.wire.why_lost(name)
 
     @serves(Announce)
     async def _announce(self, names: list[Name]) -> None:
-        await self._peers.announce(self._peers.index, names)
+        await self._links.announce(self._links.index, names)
 
     def _operated(self, event: _core.WireEvent) -> None:
         _, node, caller, since, _, _, what, _ = event
@@ -86,11 +76,11 @@ class RemoteObjects:
         if failed:
             known.set_exception(NodeLostError(self._links.what_happened(node, reason)))
         else:
-            known.set_result((offset, generation, self._peers.index << 8))
+            known.set_result((offset, generation, self._links.index << 8))
 
     def _check_not_lost(self, node: int) -> None:
-        if node in self._peers.lost:
-            raise NodeLostError(f"{self._links.host(node)} is lost: {self._peers.lost[node]}")
+        if node in self._links.lost:
+            raise NodeLostError(self._links.what_happened(node, ""))
 
     def _note_client(self, caller: int) -> None:
         if caller in self._ends or caller == os.getpid():

@@ -1,1 +1,0 @@
-"""Queues, locks and other objects of one node that processes on other nodes use."""
