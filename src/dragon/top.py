@@ -209,21 +209,7 @@ class Table(NamedTuple):
     title: str
     columns: tuple[str, ...]
     rows: Callable[[Snapshot], list[Row]]
-    order: str = ""
-
-
-def _measured(tags: tuple[str, ...], columns: Sequence[Column], snapshot: Snapshot) -> list[Row]:
-    """Return a row for everything that has these tags and one of the metrics."""
-    subjects = _subjects(snapshot, {column.metric for column in columns}, *tags)
-    return [Row("/".join(it.tags), [*map(_text, it.tags), *(column.cell(it) for column in columns)]) for it in subjects]
-
-
-def _nodes(snapshot: Snapshot) -> list[Row]:
-    rows = _measured(("host",), _OF_NODES, snapshot)
-    for index, reason in snapshot.run.lost.items():
-        host = snapshot.run.hosts[index]
-        rows.append(Row(f"lost {host}", [_text(host), _text(f"is lost: {reason}"), *[Cell("", -1.0)] * 6], "failed"))
-    return rows
+    order: str
 
 
 _OF_NODES = (
@@ -261,25 +247,38 @@ _OF_POOLS = (
 _MEASURED = sorted({column.metric for column in (*_OF_NODES, *_OF_GPUS, *_OF_QUEUES, *_OF_POOLS)})
 
 
-def _titles(*columns: str | Column) -> tuple[str, ...]:
-    return tuple(column if isinstance(column, str) else column.title for column in columns)
+def _measured(
+    title: str,
+    names: dict[str, str],
+    columns: Sequence[Column],
+    order: str = "",
+    others: Callable[[Snapshot], list[Row]] = lambda snapshot: [],
+) -> Table:
+    """Return a table with a row for everything that has one of the metrics, which the tags in `names` tell apart."""
+
+    def rows(snapshot: Snapshot) -> list[Row]:
+        found = _subjects(snapshot, {column.metric for column in columns}, *names.values())
+        cells = [[*map(_text, one.tags), *(column.cell(one) for column in columns)] for one in found]
+        return [Row("/".join(one.tags), row) for one, row in zip(found, cells, strict=True)] + others(snapshot)
+
+    return Table(title, (*names, *(column.title for column in columns)), rows, order)
+
+
+def _lost(snapshot: Snapshot) -> list[Row]:
+    hosts = {snapshot.run.hosts[index]: reason for index, reason in snapshot.run.lost.items()}
+    empty = [Cell("", -1.0)] * (len(_OF_NODES) - 1)
+    return [
+        Row(f"lost {host}", [_text(host), _text(f"is lost: {reason}"), *empty], "failed")
+        for host, reason in hosts.items()
+    ]
 
 
 TABLES = (
-    Table("Nodes", _titles("Node", *_OF_NODES), _nodes),
-    Table("GPUs", _titles("Node", "GPU", *_OF_GPUS), partial(_measured, ("host", "gpu"), _OF_GPUS)),
+    _measured("Nodes", {"Node": "host"}, _OF_NODES, others=_lost),
+    _measured("GPUs", {"Node": "host", "GPU": "gpu"}, _OF_GPUS),
     Table("Processes", ("Name", "puid", "pid", "Node", "State", "CPU", "Memory", "Time"), _processes, "CPU"),
-    Table(
-        "Queues",
-        _titles("Node", "Queue", "Made at", *_OF_QUEUES),
-        partial(_measured, ("host", "queue", "place"), _OF_QUEUES),
-        "now",
-    ),
-    Table(
-        "Pools",
-        _titles("Node", "Pool", "Made at", *_OF_POOLS),
-        partial(_measured, ("host", "pool", "place"), _OF_POOLS),
-    ),
+    _measured("Queues", {"Node": "host", "Queue": "queue", "Made at": "place"}, _OF_QUEUES, "now"),
+    _measured("Pools", {"Node": "host", "Pool": "pool", "Made at": "place"}, _OF_POOLS),
 )
 
 

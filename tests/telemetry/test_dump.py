@@ -88,7 +88,7 @@ def test_a_failed_dump_leaves_no_files(telemetry: Telemetry, tmp_path: Path, mon
     def fail(*arguments: object, **options: object) -> None:
         raise OSError("no space is left")
 
-    monkeypatch.setattr("pyarrow.parquet.write_table", fail)
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter", fail)
     with pytest.raises(OSError, match="no space is left"):
         AnalysisClient().db_dump(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -109,9 +109,9 @@ def test_a_truncated_stream_is_read_up_to_its_last_complete_batch(tmp_path: Path
 def test_a_recording_without_a_column_of_later_versions_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
-    schema = recordings.lifetime_schema()
+    schema = recordings.schema_of("lifetimes")
     earlier = schema.remove(schema.get_field_index("terminated"))
-    monkeypatch.setattr(recordings, "lifetime_schema", lambda: earlier)
+    monkeypatch.setattr(recordings, "schema_of", lambda content: earlier)
     recording = written(tmp_path / "run", Parcel(NOON, [], [lifetime(1, NOON + 2, -9)]), ended=ended)
     monkeypatch.undo()
     (process,) = recording.lifetimes()

@@ -122,15 +122,9 @@ def _asked(connection: socket.socket) -> tuple[int, bytes]:
     """Return the sender of a connection's first request, and the request, which is still to be read; b"" for another
     user's, and for one that does not come soon."""
     pid, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    if user != os.getuid() or not _is_ready(connection.fileno(), _REQUEST_WITHIN_S):
+    if user != os.getuid() or not parents.is_ready(connection.fileno(), _REQUEST_WITHIN_S):
         return pid, b""
     return pid, connection.recv(_LARGEST_PEEK, socket.MSG_PEEK)[_HEAD:]
-
-
-def _is_ready(fd: int, within: float) -> bool:
-    watched = select.poll()
-    watched.register(fd, select.POLLIN)
-    return any(event & select.POLLIN for _, event in watched.poll(within * 1000))
 
 
 def leave(run: Run, zygote: int, events: socket.socket, early: Early) -> NoReturn:
@@ -139,12 +133,12 @@ def leave(run: Run, zygote: int, events: socket.socket, early: Early) -> NoRetur
         events.send(parents.FAREWELL)
     events.close()
     with suppress(ProcessLookupError):
-        if not _is_ready(_core.open_process(zygote), parents.ZYGOTE_ENDS_WITHIN_S + variables.grace()):
+        if not parents.is_ready(_core.open_process(zygote), parents.ZYGOTE_ENDS_WITHIN_S + variables.grace()):
             os.kill(zygote, signal.SIGKILL)
     parents.end_orphans(zygote)
     for _, (reading, errors) in early.trackers:
-        if _is_ready(reading, 0):
-            _is_ready(_core.open_process(parents.start_tracker(reading, errors)), parents.TRACKER_ENDS_WITHIN_S)
+        if parents.is_ready(reading, 0):
+            parents.is_ready(_core.open_process(parents.start_tracker(reading, errors)), parents.TRACKER_ENDS_WITHIN_S)
     remove_folder(run.folder)
     remove_ended()
     os._exit(0)

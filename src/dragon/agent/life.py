@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import uvloop
 
 from dragon import _core
+from dragon.agent.output.streams import ended
 from dragon.agent.processes.parents import ZYGOTE_ENDS_WITHIN_S, end_orphans
 from dragon.agent.processes.starting import Spawner
 from dragon.agent.server import Agent
@@ -225,25 +225,8 @@ async def _finish(zygote: int, spawner: Spawner, connections: Connections | None
 async def _end_zygote(zygote: int) -> None:
     """Wait until the zygote ends, which it does when its connection is closed; if it takes too long, it is killed."""
     try:
-        gone = _core.open_process(zygote)
-    except ProcessLookupError:
-        return
-    if not await _await_end(gone, ZYGOTE_ENDS_WITHIN_S + variables.grace()):
+        async with asyncio.timeout(ZYGOTE_ENDS_WITHIN_S + variables.grace()):
+            await ended(zygote)
+    except TimeoutError:
         log.error("the zygote does not end; it is killed")
         os.kill(zygote, signal.SIGKILL)
-
-
-async def _await_end(pidfd: int, timeout: float) -> bool:
-    """Return whether a process ends in time. Requests to the agent are served meanwhile."""
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()
-    loop.add_reader(pidfd, lambda: None if ended.done() else ended.set_result(None))
-    try:
-        async with asyncio.timeout(timeout):
-            await ended
-    except TimeoutError:
-        return bool(select.select([pidfd], [], [], 0)[0])
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-    return True

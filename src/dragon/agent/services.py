@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import socket
 from collections.abc import Callable, Coroutine
@@ -15,8 +14,8 @@ from dragon.agent.groups.group import Group, Groups
 from dragon.agent.groups.members import Home
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects import RemoteObjects
-from dragon.agent.output.streams import Streams
-from dragon.agent.processes.parents import TRACKER_ENDS_WITHIN_S, start_tracker
+from dragon.agent.output.streams import Streams, ended
+from dragon.agent.processes.parents import TRACKER_ENDS_WITHIN_S, is_ready, start_tracker
 from dragon.agent.processes.registry import Event, Exited, Failed, Registry, Started, Stream
 from dragon.agent.processes.starting import Processes, Spawner
 from dragon.agent.shards.shards import Shards
@@ -49,9 +48,7 @@ class _Idle(NamedTuple):
 
     @property
     def is_told(self) -> bool:
-        events = select.poll()
-        events.register(self.reading, select.POLLIN)
-        return any(event & select.POLLIN for _, event in events.poll(0))
+        return is_ready(self.reading, 0)
 
 
 class Trackers:
@@ -60,7 +57,7 @@ class Trackers:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._idle: dict[int, _Idle] = {}
-        self._running: dict[int, tuple[int, asyncio.Future[None]]] = {}  # by process id: the process it is for; its end
+        self._running: dict[int, tuple[int, asyncio.Task[None]]] = {}  # by process id: the process it is for; its end
 
     @property
     def processes(self) -> set[int]:
@@ -108,16 +105,13 @@ class Trackers:
             limit = what_to_raise(error.errno or 0)
             log.warning("Python's tracker of shared memory does not start: %s%s", error, limit)
             return False
-        self._running[tracker] = (idle.process, self.loop.create_future())
-        gone = _core.open_process(tracker)
-        self.loop.add_reader(gone, self._on_end, tracker, gone)
+        self._running[tracker] = idle.process, self.loop.create_task(self._await(tracker))
         return True
 
-    def _on_end(self, tracker: int, gone: int) -> None:
-        self.loop.remove_reader(gone)
-        os.close(gone)
+    async def _await(self, tracker: int) -> None:
+        await ended(tracker)
         os.waitpid(tracker, 0)
-        self._running.pop(tracker)[1].set_result(None)
+        del self._running[tracker]
 
     async def finish(self) -> None:
         """Wait, at the end of the run, until trackers whose processes have ended have removed their files."""

@@ -74,18 +74,5 @@ class DDictFutureCheckpointError(DDictError):
     code = "DDICT_FUTURE_CHECKPOINT"
 
 
-DDICT_ERRORS: dict[str, type[DDictError]] = {
-    error.__name__: error
-    for error in (
-        DDictError,
-        DDictSyncError,
-        DDictFullError,
-        DDictTimeoutError,
-        DDictPersistCheckpointError,
-        DDictKeyError,
-        DDictCheckpointSyncError,
-        DDictUnableToCreateError,
-        DDictFutureCheckpointError,
-        DDictMovedError,
-    )
-}
+_classes: list[type[DDictError]] = [DDictError, *DDictError.__subclasses__()]
+DDICT_ERRORS = {error.__name__: error for error in _classes}

@@ -190,96 +190,63 @@ def exported_name(text: str) -> str:
 _PERCENT, _MEGA = 0.01, 1e6
 _IN_TURN = 30.0  # seconds; if there are many processes, only some of them are read each time
 
+
+def _metric(name: str, level: int, exported: str, meaning: str, counts_for: float = 0.0) -> Metric:
+    """Return a metric. What it is called in Prometheus says its kind and its unit."""
+    kind = Kind.COUNTER if exported.endswith("_total") else Kind.GAUGE
+    scale = {"ratio": _PERCENT, "hertz": _MEGA}.get(exported.rpartition("_")[2], 1.0)
+    return Metric(name, level, f"dragon_{exported}", meaning, kind, scale, counts_for)
+
+
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("load_average", 2, "dragon_node_load1", "Load average over one minute"),
-        Metric("load_average_5m", 2, "dragon_node_load5", "Load average over five minutes"),
-        Metric("load_average_15m", 2, "dragon_node_load15", "Load average over fifteen minutes"),
-        Metric("cpu_percent", 2, "dragon_node_cpu_ratio", "Busy part of all CPUs", scale=_PERCENT),
-        Metric("used_RAM", 2, "dragon_node_memory_ratio", "Part of the memory that is in use", scale=_PERCENT),
-        Metric("memory_used", 2, "dragon_node_memory_used_bytes", "Memory in use"),
-        Metric("swap_used", 2, "dragon_node_swap_used_bytes", "Swap space in use"),
-        Metric(
-            "network_sent", 2, "dragon_node_network_sent_bytes_total", "Sent, but for the loopback", kind=Kind.COUNTER
+        _metric("load_average", 2, "node_load1", "Load average over one minute"),
+        _metric("load_average_5m", 2, "node_load5", "Load average over five minutes"),
+        _metric("load_average_15m", 2, "node_load15", "Load average over fifteen minutes"),
+        _metric("cpu_percent", 2, "node_cpu_ratio", "Busy part of all CPUs"),
+        _metric("used_RAM", 2, "node_memory_ratio", "Part of the memory that is in use"),
+        _metric("memory_used", 2, "node_memory_used_bytes", "Memory in use"),
+        _metric("swap_used", 2, "node_swap_used_bytes", "Swap space in use"),
+        _metric("network_sent", 2, "node_network_sent_bytes_total", "Sent, but for the loopback"),
+        _metric("network_received", 2, "node_network_received_bytes_total", "Received, but for the loopback"),
+        _metric("disk_read", 2, "node_disk_read_bytes_total", "Read from disks"),
+        _metric("disk_written", 2, "node_disk_written_bytes_total", "Written to disks"),
+        _metric("num_running_processes", 2, "node_processes", "Live processes of the run on the node"),
+        _metric("arena_used", 2, "node_arena_used_bytes", "Shared memory in use by the run"),
+        _metric(
+            "def_pool_utilization", 2, "node_arena_ratio", "Part in use of the shared memory that the run may have"
         ),
-        Metric(
-            "network_received",
-            2,
-            "dragon_node_network_received_bytes_total",
-            "Received, but for the loopback",
-            kind=Kind.COUNTER,
-        ),
-        Metric("disk_read", 2, "dragon_node_disk_read_bytes_total", "Read from disks", kind=Kind.COUNTER),
-        Metric("disk_written", 2, "dragon_node_disk_written_bytes_total", "Written to disks", kind=Kind.COUNTER),
-        Metric("num_running_processes", 2, "dragon_node_processes", "Live processes of the run on the node"),
-        Metric("arena_used", 2, "dragon_node_arena_used_bytes", "Shared memory in use by the run"),
-        Metric(
-            "def_pool_utilization",
-            2,
-            "dragon_node_arena_ratio",
-            "Part in use of the shared memory that the run may have",
-            scale=_PERCENT,
-        ),
-        Metric("DeviceUtilization", 3, "dragon_gpu_ratio", "Part of the time that the GPU computes", scale=_PERCENT),
-        Metric("DeviceMemoryUtilization", 3, "dragon_gpu_memory_ratio", "Part of its memory in use", scale=_PERCENT),
-        Metric("DeviceMemoryUsed", 3, "dragon_gpu_memory_used_bytes", "GPU memory in use"),
-        Metric("DevicePowerUsage", 3, "dragon_gpu_power_watts", "Power that the GPU draws"),
-        Metric("DeviceTemperature", 3, "dragon_gpu_temperature_celsius", "Temperature of the GPU"),
-        Metric("DeviceClock", 3, "dragon_gpu_clock_hertz", "Clock of its processors", scale=_MEGA),
-        Metric("DeviceMemoryClock", 3, "dragon_gpu_memory_clock_hertz", "Clock of its memory", scale=_MEGA),
-        Metric(
-            "DeviceECCErrors",
-            3,
-            "dragon_gpu_ecc_errors_total",
-            "Errors of its memory that could not be corrected",
-            kind=Kind.COUNTER,
-        ),
-        Metric("cpu_core_percent", 4, "dragon_node_core_ratio", "Busy part of one CPU", scale=_PERCENT),
-        Metric(
-            "process_cpu_percent",
-            4,
-            "dragon_process_cpu_ratio",
-            "CPUs that the process uses",
-            scale=_PERCENT,
-            counts_for=_IN_TURN,
-        ),
-        Metric(
-            "process_memory", 4, "dragon_process_resident_memory_bytes", "Memory of the process", counts_for=_IN_TURN
-        ),
-        Metric(
-            "process_state",
-            4,
-            "dragon_process_state",
-            f"State, one of 0 to 4: {', '.join(PROCESS_STATES)}",
-            counts_for=_IN_TURN,
-        ),
-        Metric("process_gpu_memory", 4, "dragon_process_gpu_memory_bytes", "GPU memory of the process"),
-        Metric("group_live", 4, "dragon_group_live_processes", "Members of the process group that live"),
-        Metric(
-            "group_restarts",
-            4,
-            "dragon_group_restarts_total",
-            "Starts of members that had ended",
-            kind=Kind.COUNTER,
-        ),
-        Metric(
-            "group_cpu_percent", 4, "dragon_group_cpu_ratio", "CPUs that its members on the node use", scale=_PERCENT
-        ),
-        Metric("group_memory", 4, "dragon_group_resident_memory_bytes", "Memory of its members on the node"),
-        Metric("queue_depth", 4, "dragon_queue_messages", "Messages in the queue"),
-        Metric("queue_bytes", 4, "dragon_queue_bytes", "Shared memory in which its messages lie"),
-        Metric("queue_puts", 4, "dragon_queue_puts_total", "Messages that were put", kind=Kind.COUNTER),
-        Metric("queue_gets", 4, "dragon_queue_gets_total", "Messages that were taken", kind=Kind.COUNTER),
-        Metric("queue_waiting", 4, "dragon_queue_waiting", "Who waits to get or to put"),
-        Metric("pool_tasks_waiting", 4, "dragon_pool_waiting_tasks", "Tasks that no worker has taken"),
-        Metric("pool_tasks_running", 4, "dragon_pool_running_tasks", "Tasks that workers do"),
-        Metric("pool_tasks_done", 4, "dragon_pool_done_tasks_total", "Tasks that are done", kind=Kind.COUNTER),
-        Metric("pool_workers", 4, "dragon_pool_workers", "Workers that live"),
-        Metric("dictionary_bytes", 4, "dragon_dictionary_bytes", "Memory that the manager's part takes"),
-        Metric("dictionary_limit", 4, "dragon_dictionary_limit_bytes", "Memory that the manager's part may take"),
-        Metric("dictionary_keys", 4, "dragon_dictionary_keys", "Keys, once for each checkpoint they were written in"),
-        Metric("db_size", 4, "dragon_node_telemetry_bytes", "Memory of the node's history of metrics"),
+        _metric("DeviceUtilization", 3, "gpu_ratio", "Part of the time that the GPU computes"),
+        _metric("DeviceMemoryUtilization", 3, "gpu_memory_ratio", "Part of its memory in use"),
+        _metric("DeviceMemoryUsed", 3, "gpu_memory_used_bytes", "GPU memory in use"),
+        _metric("DevicePowerUsage", 3, "gpu_power_watts", "Power that the GPU draws"),
+        _metric("DeviceTemperature", 3, "gpu_temperature_celsius", "Temperature of the GPU"),
+        _metric("DeviceClock", 3, "gpu_clock_hertz", "Clock of its processors"),
+        _metric("DeviceMemoryClock", 3, "gpu_memory_clock_hertz", "Clock of its memory"),
+        _metric("DeviceECCErrors", 3, "gpu_ecc_errors_total", "Errors of its memory that could not be corrected"),
+        _metric("cpu_core_percent", 4, "node_core_ratio", "Busy part of one CPU"),
+        _metric("process_cpu_percent", 4, "process_cpu_ratio", "CPUs that the process uses", _IN_TURN),
+        _metric("process_memory", 4, "process_resident_memory_bytes", "Memory of the process", _IN_TURN),
+        _metric("process_state", 4, "process_state", f"State, one of 0 to 4: {', '.join(PROCESS_STATES)}", _IN_TURN),
+        _metric("process_gpu_memory", 4, "process_gpu_memory_bytes", "GPU memory of the process"),
+        _metric("group_live", 4, "group_live_processes", "Members of the process group that live"),
+        _metric("group_restarts", 4, "group_restarts_total", "Starts of members that had ended"),
+        _metric("group_cpu_percent", 4, "group_cpu_ratio", "CPUs that its members on the node use"),
+        _metric("group_memory", 4, "group_resident_memory_bytes", "Memory of its members on the node"),
+        _metric("queue_depth", 4, "queue_messages", "Messages in the queue"),
+        _metric("queue_bytes", 4, "queue_bytes", "Shared memory in which its messages lie"),
+        _metric("queue_puts", 4, "queue_puts_total", "Messages that were put"),
+        _metric("queue_gets", 4, "queue_gets_total", "Messages that were taken"),
+        _metric("queue_waiting", 4, "queue_waiting", "Who waits to get or to put"),
+        _metric("pool_tasks_waiting", 4, "pool_waiting_tasks", "Tasks that no worker has taken"),
+        _metric("pool_tasks_running", 4, "pool_running_tasks", "Tasks that workers do"),
+        _metric("pool_tasks_done", 4, "pool_done_tasks_total", "Tasks that are done"),
+        _metric("pool_workers", 4, "pool_workers", "Workers that live"),
+        _metric("dictionary_bytes", 4, "dictionary_bytes", "Memory that the manager's part takes"),
+        _metric("dictionary_limit", 4, "dictionary_limit_bytes", "Memory that the manager's part may take"),
+        _metric("dictionary_keys", 4, "dictionary_keys", "Keys, once for each checkpoint they were written in"),
+        _metric("db_size", 4, "node_telemetry_bytes", "Memory of the node's history of metrics"),
     )
 }
 

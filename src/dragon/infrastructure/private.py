@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -33,19 +31,6 @@ def make_private(folder: Path) -> bool:
     return True
 
 
-@contextmanager
-def checked_folder(folder: Path) -> Iterator[None]:
-    """Check a private folder before and after its files are opened by name in the block."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        _check(descriptor, folder)
-        yield
-        if not os.path.samestat(os.fstat(descriptor), folder.lstat()):
-            raise PermissionError(f"{folder} was replaced by another folder while it was opened")
-    finally:
-        os.close(descriptor)
-
-
 def connect_within(folder: Path, name: str, connection: socket.socket) -> None:
     """Connect to a socket in a private folder. Raises PermissionError if the folder is not private, OSError."""
     connection.connect(str(folder / name))
@@ -56,14 +41,10 @@ def connect_within(folder: Path, name: str, connection: socket.socket) -> None:
 def read_private(file: Path) -> bytes:
     """Return the contents of a private file. Raises PermissionError if it is not private, OSError if it is a link."""
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
-        _check(opened.fileno(), file)
+        status = os.fstat(opened.fileno())
+        if not _is_own(status):
+            raise PermissionError(
+                f"{file} belongs to user {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):o}; it has to be "
+                "yours and closed to others, so it is not opened"
+            )
         return opened.read()
-
-
-def _check(descriptor: int, path: Path) -> None:
-    status = os.fstat(descriptor)
-    if not _is_own(status):
-        raise PermissionError(
-            f"{path} belongs to user {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):o}; it has to be yours "
-            "and closed to others, so it is not opened"
-        )

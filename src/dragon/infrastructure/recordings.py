@@ -79,61 +79,22 @@ def content_of_file(stem: str) -> tuple[str, Content] | None:
 
 
 def schema_of(content: Content) -> Any:
-    """Return the Arrow schema of files with that content."""
-    return {"samples": sample_schema, "lifetimes": lifetime_schema, "spans": span_schema}[content]()
-
-
-def sample_schema() -> Any:
-    """Return the schema of measured values. In a file, rows of one metric with the same tags have the same `series`."""
+    """Return the Arrow schema of files with that content: of measured values, where rows of one metric with the same
+    tags have the same `series`; or the fields of `Lifetime` or `Span`."""
     import pyarrow as pa
 
-    return pa.schema(
-        [
-            pa.field("time", pa.float64(), nullable=False),
-            pa.field("metric", pa.string(), nullable=False),
-            pa.field("kind", pa.string(), nullable=False),
-            pa.field("tags", pa.map_(pa.string(), pa.string()), nullable=False),
-            pa.field("value", pa.float64(), nullable=False),
-            pa.field("series", pa.int32(), nullable=False),
-        ]
-    )
-
-
-def lifetime_schema() -> Any:
-    """Return the schema of processes: the fields of `Lifetime`."""
-    import pyarrow as pa
-
-    numbers = [pa.field(name, pa.int64(), nullable=False) for name in ("puid", "pid", "parent", "group")]
-    return pa.schema(
-        [
-            pa.field("node", pa.int32(), nullable=False),
-            pa.field("host", pa.string(), nullable=False),
-            *numbers,
-            pa.field("name", pa.string(), nullable=False),
-            pa.field("started", pa.float64(), nullable=False),
-            pa.field("ended", pa.float64()),
-            pa.field("code", pa.int32()),
-            pa.field("terminated", pa.bool_()),
-        ]
-    )
-
-
-def span_schema() -> Any:
-    """Return the schema of spans: the fields of `Span`."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            pa.field("start", pa.float64(), nullable=False),
-            pa.field("end", pa.float64(), nullable=False),
-            pa.field("pid", pa.int64(), nullable=False),
-            pa.field("thread", pa.uint64(), nullable=False),
-            pa.field("what", pa.string(), nullable=False),
-            pa.field("name", pa.string(), nullable=False),
-            pa.field("link", pa.int64(), nullable=False),
-            pa.field("failed", pa.bool_()),
-        ]
-    )
+    text, real, small, number, truth = pa.string(), pa.float64(), pa.int32(), pa.int64(), pa.bool_()
+    samples = {"time": real, "metric": text, "kind": text, "tags": pa.map_(text, text), "value": real, "series": small}
+    ids = dict.fromkeys(("puid", "pid", "parent", "group"), number)
+    ended = {"ended": real, "code": small, "terminated": truth}
+    spans = {"start": real, "end": real, "pid": number, "thread": pa.uint64(), "what": text, "name": text}
+    columns = {
+        "samples": samples,
+        "lifetimes": {"node": small, "host": text, **ids, "name": text, "started": real, **ended},
+        "spans": {**spans, "link": number, "failed": truth},
+    }
+    optional = {*ended, "failed"}
+    return pa.schema([pa.field(name, kind, nullable=name in optional) for name, kind in columns[content].items()])
 
 
 def whole_batches(path: Path) -> Iterator[Any]:

@@ -83,15 +83,18 @@ def strict() -> bool:
 
 def grace() -> float:
     """Return the seconds that processes have to end by themselves at the end of a run."""
-    text = os.environ.get(GRACE)
-    if not text:
-        return 25.0 if {"SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"} & os.environ.keys() else 3.0
+    unsaid = 25.0 if {"SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"} & os.environ.keys() else 3.0
+    return _seconds(GRACE, unsaid, 0.0, "is not a number of seconds")
+
+
+def _seconds(name: str, unsaid: float, least: float, otherwise: str) -> float:
+    text = os.environ.get(name)
     try:
-        seconds = float(text)
+        seconds = float(text) if text else unsaid
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(f"{GRACE}={text} is not a number of seconds")
+    if not least <= seconds < float("inf"):
+        raise ValueError(f"{name}={text} {otherwise}")
     return seconds
 
 
@@ -113,14 +116,8 @@ def telemetry_directory() -> Path | None:
 
 def telemetry_period() -> float:
     """Return the seconds between measurements. Raises ValueError."""
-    text = os.environ.get(TELEMETRY_PERIOD) or "1"
-    try:
-        period = float(text)
-    except ValueError:
-        period = 0.0
-    if not SHORTEST_PERIOD <= period < float("inf"):
-        raise ValueError(f"{TELEMETRY_PERIOD}={text} is not a number of seconds from {SHORTEST_PERIOD} on")
-    return period
+    otherwise = f"is not a number of seconds from {SHORTEST_PERIOD} on"
+    return _seconds(TELEMETRY_PERIOD, 1.0, SHORTEST_PERIOD, otherwise)
 
 
 def otlp() -> str:

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ import pyarrow.dataset
 import pyarrow.parquet
 
 import dragon
+from dragon.agent.telemetry.recorder import Parcel, Row, Writer
 from dragon.infrastructure import recordings
-from dragon.infrastructure.metrics import METRICS, Kind, RunState
+from dragon.infrastructure.metrics import METRICS, RunState
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.agent_client import ask
 from dragon.runtime.protocol.telemetry import Kinds, Lifetimes, Query, StateOfRun
@@ -50,55 +50,25 @@ def _free(directory: Path, name: str) -> Path:
 
 
 def _write(folder: Path, run: RunState, now: float) -> None:
-    prefixes = {host: recordings.node_prefix(host, node) for node, host in enumerate(run.hosts)}
-    _write_samples(folder, {host: f"{prefix}-{recordings.hour_name(now)}" for host, prefix in prefixes.items()})
-    _write_lifetimes(folder, {host: recordings.stem_of(prefix, "lifetimes") for host, prefix in prefixes.items()})
+    writers = {host: Writer(folder, recordings.node_prefix(host, node), None) for node, host in enumerate(run.hosts)}
+    kinds = {name: metric.kind for name, metric in METRICS.items()} | dict(ask(Kinds()))
+    for name in sorted(kinds):  # only one metric at a time is in memory
+        rows: dict[str, list[Row]] = defaultdict(list)
+        for _, tags, times, values in ask(Query([name], {}, -math.inf, math.inf, interval=0.0, aggregate="last")):
+            series = name, tuple(sorted(tags.items())), kinds[name]
+            rows[tags["host"]] += [(when, *series, value) for when, value in zip(times, values, strict=True)]
+        for host, found in rows.items():
+            _write_parcel(writers[host], Parcel(now, found, []))
+    lifetimes = ask(Lifetimes())
+    for host, writer in writers.items():
+        _write_parcel(writer, Parcel(now, [], [one for one in lifetimes if one.host == host], last=True))
     description = recordings.RunDescription(run.name, run.command, run.started, run.hosts, dragon.__version__)
     (folder / recordings.DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(description)))
 
 
-def _write_samples(folder: Path, stems: dict[str, str]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    schema = recordings.sample_schema()
-    kinds = {name: metric.kind for name, metric in METRICS.items()} | dict(ask(Kinds()))
-    numbers = itertools.count()
-    with ExitStack() as files:
-        writers: dict[str, Any] = {}
-        for name in sorted(kinds):
-            for host, rows in _columns_by_host(name, kinds[name], numbers).items():
-                if host not in writers:
-                    path = folder / (stems[host] + recordings.PARQUET)
-                    writers[host] = files.enter_context(pa.parquet.ParquetWriter(path, schema))
-                writers[host].write_table(pa.table(rows, schema=schema))
-
-
-def _columns_by_host(name: str, kind: Kind, numbers: itertools.count[int]) -> dict[str, dict[str, Any]]:
-    """Return all values of a metric as the columns of a table, by host. Only one metric at a time is in memory."""
-    records = ask(Query([name], {}, -math.inf, math.inf, interval=0.0, aggregate="last"))
-    tables: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
-    for _, tags, times, values in records:
-        columns, count = tables[tags["host"]], len(times)
-        columns["time"] += times
-        columns["metric"] += [name] * count
-        columns["kind"] += [kind.value] * count
-        columns["tags"] += [sorted(tags.items())] * count
-        columns["value"] += values
-        columns["series"] += [next(numbers)] * count
-    return tables
-
-
-def _write_lifetimes(folder: Path, stems: dict[str, str]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    schema = recordings.lifetime_schema()
-    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for one in ask(Lifetimes()):
-        rows[one.host].append(msgspec.structs.asdict(one))
-    for host, found in rows.items():
-        pa.parquet.write_table(pa.Table.from_pylist(found, schema=schema), folder / (stems[host] + recordings.PARQUET))
+def _write_parcel(writer: Writer, parcel: Parcel) -> None:
+    for step in writer.steps(parcel):
+        step()
 
 
 _MAGIC = b"PAR1"

@@ -22,7 +22,7 @@ from dragon.agent.mpi import relay as relay_program
 from dragon.agent.mpi.job import HomeNode, Job, JobOverError, Joining, Side
 from dragon.agent.mpi.relay import SIZE, address, received, user_of
 from dragon.agent.mpi.segments import is_foreign
-from dragon.agent.output.streams import ready
+from dragon.agent.output.streams import ended, ready
 from dragon.infrastructure.gpus import GPU_VARIABLES
 from dragon.runtime.protocol.jobs import LaunchEnd, Part, RelayLost
 from dragon.runtime.run import this_run
@@ -234,15 +234,12 @@ class Launch:
 
     async def _await_end(self) -> int:
         """Wait until it has ended, and return its exit code."""
-        process = _core.open_process(self._pid)
+        await ended(self._pid)
+        pid, self._pid = self._pid, 0
         try:
-            await ready(self._loop.add_reader, self._loop.remove_reader, process)
-            pid, self._pid = self._pid, 0
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         except ChildProcessError:
             return -signal.SIGKILL  # killed and reaped by the agent at the end of the run
-        finally:
-            os.close(process)
 
     def _tail(self) -> str:
         size = os.fstat(self._told.fileno()).st_size

@@ -313,6 +313,19 @@ async def ready(add: Callable[..., None], remove: Callable[..., object], fd: int
         remove(fd)
 
 
+async def ended(pid: int) -> None:
+    """Wait until a process has ended, which is still to be reaped if it is a child."""
+    try:
+        process = _core.open_process(pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    try:
+        await ready(loop.add_reader, loop.remove_reader, process)
+    finally:
+        os.close(process)
+
+
 async def write_all(fd: int, data: bytes) -> None:
     """Write to a descriptor that does not block."""
     loop = asyncio.get_running_loop()

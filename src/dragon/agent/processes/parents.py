@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import sys
 from collections.abc import Collection
@@ -43,6 +44,13 @@ def parent_of(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(fields[1])
+
+
+def is_ready(fd: int, within: float) -> bool:
+    """Return whether a descriptor has something to read within that many seconds."""
+    watched = select.poll()
+    watched.register(fd, select.POLLIN)
+    return any(event & select.POLLIN for _, event in watched.poll(within * 1000))
 
 
 def children_of(parent: int) -> list[int]:

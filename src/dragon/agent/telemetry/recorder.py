@@ -65,7 +65,7 @@ def _ordered(values: Any, series: Any) -> Iterator[Any]:
     rank = pa.compute.index_in(values["series"], value_set=series["series"].combine_chunks())
     keys = pa.table([rank, values["time"]], ["rank", "time"])
     order = pa.compute.sort_indices(keys, sort_keys=[("rank", "ascending"), ("time", "ascending")])
-    schema = recordings.sample_schema()
+    schema = recordings.schema_of("samples")
     for begin in range(0, len(order), _PIECE):
         piece = order.slice(begin, _PIECE)
         told = series.take(rank.take(piece))
@@ -190,13 +190,13 @@ class Writer:
             last = parcel.last
 
     def write(self, parcel: Parcel) -> None:
-        for step in self._steps(parcel):
+        for step in self.steps(parcel):
             try:
                 step()
             except (OSError, ValueError, pa.ArrowException) as error:
                 self._tell(str(error))
 
-    def _steps(self, parcel: Parcel) -> list[Callable[[], None]]:
+    def steps(self, parcel: Parcel) -> list[Callable[[], None]]:
         """Return the steps for a parcel. Each is done whether or not the one before it succeeded."""
         steps: list[Callable[[], None]] = [] if self._made else [self._make_folder]
         if recordings.hour_name(parcel.time) != self._hour:
@@ -235,7 +235,9 @@ class Writer:
     def _write_samples(self, rows: list[Row]) -> None:
         if rows and self._made:
             if self._samples is None:
-                self._samples = self._new(f"{self._prefix}-{self._hour}", recordings.sample_schema())
+                self._samples = StreamFile(
+                    self._folder, f"{self._prefix}-{self._hour}", recordings.schema_of("samples")
+                )
             self._samples.write(self._columns(rows))
 
     def _finish_samples(self) -> None:
@@ -248,16 +250,13 @@ class Writer:
         if rows and self._made:
             schema = recordings.schema_of(content)
             if content not in self._others:
-                self._others[content] = self._new(recordings.stem_of(self._prefix, content), schema)
+                self._others[content] = StreamFile(self._folder, recordings.stem_of(self._prefix, content), schema)
             self._others[content].write([[getattr(row, name) for row in rows] for name in schema.names])
 
     def _finish_others(self) -> None:
         files, self._others = self._others, {}
         for file in files.values():
             file.finish(as_written)
-
-    def _new(self, stem: str, schema: Any) -> StreamFile:
-        return StreamFile(self._folder, stem, schema)
 
     def _columns(self, rows: list[Row]) -> list[list[Any]]:
         times, metrics, tags, kinds, values = map(list, zip(*rows, strict=True))
@@ -330,14 +329,17 @@ class Recorder:
     def add(self, moment: float, metric: str, tags: Tags, kind: Kind, value: float) -> None:
         if self._handed - self._writer.taken + len(self._rows) < _MOST_ROWS:
             self._rows.append((moment, metric, tags, kind, value))
-        elif not self._late:
-            self._late = True
-            log.warning("telemetry is written too slowly, and some of it is dropped")
+        else:
+            self._drop()
 
     def add_spans(self, spans: list[Span]) -> None:
         if len(self._spans) + len(spans) <= _MOST_ROWS:
             self._spans += spans
-        elif not self._late:
+        else:
+            self._drop()
+
+    def _drop(self) -> None:
+        if not self._late:
             self._late = True
             log.warning("telemetry is written too slowly, and some of it is dropped")
 
