@@ -21,7 +21,7 @@ import msgspec
 import uvloop
 
 from dragon import _core
-from dragon.agent.cluster import Connections, connect_nodes
+from dragon.agent.cluster import Cluster
 from dragon.agent.wire.links import Links
 from dragon.control import Control, Message, join
 from dragon.infrastructure import variables
@@ -40,13 +40,15 @@ def depth(index: int) -> int:
     return 0 if index == 0 else 1 + depth(parent_of(index))
 
 
-async def _agent(token: Token, index: int, description: NodeDescriptor) -> Connections:
+async def _agent(token: Token, index: int, description: NodeDescriptor) -> Cluster:
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     port = listener.getsockname()[1]
     node = msgspec.structs.replace(description, host_name=f"node-{index}")
     own = msgspec.structs.replace(token, index=index)
     membership, control = await join(own, node, ["127.0.0.1"], port, _TIMEOUT)
-    return await connect_nodes(membership, control, listener, None, plain=False)
+    cluster = Cluster(membership, control, listener, None, plain=False)
+    await cluster.find_members()
+    return cluster
 
 
 def _agents(token_text: str, indices: list[int], done: Any, leave: Any, sent: Any) -> None:

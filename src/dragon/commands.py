@@ -10,7 +10,7 @@ from collections.abc import Callable
 from io import TextIOWrapper
 from typing import Any, NoReturn
 
-__all__ = ["Parser", "discard_stdout", "end_with", "worded"]
+__all__ = ["Parser", "discard_stdout", "end_with", "explained", "worded"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,6 +29,19 @@ def worded(error: Exception) -> str:
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+
+
+def explained(name: str, command: Callable[[], int], *kinds: type[Exception]) -> int:
+    """Return the exit code of a command: that which `command` returns, or 1 after an OSError or an error of these
+    `kinds` was reported in a line."""
+    caught: tuple[type[Exception], ...] = OSError, *kinds
+    try:
+        return command()
+    except BrokenPipeError:
+        raise
+    except caught as error:
+        print(f"{name}: {worded(error)}", file=sys.stderr)
+        return 1
 
 
 def _of_stdout(error: OSError) -> str:

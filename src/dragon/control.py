@@ -174,7 +174,6 @@ class Control(asyncio.Protocol):
 
     @property
     def on_lost(self) -> Callable[[str], None] | None:
-        """The function that is called with the reason when the connection is lost, or None."""
         return self._on_lost
 
     @on_lost.setter

@@ -99,7 +99,6 @@ class _Subject:
         return sum(found) if found else None
 
     def rate(self, metric: str) -> float | None:
-        """Return the newest increase of a counter per second."""
         points = [
             point for one in self._series.get(metric, ())[:1] for point in zip(one.times, one.values, strict=True)
         ]
@@ -196,7 +195,6 @@ class Column(NamedTuple):
     top: float | None = None
 
     def cell(self, subject: _Subject) -> Cell:
-        """Return the cell of something that was measured."""
         if self.how == "bars":
             values = subject.values(self.metric)
             return Cell(sparkline(values, self.top), values[-1] if values else -1.0)
@@ -327,7 +325,6 @@ class Top(App[None]):
         yield Footer()
 
     async def on_mount(self) -> None:
-        """Add the columns, show the first values, and refresh them every period."""
         for number in ENDING:  # without a handler, these would leave the terminal in the screen's mode
             asyncio.get_running_loop().add_signal_handler(number, partial(self._end, 128 + number))
         for table in TABLES:
@@ -384,23 +381,19 @@ class Top(App[None]):
     # ---- what the keys and the mouse do
 
     def action_show(self, title: str) -> None:
-        """Show another table."""
         self._tabs.active = title
 
     def on_tabbed_content_tab_activated(self) -> None:
-        """Draw the table that is now shown."""
         self._draw()
         self._tables[self._shown.title].focus()
 
     def action_sort(self) -> None:
-        """Sort by the next column."""
         table = self._shown
         order, _ = self._orders[table.title]
         following = (table.columns.index(order) + 1) % len(table.columns) if order else 0
         self._order_by(table.columns[following])
 
     def action_reverse(self) -> None:
-        """Reverse the order."""
         order, downwards = self._orders[self._shown.title]
         self._orders[self._shown.title] = (order or self._shown.columns[0], not downwards)
         self._draw()
@@ -416,22 +409,18 @@ class Top(App[None]):
         self._draw()
 
     def action_find(self) -> None:
-        """Show the input for the text that rows must contain."""
         self._filter.display = True
         self._filter.focus()
 
     def action_leave(self) -> None:
-        """Show all rows again."""
         self._filter.value, self._filter.display = "", False
         self._tables[self._shown.title].focus()
         self._draw()
 
     def on_input_changed(self) -> None:
-        """Show only the rows that contain the text."""
         self._draw()
 
     def on_input_submitted(self) -> None:
-        """Go back to the rows."""
         self._tables[self._shown.title].focus()
 
 
@@ -451,7 +440,6 @@ class TopOfRecording(Top):
         self._move = move
 
     async def action_move(self, seconds: int) -> None:
-        """Look at an earlier or later time."""
         self._move(seconds)
         await self._refresh()
 

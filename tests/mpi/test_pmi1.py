@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragon.agent.mpi.pmi1 import Pmi1, process_mapping
-from dragon.runtime.protocol.jobs import LookUp, OfJob, OfService, Part, RankMissing
+from dragon.runtime.protocol.jobs import Exchange, JobFailed, LookUp, OfJob, Part, RankMissing
+from dragon.runtime.protocol.request import Request
 from dragon.runtime.rpc import RemoteError
 
 RECORDED = Path(__file__).parent / "recorded_mpich.txt"
@@ -43,12 +44,31 @@ class Home:
                 applications=[0] * len(placement),
                 universe=8,
             )
-            self.nodes[node] = served = Pmi1(part, To(self, node))
+            self.nodes[node] = served = Pmi1(part, self.request, self.tell)
             for rank in ranks:
                 joining = served.join(rank)
                 assert joining.environment["PMI_RANK"] == str(rank)
                 self.ends[rank] = socket.socket(fileno=joining.descriptors["PMI_FD"])
                 self.ends[rank].setblocking(False)
+
+    async def request(self, node: int, request: Request[Any]) -> Any:
+        match request:
+            case Exchange(_, key, nodes, sender, data):
+                given, complete = self.gathered.setdefault(key, ({}, asyncio.Event()))
+                given[sender] = data
+                if given.keys() >= set(nodes):
+                    complete.set()
+                await complete.wait()
+                return given
+            case LookUp():
+                raise self.not_found
+
+    def tell(self, node: int, request: OfJob[None]) -> None:
+        match request:
+            case JobFailed(_, rank, what):
+                self.failures.append((rank, what))
+            case RankMissing(_, rank, code):
+                self.missed.append((rank, code))
 
     async def say(self, rank: int, text: str) -> None:
         await asyncio.get_running_loop().sock_sendall(self.ends[rank], text.encode())
@@ -71,36 +91,6 @@ class Home:
             node.close()
         for end in self.ends.values():
             end.close()
-
-
-class To:
-    """The connection of one node to the others."""
-
-    def __init__(self, home: Home, node: int) -> None:
-        self.home, self.node = home, node
-
-    async def exchange(self, key: str, nodes: list[int], data: Any) -> dict[int, Any]:
-        given, complete = self.home.gathered.setdefault(key, ({}, asyncio.Event()))
-        given[self.node] = data
-        if given.keys() >= set(nodes):
-            complete.set()
-        await complete.wait()
-        return given
-
-    def ask(self, request: OfJob[Any] | OfService[Any]) -> asyncio.Future[Any]:
-        answer = asyncio.get_running_loop().create_future()
-        if isinstance(request, LookUp):
-            answer.set_exception(self.home.not_found)
-        else:
-            answer.set_result(None)
-        return answer
-
-    def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
-        self.home.failures.append((rank, what))
-
-    def tell(self, request: OfJob[None]) -> None:
-        if isinstance(request, RankMissing):
-            self.home.missed.append((request.rank, request.code))
 
 
 def run(work: Callable[[Home], Coroutine[Any, Any, None]], placement: list[int], name: str = "dragon-job") -> None:

@@ -6,10 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
-from dragon.agent.mpi.job import HomeNode
 from dragon.agent.mpi.pmix import Pmix, PmixServer
 from dragon.infrastructure.facts import PMIBackend
-from dragon.runtime.protocol.jobs import JobBegun, OfJob, Part
+from dragon.runtime.protocol.jobs import JobBegun, JobFailed, Part
 
 PART = Part(
     name="job",
@@ -22,19 +21,6 @@ PART = Part(
     applications=[0],
     universe=1,
 )
-
-
-class _Told:
-    """A substitute for the connection to the node that monitors the job; it keeps the notifications."""
-
-    def __init__(self) -> None:
-        self.said: list[Any] = []
-
-    def tell(self, request: OfJob[None]) -> None:
-        self.said.append(request)
-
-    def fail(self, *what: Any) -> None:
-        self.said.append(what)
 
 
 class _SlowServer:
@@ -52,8 +38,13 @@ class _SlowServer:
 
 async def _said_at_the_end(last: list[str]) -> list[Any]:
     """Return the notifications about a rank that has ended, if the server reports these events late."""
-    told, server = _Told(), _SlowServer()
-    job = Pmix(PART, cast(HomeNode, told), cast(PmixServer, server))
+    said: list[Any] = []
+
+    async def ask(node: int, request: object) -> None:
+        raise AssertionError("nothing is asked")
+
+    server = _SlowServer()
+    job = Pmix(PART, ask, lambda node, request: said.append(request), cast(PmixServer, server))
     job.on_event("initialised", 0)
     job.ended(0, 0)
     await asyncio.sleep(0.3)
@@ -62,7 +53,7 @@ async def _said_at_the_end(last: list[str]) -> list[Any]:
     for future in server.asked:
         future.set_result(None)
     await asyncio.sleep(0)
-    return told.said
+    return said
 
 
 def test_a_rank_does_not_fail_if_the_server_reports_its_mpi_finalize_late() -> None:
@@ -70,4 +61,7 @@ def test_a_rank_does_not_fail_if_the_server_reports_its_mpi_finalize_late() -> N
 
 
 def test_a_rank_that_ends_without_mpi_finalize_fails() -> None:
-    assert asyncio.run(_said_at_the_end([])) == [JobBegun("job"), (0, "ended without MPI_Finalize", 1)]
+    assert asyncio.run(_said_at_the_end([])) == [
+        JobBegun("job"),
+        JobFailed("job", 0, "ended without MPI_Finalize", 1, False),
+    ]

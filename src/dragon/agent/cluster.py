@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from dragon import _core
@@ -18,7 +17,7 @@ from dragon.agent.output.streams import write_all
 from dragon.agent.processes.starting import Copies
 from dragon.agent.services import Services
 from dragon.agent.wire.handshake import Fabric
-from dragon.agent.wire.links import Links, Serve
+from dragon.agent.wire.links import Links
 from dragon.control import Control
 from dragon.infrastructure import messages, variables
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
@@ -49,86 +48,6 @@ _SHUTDOWN_TIMEOUT_S = 5.0
 _MEMBERS = encode(agents.Members())
 _VERDICT = 5.0  # seconds; as long as a connection may be silent
 _POLL_S = 0.02
-
-
-class EarlyMessages:
-    """Lets requests of other nodes wait, in order, until this node serves them; but tells them the members at once."""
-
-    def __init__(self) -> None:
-        self.members: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
-        self._is_served = asyncio.Event()
-        self._serve: Serve
-
-    def serve(self, node: int, body: bytes | msgspec.Raw) -> asyncio.Future[object]:
-        return asyncio.ensure_future(self._answer(node, body))
-
-    async def _answer(self, node: int, body: bytes | msgspec.Raw) -> object:
-        if bytes(body) == _MEMBERS:
-            return await asyncio.shield(self.members)
-        await self._is_served.wait()
-        answer = self._serve(node, body)
-        return await answer if isinstance(answer, asyncio.Future) else answer
-
-    def hand_over(self, links: Links, serve: Serve) -> None:
-        """Have everything handled from now on."""
-        self._serve = serve
-        self._is_served.set()
-        asyncio.get_running_loop().call_soon(links.serve_by, serve)  # after those that wait, so all are in order
-
-
-@dataclass(frozen=True)
-class Connections:
-    """The other nodes of the run, and the connections to them and to the front end. `early` has the messages of other
-    nodes so far. `front_end_gone` is set once the front end has closed its connection."""
-
-    membership: Membership
-    control: Control
-    links: Links
-    early: EarlyMessages
-    fabric: Fabric | None
-    front_end_gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def leave(self) -> None:
-        """Send Bye to the front end once everything here has ended, and wait until it acknowledges."""
-        self.links.close()
-        if self.fabric is not None:
-            self.fabric.close()
-        self.control.send(agents.Bye())
-        try:
-            async with asyncio.timeout(_SHUTDOWN_TIMEOUT_S):
-                await self.front_end_gone.wait()
-        except TimeoutError:
-            log.warning("the front end did not acknowledge shutdown within %g s", _SHUTDOWN_TIMEOUT_S)
-
-
-async def connect_nodes(
-    membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None, *, plain: bool
-) -> Connections:
-    """Connect to the other nodes, given the membership from the front end, and get the list of members."""
-    index, early = membership.index, EarlyMessages()
-    keys = (membership.authority, membership.certificate, membership.key)
-    near = {parent_of(index): membership.parent} if membership.parent is not None else {}
-    contexts = client_context(*keys), server_context(*keys)
-    links = Links(index, near, contexts, early.serve, fabric, plain=plain)
-    links.listen(listener)
-    members = await _members(links, control, index) if near else membership.members
-    links.members, links.idle = dict(enumerate(members)), membership.settings.get("idle", 0)
-    links.wire.set_nodes(len(members))
-    early.members.set_result(members)
-    return Connections(membership, control, links, early, fabric)
-
-
-async def _members(links: Links, control: Control, index: int) -> list[Member]:
-    """Return the members from the parent node, or, if that is lost, from the front end."""
-    question = agents.Members()
-    try:
-        return decode_answer(question, await links.call(parent_of(index), question))
-    except NodeLostError:
-        pass
-    try:
-        return decode_answer(question, await control.ask(question))
-    except ConnectionError as error:
-        raise RunEndedError("the front end ended before this node had connected to the others") from error
 
 
 class Head:
@@ -216,14 +135,60 @@ class Head:
 
 
 class Cluster:
-    """This node's part in the run."""
+    """This node's part in the run: the connections to the other nodes and to the front end, and from begin() on what it
+    does for them."""
 
-    def __init__(self, connections: Connections, services: Services) -> None:
-        self.links = connections.links
-        self._control = connections.control
-        self._front_end_gone = connections.front_end_gone
+    _services: Services
+
+    def __init__(
+        self, membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None, *, plain: bool
+    ) -> None:
+        index, parent = membership.index, membership.parent
+        keys = (membership.authority, membership.certificate, membership.key)
+        near = {parent_of(index): parent} if parent is not None else {}
+        contexts = client_context(*keys), server_context(*keys)
+        self._membership, self._control = membership, control
+        self._known: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
+        self._is_served = asyncio.Event()
+        self._front_end_gone = asyncio.Event()
+        self.links = Links(index, near, contexts, self._serve_early, fabric, plain=plain)
+        self.links.listen(listener)
+
+    async def find_members(self) -> None:
+        """Get the list of members, which the first node has from the front end, any other from its parent."""
+        members = await self._ask_for_members() if self._membership.parent is not None else self._membership.members
+        self.links.members = dict(enumerate(members))
+        self.links.idle = self._membership.settings.get("idle", 0)
+        self.links.wire.set_nodes(len(members))
+        self._known.set_result(members)
+
+    async def _ask_for_members(self) -> list[Member]:
+        """Return the members from the parent node, or, if that is lost, from the front end."""
+        question = agents.Members()
+        try:
+            return decode_answer(question, await self.links.call(parent_of(self.links.index), question))
+        except NodeLostError:
+            pass
+        try:
+            return decode_answer(question, await self._control.ask(question))
+        except ConnectionError as error:
+            raise RunEndedError("the front end ended before this node had connected to the others") from error
+
+    def _serve_early(self, node: int, body: bytes | msgspec.Raw) -> asyncio.Future[object]:
+        return asyncio.ensure_future(self._answer(node, body))
+
+    async def _answer(self, node: int, body: bytes | msgspec.Raw) -> object:
+        """Let a request of another node wait, in order, until this node serves it; but tell the members at once."""
+        if bytes(body) == _MEMBERS:
+            return await asyncio.shield(self._known)
+        await self._is_served.wait()
+        answer = self._serve(node, body)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    def begin(self, services: Services) -> None:
+        """Serve what the others request, and have requested already."""
         self._services = services
-        self._window = FrontEndWindow(self._control.send, connections.membership.settings.get("output_window", 2**20))
+        self._window = FrontEndWindow(self._control.send, self._membership.settings.get("output_window", 2**20))
         self._head = Head(services, self._control.send)
         for number in NOTICES:  # Slurm sends them to the agents, not to the front end
             services.loop.add_signal_handler(number, self._head.notice, number)
@@ -234,9 +199,20 @@ class Cluster:
         self.links.propose = self._control.send
         self.links.on_event["Left"] = self._client_left
         self.links.is_broken = services.shards.link_broken
-        connections.early.hand_over(self.links, self._serve)
+        self._is_served.set()
+        services.loop.call_soon(self.links.serve_by, self._serve)  # after those that wait, so all are in order
         self._control.serve(self._serve_front_end, services.end)
         self._control.on_lost = self._on_front_end_gone
+
+    async def leave(self) -> None:
+        """Send Bye to the front end once everything here has ended, and wait until it acknowledges."""
+        self.links.close()
+        self._control.send(agents.Bye())
+        try:
+            async with asyncio.timeout(_SHUTDOWN_TIMEOUT_S):
+                await self._front_end_gone.wait()
+        except TimeoutError:
+            log.warning("the front end did not acknowledge shutdown within %g s", _SHUTDOWN_TIMEOUT_S)
 
     def end_run(self) -> None:
         self._control.send(EndRun())

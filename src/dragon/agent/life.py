@@ -33,12 +33,12 @@ from dragon.runtime.run_info import FrontEnd, RunInfo
 from dragon.signals import heeded
 
 if TYPE_CHECKING:
-    from dragon.agent.cluster import Connections
+    from dragon.agent.cluster import Cluster
     from dragon.agent.early import Early
 
 log = runtime_log("agent")
 
-Join = Callable[[Run, Spawner], "Awaitable[Connections]"]
+Join = Callable[[Run, Spawner], "Awaitable[Cluster]"]
 
 
 class Beginning(NamedTuple):
@@ -58,20 +58,22 @@ _LOOPBACK = "127.0.0.1"
 
 
 def join_and_serve(token: Token, run: Run, zygote: int, events: socket.socket, requests: socket.socket) -> NoReturn:
-    from dragon.agent.cluster import connect_nodes
+    from dragon.agent.cluster import Cluster
     from dragon.agent.wire.ucx import open_fabric
     from dragon.control import join
 
     listener, addresses = _listen(token)
     node = describe_this_node(token.claims, addresses)
 
-    async def find_others(run: Run, spawner: Spawner) -> Connections:
+    async def find_others(run: Run, spawner: Spawner) -> Cluster:
         timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)
         transport, port = token.claims.get("transport", ""), listener.getsockname()[1]
         fabric = open_fabric(transport, node.host_name)
         membership, control = await join(token, node, addresses, port, timeout)
         _take_over(run, spawner, membership)
-        return await connect_nodes(membership, control, listener, fabric, plain=transport == "plain")
+        cluster = Cluster(membership, control, listener, fabric, plain=transport == "plain")
+        await cluster.find_members()
+        return cluster
 
     serve_for_ever(Beginning(run, zygote, events, requests, join=find_others))
 
@@ -90,7 +92,6 @@ def _listen(token: Token) -> tuple[socket.socket, list[str]]:
 
 
 def _take_over(run: Run, spawner: Spawner, membership: Membership) -> None:
-    """Apply the settings of the front end to this node."""
     settings = membership.settings
     environment: dict[str, str] = {**settings.get("environment", {}), **settings.get("variables", {})}
     told = {"node": membership.index, "label": settings.get("label", ""), "environment": environment}
@@ -132,7 +133,6 @@ async def _serve_and_leave(beginning: Beginning) -> NoReturn:
 
 
 async def _serve(beginning: Beginning) -> int:
-    """Serve until the run ends. Returns the exit code."""
     loop = asyncio.get_running_loop()
     tell_loop_errors(loop)
     allow_many_files()
@@ -162,22 +162,21 @@ async def _serve(beginning: Beginning) -> int:
         await _end_zygote(beginning.zygote)
         end_orphans(beginning.zygote)
         return 0
-    code, connections = 0, None
+    code, cluster = 0, None
     try:
         if beginning.join is not None:
-            code, connections = await _find_others(beginning.join(beginning.run, spawner), over)
-        if beginning.join is None or connections is not None:
-            agent = Agent(beginning.run, beginning.zygote, beginning.requests, spawner, connections, over)
+            code, cluster = await _find_others(beginning.join(beginning.run, spawner), over)
+        if beginning.join is None or cluster is not None:
+            agent = Agent(beginning.run, beginning.zygote, beginning.requests, spawner, cluster, over)
             if beginning.early is not None:
                 agent.take_over(beginning.early)
             await over
     finally:
-        await _finish(beginning.zygote, spawner, connections, agent)
+        await _finish(beginning.zygote, spawner, cluster, agent)
     return code
 
 
 def _watch(owner: Owner, end: Callable[[], None]) -> None:
-    """End the run when a process ends."""
     try:
         fd = _core.open_process(owner.pid)
     except ProcessLookupError:
@@ -189,7 +188,7 @@ def _watch(owner: Owner, end: Callable[[], None]) -> None:
         end()
 
 
-async def _find_others(join: Awaitable[Connections], over: asyncio.Future[None]) -> tuple[int, Connections | None]:
+async def _find_others(join: Awaitable[Cluster], over: asyncio.Future[None]) -> tuple[int, Cluster | None]:
     """Join a run of several nodes. Returns an exit code, and None instead of the others if this node cannot join."""
     joining = asyncio.ensure_future(join)
     either: list[asyncio.Future[Any]] = [joining, over]
@@ -210,7 +209,7 @@ async def _find_others(join: Awaitable[Connections], over: asyncio.Future[None])
 # ---- the end
 
 
-async def _finish(zygote: int, spawner: Spawner, connections: Connections | None, agent: Agent | None) -> None:
+async def _finish(zygote: int, spawner: Spawner, cluster: Cluster | None, agent: Agent | None) -> None:
     if agent is not None and agent.telemetry.recording:
         await spawner.catch_up()  # so that processes that ended by themselves are recorded with their exit codes
     spawner.close()
@@ -218,8 +217,8 @@ async def _finish(zygote: int, spawner: Spawner, connections: Connections | None
     end_orphans(zygote, agent.services.trackers.processes if agent is not None else ())
     if agent is not None:
         await agent.finish()
-    if connections is not None:
-        await connections.leave()
+    if cluster is not None:
+        await cluster.leave()
 
 
 async def _end_zygote(zygote: int) -> None:

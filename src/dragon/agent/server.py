@@ -26,7 +26,7 @@ from dragon.runtime.run import WRITING, Run
 from dragon.web import serving
 
 if TYPE_CHECKING:
-    from dragon.agent.cluster import Cluster, Connections
+    from dragon.agent.cluster import Cluster
     from dragon.agent.early import Early
 
 
@@ -141,7 +141,7 @@ _WRITE_NOTICE_S = 1.0
 
 class Agent:
     """The agent of a node. Everything in it runs in one event loop. From its construction on it serves the processes
-    that connect to `requests`, and in a run of several nodes the others, in `connections`. `zygote` is the zygote's
+    that connect to `requests`, and in a run of several nodes the others, in `cluster`. `zygote` is the zygote's
     process id; the run ends once `over` is done."""
 
     def __init__(
@@ -150,13 +150,13 @@ class Agent:
         zygote: int,
         requests: socket.socket,
         spawner: Spawner,
-        connections: Connections | None,
+        cluster: Cluster | None,
         over: asyncio.Future[None],
     ) -> None:
         self.run = run
         self.zygote = zygote
         self._loop = asyncio.get_running_loop()
-        self.services = Services(run, zygote, spawner, connections.links if connections is not None else None, over)
+        self.services = Services(run, zygote, spawner, cluster.links if cluster is not None else None, over)
         spawner.report_to(self.services.on_event)
         self._held = hold(run.folder)
         self._sweep()
@@ -165,13 +165,11 @@ class Agent:
         table.serve(self, self.telemetry)
         # Executes a request of a process. The result, exception or future is the answer.
         self._do: Callable[[Request[object], Caller], object] = table.do
-        self.cluster: Cluster | None = None
-        if connections is not None:
-            from dragon.agent.cluster import Cluster
-
-            self.cluster = Cluster(connections, self.services)  # executes the requests that others have sent already
-            self._do = self.cluster.do
-        self._views = serving.Views(self.ask) if connections is None and serving.are_wanted() else None
+        self.cluster = cluster
+        if cluster is not None:
+            cluster.begin(self.services)
+            self._do = cluster.do
+        self._views = serving.Views(self.ask) if cluster is None and serving.are_wanted() else None
         self._opening = self._loop.create_task(self._views.open()) if self._views is not None else None
         self.clients = Clients(requests, run.node, table, self._do)
 

@@ -46,10 +46,6 @@ class _Idle(NamedTuple):
     errors: int
     process: int
 
-    @property
-    def is_told(self) -> bool:
-        return is_ready(self.reading, 0)
-
 
 class Trackers:
     """The trackers of this node. A tracker is identified by the inode of its pipe."""
@@ -76,7 +72,7 @@ class Trackers:
     def give_back(self, pipe: int) -> bool:
         """Remove a tracker that has got no message. Returns False if it has, or is unknown."""
         idle = self._idle.get(pipe)
-        if idle is None or idle.is_told:
+        if idle is None or is_ready(idle.reading, 0):
             return False
         self._forget(pipe)
         return True
@@ -92,7 +88,7 @@ class Trackers:
         idle = self._idle.get(pipe)
         if idle is None:
             return
-        if idle.is_told and not self._start(idle):
+        if is_ready(idle.reading, 0) and not self._start(idle):
             self.loop.remove_reader(idle.reading)
             self.loop.call_later(_RESTART_DELAY_S, self._look, pipe)
         else:

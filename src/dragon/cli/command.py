@@ -11,7 +11,6 @@ from dragon import __version__
 
 
 def run_and_exit() -> None:
-    """Import the command and run it."""
     if sys.argv[1:] == ["--version"]:
         with suppress(OSError, AttributeError):  # the command says why
             print(f"dragon {__version__}", flush=True)

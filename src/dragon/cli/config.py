@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import dragon
-from dragon.commands import Parser, end_with, worded
+from dragon.commands import Parser, end_with, explained
 from dragon.infrastructure import configuration
 
 _KEPT = {
@@ -58,20 +58,17 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
-    file = arguments.config_file
-    try:
-        if arguments.clean:
-            (file or configuration.default_path()).unlink(missing_ok=True)
-        if arguments.command == "add":
-            _add(arguments, file)
-        if arguments.command == "test":
-            _tell("test", "the tests of MPI take the one in PATH")
-        return _show(arguments, configuration.read(file))
-    except BrokenPipeError:
-        raise
-    except (OSError, ValueError) as error:
-        print(f"dragon-config: {worded(error)}", file=sys.stderr)
-        return 1
+    return explained("dragon-config", lambda: _configure(arguments, arguments.config_file), ValueError)
+
+
+def _configure(arguments: argparse.Namespace, file: Path | None) -> int:
+    if arguments.clean:
+        (file or configuration.default_path()).unlink(missing_ok=True)
+    if arguments.command == "add":
+        _add(arguments, file)
+    if arguments.command == "test":
+        _tell("test", "the tests of MPI take the one in PATH")
+    return _show(arguments, configuration.read(file))
 
 
 def _add(arguments: argparse.Namespace, file: Path | None) -> None:

@@ -13,7 +13,7 @@ from dragon import runs
 from dragon.cli import dictionaries
 from dragon.cli.dictionaries import Live, NoSuchDictionaryError, Persisted
 from dragon.cli.ps import table
-from dragon.commands import Parser, worded
+from dragon.commands import Parser, explained
 from dragon.data import arrow, plain_files
 from dragon.data.plain_files import progress
 from dragon.infrastructure.errors import DragonError, RunEndedError
@@ -42,13 +42,7 @@ persisted files; pickles of a file are only read with --allow-pickle, because th
 def main(words: Sequence[str]) -> int:
     arguments = parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = arguments.command
-    try:
-        return command(arguments)
-    except BrokenPipeError:
-        raise
-    except (DragonError, OSError, ValueError, ModuleNotFoundError) as error:
-        print(f"dragon ddict: {worded(error)}", file=sys.stderr)
-        return 1
+    return explained("dragon ddict", lambda: command(arguments), DragonError, ValueError, ModuleNotFoundError)
 
 
 def parser() -> argparse.ArgumentParser:

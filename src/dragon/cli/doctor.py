@@ -38,10 +38,6 @@ from dragon.runtime.inspection import (
 _TIMEOUT = 10.0  # seconds
 
 
-class StackError(Exception):
-    """Raised if a stack cannot be read; the message says why."""
-
-
 class _Call(msgspec.Struct):
     name: str
     filename: str
@@ -55,37 +51,14 @@ class _Spied(msgspec.Struct):
 
 
 def find_spy() -> str | None:
-    """Return the path of py-spy; None if it is not installed."""
     return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
 
 
 def is_python(pid: int) -> bool:
-    """Return whether the program of a process is called python."""
     try:
         return Path(os.readlink(f"/proc/{pid}/exe")).name.startswith("python")
     except OSError:
         return False
-
-
-def read_by_spy(program: str, pid: int) -> list[Thread]:
-    """Return the stacks that py-spy reads without stopping the process. Raises StackError."""
-    command = [program, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", str(pid)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise StackError(f"py-spy: {error}") from error
-    if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"it ended with code {done.returncode}"
-        raise StackError(f"py-spy: {said}")
-    spied = msgspec.json.decode(done.stdout, type=list[_Spied])
-    return [
-        Thread(
-            thread.thread_id,
-            thread.thread_name or "",
-            [Frame(call.name, call.filename, call.line) for call in reversed(thread.frames)],
-        )
-        for thread in spied
-    ]
 
 
 # The system calls in which processes wait: their numbers on x86-64 and on 64-bit ARM, and what they wait for.
@@ -259,15 +232,25 @@ def _ask(node: Node, report: Report | None, troubles: list[str]) -> tuple[list[_
 
 
 def spied(spy: str | None, row: Row) -> tuple[list[Thread], str]:
-    """Return the stacks of a process, and why there are none ("" if there are)."""
+    """Return the stacks of a process, which py-spy reads without stopping it, and why there are none ("" if there
+    are)."""
     if not is_python(row.pid):
         return [], "it is not a Python process"
     if spy is None:
         return [], _NO_SPY
+    command = [spy, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", str(row.pid)]
     try:
-        return read_by_spy(spy, row.pid), ""
-    except StackError as error:
-        return [], str(error)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"py-spy: {error}"
+    if done.returncode != 0:
+        return [], "py-spy: " + (" ".join(done.stderr.split()) or f"it ended with code {done.returncode}")
+    threads = msgspec.json.decode(done.stdout, type=list[_Spied])
+    return [Thread(one.thread_id, one.thread_name or "", [*map(_frame, reversed(one.frames))]) for one in threads], ""
+
+
+def _frame(call: _Call) -> Frame:
+    return Frame(call.name, call.filename, call.line)
 
 
 _EPILOG = """\
@@ -429,7 +412,6 @@ def _agent_text(ward: Ward) -> Iterator[str]:
 
 
 def _agent_of(ward: Ward) -> int:
-    """Return the process id of the node's agent; 0 if it has ended."""
     return next((finding.row.pid for finding in ward.findings if finding.row.role == "agent"), 0)
 
 
@@ -444,7 +426,6 @@ def _unseen(wards: list[Ward]) -> Iterator[str]:
 
 
 def _elsewhere(wards: list[Ward]) -> list[str]:
-    """Return the names of the run's nodes that are not on this machine."""
     here = {ward.node for ward in wards}
     path = Path(wards[0].folder) / "nodes.json"
     if not path.exists():

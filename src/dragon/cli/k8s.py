@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from dragon.cli import machine
 from dragon.commands import Parser
-from dragon.launcher.k8s import Resources, manifest
+from dragon.launcher.k8s import manifest
 
 _MEMORY = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?")
 _NAME = re.compile(
@@ -40,7 +40,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the manifest as YAML. Returns the exit code."""
     arguments = parser().parse_args(words)
     if not arguments.command:
         parser().error("no program given")
@@ -52,15 +51,9 @@ def main(words: Sequence[str]) -> int:
         parser().error(f"--memory {arguments.memory}: a number and one of Ki, Mi, Gi, Ti or k, M, G, T, such as 64Gi")
     import yaml
 
-    resources = Resources(cpus=arguments.cpus, gpus=arguments.gpus, memory=arguments.memory)
-    documents = manifest(
-        arguments.name,
-        arguments.image,
-        arguments.nodes,
-        arguments.command,
-        arguments.port,
-        resources,
-        arguments.namespace,
-    )
+    asked = {"cpu": arguments.cpus, "nvidia.com/gpu": arguments.gpus, "memory": arguments.memory}
+    limits = {name: str(value) for name, value in asked.items() if value}
+    job = arguments.name, arguments.image, arguments.nodes, arguments.command, arguments.port
+    documents = manifest(*job, limits, arguments.namespace)
     print(yaml.safe_dump_all(documents, sort_keys=False), end="")
     return 0

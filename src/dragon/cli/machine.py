@@ -218,7 +218,6 @@ def _pattern(text: str) -> str:
 
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
-    """Return the request for nodes from the command line and the environment."""
     return Wanted(
         wlm=arguments.wlm,
         nodes=arguments.nodes,

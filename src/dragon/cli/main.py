@@ -9,10 +9,10 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import dragon
-from dragon.commands import Parser, end_with, worded
+from dragon.commands import Parser, end_with, explained, worded
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.system import code_of_shells, what_to_raise, why_not_executed
@@ -168,21 +168,10 @@ def _other_command(words: list[str]) -> int | None:
     if words[:2] == ["k8s", "manifest"]:
         return do("k8s", words[2:])
     if words[:1] == ["plan"]:
-        return _explain("plan", lambda: do("plan", words[1:], main))
+        return explained("dragon plan", lambda: do("plan", words[1:], main), DragonError)
     if words and words[0] in COMMANDS:
-        return _explain(words[0], lambda: do(words[0], words[1:]))
+        return explained(f"dragon {words[0]}", lambda: do(words[0], words[1:]), DragonError)
     return None
-
-
-def _explain(name: str, command: Callable[[], int]) -> int:
-    """Run a command. Returns its exit code; 1 after printing a DragonError or OSError."""
-    try:
-        return command()
-    except BrokenPipeError:
-        raise
-    except (DragonError, OSError) as error:
-        print(f"dragon {name}: {worded(error)}", file=sys.stderr)
-        return 1
 
 
 def _run(command: list[str], arguments: argparse.Namespace) -> int:

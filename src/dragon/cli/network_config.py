@@ -6,13 +6,12 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dragon.cli import machine
-from dragon.commands import Parser, end_with, worded
+from dragon.commands import Parser, end_with, explained
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Member
@@ -39,7 +38,6 @@ async def survey(launcher: Launcher, prefix: str, port: int, timeout: float) -> 
 
 
 def as_configuration(members: list[Member], hosts: list[str], primary: str = "") -> dict[str, dict[str, Any]]:
-    """Return the nodes in the form of a network configuration file."""
     names = [host or member.node.host_name for host, member in zip(hosts, members, strict=True)]
     own = [member.node.host_name for member in members]
     if primary and primary not in {*names, *own}:
@@ -98,22 +96,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if arguments.log:
         os.environ[variables.LOG_LEVEL] = arguments.log.upper()
-    try:
-        name, nodes = _nodes(arguments)
-        _write(arguments, name, nodes)
-    except (DragonError, OSError, ValueError) as error:
-        print(f"dragon-network-config: {worded(error)}", file=sys.stderr)
-        return 1
-    if not arguments.no_stdout:
-        print(json.dumps(nodes, indent=2))
-    return 0
+    return explained("dragon-network-config", lambda: _write(arguments, *_nodes(arguments)), DragonError, ValueError)
 
 
-def _write(arguments: argparse.Namespace, name: str, nodes: dict[str, Any]) -> None:
+def _write(arguments: argparse.Namespace, name: str, nodes: dict[str, Any]) -> int:
     if arguments.output_to_yaml:
         Path(f"{name}.yaml").write_bytes(msgspec.yaml.encode(nodes))
     if arguments.output_to_json:
         Path(f"{name}.json").write_text(json.dumps(nodes, indent=2) + "\n")
+    if not arguments.no_stdout:
+        print(json.dumps(nodes, indent=2))
+    return 0
 
 
 def _nodes(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:

@@ -71,7 +71,6 @@ class Row(msgspec.Struct):
 
     @property
     def title(self) -> str:
-        """Its name in texts."""
         return self.name if self.role in ("process", "child") else f"({self.role})"
 
 
@@ -97,7 +96,6 @@ def process_of(owner: Owner | None) -> psutil.Process | None:
 
 
 def below(owner: Owner) -> list[psutil.Process]:
-    """Return all descendants of a process."""
     process = process_of(owner)
     try:
         return process.children(recursive=True) if process is not None else []

@@ -45,11 +45,9 @@ class _Track:
         self._threads: dict[int, int] = {}
 
     def thread(self, ident: int) -> int:
-        """Return the track of a thread."""
         return self._threads.setdefault(ident, len(self._threads) + _FIRST_THREAD)
 
     def descriptions(self) -> Iterator[Event]:
-        """Yield the events that name the tracks."""
         yield {"ph": "M", "pid": self.number, "name": "process_name", "args": {"name": self._title}}
         yield {"ph": "M", "pid": self.number, "name": "process_sort_index", "args": {"sort_index": self._order}}
         names = {_LIFE: "life", **{tid: f"thread {tid}" for tid in self._threads.values()}}

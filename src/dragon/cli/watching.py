@@ -59,7 +59,6 @@ class Watched:
 
     @property
     def now(self) -> float:
-        """The time to show, in seconds since 1970."""
         return time.time()
 
     @property

@@ -46,18 +46,6 @@ class K8s(Launcher):
         self.starters.append(await Starter.run("the agent of the first pod", self.command, own.encode(), hidden))
 
 
-class Resources(msgspec.Struct, kw_only=True):
-    """The resources of each pod; `memory` in the notation of Kubernetes (64Gi)."""
-
-    cpus: int | None = None
-    gpus: int | None = None
-    memory: str = ""
-
-    def limits(self) -> dict[str, str]:
-        found = {"cpu": self.cpus, "nvidia.com/gpu": self.gpus, "memory": self.memory}
-        return {name: str(value) for name, value in found.items() if value}
-
-
 def _literal(word: str) -> str:
     """Escape an argument, because Kubernetes replaces $(NAME) by the variable, including the secret ones, and
     $$ by $."""
@@ -65,10 +53,10 @@ def _literal(word: str) -> str:
 
 
 def manifest(
-    name: str, image: str, nodes: int, command: Sequence[str], port: int, resources: Resources, namespace: str = ""
+    name: str, image: str, nodes: int, command: Sequence[str], port: int, limits: dict[str, str], namespace: str = ""
 ) -> list[dict[str, Any]]:
-    """Return a Secret, a headless Service and a Job that run `command`, the arguments of `dragon`, over `nodes`
-    pods."""
+    """Return a Secret, a headless Service and a Job that run `command`, the arguments of `dragon`, over `nodes` pods.
+    `limits` are those of each, in the notation of Kubernetes."""
     identity = Identity.create()
     token = identity.token([f"{name}-0.{name}:{port}"])
     token.claims = {"join_timeout": JOIN_TIMEOUT}
@@ -99,7 +87,7 @@ def manifest(
         "image": image,
         "command": ["dragon", "--wlm", "k8s", f"--join-timeout={JOIN_TIMEOUT:g}", *map(_literal, command)],
         "env": variables,
-        "resources": {"limits": resources.limits()},
+        "resources": {"limits": limits},
     }
     pod = {
         "metadata": {"labels": {"app": name}},

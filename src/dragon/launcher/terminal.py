@@ -23,7 +23,6 @@ class StandardInput:
         self._thread: threading.Thread | None = None
 
     def want(self) -> None:
-        """Request one more piece."""
         if self._thread is None:
             # A daemon: the exit does not wait for it, as it may be reading from a terminal.
             self._thread = threading.Thread(target=self._run, name="standard input", daemon=True)

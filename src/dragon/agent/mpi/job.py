@@ -31,24 +31,28 @@ class Joining(NamedTuple):
     defaults: Mapping[str, str] = {}  # variables that its template may override
 
 
-class HomeNode:
-    """The connection from a node of a job to the node that follows the job."""
+Ask = Callable[[int, Request[Any]], Coroutine[Any, Any, Any]]
+Tell = Callable[[int, requests.OfJob[None]], None]
 
-    def __init__(
-        self,
-        part: requests.Part,
-        ask: Callable[[int, Request[Any]], Coroutine[Any, Any, Any]],
-        tell: Callable[[int, requests.OfJob[None]], None],
-    ) -> None:
-        self._part, self._ask, self._tell = part, ask, tell
+
+class Side:
+    """One node's side of a job, which knows the ranks that have called MPI_Init and MPI_Finalize. `ask` and `tell` send
+    a request to a node."""
+
+    def __init__(self, part: requests.Part, ask: Ask, tell: Tell) -> None:
+        self.part, self._ask, self._tell, self.since = part, ask, tell, time.time()
+        self.initialised: set[int] = set()
+        self.finalised: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- the node that follows the job
 
     async def exchange(self, key: str, nodes: list[int], data: Any) -> dict[int, Any]:
         """Return what each of these nodes gives under that key, by node, once all have. Raises JobOverError."""
-        part = self._part
+        part = self.part
         try:
-            given: dict[int, Any] = await self._ask(
-                part.home, requests.Exchange(part.name, key, nodes, part.node, data)
-            )
+            exchange = requests.Exchange(part.name, key, nodes, part.node, data)
+            given: dict[int, Any] = await self._ask(part.home, exchange)
             return given
         except (LookupError, NodeLostError, RemoteError) as error:
             raise JobOverError(str(error)) from error
@@ -56,26 +60,18 @@ class HomeNode:
     async def ask(self, request: requests.OfJob[Answer] | requests.OfService[Answer]) -> Answer:
         """Ask the node that follows the job, or the one that keeps the names of services."""
         first = min(each.index for each in run_nodes())
-        answer: Answer = await self._ask(self._part.home if isinstance(request, requests.OfJob) else first, request)
+        answer: Answer = await self._ask(self.part.home if isinstance(request, requests.OfJob) else first, request)
         return answer
 
     def tell(self, request: requests.OfJob[None]) -> None:
         """Send a request to the node that follows the job, without waiting for an answer."""
-        self._tell(self._part.home, request)
+        self._tell(self.part.home, request)
 
     def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
         """Report that "rank N …" makes the job fail; the others have a moment to end on their own unless `at_once`."""
-        self.tell(requests.JobFailed(self._part.name, rank, what, code, at_once))
+        self.tell(requests.JobFailed(self.part.name, rank, what, code, at_once))
 
-
-class Side:
-    """One node's side of a job, which knows the ranks that have called MPI_Init and MPI_Finalize."""
-
-    def __init__(self, part: requests.Part, home: HomeNode) -> None:
-        self.part, self.home, self.since = part, home, time.time()
-        self.initialised: set[int] = set()
-        self.finalised: set[int] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+    # ---- the ranks
 
     async def prepare(self) -> None:
         """Prepare for ranks that are about to be started."""
@@ -91,16 +87,16 @@ class Side:
     def begin(self, rank: int) -> None:
         """Note that a rank has called MPI_Init, which returns when all have."""
         if not self.initialised:
-            self.home.tell(requests.JobBegun(self.part.name))
+            self.tell(requests.JobBegun(self.part.name))
         self.initialised.add(rank)
 
     def ended(self, rank: int, code: int) -> asyncio.Future[None] | None:
         """Handle the end of a rank's process. Returns a future if that is handled later."""
         if rank not in self.initialised:
-            self.home.tell(requests.RankMissing(self.part.name, rank, code))
+            self.tell(requests.RankMissing(self.part.name, rank, code))
         elif rank not in self.finalised:
             # How it ended is reported with the end of its process, unless that looks like a success.
-            self.home.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
+            self.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
         return None
 
     def close(self) -> bool:
@@ -195,7 +191,6 @@ class Job:
 
     @serves_each(requests.RankMissing)
     def lacks(self, rank: int, code: int) -> None:
-        """Note that a rank has ended without MPI_Init, with that exit code."""
         self.missing.append((rank, code))
         self._look_for_missing()
 

@@ -9,7 +9,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from dragon.agent.mpi.job import HomeNode, Job, Joining, Side
+from dragon.agent.mpi.job import Job, Joining, Side
 from dragon.agent.mpi.launched import Launched
 from dragon.agent.mpi.pmi1 import Pmi1
 from dragon.agent.mpi.pmix import Pmix, PmixServer, PmixUnavailableError
@@ -88,11 +88,11 @@ class Jobs:
         # Simulated nodes share the CPUs of their machine.
         ranks = part.size if own_node().real_cpus else len(self.ranks) + len(part.ranks)
         part.crowded = ranks > len(os.sched_getaffinity(0))
-        home = HomeNode(part, self.ask, self.tell)
         if part.backend == PMIBackend.PMIX:
-            side: Side = Pmix(part, home, self._pmix_server(part.library))
+            side: Side = Pmix(part, self.ask, self.tell, self._pmix_server(part.library))
         else:
-            side = Launched(part, home) if part.backend == PMIBackend.LAUNCHER else Pmi1(part, home)
+            kind = Launched if part.backend == PMIBackend.LAUNCHER else Pmi1
+            side = kind(part, self.ask, self.tell)
         await side.prepare()
         self._serving[part.name] = side
 

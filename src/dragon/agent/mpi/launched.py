@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from dragon import _core
 from dragon.agent.mpi import relay as relay_program
-from dragon.agent.mpi.job import HomeNode, Job, JobOverError, Joining, Side
+from dragon.agent.mpi.job import Ask, Job, JobOverError, Joining, Side, Tell
 from dragon.agent.mpi.relay import SIZE, address, received, user_of
 from dragon.agent.mpi.segments import is_foreign
 from dragon.agent.output.streams import ended, ready
@@ -62,8 +62,8 @@ class _Relay:
 class Launched(Side):
     """One node's side of a job."""
 
-    def __init__(self, part: Part, home: HomeNode) -> None:
-        super().__init__(part, home)
+    def __init__(self, part: Part, ask: Ask, tell: Tell) -> None:
+        super().__init__(part, ask, tell)
         self._loop = asyncio.get_running_loop()
         self._given: dict[str, str] = {}  # to the launcher
         self._relays: dict[int, _Relay] = {}
@@ -72,7 +72,7 @@ class Launched(Side):
     async def prepare(self) -> None:
         """Wait until all relays of the job have connected. Raises LaunchFailedError."""
         listeners = {rank: self._listen(rank) for rank in self.part.ranks}
-        launched: asyncio.Future[Any] = asyncio.ensure_future(self.home.ask(LaunchEnd(self.part.name)))
+        launched: asyncio.Future[Any] = asyncio.ensure_future(self.ask(LaunchEnd(self.part.name)))
         launched.add_done_callback(lambda future: future.cancelled() or future.exception())
         met: asyncio.Future[Any] = asyncio.ensure_future(self._meet(listeners))
         try:
@@ -104,9 +104,9 @@ class Launched(Side):
 
     async def _meet(self, listeners: dict[int, socket.socket]) -> None:
         everyone = [LAUNCHER, *sorted(set(self.part.placement))]
-        self._given = (await self.home.exchange(GIVEN, everyone, None))[LAUNCHER]
+        self._given = (await self.exchange(GIVEN, everyone, None))[LAUNCHER]
         await asyncio.gather(*(self._greet(rank, listener) for rank, listener in listeners.items()))
-        await self.home.exchange(COME, everyone, None)
+        await self.exchange(COME, everyone, None)
 
     async def _greet(self, rank: int, listener: socket.socket) -> None:
         while True:
@@ -131,7 +131,7 @@ class Launched(Side):
         self._tell_of_loss(rank)
 
     def _tell_of_loss(self, rank: int) -> None:
-        self.home.tell(RelayLost(self.part.name, rank))
+        self.tell(RelayLost(self.part.name, rank))
 
     def _part_with(self, relay: _Relay) -> None:
         if relay.is_open:
@@ -161,7 +161,7 @@ class Launched(Side):
         self._part_with(relay)
         if code:
             self._failed = True
-            self.home.fail(rank, "", code)
+            self.fail(rank, "", code)
 
     def close(self) -> bool:
         for relay in self._relays.values():
@@ -233,7 +233,6 @@ class Launch:
             os.close(null)
 
     async def _await_end(self) -> int:
-        """Wait until it has ended, and return its exit code."""
         await ended(self._pid)
         pid, self._pid = self._pid, 0
         try:
@@ -247,7 +246,6 @@ class Launch:
         return f"; it last wrote:\n{text.rstrip()}" if text.strip() else ""
 
     def relay_lost(self, rank: int) -> None:
-        """Handle that the relay of a rank ended before the rank."""
         if self.ended.done():
             self._end_job(rank, f"lost its launcher: {self.ended.result()}")
         else:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dragon.agent.mpi.job import HomeNode, JobOverError, Joining, Side
+from dragon.agent.mpi.job import Ask, JobOverError, Joining, Side, Tell
 from dragon.runtime.protocol.jobs import LookUp, OfService, Part, Program, Publish, SpawnRanks, Unpublish
 from dragon.runtime.rpc import RemoteError
 
@@ -61,8 +61,8 @@ class ProtocolError(ValueError):
 class Pmi1(Side):
     """One node's side of a job."""
 
-    def __init__(self, part: Part, home: HomeNode) -> None:
-        super().__init__(part, home)
+    def __init__(self, part: Part, ask: Ask, tell: Tell) -> None:
+        super().__init__(part, ask, tell)
         self.values = dict(part.values)
         mapping = process_mapping(part.placement, _LONGEST_VALUE)
         if mapping:
@@ -104,7 +104,7 @@ class Pmi1(Side):
         put, self._put = self._put, {}
         nodes = sorted(set(self.part.placement))
         try:
-            given = await self.home.exchange(f"barrier {self._barriers}", nodes, put)
+            given = await self.exchange(f"barrier {self._barriers}", nodes, put)
         except JobOverError:
             return
         for values in given.values():
@@ -170,7 +170,7 @@ class _Rank:
                 if len(self._received) > _LONGEST_REQUEST:
                     raise ProtocolError("a line without end")
             except (KeyError, ValueError) as error:
-                self.job.home.fail(self.rank, f"sent invalid PMI-1: {error}", 1)
+                self.job.fail(self.rank, f"sent invalid PMI-1: {error}", 1)
                 self.close()
 
     def write(self, reply: str) -> None:
@@ -240,7 +240,7 @@ class _Rank:
         message = values.get("message") or values.get("error_msg")
         message = None if message == "abort" else message  # MPICH's default, without information
         what = f"aborted the job with exit code {code}" + (f": {message}" if message else "")
-        self.job.home.fail(self.rank, what, int(code) or 1, at_once=True)
+        self.job.fail(self.rank, what, int(code) or 1, at_once=True)
         return ""
 
     def _on_publish_name(self, values: dict[str, str]) -> str:
@@ -258,7 +258,7 @@ class _Rank:
                 return f"cmd={result} rc=1 msg={'_'.join(str(answer).split())}"
             return f"cmd={result} rc=0 info=ok" + (f" port={answer}" if answer is not None else "")
 
-        self.job.answer(self, self.job.home.ask(request), reply)
+        self.job.answer(self, self.job.ask(request), reply)
         return ""
 
     def _spawn(self, values: dict[str, str]) -> None:
@@ -275,7 +275,7 @@ class _Rank:
             return f"cmd=spawn_result rc=0 errcodes={','.join(['0'] * count)}"
 
         question = SpawnRanks(self.job.part.name, self.rank, [_program(values) for values in programs])
-        self.job.answer(self, self.job.home.ask(question), reply)
+        self.job.answer(self, self.job.ask(question), reply)
 
 
 def _parse(line: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from dragon.agent.mpi.job import HomeNode, JobOverError, Joining, Side
+from dragon.agent.mpi.job import Ask, JobOverError, Joining, Side, Tell
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.request import frame
@@ -96,7 +96,6 @@ class PmixServer:
             self._writer.write(frame(msgspec.msgpack.encode(message)))
 
     def close(self) -> None:
-        """Kill it at the end of the run."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -120,14 +119,14 @@ class PmixServer:
             while self._settling:
                 self._settling.popleft().set_result(None)
             for job in self.jobs.values():
-                job.home.fail(job.part.ranks[0], "lost its PMIx server", 1)
+                job.fail(job.part.ranks[0], "lost its PMIx server", 1)
 
 
 class Pmix(Side):
     """One node's side of a job."""
 
-    def __init__(self, part: Part, home: HomeNode, server: PmixServer) -> None:
-        super().__init__(part, home)
+    def __init__(self, part: Part, ask: Ask, tell: Tell, server: PmixServer) -> None:
+        super().__init__(part, ask, tell)
         self.folder = server.folder / part.name
         self._server = server
         self._environments: dict[int, dict[str, str]] = {}
@@ -151,7 +150,7 @@ class Pmix(Side):
         elif what == "aborted":
             rank, status, text = values
             said = f": {' '.join(text.split())}" if text else ""
-            self.home.fail(rank, f"aborted the job with exit code {status}{said}", status or 1, at_once=True)
+            self.fail(rank, f"aborted the job with exit code {status}{said}", status or 1, at_once=True)
         elif what == "finalised":
             self.finalised.add(values[0])
         else:
@@ -159,7 +158,7 @@ class Pmix(Side):
 
     async def _fence(self, key: str, nodes: list[int], data: bytes) -> None:
         try:
-            given = await self.home.exchange(key, nodes, data)
+            given = await self.exchange(key, nodes, data)
         except JobOverError:
             return
         self._server.send("fenced", self.part.name, key, [given[node] for node in sorted(given)])

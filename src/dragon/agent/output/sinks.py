@@ -257,21 +257,6 @@ _MOST_UNREAD, _MOST_UNREAD_BYTES = 250_000, 64 * 2**20  # lines and bytes
 _RETRY_S = 0.05
 
 
-class _Text:
-    """Decodes output to text line by line; characters that are split between pieces are joined."""
-
-    def __init__(self) -> None:
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-
-    def lines(self, data: bytes) -> Iterable[str]:
-        # Bytes are split, as str.splitlines() also splits at form feeds and Unicode separators.
-        return filter(None, map(self._decode, data.splitlines(keepends=True)))
-
-    def rest(self) -> Iterable[str]:
-        """Return the incomplete character at the end."""
-        return filter(None, [self._decode(b"", True)])
-
-
 class ToChannel(Sink):
     """Sends lines to the reader of a process's `stdout_conn`, by a channel of this node. The process is blocked while
     very many are unread, or while there is no memory for one. Raises DestroyedError."""
@@ -282,7 +267,8 @@ class ToChannel(Sink):
         self._waiting = []
         self.loop = asyncio.get_running_loop()
         self.channel = Channel._attached(name)
-        self.text = _Text()
+        # Characters that are split between pieces are joined.
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self.unsent: deque[str] = deque()
         self.closing = self.retries = self.left = False
 
@@ -305,11 +291,12 @@ class ToChannel(Sink):
             callback()
 
     def write(self, data: bytes) -> None:
-        self._add(self.text.lines(data))
+        # Bytes are split, as str.splitlines() also splits at form feeds and Unicode separators.
+        self._add(map(self._decode, data.splitlines(keepends=True)))
 
     def _add(self, lines: Iterable[str]) -> None:
         if not self.left:
-            self.unsent.extend(lines)
+            self.unsent.extend(filter(None, lines))
             self._send()
 
     def _send(self) -> None:
@@ -341,4 +328,4 @@ class ToChannel(Sink):
     def close(self) -> None:
         """Send what is left of an incomplete character, then leave the channel."""
         self.closing = True
-        self._add(self.text.rest())
+        self._add([self._decode(b"", True)])

@@ -134,7 +134,7 @@ class Forker:
         self._surroundings = b""
         self._safe = True
         self._told = False
-        self._hooks = _ForkHooks()
+        self._foreign_hooks = False  # whether modules outside the standard library have registered hooks for forks
         self._reseed_numpy: Callable[[], Any] | None = None
 
     def start(self, request: Asked) -> int:
@@ -150,10 +150,10 @@ class Forker:
         if request.surroundings != self._surroundings:
             take_over(request.surroundings)
             self._surroundings = request.surroundings
-        pid = os.fork() if self._hooks.foreign else _core.plain_fork()
+        pid = os.fork() if self._foreign_hooks else _core.plain_fork()
         if pid == 0:
             self.become()
-        if not self._hooks.foreign:
+        if not self._foreign_hooks:
             self._server.fork_alike()
         return pid
 
@@ -163,7 +163,7 @@ class Forker:
         try:
             task = self._server.enter_child()
             cpython.renew_native_id()
-            if not self._hooks.foreign:
+            if not self._foreign_hooks:
                 _reseed()
             if self._reseed_numpy is not None:
                 self._reseed_numpy()
@@ -197,7 +197,7 @@ class Forker:
         self._main = request.main
         take_over(request.surroundings)
         self._surroundings = request.surroundings
-        self._hooks.watch()
+        self._watch_hooks()
         assert request.main is not None
         try:
             child.import_main(request.main)
@@ -214,6 +214,18 @@ class Forker:
         # Otherwise every child would print the buffered output of the import again.
         cpython.flush_streams()
         gc.freeze()
+
+    def _watch_hooks(self) -> None:
+        """Detect every registration with os.register_at_fork from now on."""
+        register = os.register_at_fork
+
+        def register_at_fork(**hooks: Any) -> None:
+            # Those of the standard library renew locks, which are free here.
+            module = sys._getframe(1).f_globals.get("__name__", "")
+            self._foreign_hooks |= module.partition(".")[0] not in sys.stdlib_module_names
+            register(**hooks)
+
+        os.register_at_fork = register_at_fork
 
     def _give_up_forking(self, reason: str) -> None:
         from dragon.runtime.log import runtime_log  # not loaded before: every module here makes every fork dearer
@@ -264,25 +276,6 @@ def _numpy_seed() -> Callable[[], Any] | None:
             return seed
         unseeded.random_raw(len(key))
     return None  # its state was set
-
-
-class _ForkHooks:
-    """Whether modules outside the standard library have registered hooks for forks (os.register_at_fork)."""
-
-    def __init__(self) -> None:
-        self.foreign = False
-
-    def watch(self) -> None:
-        """Detect every registration from now on."""
-        register = os.register_at_fork
-
-        def register_at_fork(**hooks: Any) -> None:
-            # Those of the standard library renew locks, which are free here.
-            module = sys._getframe(1).f_globals.get("__name__", "")
-            self.foreign = self.foreign or module.partition(".")[0] not in sys.stdlib_module_names
-            register(**hooks)
-
-        os.register_at_fork = register_at_fork
 
 
 _LARGEST_MESSAGE = 256 * 1024

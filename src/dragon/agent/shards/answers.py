@@ -40,7 +40,6 @@ class Holding(NamedTuple):
         return next(iter(self.holders[self.holders.index(node) + 1 :]), None)
 
     def without(self, node: int, epoch: int) -> Holding:
-        """Return the replicas after the loss of a node."""
         return Holding(epoch, [holder for holder in self.holders if holder != node])
 
 
@@ -186,7 +185,6 @@ class Answers:
         ]
 
     def take_over(self, whose: Whose, told: list[Any]) -> None:
-        """Add the answers that of() returned on another node."""
         for name, settled, answers in told:
             session = self._session(bytes(name))
             session.settle(settled)

@@ -439,7 +439,6 @@ class Replication:
             answered.fail(error_of(DestroyedError(f"node {self._links.index} no longer keeps manager {whose[1]}")))
 
     def forget(self, number: str) -> None:
-        """Drop what is known of a dictionary that was destroyed."""
         for whose in [whose for whose in self._copies if whose[0] == number]:
             self._let_go(whose)
 

@@ -164,7 +164,6 @@ class ShardService:
             self._hand_over(channel, request.inbox, head, pieces)
 
     def _hand_over(self, channel: Channel, name: Name, head: bytes, pieces: list[memoryview]) -> None:
-        """Send the pieces of an answer to a process of this node."""
         for index, piece in enumerate(pieces):
             try:
                 channel._put_frames(head, [piece], None)

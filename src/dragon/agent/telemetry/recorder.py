@@ -92,7 +92,6 @@ class StreamFile:
         self._stream = pa.ipc.new_stream(self._memory, schema, options=options)  # which begins with the schema
 
     def write(self, columns: list[list[Any]]) -> None:
-        """Append rows, given as columns."""
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         begin = self._memory.tell()
         self._stream.write_batch(pa.record_batch(arrays, schema=self._schema))
@@ -181,7 +180,6 @@ class Writer:
         self._told = False
 
     def run(self) -> None:
-        """Write the parcels of the queue; the body of the thread."""
         last = False
         while not last:
             parcel = self.parcels.get()

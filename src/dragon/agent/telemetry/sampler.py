@@ -164,7 +164,6 @@ class CoreSource:
 
 
 def _busy(before: Any, now: Any) -> float:
-    """Return the CPU utilization in percent between two readings."""
     passed = [later - earlier for earlier, later in zip(before, now, strict=True)]
     # The time of guests is contained in that of users.
     whole = sum(passed) - (now.guest - before.guest) - (now.guest_nice - before.guest_nice)
@@ -206,7 +205,6 @@ class _Queue:
         ]
 
     def of_pool(self, state: State) -> list[Sample]:
-        """Return the number of a pool's tasks and workers."""
         return [
             Sample("pool_tasks_waiting", state["size"], self.tags),
             Sample("pool_tasks_running", state["running"], self.tags),
@@ -260,7 +258,6 @@ class Source(Protocol):
 
 
 def sources_of(level: int) -> list[Source]:
-    """Return the sources that are measured at that level."""
     found: list[Source] = []
     if level >= 2:
         found.append(NodeSource())

@@ -96,7 +96,6 @@ class History:
 
     @property
     def size(self) -> int:
-        """The bytes that the points take."""
         return self._points * _BYTES_PER_POINT
 
     def add(self, name: str, tags: Tags, kind: Kind, time: float, value: float) -> None:
@@ -114,12 +113,10 @@ class History:
         self._points += series.add(time, value)
 
     def last(self, name: str, tags: Tags) -> float:
-        """Return the newest value, 0 if there is none."""
         series = self._series.get((name, tags))
         return series.last if series is not None else 0.0
 
     def kinds(self) -> dict[str, Kind]:
-        """Return the metrics that have values, with their kinds."""
         return {series.name: series.kind for series in self}
 
     def query(
@@ -316,7 +313,6 @@ class Telemetry:
 
     @serves(protocol.Kinds)
     def kinds(self) -> list[tuple[str, Kind]]:
-        """Return the metrics of which this node has values, with their kinds."""
         return sorted(self._history.kinds().items()) if self._history is not None else []
 
     @serves(protocol.Query)

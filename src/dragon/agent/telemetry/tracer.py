@@ -75,7 +75,6 @@ class Tracer:
         self._take()
 
     def _take(self) -> None:
-        """Take what was recorded since the last call."""
         since_1970 = _since_1970()
         noted, self._next, lost = _core.take_spans(self._next)
         if lost and not self._lost:

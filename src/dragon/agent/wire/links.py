@@ -176,7 +176,6 @@ class Links:
     # ---- nodes
 
     def host(self, node: int) -> str:
-        """Return a node's name for messages."""
         return f"node {node} ({self.host_name(node)})" if node in self.members else f"node {node}"
 
     def host_name(self, node: int) -> str:
@@ -187,7 +186,6 @@ class Links:
         return [node for node in self.members if node not in self.lost][: max(1, len(self.members) - self.idle)]
 
     def others(self) -> list[int]:
-        """Return all live nodes except this one."""
         return [node for node in self.members if node != self.index and node not in self.lost]
 
     def leave(self, node: int, reason: str, epoch: int) -> None:
@@ -242,6 +240,8 @@ class Links:
             task.cancel()
         self._loop.remove_reader(self.wire.fileno())
         self.wire.close()
+        if self._fabric is not None:
+            self._fabric.close()
 
     def _fail(self, node: int, futures: Iterable[asyncio.Future[msgspec.Raw]], reason: str = "") -> None:
         for future in futures:
