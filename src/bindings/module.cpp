@@ -222,8 +222,7 @@ NB_MODULE(_core, m) {
           "Return a descriptor of a process, readable when it ends. Raises "
           "ProcessLookupError if there is none.");
     m.def("signal_process", &signal_process,
-          "Send a signal to the process of a descriptor. Raises ProcessLookupError if it "
-          "has ended.");
+          "Send a signal to the process of a descriptor. Raises ProcessLookupError if it has ended.");
     m.def("current_umask", &current_umask, "Return this process's umask, without changing it.");
     m.def("current_signals", [] {
         auto mine = current_signals();
@@ -231,8 +230,7 @@ NB_MODULE(_core, m) {
                     : std::vector<uint64_t>{};
     });
     m.def("current_limits", &current_limits,
-          "Return the soft and hard resource limits of this process by number, then its "
-          "niceness.");
+          "Return the soft and hard resource limits of this process by number, then its niceness.");
     m.def("prctl", [](int option, unsigned long value) {
         if (prctl(option, value, 0, 0, 0) != 0) throw SystemFailure(errno, "prctl");
     });
@@ -240,7 +238,8 @@ NB_MODULE(_core, m) {
           nb::arg("environment"), nb::arg("descriptors"), nb::arg("folder") = "",
           nb::arg("cpus") = std::vector<int>{}, nb::arg("limits") = Limits{},
           nb::arg("signals") = std::vector<uint64_t>{}, nb::arg("death_signal") = 0,
-          nb::arg("reaper") = false, nb::arg("detached") = false, "Start an executable and return its process id. Raises OSError.");
+          nb::arg("reaper") = false, nb::arg("detached") = false,
+          "Start an executable and return its process id. Raises OSError.");
     bind_channel(m);
     bind_sync(m);
     bind_inspection(m);

@@ -10,8 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragon import _core
-from dragon.agent.groups.group import Group, Groups
-from dragon.agent.groups.members import Home
+from dragon.agent.groups import Group, Groups
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects import RemoteObjects
 from dragon.agent.output.streams import Streams, ended
@@ -182,8 +181,7 @@ class Services:
         self.table = Table()  # of the requests that this node executes itself
         self.jobs = Jobs(run.node, links, self.table)
         self.processes = Processes(run, spawner, self.registry, self.jobs, links, self.streams)
-        shared = self.registry, self.processes, self.streams, self.jobs
-        self.groups = Groups(Home(run.node, self.host_name, *shared, links))
+        self.groups = Groups(self.processes)
         self._untold: dict[int, list[MemberEvent]] = {}  # ends here, by the node that follows the group or process
         self.shards = Shards(run, links)
         self.trackers = Trackers()

@@ -234,26 +234,30 @@ class Processes:
     def __init__(
         self, run: Run, spawner: Spawner, registry: Registry, jobs: Jobs, links: Links | None, streams: Streams
     ) -> None:
-        self._node = run.node
+        self.node = run.node
         self._labels = bool(run.label)
         self._spawner = spawner
-        self._registry = registry
-        self._jobs = jobs
-        self._links = links
-        self._streams = streams
+        self.registry = registry
+        self.jobs = jobs
+        self.links = links
+        self.streams = streams
         self.elsewhere: dict[int, set[int]] = {}  # by puid: the nodes on which a process has started others
         self._followed: dict[Name, int] = {}  # the nodes of those, by the records that their creators have
         self._to_close: dict[Name, list[int]] = {}  # by their records: descriptors
         # Those that other nodes have started here, by puid: node, and the creator's record.
         self.followers: dict[int, tuple[int, Name]] = {}
 
+    def host(self, node: int) -> str:
+        """Return the host name of a node."""
+        return self.links.host_name(node) if self.links is not None else socket.gethostname()
+
     @serves_for(StartElsewhere)
     def _start_elsewhere(self, caller: Caller, spawn: Spawn) -> asyncio.Future[tuple[int, list[int]]]:
-        if self._links is None:
+        if self.links is None:
             raise ValueError(f"this run has no node {spawn.node}")
         self.elsewhere.setdefault(spawn.parent, set()).add(spawn.node)
         self._followed[spawn.record] = spawn.node
-        return asyncio.ensure_future(self._start(spawn, self._streams.keep(caller.descriptors, spawn.node, 1)))
+        return asyncio.ensure_future(self._start(spawn, self.streams.keep(caller.descriptors, spawn.node, 1)))
 
     async def _start(self, spawn: Spawn, kept: list[Name | None]) -> tuple[int, list[int]]:
         failed = True
@@ -274,7 +278,7 @@ class Processes:
         part: Part | None = None,
     ) -> list[tuple[int, list[int]]]:
         """Start processes on another node, with what Streams.keep() has `kept`; see StartFor. Raises NodeLostError."""
-        assert self._links is not None
+        assert self.links is not None
         if any(kept):
             templates = [
                 msgspec.structs.replace(one, streams=_kept(one.streams or [Output()] * 3, kept)) for one in templates
@@ -287,23 +291,23 @@ class Processes:
                 payload = bytes(memoryview(_core.Words(template.payload_in)).cast("B")[: template.payload_size])
                 templates[which] = msgspec.structs.replace(template, payload=payload, payload_in=None, payload_size=0)
         request = StartFor(templates, instances, part)
-        return await self._links.ask(node, request)
+        return await self.links.ask(node, request)
 
     async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
         """Keep objects of other nodes alive for processes that start on `node`, whose own stay in the templates."""
-        assert self._links is not None
+        assert self.links is not None
         for which, template in enumerate(templates):
             foreign = [name for name in template.attached if node_of(name) != node] if template.attached else []
             if foreign:
                 count = sum(instance.template == which for instance in instances)
-                await self._links.announce(node, foreign, count)
+                await self.links.announce(node, foreign, count)
                 own = [name for name in template.attached if node_of(name) == node]
                 templates[which] = msgspec.structs.replace(template, attached=own)
 
     @serves_for(CloseAtEnd)
     def _close_at_end(self, caller: Caller, record: Name) -> None:
         """Close descriptors once a process that was started on another node has ended; at once if it has."""
-        if record[2] >> 8 != self._node:
+        if record[2] >> 8 != self.node:
             raise ValueError("the end of a process of another node is known on its creator's node")
         if record in self._followed:
             self._to_close.setdefault(record, []).extend(map(os.dup, caller.descriptors))
@@ -325,8 +329,8 @@ class Processes:
     def creator_ended(self, puid: int, killed: bool) -> None:
         """End the processes that a process had started on other nodes; on this node the zygote ends them."""
         for node in self.elsewhere.pop(puid, ()):
-            assert self._links is not None
-            self._links.forward(node, EndStartedBy(puid, killed))
+            assert self.links is not None
+            self.links.forward(node, EndStartedBy(puid, killed))
 
     def start_here(
         self, templates: list[Spawn], instances: list[Instance], descriptors: list[int], part: Part | None = None
@@ -347,7 +351,7 @@ class Processes:
         streams, started = Copies(descriptors), []
         for number, (instance, record) in enumerate(zip(instances, records, strict=True)):
             template = templates[instance.template]
-            puid = next_puid(self._node)
+            puid = next_puid(self.node)
             request = msgspec.structs.replace(
                 template,
                 puid=puid,
@@ -362,7 +366,7 @@ class Processes:
             inherited = self._join(request, part, part.ranks[number]) if part is not None else []
             copies = [streams, Copies(inherited)] if inherited else [streams]
             # Records are kept until the zygote has attached, which it does before it reports on this process.
-            self._registry.asked(puid, request.parent, request.group)
+            self.registry.asked(puid, request.parent, request.group)
             self._spawner.start(request, copies, [record, *payloads])
             for fd in inherited:
                 os.close(fd)
@@ -381,7 +385,7 @@ class Processes:
 
     def _join(self, request: Spawn, part: Part, rank: int) -> list[int]:
         """Make a process a rank of a job. Returns the descriptors that it inherits for that."""
-        joining = self._jobs.join(part, rank, request.puid)
+        joining = self.jobs.join(part, rank, request.puid)
         foreign = without_foreign_variables(request.environment)
         request.environment = {**joining.defaults, **request.environment, **foreign, **joining.environment}
         request.descriptor_variables = list(joining.descriptors)
@@ -393,7 +397,7 @@ class Processes:
     ) -> list[tuple[int, list[int]]]:
         """Start processes for another node. The creator's streams are not here: output is sent to the front end."""
         if part is not None:
-            await self._jobs.serve(part)
+            await self.jobs.serve(part)
         for template in templates:
             template.streams = template.streams or [Output(), Output(), Output()]
         several: tuple[Spawn | Instance, ...] = (*templates, *instances)

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,17 +42,26 @@ _Result = TypeVar("_Result")
 _CHECK_INTERVAL_S = 1.0
 
 
+@dataclass
+class _Own:
+    """A shard on this node. With replicas, `holding` has their holders, or `teacher` the node that fills this copy."""
+
+    settings: Settings
+    words: Words
+    lock: Lock
+    open: Shard | None = None
+    holding: Holding | None = None
+    teacher: tuple[int, Tag] | None = None
+
+
+@dataclass
 class _Dictionary:
     """What this node knows of a dictionary. `nodes` and `life` are known only on the node where it was created."""
 
-    def __init__(self) -> None:
-        self.descriptor = ""
-        self.nodes: list[int] = []
-        self.life: Name | None = None
-        self.shards: dict[int, tuple[Settings, Words, Lock]] = {}
-        self.open: dict[int, Shard] = {}
-        self.holdings: dict[int, Holding] = {}
-        self.teachers: dict[int, tuple[int, Tag]] = {}  # the nodes that fill copies that are not valid yet
+    descriptor: str = ""
+    nodes: list[int] = field(default_factory=list)
+    life: Name | None = None
+    shards: dict[int, _Own] = field(default_factory=dict)  # by manager
 
 
 class Shards:
@@ -98,32 +108,31 @@ class Shards:
         settings = msgspec.structs.replace(settings, folder=str(folder), node=self._run.node)
         known = self._dictionaries.setdefault(number, _Dictionary())
         self._remove(known, manager)  # a copy that was no longer valid
-        known.holdings.pop(manager, None)
-        made = self._add(known, settings, words, lock)
+        own = self._add(known, settings, words, lock)
         if teacher is not None:
-            known.teachers[manager] = teacher[0], Tag(*teacher[1:])
-        elif made.holders:
-            self._hold(known, manager, made.holders)
-        return made
+            own.teacher = teacher[0], Tag(*teacher[1:])
+        elif settings.holders:
+            self._hold(own, settings.holders)
+        return own.settings
 
-    def _add(self, known: _Dictionary, settings: Settings, words: Words, lock: Lock) -> Settings:
+    def _add(self, known: _Dictionary, settings: Settings, words: Words, lock: Lock) -> _Own:
         """Add a shard. Without replicas, for which the primary numbers what is done, other nodes use it by the wire."""
         made = msgspec.structs.replace(settings, words=words._name(), lock=lock._name())
-        known.shards[made.manager] = made, words, lock
+        own = known.shards[made.manager] = _Own(made, words, lock)
         if self._links is not None and not made.holders:
             self._links.wire.serve_shard(made.words, made.lock, *in_core(made))
-        return made
+        return own
 
     def _forget(self, settings: Settings) -> None:
         if self._links is not None:
             self._links.wire.forget_shard(settings.words)
 
-    def _hold(self, known: _Dictionary, manager: int, holders: list[int]) -> None:
+    def _hold(self, own: _Own, holders: list[int]) -> None:
         """Keep a copy of a new shard together with the nodes `holders`, without those that are lost already."""
         assert self._links is not None
         lost = [self._links.lost_at[node] for node in holders if node in self._links.lost]
         left = [node for node in holders if node not in self._links.lost]
-        known.holdings[manager] = Holding(max(lost, default=0), left)
+        own.holding = Holding(max(lost, default=0), left)
         self.service()
         if lost:
             assert self.serving is not None
@@ -156,7 +165,7 @@ class Shards:
         if known is None:
             return None
         self._forget_copies(number)
-        may_be_due = any(settings.persist_freq for settings, *_ in known.shards.values())
+        may_be_due = any(own.settings.persist_freq for own in known.shards.values())
         for manager in list(known.shards):
             self._remove(known, manager)
         return self.snapshots.finish() if may_be_due else None
@@ -181,14 +190,12 @@ class Shards:
 
     def _move(self, name: str, known: _Dictionary, shards: list[Shard]) -> None:
         for shard in shards:
-            settings, words, lock = known.shards[shard.settings.manager]
-            folder = Path(tempfile.mkdtemp(dir=Path(settings.folder).parent))
+            own, before = known.shards[shard.settings.manager], Path(shard.settings.folder)
+            folder = Path(tempfile.mkdtemp(dir=before.parent))
             shard.move_to(folder)
             shard.close()  # before it can be restarted: no process may open the same file twice
-            moved = msgspec.structs.replace(settings, folder=str(folder))
-            known.shards[settings.manager] = moved, words, lock
-            known.open.pop(settings.manager, None)
-            shutil.rmtree(Path(settings.folder), ignore_errors=True)
+            own.settings, own.open = msgspec.structs.replace(own.settings, folder=str(folder)), None
+            shutil.rmtree(before, ignore_errors=True)
         self._kept[name] = known
 
     @serves_each(requests.KeptShards)
@@ -200,29 +207,29 @@ class Shards:
     @serves_each(requests.ReviveShard)
     def revive(self, number: str, name: str, manager: int, holders: list[int]) -> Settings:
         """Make a shard of a kept one. Return its settings."""
-        settings, before, old_lock = self._kept[name].shards.pop(manager)
+        before = self._kept[name].shards.pop(manager)
         if not self._kept[name].shards:
             del self._kept[name]
-        words, lock = words_after(before), Lock()
-        before._close()
-        old_lock._close()
+        words, lock = words_after(before.words), Lock()
+        before.words._close()
+        before.lock._close()
         known = self._dictionaries.setdefault(number, _Dictionary())
-        made = self._add(known, msgspec.structs.replace(settings, holders=holders), words, lock)
+        own = self._add(known, msgspec.structs.replace(before.settings, holders=holders), words, lock)
         if holders:
-            self._hold(known, manager, holders)
-        return made
+            self._hold(own, holders)
+        return own.settings
 
     def _remove(self, known: _Dictionary, manager: int) -> None:
-        if manager not in known.shards:
+        own = known.shards.pop(manager, None)
+        if own is None:
             return
-        settings, words, lock = known.shards.pop(manager)
-        mark_gone(words)
-        self._forget(settings)
-        words._close()
-        lock._close()
-        shutil.rmtree(Path(settings.folder), ignore_errors=True)
+        mark_gone(own.words)
+        self._forget(own.settings)
+        own.words._close()
+        own.lock._close()
+        shutil.rmtree(Path(own.settings.folder), ignore_errors=True)
         with self._lock:
-            shard = known.open.pop(manager, None)
+            shard = own.open
         if shard is not None:
             self._after_requests(shard.close)
 
@@ -255,9 +262,9 @@ class Shards:
     def usages(self) -> Iterator[tuple[str, int, int, int, int]]:
         """Yield, for each shard on this node: dictionary name, manager, used bytes, total bytes, records."""
         for number, known in self._dictionaries.items():
-            for manager, (settings, *_) in known.shards.items():
+            for manager, own in known.shards.items():
                 usage = self._shard(number, manager).usage()
-                yield settings.name, manager, usage["used"], usage["total"], usage["records"]
+                yield own.settings.name, manager, usage["used"], usage["total"], usage["records"]
 
     # ---- other nodes' processes
 
@@ -292,26 +299,26 @@ class Shards:
 
     # ---- copies
 
-    def holding(self, whose: Whose) -> Holding:
-        number, manager = whose
+    def _own(self, number: str, manager: int) -> _Own | None:
         known = self._dictionaries.get(number)
-        if known is None or manager not in known.holdings or self._run.node not in known.holdings[manager].holders:
-            raise LookupError(f"node {self._run.node} has no copy of manager {manager}")
-        return known.holdings[manager]
+        return known.shards.get(manager) if known is not None else None
+
+    def holding(self, whose: Whose) -> Holding:
+        own = self._own(*whose)
+        if own is None or own.holding is None or self._run.node not in own.holding.holders:
+            raise LookupError(f"node {self._run.node} has no copy of manager {whose[1]}")
+        return own.holding
 
     def hold_since(self, whose: Whose, holding: Holding) -> None:
-        number, manager = whose
-        known = self._dictionaries.get(number)
-        if known is None or manager not in known.shards:
-            return
-        known.holdings[manager] = holding
-        known.teachers.pop(manager, None)
-        if self._run.node not in holding.holders:
-            mark_gone(known.shards[manager][1])
+        own = self._own(*whose)
+        if own is not None:
+            own.holding, own.teacher = holding, None
+            if self._run.node not in holding.holders:
+                mark_gone(own.words)
 
     def teacher(self, whose: Whose) -> tuple[int, Tag] | None:
-        known = self._dictionaries.get(whose[0])
-        return known.teachers.get(whose[1]) if known is not None else None
+        own = self._own(*whose)
+        return own.teacher if own is not None else None
 
     def copy_of(self, whose: Whose) -> Shard | None:
         try:
@@ -322,16 +329,16 @@ class Shards:
 
     def held(self) -> Iterator[tuple[Whose, Shard]]:
         for number, known in list(self._dictionaries.items()):
-            for manager, holding in list(known.holdings.items()):
-                if self._run.node in holding.holders:
+            for manager, own in list(known.shards.items()):
+                if own.holding is not None and self._run.node in own.holding.holders:
                     yield (number, manager), self._shard(number, manager)
 
     def _shard(self, number: str, manager: int) -> Shard:
         with self._lock:
-            known = self._dictionaries.get(number)
-            if known is None or manager not in known.shards:
+            own = self._own(number, manager)
+            if own is None:
                 raise DestroyedError("the dictionary was destroyed")
-            if manager not in known.open:
-                shard = known.open[manager] = Shard(*known.shards[manager])
+            if own.open is None:
+                shard = own.open = Shard(own.settings, own.words, own.lock)
                 shard.retire = lambda checkpoints: self.snapshots.retire(shard, number, checkpoints)
-            return known.open[manager]
+            return own.open

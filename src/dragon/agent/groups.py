@@ -11,20 +11,22 @@ import asyncio
 import os
 import signal
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from signal import Signals
 from typing import Any
 
 from dragon import _core
-from dragon.agent.groups.members import Home, Member
 from dragon.agent.mpi.job import Job, follows_another
 from dragon.agent.mpi.launched import Launch
+from dragon.agent.processes.starting import Processes
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend, node_of_puid
 from dragon.infrastructure.messages import Instance, Name, Output, Spawn
 from dragon.infrastructure.policy import Policy, choose
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import may_pass, restored, sendable, what_to_raise
+from dragon.runtime.connection import Connection, connect_pipes
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
@@ -42,6 +44,34 @@ _RESTART_PAUSES = (0.0, 0.0, 0.1, 0.5, 1.0)  # seconds before each restart of a 
 _FOR_OWN_END = 1.0  # seconds between a member's failure and the end of the others
 
 
+@dataclass(eq=False)
+class Member:
+    """A slot in a group; a restarted member is a new process in the same slot."""
+
+    rank: int
+    template: Spawn
+    puid: int = 0
+    alive: bool = False
+    code: int | None = None
+    restarts: int = 0
+    signals: list[int] = field(default_factory=list)  # sent to it when it is started
+    connections: dict[int, Connection] = field(default_factory=dict)  # by stream: our ends, for clients that ask
+
+    def connect(self) -> list[Output]:
+        """Return its streams if some of them are PIPEs of its own, else an empty list (those of the template)."""
+        for stream in self.template.streams:
+            if stream.kind == "pipe":
+                self.disconnect()
+                streams = [msgspec.structs.replace(each) for each in self.template.streams]
+                self.connections = connect_pipes(streams)
+                return streams
+        return []
+
+    def disconnect(self) -> None:
+        while self.connections:
+            self.connections.popitem()[1].close()
+
+
 class Group:
     """One group. `descriptors` are its creator's streams."""
 
@@ -52,7 +82,7 @@ class Group:
         templates: list[Spawn],
         places: list[groups.Places],
         descriptors: Sequence[int],
-        home: Home,
+        home: Processes,
     ) -> None:
         self.number, self.settings, self.home = number, settings, home
         self.name = self.settings.name or f"group-{number}"
@@ -146,17 +176,16 @@ class Group:
     async def _start_on(
         self, node: int, members: list[Member], templates: list[Spawn], instances: list[Instance], part: Part | None
     ) -> None:
-        processes = self.home.processes
         try:
             if node != self.home.node:
                 kept = self.home.streams.keep(self._descriptors, node, len(members))
-                started: Sequence[tuple[int, object]] = await processes.start_on(node, templates, instances, kept, part)
+                started: Sequence[tuple[int, object]] = await self.home.start_on(node, templates, instances, kept, part)
             else:
                 if self.home.links is not None:
-                    await processes.announce_all(node, templates, instances)
+                    await self.home.announce_all(node, templates, instances)
                 if part is not None:
                     await self.home.jobs.serve(part)
-                started = processes.start_here(templates, instances, self._descriptors, part)
+                started = self.home.start_here(templates, instances, self._descriptors, part)
         except (OSError, MemoryError, RuntimeError, RemoteError, NodeLostError) as error:
             if self.home.links is None and part is None:
                 raise
@@ -512,7 +541,7 @@ class GroupJobs:
 class Groups:
     """All groups that were created on this node; their members may be on others."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Processes) -> None:
         self._home = home
         self.present: dict[int, Group] = {}  # those that were not closed, by number
         self._last = 0

@@ -1,1 +1,0 @@
-"""Process groups, each followed by one node wherever its members run."""
