@@ -58,9 +58,7 @@ def end_with(name: str, command: Callable[[], int], tell: Callable[[OSError], st
     """
     code: int | str | None
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # escape characters that the terminal cannot show, as on stderr
+        sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal cannot show, as on stderr
     try:
         code = _all_printed(command)
     except BrokenPipeError:

@@ -61,9 +61,7 @@ def own_host_name(name: str, hosts: Path | None = None) -> bool:
 
 
 def _log() -> logging.Logger:
-    from dragon.runtime.log import (
-        runtime_log,
-    )  # imported late: seldom needed, and every process that is forked later would have it
+    from dragon.runtime.log import runtime_log  # seldom needed, and every process that is forked later would have it
 
     return runtime_log("node")
 

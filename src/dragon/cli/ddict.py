@@ -134,16 +134,16 @@ def _stat(arguments: argparse.Namespace) -> int:
 
 
 def _stat_persisted(one: Persisted, as_json: bool) -> int:
-    rows = []
+    files: list[dict[str, Any]] = []
     for manager, path in sorted(one.files.items()):
         header = read_header(path)  # compares the checksum
-        rows.append([f"{manager} of {header.managers}", str(sum(1 for _ in records_in(path))), path])
+        keys = sum(1 for _ in records_in(path))
+        files.append({"manager": f"{manager} of {header.managers}", "keys": keys, "file": str(path)})
     if as_json:
-        files = [{"manager": row[0], "keys": int(str(row[1])), "file": str(row[2])} for row in rows]
         print(json.dumps({**_plain_persisted(one), "files": files}, indent=2))
         return 0
     print(f"{one.name}, checkpoint {one.checkpoint}: {_size(one.size)}, all files are whole")
-    lines = [[str(row[0]), str(row[1]), _size(Path(str(row[2])).stat().st_size), str(row[2])] for row in rows]
+    lines = [[of["manager"], str(of["keys"]), _size(Path(of["file"]).stat().st_size), of["file"]] for of in files]
     print(table([["MANAGER", "KEYS", "BYTES", "FILE"], *lines]))
     return 0
 

@@ -11,9 +11,8 @@ from dragon.commands import Parser
 from dragon.launcher.k8s import manifest
 
 _MEMORY = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?")
-_NAME = re.compile(
-    r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?"
-)  # a pod's host name appends the index, and has at most 63 letters
+# A pod's host name appends the index, and has at most 63 letters.
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
 
 
 def parser() -> argparse.ArgumentParser:

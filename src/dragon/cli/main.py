@@ -111,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command. Returns the exit code of the program."""
     words = list(sys.argv[1:] if argv is None else argv)
     code = _other_command(words)
     return _main(words) if code is None else code

@@ -131,7 +131,15 @@ def _period_in(settings: Mapping[str, Any] | str | os.PathLike[str] | None) -> f
     return period
 
 
-class Counter:
+class _Instrument:
+    def __init__(self, telemetry: Telemetry, name: str, level: int, tags: Mapping[str, object]) -> None:
+        self._telemetry, self._name, self._level, self._tags = telemetry, name, level, tags
+
+    def _note(self, value: float, kind: Kind) -> None:
+        self._telemetry._add(self._name, value, kind, None, self._level, self._tags)
+
+
+class Counter(_Instrument):
     """A number that only grows.
 
     Examples:
@@ -143,22 +151,16 @@ class Counter:
         [96.0]
     """
 
-    def __init__(self, telemetry: Telemetry, name: str, level: int, tags: Mapping[str, object]) -> None:
-        self._telemetry = telemetry
-        self._name = name
-        self._level = level
-        self._tags = tags
-
     def add(self, count: float = 1) -> None:
         """Increase the counter. Raises ValueError if `count` is negative or not finite."""
         if not -math.inf < count < math.inf:
             raise ValueError(f"counter {self._name!r} cannot grow by {count}")
         if count < 0:
             raise ValueError(f"counter {self._name!r} cannot shrink by {-count}")
-        self._telemetry._add(self._name, count, Kind.COUNTER, None, self._level, self._tags)
+        self._note(count, Kind.COUNTER)
 
 
-class Timer:
+class Timer(_Instrument):
     """Measures the duration of its blocks, which may end with an exception and may be nested.
 
     Examples:
@@ -171,10 +173,7 @@ class Timer:
     """
 
     def __init__(self, telemetry: Telemetry, name: str, level: int, tags: Mapping[str, object]) -> None:
-        self._telemetry = telemetry
-        self._name = name
-        self._level = level
-        self._tags = tags
+        super().__init__(telemetry, name, level, tags)
         self._begun: list[float] = []
 
     def __enter__(self) -> Self:
@@ -182,5 +181,4 @@ class Timer:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        seconds = time.perf_counter() - self._begun.pop()
-        self._telemetry._add(self._name, seconds, Kind.SUMMARY, None, self._level, self._tags)
+        self._note(time.perf_counter() - self._begun.pop(), Kind.SUMMARY)

@@ -128,9 +128,6 @@ class Launched(Side):
 
     def _relay_ended(self, rank: int, relay: _Relay) -> None:
         self._part_with(relay)
-        self._tell_of_loss(rank)
-
-    def _tell_of_loss(self, rank: int) -> None:
         self.tell(RelayLost(self.part.name, rank))
 
     def _part_with(self, relay: _Relay) -> None:
@@ -157,7 +154,7 @@ class Launched(Side):
             try:
                 relay.connection.send(code.to_bytes(SIZE, "little", signed=True))
             except (BrokenPipeError, ConnectionResetError):
-                self._tell_of_loss(rank)
+                self.tell(RelayLost(self.part.name, rank))
         self._part_with(relay)
         if code:
             self._failed = True

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
@@ -287,9 +286,8 @@ class Sampler:
         self._period = period
         self._look = look
         self._store = store
-        self._asked: dict[Source, tuple[float, asyncio.Future[list[Sample]]]] = {}
+        self._asked: dict[Source, tuple[float, asyncio.Task[None]]] = {}
         self._told: set[tuple[str, str]] = set()
-        self._closed = False
         # Not the loop's own threads, because the loop would wait for their end.
         self._threads = ThreadPoolExecutor(len(sources), "telemetry")
         self._timer = self._loop.call_later(min(period, _FIRST_SAMPLE_S), self._ask)
@@ -305,20 +303,15 @@ class Sampler:
                 waited = now - self._asked[source][0]
                 if waited > _SAMPLE_TIMEOUT_S:
                     self._tell(source, "hangs", f"have not been measured for {waited:.0f} s; they are waited for")
-                continue
-            future = self._loop.run_in_executor(self._threads, source.read, seen)
-            self._asked[source] = now, future
-            future.add_done_callback(partial(self._answered, source))
+            else:
+                self._asked[source] = now, self._loop.create_task(self._measure(source, seen))
 
-    def _answered(self, source: Source, done: asyncio.Future[list[Sample]]) -> None:
-        if done.cancelled() or self._closed:
-            return
-        del self._asked[source]
-        error = done.exception()
-        if error is not None:
+    async def _measure(self, source: Source, seen: Seen) -> None:
+        try:
+            self._store(await self._loop.run_in_executor(self._threads, source.read, seen))
+        except Exception as error:
             self._tell(source, type(error).__name__, f"cannot be measured: {error!r}")
-        else:
-            self._store(done.result())
+        del self._asked[source]
 
     def _tell(self, source: Source, what: str, text: str) -> None:
         if (source.name, what) not in self._told:
@@ -327,8 +320,7 @@ class Sampler:
 
     def close(self) -> None:
         """Stop. Values that are still being read are dropped."""
-        self._closed = True
         self._timer.cancel()
-        for _, future in self._asked.values():
-            future.cancel()
+        for _, task in self._asked.values():
+            task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
