@@ -90,7 +90,7 @@ def test_queries_of_a_recording_return_the_same_as_those_of_a_node(
     recording = written(tmp_path / "run", *(Parcel(moment, batch, []) for moment, batch in batches), ended=ended)
     question = (metrics, tags, start, start + length, interval, aggregate)
     assert sorted(recording.query(*question), key=str) == sorted(history.query(*question), key=str)
-    assert recording.names() == set(history.kinds())
+    assert recording.names() == {name for name, _ in history.kinds()}
 
 
 def test_a_truncated_stream_is_read_up_to_its_last_complete_batch(tmp_path: Path) -> None:

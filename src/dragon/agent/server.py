@@ -162,7 +162,7 @@ class Agent:
         self._sweep()
         self.telemetry = Telemetry(self.services)
         table = self.services.table
-        table.serve(self, self.telemetry)
+        table.serve(self, self.telemetry, self.telemetry.history)
         # Executes a request of a process. The result, exception or future is the answer.
         self._do: Callable[[Request[object], Caller], object] = table.do
         self.cluster = cluster

@@ -7,7 +7,7 @@ import math
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from dragon.agent.services import Services
@@ -116,13 +116,19 @@ class History:
         series = self._series.get((name, tags))
         return series.last if series is not None else 0.0
 
-    def kinds(self) -> dict[str, Kind]:
-        return {series.name: series.kind for series in self}
+    def clear(self) -> None:
+        self._series.clear()
+        self._points = 0
 
+    @serves(protocol.Kinds)
+    def kinds(self) -> list[tuple[str, Kind]]:
+        return sorted({series.name: series.kind for series in self}.items())
+
+    @serves(protocol.Query)
     def query(
         self,
-        metrics: Collection[str],
-        tags: Mapping[str, Collection[str]],
+        metrics: list[str],
+        tags: dict[str, list[str]],
         start: float,
         end: float,
         interval: float,
@@ -219,7 +225,7 @@ class Telemetry:
         self._services = services
         self._level = 0
         self._period = 1.0
-        self._history: History | None = None
+        self.history = History()
         self._sampler: Sampler | None = None
         self._recorder: Recorder | None = None
         self._tracer: Tracer | None = None
@@ -259,14 +265,12 @@ class Telemetry:
         period = variables.telemetry_period() if period is None else period
         self.close()
         self._level, self._period = level, period
-        self._history = self._history or History()
         self._record()
         if level >= 2:
             from dragon.agent.telemetry.sampler import Sampler, sources_of
 
-            history = self._history
             self._sampler = Sampler(
-                sources_of(level), self._period, lambda: see(self._services, history.size, level), self._store
+                sources_of(level), self._period, lambda: see(self._services, self.history.size, level), self._store
             )
         if level >= variables.TRACING_LEVEL:
             self._trace()
@@ -295,38 +299,21 @@ class Telemetry:
     def stop(self) -> list[int]:
         self.close()
         self._level = 0
-        self._history = None
+        self.history.clear()
         return [0]
 
     @serves(protocol.AddValue)
     def add(self, name: str, value: float, kind: Kind, time_stamp: float | None, tags: dict[str, str]) -> None:
         """Store a value of a program's own metric; the value of a counter is added to it."""
-        if self._history is None:
+        if not self._level:
             return
         if name in METRICS:
             raise ValueError(f"metric {name!r} is one that the runtime measures; give yours another name")
         when = time.time() if time_stamp is None else time_stamp
         all_tags = tuple(sorted({"host": self._services.host_name, **tags}.items()))
         if kind == Kind.COUNTER:
-            value += self._history.last(name, all_tags)
+            value += self.history.last(name, all_tags)
         self._keep(name, all_tags, kind, when, value)
-
-    @serves(protocol.Kinds)
-    def kinds(self) -> list[tuple[str, Kind]]:
-        return sorted(self._history.kinds().items()) if self._history is not None else []
-
-    @serves(protocol.Query)
-    def _query(
-        self,
-        metrics: list[str],
-        tags: dict[str, list[str]],
-        start: float,
-        end: float,
-        interval: float,
-        aggregate: Aggregate,
-    ) -> list[Record]:
-        history = self._history
-        return history.query(set(metrics), tags, start, end, interval, aggregate) if history is not None else []
 
     @serves(protocol.NameTask)
     def name_task(self, name: str) -> int:
@@ -346,9 +333,7 @@ class Telemetry:
     @serves(protocol.Families)
     def families(self) -> list[Family[Told]]:
         """Return the newest values in Prometheus' form."""
-        if self._history is None:
-            return []
-        return families(self._history, time.time(), _STALE_PERIODS * self._period)
+        return families(self.history, time.time(), _STALE_PERIODS * self._period)
 
     @serves(protocol.Lines)
     def lines(self) -> list[Family[Line]]:
@@ -379,13 +364,11 @@ class Telemetry:
             self._recorder.add_spans(spans)
 
     def _store(self, samples: list[Sample]) -> None:
-        assert self._history is not None  # while there is a sampler
         host, now = ("host", self._services.host_name), time.time()
         for sample in samples:
             self._keep(sample.name, (host, *sample.tags), METRICS[sample.name].kind, now, sample.value)
 
     def _keep(self, name: str, tags: Tags, kind: Kind, when: float, value: float) -> None:
-        assert self._history is not None
-        self._history.add(name, tags, kind, when, value)
+        self.history.add(name, tags, kind, when, value)
         if self._recorder is not None:
             self._recorder.add(when, name, tags, kind, value)
