@@ -21,6 +21,11 @@ from dragon.signals import name_of
 __all__ = ["main"]
 
 _LEVELS = ("NONE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_LABELS = (
+    ("--no-label", "", "print output unchanged (the default)"),
+    ("--basic-label", "basic", "print the process's name before every line"),
+    ("--verbose-label", "verbose", "print node, id, name and stream before every line"),
+)
 COMMANDS = ("ps", "kill", "doctor", "ddict", "top", "dashboard", "trace", "completion")
 _ASKED_FOR = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 _EPILOG = """\
@@ -71,28 +76,8 @@ def options() -> argparse.ArgumentParser:
         help=f"what the runtime logs on stderr: {', '.join(_LEVELS)}, or stderr=LEVEL (default WARNING)",
     )
     labels = result.add_mutually_exclusive_group()
-    labels.add_argument(
-        "--no-label",
-        dest="label",
-        action="store_const",
-        const="",
-        default="",
-        help="print output unchanged (the default)",
-    )
-    labels.add_argument(
-        "--basic-label",
-        dest="label",
-        action="store_const",
-        const="basic",
-        help="print the process's name before every line",
-    )
-    labels.add_argument(
-        "--verbose-label",
-        dest="label",
-        action="store_const",
-        const="verbose",
-        help="print node, id, name and stream before every line",
-    )
+    for option, label, meaning in _LABELS:
+        labels.add_argument(option, dest="label", action="store_const", const=label, default="", help=meaning)
     result.add_argument(
         "--strict", action="store_true", help="an affinity that this machine cannot meet is an error, not a warning"
     )
