@@ -8,9 +8,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dragon.runtime.announcing import Mention, mention, mentions
 from dragon.runtime.node_memory import NodeMemory, Parts, Place, SnapshotGoneError
-from dragon.runtime.serialization import dumps, import_hint, loads
+from dragon.runtime.picklers import Mention
+from dragon.runtime.serialization import dumps, import_hint, loads, mention, mentions
 from dragon.runtime.unsendable import UNSENDABLE
 from dragon.runtime.unsendable import explained as _explained
 

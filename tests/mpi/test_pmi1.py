@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragon.agent.mpi.pmi1 import Pmi1, process_mapping
-from dragon.runtime.protocol.jobs import LookUp, OfJob, OfService, Part
+from dragon.runtime.protocol.agents import LookUp, OfJob, OfService, Part
 from dragon.runtime.rpc import RemoteError
 
 RECORDED = Path(__file__).parent / "recorded_mpich.txt"

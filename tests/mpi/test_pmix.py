@@ -9,7 +9,7 @@ from typing import Any, cast
 from dragon.agent.mpi.job import HomeNode
 from dragon.agent.mpi.pmix import Pmix, PmixServer
 from dragon.infrastructure.facts import PMIBackend
-from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.agents import Part
 
 PART = Part(
     name="job",

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import queue as standard
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from dragon.native.queue import Queue as NativeQueue
 from dragon.runtime import handle as handles
 from dragon.runtime.connection import Connection
 from dragon.runtime.handle import Channel, Words
-from dragon.runtime.lacking import warn_user
+from dragon.runtime.log import warn_user
 from dragon.runtime.remote import RemoteChannel
 from dragon.shards.shard import CHANGES, MISSING
 
@@ -210,13 +210,8 @@ async def _acquire(shared: handles.Lock | handles.Semaphore, kind: str, owner: i
 class _Acquired:
     """An object for `async with`, which acquires and releases it."""
 
-    async def acquire(self) -> bool:
-        """Wait until it can be acquired, and acquire it. Returns True."""
-        raise NotImplementedError
-
-    def release(self) -> None:
-        """Release it."""
-        raise NotImplementedError
+    acquire: Callable[[], Awaitable[bool]]
+    release: Callable[[], None]
 
     async def __aenter__(self) -> None:
         await self.acquire()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from multiprocessing import spawn, util
+from multiprocessing import connection, spawn, util
 from multiprocessing.context import set_spawning_popen
 from typing import Any
 
@@ -255,3 +255,47 @@ def _preparation(process_obj: Any) -> dict[str, Any]:
     if get.__module__ == spawn.__name__:
         return {}
     return {key: value for key, value in get(str(process_obj.name)).items() if key not in _SPAWNS_OWN}
+
+
+# concurrent.futures.ProcessPoolExecutor with a "dragon" context. Its workers start together at the first task, as with
+# "fork": one that dies while submit() starts another one would end the executor in the middle of that, which can hang
+# (CPython issue 132969). With `max_tasks_per_child` the standard library counts a worker as idle for each result that
+# it sent, also once the worker has ended, and starts no other in its place: the next task waits without end (CPython
+# issue 115634). It also checks for results before it checks for ended workers; a worker that sends its last result and
+# ends in between counts as failed.
+
+
+def correct_executors(target: object) -> None:
+    """Correct executors if `target`, which a new process runs, is the function of an executor's worker."""
+    from concurrent.futures import process
+
+    executor: Any = process.ProcessPoolExecutor
+    manager: Any = process._ExecutorManagerThread
+    if target is not process._process_worker or hasattr(executor, "_of_dragon"):
+        return
+    standard_start = executor._start_executor_manager_thread
+    standard_adjust = executor._adjust_process_count
+    standard_wait = manager.wait_result_broken_or_wakeup
+
+    def start(self: Any) -> None:
+        if self._mp_context.get_start_method() == "dragon" and self._executor_manager_thread is None:
+            self._safe_to_dynamically_spawn_children = False
+            while len(self._processes) < self._max_workers:
+                self._spawn_process()
+        standard_start(self)
+
+    def adjust(self: Any) -> None:
+        if self._max_tasks_per_child is None or self._mp_context.get_start_method() != "dragon":
+            standard_adjust(self)
+        elif len(self._processes) < self._max_workers:
+            self._spawn_process()
+
+    def wait(self: Any) -> object:
+        if getattr(self, "max_tasks_per_child", None) is not None:
+            # Events that end this wait are seen by the standard wait, in whatever order it checks them.
+            sentinels = [worker.sentinel for worker in list(self.processes.values())]
+            connection.wait([self.result_queue._reader, self.thread_wakeup._reader, *sentinels])
+        return standard_wait(self)
+
+    executor._start_executor_manager_thread, executor._adjust_process_count = start, adjust
+    manager.wait_result_broken_or_wakeup, executor._of_dragon = wait, True

@@ -17,8 +17,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from dragon import _core, cpython
-from dragon.native.outcomes import outcome_of
-from dragon.native.workers import START_FAILED
+from dragon.native.workers import START_FAILED, outcome_of
 from dragon.runtime.handle import Channel
 
 _POLL_S = 0.5  # seconds between two checks of a thread that waits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import signal
 import time
@@ -23,7 +22,7 @@ from dragon.runtime import placement as plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds, checked_signal
 from dragon.runtime.handle import Words
-from dragon.runtime.lacking import one_warning
+from dragon.runtime.placement import one_warning
 from dragon.runtime.protocol import groups
 from dragon.runtime.protocol.request import Request
 from dragon.runtime.run import identity
@@ -84,15 +83,6 @@ class DragonUserCodeError(DragonProcessGroupError):
 
 
 _Answer = TypeVar("_Answer")
-
-
-class State(enum.Enum):
-    """The state of a group."""
-
-    IDLE = "Idle"
-    RUNNING = "Running"
-    ERROR = "Error"
-    CLOSED = "Closed"
 
 
 class ProcessGroup:
@@ -371,18 +361,18 @@ class ProcessGroup:
     @property
     def in_error_state(self) -> bool:
         """Whether a member failed, unless the group ignores errors."""
-        return self._state == State.ERROR.value
+        return self._state == "Error"
 
     @property
     def _state(self) -> str:
         if self._closed:
-            return State.CLOSED.value
+            return "Closed"
         if self._number is None:
-            return State.IDLE.value
+            return "Idle"
         status = self._status()
         if status.failed_codes and not self._settings.ignore_error_on_exit:
-            return State.ERROR.value
-        return State.RUNNING.value if status.live else State.IDLE.value
+            return "Error"
+        return "Running" if status.live else "Idle"
 
     def _check(self, error: type[DragonProcessGroupError]) -> None:
         if self._closed:

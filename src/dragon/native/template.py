@@ -180,7 +180,7 @@ class ProcessTemplate:
                 request.environment.update(self.environment_of(placed))
         if self.is_python:
             target: Any = self.target
-            prepare_call(request, "dragon.native.bootstrap:run", lambda: dumps_call(target, self.args, self.kwargs))
+            prepare_call(request, "dragon.runtime.child:run", lambda: dumps_call(target, self.args, self.kwargs))
         else:
             executable, arguments = self._command()
             request.executable, *request.arguments = all_sendable([executable, *arguments])

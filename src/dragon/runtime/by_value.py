@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dragon import cpython
-from dragon.runtime import announcing
+from dragon.runtime import picklers
 
 Token = tuple[str, Any]
 
@@ -81,11 +81,11 @@ def _token_of_value(value: object, reduce: Callable[[Any], Any]) -> Token:
     file, digest = io.BytesIO(), hashlib.blake2b(digest_size=16)
     try:
         pickler = _DigestPickler(file, reduce, protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
-        outer, announcing.state.names = announcing.state.names, []  # its handles are announced when it is sent
+        outer, picklers.state.names = picklers.state.names, []  # its handles are announced when it is sent
         try:
             pickler.dump(value)
         finally:
-            announcing.state.names = outer
+            picklers.state.names = outer
     except Exception:
         return _token_of_object(value)  # the contents cannot be pickled: use the identity
     digest.update(file.getbuffer())

@@ -12,15 +12,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dragon import _core, cpython
+from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.system import restored
+from dragon.runtime import serialization
 from dragon.runtime.by_value import imported_main
-from dragon.runtime.copies import write_back
+from dragon.runtime.copies import viewed, write_back
 from dragon.runtime.handle import Words
 from dragon.runtime.interpreter import take_over
-from dragon.runtime.run import Identity, become
+from dragon.runtime.run import Identity, become, identity
 
 if TYPE_CHECKING:
     from dragon.infrastructure.messages import Name
+
 
 # Whether Python took stdout for a terminal when this interpreter started.
 _TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))
@@ -114,7 +117,8 @@ def run_entry(entry: str, payload: bytes | tuple[Name, int], variables: list[str
             payload if isinstance(payload, bytes) else _in_arena(*payload), descriptors
         )
     finally:
-        write_back()
+        if viewed:
+            write_back()
 
 
 def _in_arena(name: Name, size: int) -> memoryview:
@@ -197,3 +201,61 @@ def main_fresh(request_fd: int) -> None:
     finally:
         _core.leave_arena()
         os._exit(code)
+
+
+_INTERRUPTED = -signal.SIGINT
+_MOST = 1 << 63  # one more than the largest value of C's long
+
+
+def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
+    """Call the function that serialization.dumps_call() wrote. Returns the exit code: 0, that of sys.exit(), or 1 after
+    an exception, whose traceback is written.
+
+    A process that is interrupted ends by SIGINT.
+    """
+    code = _call(payload)
+    in_order = run_exit_handlers(code)
+    if code == _INTERRUPTED:
+        end_as_interrupted()
+    return code if in_order else code or 1
+
+
+def _call(payload: bytes | memoryview) -> int:
+    cpython.forget_finalizers()
+    begun = False
+    try:
+        target, args, kwargs = serialization.loads(payload)
+        begun = not getattr(target, "is_quiet", False)
+        target(*args, **kwargs)
+    except SystemExit as end:
+        return _exit_code(end.code)
+    except KeyboardInterrupt as error:
+        if begun and not _is_stopped():
+            write_traceback(error)
+        return _INTERRUPTED
+    except BaseException as error:
+        if not isinstance(error, RunEndedError):  # which is reported where the run was started
+            write_traceback(error)
+        return 1
+    return 0
+
+
+def _is_stopped() -> bool:
+    """Return whether the interrupt is the first step of stopping this process's group, and therefore not an error."""
+    from dragon.runtime.agent_client import ask  # few processes need these
+    from dragon.runtime.protocol.groups import IsGroupEnding
+
+    group = identity().group
+    try:
+        return bool(group) and ask(IsGroupEnding(group))
+    except DragonError:
+        return True  # the run ends, or the node that supervises the group is lost
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF if -_MOST <= code < _MOST else 0xFF  # as a Python program does
+    print(code, file=sys.stderr)
+    return 1

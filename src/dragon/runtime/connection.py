@@ -156,15 +156,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
 
 
 class ConnectionOptions(SimpleNamespace):
-    """Options of dragonhpc's connections, which have no effect: memory for messages of any size is found automatically.
-
-    Attributes:
-        creation_policy: has no effect.
-        min_block_size: has no effect.
-        large_block_size: has no effect.
-        huge_block_size: has no effect.
-        default_pool: has no effect.
-    """
+    """Options of dragonhpc's connections, which have no effect: memory for messages of any size is found by itself."""
 
     def __init__(
         self,
@@ -184,12 +176,7 @@ class ConnectionOptions(SimpleNamespace):
 
 
 class PipeOptions(SimpleNamespace):
-    """Options of dragonhpc's pipes, which have no effect.
-
-    Attributes:
-        creation_policy: has no effect.
-        conn_options: has no effect.
-    """
+    """Options of dragonhpc's pipes, which have no effect."""
 
     def __init__(self, creation_policy: object = None, conn_options: ConnectionOptions | None = None) -> None:
         super().__init__(creation_policy=creation_policy, conn_options=conn_options)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from dragon import _core
 from dragon.infrastructure import variables
 from dragon.runtime import serialization  # noqa: F401  it sets the pickler of channels
-from dragon.runtime.announcing import mention
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.run import current_run, join_run, this_run
+from dragon.runtime.serialization import mention
 
 if TYPE_CHECKING:
     from dragon.infrastructure.policy import Policy
@@ -105,6 +105,10 @@ class Handle:
         if _is_for_stranger():
             return _restore_in, (str(this_run().folder), self._local_class or type(self), name, self._state())
         return _restore, (self._local_class or type(self), name, self._state())
+
+    def destroy(self) -> None:
+        """Destroy the object for every process."""
+        self._destroy()  # type: ignore[attr-defined]
 
     def _state(self) -> object:
         """Return what a copy in another process needs in addition to the name."""

@@ -1,12 +1,25 @@
-"""Adapts picklers that a program provides for keys and values."""
+"""The state of pickling, array types of ctypes, and adapters of picklers that a program provides."""
 
 from __future__ import annotations
 
-import functools
 import io
 import operator
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
+
+Send = Callable[[], None]
+Mention = tuple[Any, Send]
+
+
+class _State(threading.local):
+    names: list[Mention] | None = None  # the handles pickled in this attempt: a failed one announces none
+    attachments: Callable[[Any, Send], None] | None = None
+    is_for_another_node = False
+
+
+state = _State()
 
 
 def is_nameless(obj: Any) -> bool:
@@ -14,22 +27,13 @@ def is_nameless(obj: Any) -> bool:
     return _is_array(obj) and getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is not obj
 
 
-def reduce_type(kind: object) -> Any:
+def reduce_type(kind: Any) -> Any:
     """Return the __reduce__() value of an array type."""
-    return _whole, parts_of(kind)
+    return operator.mul, (kind._type_, kind._length_)
 
 
 def _is_array(kind: object) -> bool:
     return type(kind).__name__ == "PyCArrayType"
-
-
-def parts_of(kind: Any) -> tuple[Any, ...]:
-    """Return the element's type and the lengths of the dimensions."""
-    return (*parts_of(kind._type_), kind._length_) if _is_array(kind) else (kind,)
-
-
-def _whole(*parts: object) -> object:
-    return functools.reduce(operator.mul, parts)
 
 
 class _OfFiles:

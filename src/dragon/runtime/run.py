@@ -10,11 +10,13 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from dragon import _core, cpython
 from dragon.infrastructure import variables
@@ -24,7 +26,6 @@ from dragon.infrastructure.private import connect_within
 from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, ignoring, release_signals
 from dragon.infrastructure.system import check_files, restored
 from dragon.runtime import folder as run_folder
-from dragon.runtime.fork_hooks import ProcessLock
 from dragon.runtime.interpreter import options_for_agents
 
 # The numbers of the descriptors with which an agent is started.
@@ -69,17 +70,12 @@ class Run:
         self.before_end: list[Callable[[], None]] = []  # called before this process ends the run
         self._zygotes: dict[int, socket.socket] = {}  # by the pid of their maker: a forked child has its parent's too
 
-    @property
-    def agent_address(self) -> str:
-        """The path of the agent's socket."""
-        return str(self.folder / "agent")
-
     def zygote_socket(self) -> socket.socket:
         """Return this process's socket for start requests, one datagram each."""
         own = os.getpid()
         known = self._zygotes.get(own)
         if known is None:
-            self._close_sockets(besides=own)
+            self.close(besides=own)
             made = _ZygoteSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
             connect_within(self.folder, "zygote", made)
             known = self._zygotes.setdefault(own, made)
@@ -87,11 +83,8 @@ class Run:
                 made.close()
         return known
 
-    def close(self) -> None:
-        """Close the socket for start requests; the next request opens a new one."""
-        self._close_sockets()
-
-    def _close_sockets(self, besides: int = 0) -> None:
+    def close(self, besides: int = 0) -> None:
+        """Close the sockets for start requests, except that of one process; the next request opens a new one."""
         for pid in self._zygotes.copy():
             if pid != besides and (one := self._zygotes.pop(pid, None)) is not None:
                 one.close()
@@ -105,6 +98,36 @@ class Run:
         if not self.is_alive():
             raise RunEndedError(f"the run in {self.folder} has ended: its agent (pid {self.agent.pid}) is gone")
 
+
+class ProcessLock:
+    """A reentrant lock between this process's threads. A forked child has a new one, which is free: the thread that
+    holds the parent's does not exist in the child to release it."""
+
+    _all: ClassVar[weakref.WeakSet[ProcessLock]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self._renew()
+        self._all.add(self)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    @classmethod
+    def renew_all(cls) -> None:
+        """Replace all locks by free ones, in a child."""
+        for lock in list(cls._all):
+            lock._renew()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._lock.release()
+
+
+# Before a main program is imported: a later hook is taken for one of the program's, with which the zygote must not be
+# forked.
+os.register_at_fork(after_in_child=ProcessLock.renew_all)
 
 _lock = ProcessLock()
 _run: Run | None = None
@@ -350,7 +373,7 @@ def _run_end(run: Run) -> _core.RunEnd:
 
     return _core.RunEnd(
         agent=run.agent.pid,
-        address=run.agent_address,
+        address=str(run.folder / "agent"),
         request=encode_request(EndRun()),
         busy=str(run.folder / WRITING),
         folders=[str(folder) for folder in run_folder.folders_of(run.folder)],

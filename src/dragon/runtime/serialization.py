@@ -12,7 +12,6 @@ import io
 import os
 import pickle
 import sys
-import threading
 import types
 import weakref
 from collections import ChainMap
@@ -22,13 +21,12 @@ from multiprocessing import process as mp_process
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dragon import _core, cpython
 from dragon.infrastructure.system import sendable
-from dragon.runtime.announcing import Mention, announce, announcing, state
 from dragon.runtime.by_value import Origin, shared_reduction
-from dragon.runtime.picklers import is_nameless, reduce_type
+from dragon.runtime.picklers import Mention, Send, is_nameless, reduce_type, state
 from dragon.runtime.unsendable import explained
 
 
@@ -210,7 +208,7 @@ def _dump(pickler: Callable[..., Any], obj: object, buffers: Callable[[pickle.Pi
     finally:
         state.names = outer
     for name in names:
-        announce(*name)
+        _announce(*name)
     if buffers:
         for buffer in kept:
             buffers(buffer)
@@ -222,30 +220,75 @@ def loads(data: bytes | memoryview, buffers: list[Any] | None = None) -> Any:
     return pickle.loads(data, buffers=buffers)
 
 
-class _Destination(threading.local):
-    is_another_node = False
+# Pickling a handle announces it, so that the object exists until the reader is attached. A new process is attached
+# before it runs, so for it the names of the handles are collected instead.
 
 
-_destination = _Destination()
+class _Setting:
+    """A context manager whose block has this value of an attribute of the state."""
+
+    __slots__ = ("_outer",)
+    _attribute: ClassVar[str]
+    _value: ClassVar[object] = None
+
+    def __enter__(self) -> None:
+        self._outer = getattr(state, self._attribute)
+        setattr(state, self._attribute, self._value)
+
+    def __exit__(self, *raised: object) -> None:
+        setattr(state, self._attribute, self._outer)
 
 
-class to_another_node:
+class to_another_node(_Setting):
     """A context manager whose block puts objects into a channel of another node: shared tensors are copied."""
+
+    _attribute, _value = "is_for_another_node", True
+
+
+class _announcing(_Setting):
+    """A context manager whose block pickles for a message, even while an object is pickled for a new process."""
+
+    _attribute = "attachments"
+
+
+class mentions:
+    """A context manager that collects the arguments with which mention() is called each time the object pickled in the
+    block is sent."""
 
     __slots__ = ("_outer",)
 
-    def __enter__(self) -> None:
-        self._outer, _destination.is_another_node = _destination.is_another_node, True
+    def __enter__(self) -> list[Mention]:
+        kept: list[Mention] = []
+        self._outer, state.attachments = state.attachments, lambda name, send: kept.append((name, send))
+        return kept
 
     def __exit__(self, *raised: object) -> None:
-        _destination.is_another_node = self._outer
+        state.attachments = self._outer
+
+
+def _announce(name: object, send: Send) -> None:
+    """Pass a handle that is sent to the collector of attachments; without one, keep its object alive by `send`."""
+    take = state.attachments
+    if take is None:
+        send()
+    else:
+        take(name, send)
+
+
+def mention(name: tuple[int, int, int], send: Send) -> None:
+    """Note that a handle of this name is being pickled; `send` keeps its object alive until the reader is attached."""
+    names = state.names
+    if names is None:
+        _announce(name, send)
+    else:
+        names.append((name, send))
 
 
 def _serialize(obj: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickle an object for a message. A finalizer may call this while another object is pickled for a new process."""
     buffers: list[pickle.PickleBuffer] = []
-    with announcing():
-        return dumps(obj, buffers.append, lasting=_destination.is_another_node), buffers
+    with _announcing():
+        return dumps(obj, buffers.append, lasting=state.is_for_another_node), buffers
 
 
 _core.set_serializer(_serialize)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.nodes import run_nodes
-from dragon.runtime.protocol.jobs import (
+from dragon.runtime.protocol.agents import (
     Exchange,
     JobBegun,
     JobFailed,

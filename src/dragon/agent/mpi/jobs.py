@@ -19,7 +19,7 @@ from dragon.agent.objects.peers import Peers
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import own_node
-from dragon.runtime.protocol.jobs import (
+from dragon.runtime.protocol.agents import (
     LookUp,
     OfJob,
     Part,

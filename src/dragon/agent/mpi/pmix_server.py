@@ -17,7 +17,7 @@ from ctypes import CFUNCTYPE, POINTER, c_bool, c_char, c_char_p, c_int, c_size_t
 from typing import Any
 
 from dragon.infrastructure.structs import msgspec
-from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.agents import Part
 from dragon.runtime.protocol.request import frame
 
 SUCCESS, OPERATION_SUCCEEDED = 0, -157

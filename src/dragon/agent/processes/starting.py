@@ -22,8 +22,7 @@ from dragon.agent.processes.registry import Event, Failed, Registry, Started, St
 from dragon.infrastructure.messages import Instance, Name, Output, Spawn, default_name, encode
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import StartFor
-from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.agents import Part, StartFor
 from dragon.runtime.protocol.objects import CloseAtEnd
 from dragon.runtime.protocol.processes import EndStartedBy, StartElsewhere
 from dragon.runtime.protocol.request import Caller

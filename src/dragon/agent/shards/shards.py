@@ -36,11 +36,11 @@ from dragon.runtime.protocol.shards import (
     OwnCopy,
     PauseWriters,
     ReviveShard,
+    Settings,
     ShardChannel,
     ShardHolders,
 )
 from dragon.runtime.rpc import serves, serves_each
-from dragon.shards.entries import Settings
 from dragon.shards.operations import Tag
 from dragon.shards.shard import Shard, in_core, make_words, mark_gone, words_after
 

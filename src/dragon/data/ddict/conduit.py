@@ -23,9 +23,6 @@ from dragon.runtime.remote import RemoteChannel
 from dragon.runtime.run import this_run
 from dragon.shards.operations import Identity, Piece, Reply, Request
 
-__all__ = ["Arrival", "Conduit", "Memory", "conduit_to"]
-
-
 _IN_ARENA = 256 * 1024  # bytes from which a value's memory is taken from the arena, whose pages are already mapped
 
 

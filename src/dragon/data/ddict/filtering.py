@@ -18,8 +18,6 @@ from dragon.runtime.nodes import node_at
 if TYPE_CHECKING:
     from dragon.native.process import Process
 
-__all__ = ["FilterContextManager", "FilterIterator", "SentinelQueue"]
-
 
 class _Sentinel:
     """The end mark after the last item, with the error that stopped the writer, or ""."""
@@ -52,12 +50,14 @@ class SentinelQueue:
     """
 
     def __init__(self, maxsize: int = 100) -> None:
-        self._channel = Channel(maxsize)
-        self._role = ""
-        self._ended: tuple[str, ...] | None = None  # the arguments of EOFError
+        self.__setstate__(Channel(maxsize))
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _attached, (self._channel,)
+    def __getstate__(self) -> Channel:
+        return self._channel
+
+    def __setstate__(self, channel: Channel) -> None:
+        self._channel, self._role = channel, ""
+        self._ended: tuple[str, ...] | None = None  # the arguments of EOFError
 
     def putter(self) -> None:
         """Declare this handle the writer. Raises RuntimeError if it is the reader."""
@@ -105,12 +105,6 @@ class SentinelQueue:
     def _check(self, role: str, call: str) -> None:
         if self._role != role:
             raise RuntimeError(f"{call}() on a SentinelQueue without {role}() before")
-
-
-def _attached(channel: Channel) -> SentinelQueue:
-    queue = SentinelQueue.__new__(SentinelQueue)
-    queue._channel, queue._role, queue._ended = channel, "", None
-    return queue
 
 
 _AHEAD = 256  # items that a manager's function may be ahead of the consumer

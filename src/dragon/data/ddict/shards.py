@@ -12,13 +12,10 @@ from dragon.data.ddict.conduit import Memory, conduit_to
 from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Lock, Words
-from dragon.runtime.protocol.shards import Persist
-from dragon.shards.entries import Settings, Stored
+from dragon.runtime.protocol.shards import Persist, Settings
 from dragon.shards.operations import Identity
 from dragon.shards.records import Record, decode_value
-from dragon.shards.shard import MISSING, Shard
-
-__all__ = ["LATER", "AnyShard", "Done", "LocalShard", "Note", "Pending", "RemoteShard", "spread"]
+from dragon.shards.shard import MISSING, Shard, Stored
 
 # A function that is called with the size in bytes of a value in its encoded form.
 Note = Callable[[int], None]

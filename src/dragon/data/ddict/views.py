@@ -8,8 +8,6 @@ from typing import Any, Generic
 from dragon.data.ddict.handle import Handle, equal
 from dragon.infrastructure.generic import K, V
 
-__all__ = ["DDictItemsView", "DDictKeysView", "DDictMappingProxy", "DDictValuesView"]
-
 
 class DDictMappingProxy:
     """A read-only view of a dictionary.
