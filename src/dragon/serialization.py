@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dragon.runtime.node_memory import NodeMemory, Parts, Place, SnapshotGoneError
-from dragon.runtime.picklers import Mention
+from dragon.runtime.picklers import UNSENDABLE, Mention
+from dragon.runtime.picklers import explained as _explained
 from dragon.runtime.serialization import dumps, import_hint, loads, mention, mentions
-from dragon.runtime.unsendable import UNSENDABLE
-from dragon.runtime.unsendable import explained as _explained
 
 __all__ = [
     "UNSENDABLE",

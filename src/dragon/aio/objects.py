@@ -7,7 +7,7 @@ import itertools
 import queue as standard
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from dragon import _core
@@ -95,18 +95,12 @@ async def _get(channel: Channel) -> Any:
 
 async def _put(channel: Channel, obj: object) -> None:
     async with turn_of(channel, "put"):
-        while not _try_put(channel, obj):
+        while True:
+            with suppress(standard.Full):
+                if not (isinstance(channel, RemoteChannel) and channel._is_held_up()):
+                    channel.put_nowait(obj)
+                    return
             await wait(channel, "Channel", "wait_writable")
-
-
-def _try_put(channel: Channel, obj: object) -> bool:
-    if isinstance(channel, RemoteChannel) and channel._is_held_up():
-        return False
-    try:
-        channel.put_nowait(obj)
-    except standard.Full:
-        return False
-    return True
 
 
 async def send(connection: Connection, obj: object) -> None:

@@ -166,12 +166,10 @@ async def readable(channel: Channel) -> None:
     if not _may_ring(channel._name()[:2]):
         await wait(channel, "Channel", "wait_readable")
         return
-    loop = asyncio.get_running_loop()
-    rung: asyncio.Future[None] = loop.create_future()
-    bell = channel._fileno()
-    loop.add_reader(bell, _ring, rung)
+    loop, rung, bell = asyncio.get_running_loop(), asyncio.Event(), channel._fileno()
+    loop.add_reader(bell, rung.set)
     try:
-        await rung
+        await rung.wait()
     finally:
         loop.remove_reader(bell)
 
@@ -200,11 +198,6 @@ def _comes_at_once(channel: Channel) -> bool:
         return True
     _mine.passed, _mine.to_pass = _mine.to_pass, min(2 * _mine.to_pass, _MOST_PASSED)
     return False
-
-
-def _ring(rung: asyncio.Future[None]) -> None:
-    if not rung.done():
-        rung.set_result(None)
 
 
 async def join(process: Any) -> Any:

@@ -114,8 +114,7 @@ _standard: dict[str, Callable[..., Any]] = {}
 
 
 def _redirect(function: Any) -> None:
-    """Redirect calls of a function of multiprocessing to dispatch(), also for programs that hold the function
-    already."""
+    """Redirect calls of a function of multiprocessing to dispatch(), also for programs that hold it already."""
     name = function.__name__
     _standard[name] = function.__wrapped__ = _copy(function)
     function.__code__, function.__defaults__, function.__kwdefaults__ = _call.__code__, None, {"_name": name}

@@ -13,12 +13,13 @@ from dragon import _core, cpython
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
-from dragon.mpbridge.bootstrap import HEADER, InheritedDescriptor
 from dragon.native.workers import work
 from dragon.runtime import placement, serialization
 from dragon.runtime import placement as plan
 from dragon.runtime.agent_client import ask, tell
+from dragon.runtime.child import HEADER, InheritedDescriptor
 from dragon.runtime.log import runtime_log
+from dragon.runtime.picklers import UNSENDABLE
 from dragon.runtime.placement import Placed
 from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
 from dragon.runtime.run import this_run
@@ -31,26 +32,21 @@ from dragon.runtime.spawning import (
     standard_streams,
     start,
 )
-from dragon.runtime.unsendable import UNSENDABLE
 
 _TRACKER = cpython.resource_tracker()
 
 
 def tracker_descriptor() -> int:
-    """Return the descriptor of this process's tracker. Raises RunEndedError if there is none, and no agent to
-    start it."""
+    """Return the descriptor of this process's tracker. Raises RunEndedError if no agent can start one."""
     with _TRACKER._lock:
-        if _TRACKER._fd is not None and _is_broken(_TRACKER._fd):
-            _leave()
+        if _TRACKER._fd is not None:
+            events = select.poll()
+            events.register(_TRACKER._fd, 0)
+            if events.poll(0):  # the pipe is broken
+                _leave()
         if _TRACKER._fd is None:
             _TRACKER._fd = _new_tracker()
         return int(_TRACKER._fd)
-
-
-def _is_broken(pipe: int) -> bool:
-    events = select.poll()
-    events.register(pipe, 0)
-    return bool(events.poll(0))
 
 
 def _new_tracker() -> int:
@@ -75,8 +71,7 @@ def _new_tracker() -> int:
 
 
 def _give_back() -> None:
-    """Release the tracker if it is unused, because the run ends before this process, which then starts its own if
-    needed."""
+    """Release an unused tracker: the run ends before this process, which then starts its own if needed."""
     with _TRACKER._lock:
         if _TRACKER._fd is None:
             return
@@ -95,8 +90,7 @@ def _leave() -> None:
 
 
 def _stop() -> None:
-    """Stop using the tracker; multiprocessing calls this at the end of its own tests. Older versions would wait for the
-    tracker, which is the agent's child."""
+    """Stop using the tracker, as multiprocessing's own tests do; older versions would wait for the agent's child."""
     if _TRACKER._fd is not None and _TRACKER._pid is None:
         _leave()
     else:
@@ -109,6 +103,9 @@ _SPAWNS_OWN = {
     *("log_to_stderr", "log_level", "name", "authkey", "sys_path", "sys_argv", "orig_dir", "dir"),
     *("start_method", "init_main_from_name", "init_main_from_path"),
 }
+
+
+_told = False  # whether the log says that processes that inherit open files stay on this node
 
 
 class Popen:
@@ -161,7 +158,13 @@ class Popen:
             raise PolicyError(f"{process_obj.name} inherits open files, so it cannot run on {placed.node.host_name}")
         here = placement.place(Policy(placement=Policy.Placement.LOCAL))
         if here.node.index != placed.node.index and not _serves_manager(process_obj):
-            _tell_of_descriptors(process_obj.name)
+            global _told
+            if not _told:
+                _told = True
+                runtime_log("processes").warning(
+                    "%s inherits open files, which other nodes cannot use: such processes run on this node",
+                    process_obj.name,
+                )
         return here
 
     def _request(self, process_obj: Any, placed: Placed, local: bool) -> Spawn:
@@ -173,7 +176,7 @@ class Popen:
         # As in the standard library, except for workers of a pool: the processes that they started end with them.
         request.leave_running = process_obj._target is not work
         request.streams = [Output("null"), Output(), Output()]
-        prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))
+        prepare_call(request, "dragon.runtime.child:run_multiprocessing", lambda: self._payload(process_obj, local))
         return request
 
     def _payload(self, process_obj: object, local: bool) -> bytes:
@@ -189,18 +192,14 @@ class Popen:
             set_spawning_popen(None)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
-        """Return the exit code if the process has ended, else None. If its node is lost, the code is that of
-        SIGKILL."""
+        """Return the exit code if the process has ended, else None; that of SIGKILL if its node is lost."""
         try:
             return self.wait(0)
         except NodeLostError:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the process to end. Returns its exit code, or None after `timeout` seconds.
-
-        Raises NodeLostError, once, if its node is lost.
-        """
+        """Wait for the end. Returns the exit code, None after `timeout` seconds. Raises NodeLostError, once."""
         if self.returncode is None:
             try:
                 self.returncode = self._started.wait(timeout)
@@ -237,20 +236,8 @@ def _serves_manager(process_obj: Any) -> bool:
     return isinstance(owner, type) and issubclass(owner, BaseManager)
 
 
-_told: list[str] = []
-
-
-def _tell_of_descriptors(name: str) -> None:
-    if not _told:
-        _told.append(name)
-        runtime_log("processes").warning(
-            "%s inherits open files, which other nodes cannot use: such processes run on this node", name
-        )
-
-
 def _preparation(process_obj: Any) -> dict[str, Any]:
-    """Return the data that other packages add to multiprocessing's spawn for a child, as coverage does to measure
-    children."""
+    """Return what other packages add to multiprocessing's data for a child, as coverage does to measure it."""
     get: Any = spawn.get_preparation_data
     if get.__module__ == spawn.__name__:
         return {}

@@ -342,8 +342,7 @@ class Feeding:
         return True
 
     def qsize(self) -> int:
-        """Return the number of tasks that no worker has taken. Each submitted call that has not been put yet counts as
-        one."""
+        """Return the number of tasks that no worker has taken; a call that has not been put yet counts as one."""
         return self._tasks._size() + len(self._waiting)
 
     def empty(self) -> bool:
@@ -370,8 +369,7 @@ class Feeding:
         self._collector.notify_room()
 
     def join(self) -> None:
-        """Wait for the threads to end. In a terminated pool, a thread that is blocked in an iterable is left
-        running."""
+        """Wait for the threads to end, but in a terminated pool not for one that is blocked in an iterable."""
         deadline = time.monotonic() + _ITERABLE_ENDS_WITHIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():

@@ -270,7 +270,12 @@ class ProcessGroup:
         if not self._wait(timeout):
             live = self._status().live
             raise TimeoutError(f"{len(live)} members of the group still run after {timeout} s: puids {live}")
-        self._raise_failure()
+        status = None if self._settings.ignore_error_on_exit else self._status()
+        if status is not None and (codes := status.failed_codes):
+            shown = str(codes[:_SHOWN]) + (f" and {len(codes) - _SHOWN} more" if len(codes) > _SHOWN else "")
+            raise DragonUserCodeError(
+                f"Error(s) in user-provided code resulted in exit codes: {shown}; first, {status.failure}"
+            )
 
     def _wait(self, timeout: float | None) -> bool:
         assert self._words is not None
@@ -288,16 +293,6 @@ class ProcessGroup:
         assert self._words is not None
         while self._words[_LIVES]:
             await wait(self._words, _LIVES, 1)
-
-    def _raise_failure(self) -> None:
-        if self._settings.ignore_error_on_exit:
-            return
-        status = self._status()
-        if codes := status.failed_codes:
-            shown = str(codes[:_SHOWN]) + (f" and {len(codes) - _SHOWN} more" if len(codes) > _SHOWN else "")
-            raise DragonUserCodeError(
-                f"Error(s) in user-provided code resulted in exit codes: {shown}; first, {status.failure}"
-            )
 
     def send_signal(self, sig: int, hide_stderr: bool = False) -> None:
         """Send a signal to every live member. `hide_stderr` has no effect."""

@@ -36,8 +36,7 @@ MEMORY_PAUSE_S = 0.05  # seconds between two attempts to put one
 
 
 def most_mebibytes() -> int:
-    """Return the MiB that the results of a pool, or the results and the waiting tasks of a batch each, may take in the
-    run's memory: 128, and at most an eighth of it."""
+    """Return the MiB that results, or waiting tasks, may take in the run's memory: 128, at most an eighth of it."""
     this_run()
     return min(_MOST_MEBIBYTES, max(1, int(_core.usage()["limit"]) // _SHARE >> 20))
 
@@ -48,10 +47,7 @@ def channel_of_results() -> Channel:
 
 
 def put_result(results: Channel, message: object) -> None:
-    """Put a result; if the run's memory is full, retry while results that are collected free some.
-
-    Raises MemoryError after five seconds: the result is too large, or the memory is full of something else.
-    """
+    """Put a result. While the run's memory is full, retry for five seconds, then raise MemoryError."""
     deadline: float | None = None
     while True:
         try:
@@ -94,8 +90,7 @@ def returned(value: Any, offered: set[int], lasting: bool) -> Outcome:
 
 
 def failed(error: BaseException, with_traceback: bool) -> Outcome:
-    """Return the outcome of a task that raised `error`. An error that cannot be pickled and loaded is replaced by a
-    MaybeEncodingError with its text."""
+    """Return the outcome of a task that raised `error`: a MaybeEncodingError if it cannot be pickled and loaded."""
     try:  # the outcome is loaded twice, and what is shared can be received once
         packed = _packed(_traced(error, error) if with_traceback else error, lasting=True)
         loads(*packed)
@@ -185,8 +180,7 @@ class WorkerLostError(DragonError):
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """End the worker without a traceback when it is interrupted: the main program is interrupted too, and
-    reports it."""
+    """End the worker without a traceback when it is interrupted, as the main program is too, and reports it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -196,7 +190,7 @@ def quietly() -> Iterator[None]:
 def quiet(work: Callable[..., None]) -> Callable[..., None]:
     """Decorate the function of a worker so that it runs quietly(), from its call on."""
     run: Any = quietly()(work)
-    run.is_quiet = True  # for native.bootstrap: it may be interrupted before it has entered quietly()
+    run.is_quiet = True  # for runtime.child: it may be interrupted before it has entered quietly()
     return cast(Callable[..., None], run)
 
 
@@ -260,8 +254,7 @@ def work(
 
 
 def _await_receipt(results: Channel, offered: set[int]) -> None:
-    """Wait until the pool has received these descriptors, which only this process can send; see
-    cpython.offered_descriptors()."""
+    """Wait until the pool has received descriptors that only this process sends; see cpython.offered_descriptors()."""
     deadline: float | None = None
     while offered & cpython.offered_descriptors():
         if results._size():

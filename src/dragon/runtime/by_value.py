@@ -9,6 +9,7 @@ object each time. In the main program itself nothing is set: the functions are i
 
 from __future__ import annotations
 
+import ast
 import copyreg
 import functools
 import io
@@ -18,7 +19,7 @@ import pickle
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from dragon import cpython
@@ -102,8 +103,7 @@ class Namespace:
         self._tokens: dict[str, Token] = {}
 
     def merge(self, names: Mapping[str, Any], tokens: Mapping[str, Token]) -> None:
-        """Set the globals that a sender's functions use, unless they were received before or the program has
-        set them."""
+        """Set the globals that a sender's functions use, unless they were received before or set by the program."""
         for name, value in names.items():
             if self._is_own:
                 self.contents.setdefault(name, value)
@@ -226,8 +226,7 @@ def _globals_of(program: str, header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shared_reduction(obj: Any, reduction: Any, origin: Origin) -> Any:
-    """Return cloudpickle's reduction of a function or class, changed so that the receiver shares globals and
-    objects."""
+    """Return cloudpickle's reduction of a function or class, changed so that the reader shares globals and objects."""
     if not isinstance(reduction, tuple) or len(reduction) != 6:
         return reduction  # sent by reference
     make, arguments, (state, slots), _, _, set_state = reduction
@@ -287,3 +286,69 @@ def _set_class(cls: type, state: Any) -> None:
     _classes[cls] = tokens
     if attributes:
         set_state(cls, (attributes, slots))
+
+
+_NAME = "__name__"
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+class MainSource:
+    """The source of a main program.
+
+    Attributes:
+        is_guarded: whether the module decides by its `__name__` what it does, as in `if __name__ == "__main__":`, so
+            that another process may import it. One that only passes its name on, for example to logging.getLogger(), or
+            compares it in a function, does not.
+        bound_here: the names that have their current values only in the program itself: those bound under such an `if`,
+            and by `global` in functions.
+    """
+
+    def __init__(self, source: bytes) -> None:
+        self.is_guarded = False
+        self.bound_here: frozenset[str] = frozenset()
+        if _NAME.encode() not in source:
+            return
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError):  # the file was changed since the start, or is not Python source
+            return
+        guards = [statement for statement in tree.body if isinstance(statement, ast.If) and _mentions(statement.test)]
+        self.is_guarded = _decides(tree)
+        if self.is_guarded:
+            self.bound_here = frozenset(_bound(guards)).union(_globals(tree))
+
+
+def _mentions(expression: ast.AST) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == _NAME for node in ast.walk(expression))
+
+
+def _decides(node: ast.AST) -> bool:
+    """Return whether a part of the module, outside of its functions and classes, decides something by its name."""
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)) and _mentions(node.test):
+        return True
+    if (isinstance(node, ast.Match) and _mentions(node.subject)) or (isinstance(node, ast.BoolOp) and _mentions(node)):
+        return True
+    return not isinstance(node, _SCOPES) and any(map(_decides, ast.iter_child_nodes(node)))
+
+
+def _bound(statements: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the names that statements bind in their own scope."""
+    for node in statements:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            yield node.name
+        if not isinstance(node, _SCOPES):
+            yield from _bound(ast.iter_child_nodes(node))
+
+
+def _globals(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that functions bind in the module."""
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            theirs = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
+            yield from theirs.intersection(_bound(function.body)) if theirs else ()

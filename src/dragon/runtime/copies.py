@@ -34,8 +34,7 @@ viewed: dict[int, weakref.ref[Copy] | Copy] = {}
 
 
 class Copy:
-    """A copy of shared words of another node: `size` bytes, which are written in whole elements of `grain` bytes. It is
-    empty until it is read."""
+    """A copy, empty until it is read, of `size` shared bytes of another node, written in elements of `grain` bytes."""
 
     _viewed: ClassVar = viewed  # still available when the interpreter has cleared the module
 

@@ -54,8 +54,7 @@ def node_of_memory(m_uid: object) -> int:
 
 
 def node_for_objects(policy: Policy | None = None) -> int:
-    """Return the index of the node on which this thread makes objects: the one that `policy` names, or else the policy
-    of its `with` block; this process's node if none is named. Raises PolicyError, NodeLostError."""
+    """Return the node of new objects: that of `policy`, of the thread's `with` block, or its own."""
     policies = sys.modules.get("dragon.infrastructure.policy")  # not imported: each module makes every fork slower
     in_block = variables.POLICY in os.environ if policies is None else policies.Policy.is_in_block()
     if policy is None and not in_block:
@@ -102,9 +101,10 @@ class Handle:
     def __reduce__(self) -> tuple[object, ...]:
         name = self._name()  # type: ignore[attr-defined]
         mention(name, self._send)  # type: ignore[attr-defined]
-        if _is_for_stranger():
-            return _restore_in, (str(this_run().folder), self._local_class or type(self), name, self._state())
-        return _restore, (self._local_class or type(self), name, self._state())
+        popen = get_spawning_popen()
+        # A process of another start method belongs to no run yet.
+        folder = str(this_run().folder) if popen is not None and popen.method != "dragon" else None
+        return _restore, (self._local_class or type(self), name, self._state(), folder)
 
     def destroy(self) -> None:
         """Destroy the object for every process."""
@@ -160,19 +160,9 @@ def _remote_class(local: Any) -> type[Any]:
     return type(local.__name__, (remote, local), contents)
 
 
-def _is_for_stranger() -> bool:
-    """Return whether an object is being pickled for a process of another start method, which belongs to no run yet."""
-    popen = get_spawning_popen()
-    return popen is not None and popen.method != "dragon"
-
-
-def _restore_in(folder: str, cls: type[Handle], name: tuple[int, int, int], state: object) -> Handle:
-    if current_run() is None:
+def _restore(cls: type[Handle], name: tuple[int, int, int], state: object, folder: str | None = None) -> Handle:
+    if folder is not None and current_run() is None:
         join_run(Path(folder))
-    return cls._attached(name, state)
-
-
-def _restore(cls: type[Handle], name: tuple[int, int, int], state: object) -> Handle:
     return cls._attached(name, state)
 
 

@@ -158,8 +158,7 @@ class Parts(_Memory):
         return os.fstat(self._fd).st_size
 
     def views(self) -> list[memoryview]:
-        """Return all parts as writable memory: pages that are written to are copied, and the original stays
-        unchanged."""
+        """Return all parts as writable memory: pages that are written to are copied, the original stays unchanged."""
         whole = memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY))
         (count,) = struct.unpack_from("=Q", whole)
         places = struct.iter_unpack("=QQ", whole[_WORD : _WORD * (1 + 2 * count)])

@@ -189,7 +189,10 @@ def start_run(label: str = "", command: str = "") -> Run:
 def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
     """Make the arena of a run in that folder, and start its agent."""
     _core.create_arena(variables.arena_limit())
-    _trace_from_the_start()
+    with suppress(ValueError, MemoryError):  # the agent reports both
+        # Recorded at once, if the agent will collect them: the first tasks may end before it runs.
+        if variables.telemetry_level() >= variables.TRACING_LEVEL:
+            _core.trace(True)
     agent_socket, zygote_socket = bind_sockets(folder)
     owner = run_folder.this_process()
     settings = {
@@ -221,13 +224,6 @@ def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
     return agent
 
 
-def _trace_from_the_start() -> None:
-    """Record tasks and waits at once, if the agent will collect them: the first tasks may end before it runs."""
-    with suppress(ValueError, MemoryError):  # the agent reports both
-        if variables.telemetry_level() >= variables.TRACING_LEVEL:
-            _core.trace(True)
-
-
 def bind_sockets(folder: Path) -> tuple[socket.socket, socket.socket]:
     """Return the listening sockets of a run's agent and zygote, which serve them once they have started."""
     agent_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -249,24 +245,15 @@ def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> in
         arguments=[sys.executable, *options_for_agents(), "-P", "-c", code, json.dumps(settings)],
         environment=[f"{key}={value}" for key, value in os.environ.items()],
         folder="",
-        descriptors=_valid(descriptors),
+        descriptors=[fd if is_open(fd) else descriptors[0] for fd in descriptors],  # closed streams are the null device
         cpus=[],
         limits=[],
-        signals=_for_agents(),
+        # An agent ignores signals to the program from its start on.
+        signals=ignoring([*PROGRAMS_OWN, *(n for n in (signal.SIGHUP,) if signal.getsignal(n) is signal.SIG_IGN)]),
         death_signal=0,
         reaper=False,
         detached=True,
     )
-
-
-def _for_agents() -> list[int]:
-    """Return the signal masks of an agent, which ignores signals to the program from its start on."""
-    return ignoring([*PROGRAMS_OWN, *(n for n in (signal.SIGHUP,) if signal.getsignal(n) is signal.SIG_IGN)])
-
-
-def _valid(descriptors: list[int]) -> list[int]:
-    """Return the descriptors with closed standard streams replaced by the null device, which is the first."""
-    return [fd if is_open(fd) else descriptors[0] for fd in descriptors]
 
 
 def is_open(fd: int) -> bool:
@@ -316,8 +303,7 @@ def _environment_at_start() -> dict[str, str]:
 
 
 def _without(environment: dict[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return the environment without the variables that were set for this program, so that they count as its
-    changes."""
+    """Return the environment without the variables that were set for this program, which count as its changes."""
     changed = set(names)
     kept = {name: value for name, value in environment.items() if name not in changed}
     return {**kept, **dict.fromkeys(changed - environment.keys(), "")}
@@ -368,8 +354,8 @@ def become(me: Identity) -> None:
 
 
 def _run_end(run: Run) -> _core.RunEnd:
+    from dragon.runtime.protocol.processes import EndRun
     from dragon.runtime.protocol.request import encode_request
-    from dragon.runtime.protocol.run import EndRun
 
     return _core.RunEnd(
         agent=run.agent.pid,

@@ -25,9 +25,8 @@ from typing import Any, ClassVar
 
 from dragon import _core, cpython
 from dragon.infrastructure.system import sendable
-from dragon.runtime.by_value import Origin, shared_reduction
-from dragon.runtime.picklers import Mention, Send, is_nameless, reduce_type, state
-from dragon.runtime.unsendable import explained
+from dragon.runtime.by_value import MainSource, Origin, shared_reduction
+from dragon.runtime.picklers import Mention, Send, explained, is_nameless, reduce_type, state
 
 
 def reduce_of_torch(obj: object, lasting: bool, reducers: Mapping[type, Any]) -> Any:
@@ -94,12 +93,8 @@ _EXTRA = cpython.type_reducers()
 _registered: tuple[dict[type, Any], dict[type, Any]] = ({}, {})
 
 
-def _reduce_method(method: Any) -> object:
-    return getattr, (method.__self__, method.__name__)
-
-
 # Python pickles methods of its own objects; those of ours, such as `wait` of an event, have another type.
-_METHODS = {type(_core.Event.wait.__get__(object())): _reduce_method}
+_METHODS = {type(_core.Event.wait.__get__(object())): lambda method: (getattr, (method.__self__, method.__name__))}
 
 
 def _reduce_special(obj: object, lasting: bool) -> object:
@@ -252,8 +247,7 @@ class _announcing(_Setting):
 
 
 class mentions:
-    """A context manager that collects the arguments with which mention() is called each time the object pickled in the
-    block is sent."""
+    """A context manager that collects the arguments of mention() each time the object pickled in the block is sent."""
 
     __slots__ = ("_outer",)
 
@@ -313,10 +307,6 @@ class _Main:
     """The main program, and what its source says about importing it."""
 
     def __init__(self, module: Any) -> None:
-        from dragon.runtime.main_source import (
-            MainSource,  # not imported before: processes only import their main program
-        )
-
         # Not kept alive: at the end of a program its objects are deleted while their module's names are still there.
         self.module = weakref.ref(module)
         self.source = MainSource(b"")

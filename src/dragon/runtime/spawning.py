@@ -96,8 +96,7 @@ class Started:
         return self._pidfd
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the process to end. Returns its exit code, negative for a signal, or None after `timeout` seconds.
-        Raises NodeLostError if its node is lost."""
+        """Wait for the end. Returns the code, negative for a signal, or None after `timeout`. Raises NodeLostError."""
         try:
             noted = self.record.wait(STATUS, RUNNING, timeout)
             if noted is None and self._pidfd is not None and self._has_ended():

@@ -288,7 +288,7 @@ class _ForkHooks:
 
 
 _LARGEST_MESSAGE = 256 * 1024
-_ENTRIES = ("dragon.mpbridge.bootstrap:run", "dragon.runtime.child:run")
+_ENTRIES = ("dragon.runtime.child:run_multiprocessing", "dragon.runtime.child:run")
 _PRELOADED = (
     "dragon.mpbridge.queues",
     "dragon.mpbridge.synchronize",

@@ -8,10 +8,17 @@ from dragon.data.ddict.creation import (
     PosixCheckpointPersister,
 )
 from dragon.data.ddict.ddict import DDict
-from dragon.data.ddict.filtering import FilterContextManager, FilterIterator, SentinelQueue
 from dragon.data.ddict.handle import DDictManagerStats
 from dragon.data.ddict.profile import DDictOperationProfile
-from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictMappingProxy, DDictValuesView
+from dragon.data.ddict.views import (
+    DDictItemsView,
+    DDictKeysView,
+    DDictMappingProxy,
+    DDictValuesView,
+    FilterContextManager,
+    FilterIterator,
+    SentinelQueue,
+)
 from dragon.infrastructure.ddict_errors import (
     DDictCheckpointSyncError,
     DDictError,

@@ -17,10 +17,9 @@ from dragon.data.ddict.creation import (
     check_parameters,
     moment,
 )
-from dragon.data.ddict.filtering import FilterContextManager
 from dragon.data.ddict.handle import Handle
 from dragon.data.ddict.scope import Scope
-from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
+from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView, FilterContextManager
 from dragon.data.ddict.writers import Batch, Writers
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.infrastructure.generic import K, V

@@ -53,18 +53,14 @@ class ReplicatedShard(RemoteShard):
     def __init__(self, number: str, settings: Settings) -> None:
         super().__init__(number, settings)
         self._holders = settings.holders
-        self._local = self._open_local()
-
-    def _open_local(self) -> LocalShard | None:
-        if this_run().node not in self._holders:
-            return None
-        settings = ask(OwnCopy(this_run().node, self.number, self.settings.manager))
-        return None if settings is None else LocalShard.attached(self.number, settings)
+        here = this_run().node
+        own = ask(OwnCopy(here, number, settings.manager)) if here in self._holders else None
+        self.local = None if own is None else LocalShard.attached(number, own)
 
     def within(self, timeout: float | None, note: Note | None = None) -> Self:
         """Do the same as in the base class, also for this node's replica."""
         limited = super().within(timeout, note)
-        limited._local = self._local and self._local.within(timeout, note)
+        limited.local = self.local and self.local.within(timeout, note)
         return limited
 
     @property
@@ -75,8 +71,8 @@ class ReplicatedShard(RemoteShard):
     def close(self) -> None:
         """Close the shard's memory in this process."""
         super().close()
-        if self._local is not None:
-            self._local.close()
+        if self.local is not None:
+            self.local.close()
 
     def value(self, key: bytes, checkpoint: int) -> Any:
         """Return the value of a key, or MISSING."""
@@ -94,17 +90,12 @@ class ReplicatedShard(RemoteShard):
         return super().begin(method, *arguments)
 
     def _read(self, method: str, *arguments: object) -> Any:
-        if self._local is not None and not self.settings.linearizable:
+        if self.local is not None and not self.settings.linearizable:
             try:
-                return getattr(self._local, method)(*arguments)
+                return getattr(self.local, method)(*arguments)
             except DestroyedError:
-                self._local = None  # this node's copy is no longer a valid replica; the primary is asked below
+                self.local = None  # this node's copy is no longer a valid replica; the primary is asked below
         return getattr(super(), method)(*arguments)
-
-    @property
-    def local(self) -> LocalShard | None:
-        """The replica of this node; None if it has none."""
-        return self._local
 
     def holders(self) -> list[int]:
         """Return the nodes that hold the shard, the primary's first."""
@@ -113,7 +104,7 @@ class ReplicatedShard(RemoteShard):
 
     def changing_words(self) -> Words | None:
         """Return words of which the first changes with every change; None if this node has no replica."""
-        return self._local.changing_words() if self._local is not None else None
+        return self.local.changing_words() if self.local is not None else None
 
     def _begin(self, method: str, arguments: list[Any], buffers: list[Any]) -> Pending:
         newest = method not in WRITES and self.settings.linearizable
@@ -151,8 +142,7 @@ class ReplicatedShard(RemoteShard):
 
 
 class _Persistent(Pending):
-    """A pending operation that is retried at the new primary, or over a new connection. A write is done once: the
-    primary keeps its reply for a retry as long as this object exists."""
+    """A pending operation, retried at a new primary, which keeps the reply meanwhile: a write is done once."""
 
     def __init__(self, shard: ReplicatedShard, begin: Callable[[Identity | None], Pending], writes: bool) -> None:
         self._shard, self._begin = shard, begin

@@ -47,18 +47,13 @@ class _Attached:
         with cls._lock:
             found = cls._all.get(descriptor.number)
             if found is None:
-                cls._close_gone(descriptor.options.name)
+                # Close the shards of destroyed dictionaries of that name: a restarted dictionary uses the same files.
+                for other in list(cls._all.values()):
+                    for shard in other.shards if other.descriptor.options.name == descriptor.options.name else ():
+                        if shard.local is not None and shard.local.is_gone:
+                            shard.close()
                 found = cls._all[descriptor.number] = cls(descriptor)
             return found
-
-    @classmethod
-    def _close_gone(cls, name: str) -> None:
-        """Close the shards of destroyed dictionaries of that name: a restarted dictionary uses the same files."""
-        for other in list(cls._all.values()):
-            if other.descriptor.options.name == name:
-                for shard in other.shards:
-                    if shard.local is not None and shard.local.is_gone:
-                        shard.close()
 
     def __del__(self) -> None:
         for shard in getattr(self, "shards", ()):
@@ -216,10 +211,7 @@ class Scope:
         return DDictKeyError(f"no key {name!r} in checkpoint {self.checkpoint} of {shard.where}")
 
     def wait_until(self, key: bytes, wanted: Callable[[Any], bool], what: str, timeout: float | None) -> Any:
-        """Wait until `wanted(value)` of a key's value is true, and return the value, which may be MISSING.
-
-        Raises DDictTimeoutError after `timeout` seconds, None: no limit. `what` names the condition in the message.
-        """
+        """Wait until `wanted(value)` of a key is true, and return the value. A DDictTimeoutError names `what`."""
         shard, timeout = self.shard(key), checked_seconds("timeout", timeout)
         # If keys may be with other managers, a change of another shard does not end the wait.
         for _ in looks(shard, timeout, lambda: _KEY_POLL_S if self.is_chosen() else None):
@@ -285,8 +277,7 @@ def change_of(words: Words | None) -> int:
 
 
 def looks(shard: AnyShard, timeout: float | None, poll: Callable[[], float | None]) -> Iterator[bool]:
-    """Yield at once, after each change of a shard, and after poll() seconds without one, until `timeout` seconds have
-    passed. What is yielded is whether the shard may have changed."""
+    """Yield at once and after each change of a shard (True), and after poll() seconds without, until `timeout`."""
     deadline = None if timeout is None else time.monotonic() + timeout
     changed = True
     while True:

@@ -179,15 +179,6 @@ class Writers:
 
     # ---- with all managers
 
-    def send(self, batches: list[list[tuple[bytes, Record]]], flags: int) -> None:
-        """Put the records of each manager, with all managers at the same time."""
-        pending = []
-        for shard, records in zip(self._scope.open(), batches, strict=True):
-            if records:
-                pending.append(self.allowed(shard).begin("put_many", records, self._scope.checkpoint, flags))
-        for one in pending:
-            one.result(self._scope.timeout)
-
     def broadcast(self, key: bytes, record: Record) -> None:
         """Put a record with every manager. Raises DDictFullError if one has no room; then no manager stores it."""
         scope = self._scope
@@ -247,10 +238,15 @@ class Batch:
         """Send the collected records and wait until they are stored. Raises DDictFutureCheckpointError."""
         shards, records = self._scope.open(), self._records
         self._records, self._size = [[] for _ in shards], 0
-        for shard, some in zip(shards, records, strict=True):
-            if some and self._lasting:
-                self._writers.refuse_future(shard)
-        self._writers.send(records, self.flags)
+        chosen = [(shard, some) for shard, some in zip(shards, records, strict=True) if some]
+        for shard, _ in chosen if self._lasting else ():
+            self._writers.refuse_future(shard)
+        checkpoint = self._scope.checkpoint
+        pending = [
+            self._writers.allowed(shard).begin("put_many", some, checkpoint, self.flags) for shard, some in chosen
+        ]
+        for one in pending:
+            one.result(self._scope.timeout)
 
 
 def _me() -> bytes:
