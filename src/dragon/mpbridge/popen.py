@@ -7,6 +7,7 @@ import select
 import signal
 from multiprocessing import connection, spawn, util
 from multiprocessing.context import set_spawning_popen
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from dragon import _core, cpython
@@ -97,7 +98,7 @@ def _stop() -> None:
         type(_TRACKER)._stop(_TRACKER)
 
 
-serialization.extend_multiprocessing()
+ForkingPickler.reducer_override = serialization.reduce_unfound  # type: ignore[assignment]
 
 _SPAWNS_OWN = {
     *("log_to_stderr", "log_level", "name", "authkey", "sys_path", "sys_argv", "orig_dir", "dir"),

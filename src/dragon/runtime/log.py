@@ -70,33 +70,28 @@ def tell_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
     """Log the errors of the loop, each kind once a minute, and pause the loop at an error that repeats quickly, for
     example of a callback that is called again at once. One error is logged at DEBUG level only: uvloop replies on a TLS
     connection that its peer has just reset. The user of the connection gets its end anyway."""
-    errors = _Errors()
-    loop.set_exception_handler(errors.tell)
+    seen: dict[str, tuple[float, int]] = {}  # when an error was logged, and how often it occurred since then
 
-
-class _Errors:
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, int]] = {}  # when it was logged, and how often it occurred since then
-
-    def tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
+    def tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error, log = context.get("exception"), runtime_log("loop")
         if isinstance(error, RuntimeError) and str(error).endswith("the handler is closed"):
-            runtime_log("loop").debug("%s: %s", context["message"], error)
+            log.debug("%s: %s", context["message"], error)
             return
         kind, now = _kind(context["message"], error), time.monotonic()
-        told, count = self._seen.get(kind, (-_TOLD_EVERY_S, 0))
+        told, count = seen.get(kind, (-_TOLD_EVERY_S, 0))
         if now - told < _TOLD_EVERY_S:
-            self._seen[kind] = told, count + 1
+            seen[kind] = told, count + 1
             if count >= _OFTEN:
                 time.sleep(_RETRY_S)
             return
         if count:
-            runtime_log("loop").error(
-                "the following error occurred %d more times in the last %.0f s", count, now - told
-            )
-        self._seen = {key: value for key, value in self._seen.items() if now - value[0] < _TOLD_EVERY_S}
-        self._seen[kind] = now, 0
+            log.error("the following error occurred %d more times in the last %.0f s", count, now - told)
+        for old in [each for each, (logged, _) in seen.items() if now - logged >= _TOLD_EVERY_S]:
+            del seen[old]
+        seen[kind] = now, 0
         loop.default_exception_handler(context)
+
+    loop.set_exception_handler(tell)
 
 
 def _kind(message: str, error: BaseException | None) -> str:

@@ -367,12 +367,8 @@ def _is_found_there(obj: Any) -> bool:
     return (known is not None and known() is obj) or main.has(obj, name)
 
 
-def extend_multiprocessing() -> None:
-    """Make multiprocessing's own pickler send functions and classes of the main program by value where needed."""
-    ForkingPickler.reducer_override = _reduce_unfound  # type: ignore[assignment]
-
-
-def _reduce_unfound(pickler: ForkingPickler, obj: object) -> object:
+def reduce_unfound(pickler: ForkingPickler, obj: object) -> object:
+    """Reduce a function or class of the main program by value where needed, for multiprocessing's own pickler."""
     if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in _MAIN and not _is_found_there(obj):
         return loads, (dumps(obj),)
     return NotImplemented

@@ -333,7 +333,12 @@ def look_up(identifier: int | str) -> ProcessDescriptor:
     try:
         known = _find(identifier)
     except LookupError as error:
-        return _unregistered(identifier, str(error))
+        me, node = identity(), own_node()  # a head process or guest belongs to the run but was not started by it
+        if identifier in (me.puid, me.name):
+            return ProcessDescriptor(me.puid, os.getpid(), me.name, p_p_uid=0, node=node.index, h_uid=node.h_uid)
+        if identifier in (FIRST_PUID, "head"):
+            return ProcessDescriptor(FIRST_PUID, this_run().owner_pid, "head", p_p_uid=0, h_uid=_host_id(0))
+        raise ProcessError(str(error)) from None
     return ProcessDescriptor(
         p_uid=known.puid,
         pid=known.pid,
@@ -359,16 +364,6 @@ def _find(identifier: int | str) -> Known:
 
 def _host_id(index: int) -> int:
     return next((node.h_uid for node in run_nodes() if node.index == index), 0)
-
-
-def _unregistered(identifier: int | str, error: str) -> ProcessDescriptor:
-    """Return a head process or guest, which belongs to the run but was not started by it."""
-    me, node = identity(), own_node()
-    if identifier in (me.puid, me.name):
-        return ProcessDescriptor(me.puid, os.getpid(), me.name, p_p_uid=0, node=node.index, h_uid=node.h_uid)
-    if identifier in (FIRST_PUID, "head"):
-        return ProcessDescriptor(FIRST_PUID, this_run().owner_pid, "head", p_p_uid=0, h_uid=_host_id(0))
-    raise ProcessError(error)
 
 
 def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = False) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
 
@@ -165,7 +165,10 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         """
         check_timeout(timeout)
         descriptor = creation.from_text(serialized_dict)
-        scope = Scope(descriptor, _life_of(descriptor))
+        life: Event | None = None
+        with suppress(NodeLostError):  # of the creator; the shards of the other nodes are kept until the run ends
+            life = Event._attached(descriptor.life)
+        scope = Scope(descriptor, life)
         if timeout is not None:
             scope.limit(plain_number(timeout))
         scope.checkpoint = descriptor.options.first
@@ -635,14 +638,3 @@ def _restored(cls: type[Handle], descriptor: Descriptor, life: Event | None, sta
     if bound is not None:
         scope.bind(bound)
     return cls._of(scope, codec)
-
-
-def _life_of(descriptor: Descriptor) -> Event | None:
-    """Return the object that keeps a dictionary while a process is attached; None if its node is lost.
-
-    Raises DestroyedError if the dictionary does not exist any more.
-    """
-    try:
-        return Event._attached(descriptor.life)
-    except NodeLostError:
-        return None  # the creator's node is lost; the shards of the other nodes are kept until the run ends
