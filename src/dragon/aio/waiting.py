@@ -10,7 +10,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dragon import _core
 from dragon.infrastructure.errors import DestroyedError, RunEndedError
@@ -25,6 +25,9 @@ from dragon.runtime.protocol.objects import OpenDesk
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import RUNNING, STATUS
+
+if TYPE_CHECKING:
+    from dragon.workflows.batch.task import Task
 
 _MOST_BELLS = 128  # channels of a process that are awaited through their own descriptors, which is faster
 _BRIEFLY_S = 5e-5  # seconds for which the whole loop blocks, for a message that is likely to arrive at once
@@ -225,43 +228,24 @@ def _puid(process: object) -> int:
     return int(puid)
 
 
-class _Promise(Protocol):
-    def listen(self, listener: Callable[[], object]) -> None: ...
-
-    def unlisten(self, listener: Callable[[], object]) -> None: ...
-
-
-class _Task(Protocol):
-    """A task of a batch."""
-
-    _promise: _Promise
-
-    def get(self, block: bool = True) -> Any: ...
-
-
-async def result(pending: ApplyResult | _Task) -> Any:
+async def result(pending: ApplyResult | Task) -> Any:
     """Wait for a result of apply_async(), map_async() or starmap_async() of a pool, or of a task of a batch, and return
     it. Raises what the function raised, and for a task what its get() raises."""
     if isinstance(pending, ApplyResult):
         await _until(pending._collector, pending.ready)
         return pending.get()
-    await _outcome(pending._promise)
-    return pending.get(block=False)
-
-
-async def _outcome(promise: _Promise) -> None:
-    loop = asyncio.get_running_loop()
-    there = asyncio.Event()
+    loop, there = asyncio.get_running_loop(), asyncio.Event()
 
     def wake() -> None:  # in the thread of the batch
         with suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(there.set)
 
-    promise.listen(wake)
+    pending._promise.listen(wake)
     try:
         await there.wait()
     finally:
-        promise.unlisten(wake)
+        pending._promise.unlisten(wake)
+    return pending.get(block=False)
 
 
 async def results(iterator: IMapIterator | Elements) -> AsyncIterator[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from multiprocessing import connection, spawn, util
+from multiprocessing import connection, popen_fork, spawn
 from multiprocessing.context import set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -25,7 +25,6 @@ from dragon.runtime.placement import Placed
 from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import (
-    Started,
     current_folder,
     environment_changes,
     new_request,
@@ -109,7 +108,7 @@ _SPAWNS_OWN = {
 _told = False  # whether the log says that processes that inherit open files stay on this node
 
 
-class Popen:
+class Popen(popen_fork.Popen):
     """A started process, for multiprocessing's Process.
 
     Attributes:
@@ -124,33 +123,27 @@ class Popen:
     DupFd = InheritedDescriptor  # the class of inherited descriptors
 
     def __init__(self, process_obj: object) -> None:
-        util._flush_std_streams()  # type: ignore[attr-defined]
         self._descriptors: list[int] = []
-        self.returncode: int | None = None
         try:
-            self._started = self._launch(process_obj)
+            super().__init__(process_obj)  # type: ignore[arg-type]
         except UNSENDABLE as error:
             raise error.with_traceback(None) from None  # the object is the caller's; these frames would only distract
-        self.pid = self._started.pid
-        self.puid = self._started.puid
-        self.sentinel = self._started.sentinel
-        self.finalizer = None
 
     def duplicate_for_child(self, fd: int) -> int:
         """Make the new process inherit a descriptor. Returns the argument for DupFd()."""
         self._descriptors.append(fd)
         return len(self._descriptors) - 1
 
-    def _launch(self, process_obj: Any) -> Started:
+    def _launch(self, process_obj: Any) -> None:
         placed = placement.place(None)
         local = placed.is_local
         request = self._request(process_obj, placed, local)
         if self._descriptors and not local:
             placed = self._place_here(process_obj, placed)
             request = self._request(process_obj, placed, True)
-        started = start(request, self._descriptors)
+        self._started = started = start(request, self._descriptors)
+        self.pid, self.puid, self.sentinel = started.pid, started.puid, started.sentinel
         plan.note(placed, request.name, process_obj._target or process_obj.run, request.puid)
-        return started
 
     @staticmethod
     def _place_here(process_obj: Any, placed: Placed) -> Placed:
@@ -213,20 +206,9 @@ class Popen:
         if self.poll() is None:
             self._started.signal(number)
 
-    def terminate(self) -> None:
-        """Ask the process to end, by SIGTERM."""
-        self._send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Kill the process, by SIGKILL."""
-        self._send_signal(signal.SIGKILL)
-
     def interrupt(self) -> None:
         """Interrupt the process, by SIGINT."""
         self._send_signal(signal.SIGINT)
-
-    def close(self) -> None:
-        """Do nothing; multiprocessing calls this once the process has ended."""
 
 
 def _serves_manager(process_obj: Any) -> bool:

@@ -10,8 +10,6 @@ from typing import Any
 
 from dragon import cpython
 
-__all__ = ["NAME", "DragonPopen", "DragonProcess", "PoolWorker", "show_heap"]  # noqa: F822
-
 NAME = "dragon"
 
 

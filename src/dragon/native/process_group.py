@@ -137,7 +137,7 @@ class ProcessGroup:
         self._pmi = pmi or (PMIBackend.AUTO if pmi_enabled else None)
         if self._pmi is not None and restart:
             raise ValueError("restart=True is not for MPI jobs: a rank that was started again would find no others")
-        walltime = plain_number(walltime)
+        walltime = walltime if walltime is None else plain_number(walltime)
         if walltime is not None and not (isinstance(walltime, (int, float)) and walltime > 0):
             raise ValueError(f"walltime must be a positive number of seconds, not {walltime!r}")
         if policy is not None and not isinstance(policy, Policy):
@@ -178,7 +178,7 @@ class ProcessGroup:
         """Add `nproc` members of this description. Raises DragonProcessGroupAlreadyInitialized after init()."""
         if self._number is not None:
             raise DragonProcessGroupAlreadyInitialized("processes cannot be added after init()")
-        nproc = plain_number(nproc)
+        nproc = nproc if type(nproc) is int else plain_number(nproc)
         if not isinstance(nproc, int) or nproc < 1:
             raise ValueError(f"nproc must be a positive whole number, not {nproc!r}")
         if not isinstance(template, ProcessTemplate):

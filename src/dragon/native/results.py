@@ -179,9 +179,6 @@ class IMapIterator(Iterator[V], Generic[V]):
         self._collector.poll()
         return self._placed
 
-    def __iter__(self) -> IMapIterator:
-        return self
-
     def next(self, timeout: float | None = None) -> V:
         """Return the next result, or raise its exception. Raises StopIteration at the end, TimeoutError after `timeout`
         seconds."""

@@ -290,7 +290,7 @@ def _takes(signature: inspect.Signature, count: int) -> bool:
     return True
 
 
-class FilterIterator:
+class FilterIterator(Iterator[Any]):
     """An iterator over the items of all managers, merged.
 
     Examples:
@@ -305,9 +305,6 @@ class FilterIterator:
     def __init__(self, items: list[Iterator[Any]], comparator: Callable[[Any, Any], Any]) -> None:
         key = functools.cmp_to_key(functools.partial(_compare, comparator))
         self._merged = heapq.merge(*items, key=key)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
 
     def __next__(self) -> Any:
         return next(self._merged)
