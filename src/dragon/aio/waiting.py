@@ -1,4 +1,7 @@
-"""Awaits objects of the run, the results of a pool or of a batch, and the ends of processes."""
+"""Awaits objects of the run, results of a pool or a batch, and the ends of processes.
+
+A task waits through the desk of the agent, or through a file descriptor of a channel of this node, which is faster.
+"""
 
 from __future__ import annotations
 

@@ -150,6 +150,10 @@ DragonRLock = RLock
 DragonSemaphore = Semaphore
 
 
+# concurrent.futures makes queues of the standard library in a "dragon" context. Their pipes of file descriptors stay on
+# one node, those of the run reach processes on every node. Subclasses of other packages keep their methods.
+
+
 def _change_pipe(queue: Any) -> None:
     """Replace the pipe of a queue whose locks are of the run by one of the run, if it has one of file descriptors."""
     if isinstance(queue._rlock, Lock) and type(queue._reader) is connection.Connection:

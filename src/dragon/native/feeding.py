@@ -42,8 +42,6 @@ _MEMORY_CHECK_TASKS = 4  # tasks between two checks of the memory
 _MOST_BYTES = 256 * 2**20
 _ITERABLE_ENDS_WITHIN_S = 0.2  # seconds
 _MEMORY_CHECK_S = 1.0  # seconds between two checks: a worker that takes a task makes room without a notification
-
-
 _STARTING = MOST_TICKETS  # in `doing`: this worker has taken no task yet
 _MOST_STILLBORN = 5  # workers in a row that end before their first task, after which no more are started
 _RESTART_DELAY_S = 1.0  # seconds between two attempts to start a worker while no process can be made

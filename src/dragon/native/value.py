@@ -14,6 +14,8 @@ from dragon.runtime.copies import Copy
 from dragon.runtime.handle import Words, node_of_memory
 from dragon.runtime.remote import RemoteWords
 
+__all__ = ["Value"]
+
 _MOST = 2**32 - 1  # words
 _COMPOUND = (ctypes.Structure, ctypes.Union, ctypes.Array)
 
@@ -71,6 +73,10 @@ def _part(kind: object, copy: Copy, offset: int) -> Any:
     mirror = _mirror(kind).from_buffer(copy.memory, offset)
     mirror._copy, mirror._offset = copy, offset
     return mirror
+
+
+# A mirror is an object of the same type as one in words of another node. It reads them at each access, and writes back
+# the bytes that an assignment changed. Each structure or array within it is a mirror of its part.
 
 
 class _Mirror:
@@ -136,9 +142,6 @@ class _ArrayMirror(_Mirror):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self[:])
-
-
-__all__ = ["Value"]
 
 
 _BASES: dict[str, Any] = {"structure": ctypes.Structure, "union": ctypes.Union}

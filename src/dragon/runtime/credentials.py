@@ -1,4 +1,4 @@
-"""The certificates of a run: an authority made for this run alone, and TLS contexts that trust no other.
+"""The certificates of a run, TLS contexts that trust no other, and callers that have not shown theirs yet.
 
 Every connection of a run uses TLS 1.3. Between agents both sides show a certificate of the run's authority; the name in
 it ("node-3") says which node it belongs to. An agent that joins has none yet: it verifies the front end by its
@@ -160,6 +160,9 @@ def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         os.close(memory)
 
 
+# Each connection takes a file descriptor, so the number of those that are not authenticated yet is limited. More wait
+# in the kernel's queue. A member of the run sends data at once and is authenticated within milliseconds. If the limit
+# is reached, connections that have been silent or unauthenticated for longer are closed.
 _MOST = 256  # unauthenticated connections at most
 _GREETING_TIMEOUT_S = 5.0  # seconds within which a caller must send something
 _SILENT_TIMEOUT_S = 0.25  # seconds within which a caller must send something when the limit is reached

@@ -1,4 +1,4 @@
-"""The state of pickling, array types of ctypes, and adapters of picklers that a program provides."""
+"""What pickling needs: its state, array types, picklers of a program, and why an object cannot be sent."""
 
 from __future__ import annotations
 

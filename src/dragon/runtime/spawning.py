@@ -1,4 +1,4 @@
-"""Starts processes: sends a request to the node's zygote, and follows the process through a record in shared memory."""
+"""Starts processes, by a request to the node's zygote, and follows them, by a record in shared memory, name or puid."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The writes of a handle, and the steps before one: a check whether it is allowed, the registration of the writer, and
-waiting for other writers."""
+"""The writes of a handle, and its checkpoints on disk. Before a write come a check whether it is allowed, the
+registration of the writer, and waiting for other writers."""
 
 from __future__ import annotations
 
