@@ -292,29 +292,23 @@ class Feeding:
             self._waiting.popleft()
 
     def put(self, task: Task) -> None:
-        """Put a task when there is room. Does nothing once the pool is terminated."""
-        while not self.stopped:
-            self.await_room()
-            if self._put_now(task):
-                return
-            # The run's memory is full; tasks that end free some.
-            self._collector.await_room(len(self._tickets), _MEMORY_CHECK_S, lambda: self.stopped)
-
-    def await_room(self) -> None:
-        """Wait until there is room for a task, or the pool is terminated."""
-        if self._has_room():
-            return
-        self._collector.attend_promptly(1)
+        """Put a task as soon as there is room. Does nothing once the pool is terminated."""
+        tickets, waits = self._tickets, False
         try:
-            while not (self._has_room() or self.stopped):
-                under_way = len(self._tickets)
-                below = _MOST_TASKS // 2 if under_way >= _MOST_TASKS else under_way
+            while not self.stopped:
+                under_way = len(tickets)
+                is_full = under_way >= _MOST_TASKS
+                if not is_full and self._tasks._bytes() < self._most_bytes and self._put_now(task):
+                    return
+                if not waits:
+                    self._collector.attend_promptly(1)
+                    waits = True
+                # Tasks that end free memory of the run, if that is what is full.
+                below = _MOST_TASKS // 2 if is_full else under_way
                 self._collector.await_room(below, _MEMORY_CHECK_S, lambda: self.stopped)
         finally:
-            self._collector.attend_promptly(-1)
-
-    def _has_room(self) -> bool:
-        return len(self._tickets) < _MOST_TASKS and self._tasks._bytes() < self._most_bytes
+            if waits:
+                self._collector.attend_promptly(-1)
 
     def _put_now(self, task: Task) -> bool:
         """Put a task. Returns False if there is no room now."""
