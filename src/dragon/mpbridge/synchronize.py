@@ -140,6 +140,8 @@ class Barrier(barrier.Barrier, mp_synchronize.Barrier):  # type: ignore[misc]
         super().__init__(parties, action, timeout)
 
 
+BrokenBarrierError = threading.BrokenBarrierError
+
 # dragonhpc's names.
 DragonBarrier = Barrier
 DragonBoundedSemaphore = BoundedSemaphore

@@ -30,3 +30,7 @@ class Event(_Event):
 
     def __exit__(self, *exc_info: object) -> None:
         self.clear()
+
+    def destroy(self) -> None:
+        """Destroy the event for every process."""
+        self._destroy()

@@ -44,6 +44,10 @@ class Lock(_Lock):
         """Return how many times the lock is acquired at the moment."""
         return self._count()
 
+    def destroy(self) -> None:
+        """Destroy the lock for every process."""
+        self._destroy()
+
 
 class RLock(Lock):
     """A recursive lock. `m_uid` is as in Lock.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import signal
 import time
@@ -83,6 +84,15 @@ class DragonUserCodeError(DragonProcessGroupError):
 
 
 _Answer = TypeVar("_Answer")
+
+
+class State(enum.Enum):
+    """The state of a group."""
+
+    IDLE = "Idle"
+    RUNNING = "Running"
+    ERROR = "Error"
+    CLOSED = "Closed"
 
 
 class ProcessGroup:
@@ -356,18 +366,18 @@ class ProcessGroup:
     @property
     def in_error_state(self) -> bool:
         """Whether a member failed, unless the group ignores errors."""
-        return self._state == "Error"
+        return self._state == State.ERROR.value
 
     @property
     def _state(self) -> str:
         if self._closed:
-            return "Closed"
+            return State.CLOSED.value
         if self._number is None:
-            return "Idle"
+            return State.IDLE.value
         status = self._status()
         if status.failed_codes and not self._settings.ignore_error_on_exit:
-            return "Error"
-        return "Running" if status.live else "Idle"
+            return State.ERROR.value
+        return State.RUNNING.value if status.live else State.IDLE.value
 
     def _check(self, error: type[DragonProcessGroupError]) -> None:
         if self._closed:

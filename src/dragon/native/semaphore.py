@@ -44,6 +44,10 @@ class Semaphore(_Semaphore):
         """Return the counter's value."""
         return self._value()
 
+    def destroy(self) -> None:
+        """Destroy the semaphore for every process."""
+        self._destroy()
+
     def serialize(self) -> str:
         """Return the semaphore's name, which attach() takes in any process of the run."""
         return serialized(*self._name())

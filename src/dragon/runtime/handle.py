@@ -106,10 +106,6 @@ class Handle:
         folder = str(this_run().folder) if popen is not None and popen.method != "dragon" else None
         return _restore, (self._local_class or type(self), name, self._state(), folder)
 
-    def destroy(self) -> None:
-        """Destroy the object for every process."""
-        self._destroy()  # type: ignore[attr-defined]
-
     def _state(self) -> object:
         """Return what a copy in another process needs in addition to the name."""
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -14,10 +13,13 @@ from dragon.infrastructure import variables
 
 if TYPE_CHECKING:
     import asyncio
+    import logging
 
 
 def runtime_log(name: str) -> logging.Logger:
     """Return the logger of one part of the runtime, with the level in DRAGON_LOG_LEVEL (default: WARNING)."""
+    import logging  # processes that log nothing do not load it
+
     root = logging.getLogger("dragon")
     if not root.handlers:
         handler = logging.StreamHandler(sys.stderr)
@@ -31,7 +33,7 @@ def runtime_log(name: str) -> logging.Logger:
 class Once:
     """Logs each text once, whatever the values in it."""
 
-    def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
+    def __init__(self, log: logging.Logger, level: int = 30) -> None:  # logging.WARNING
         self._log = log
         self._level = level
         self._told: set[str] = set()
