@@ -161,14 +161,15 @@ class ProcessGroup:
         self._policy = policy
         self._templates: list[tuple[int, ProcessTemplate]] = []
         self._number: int | None = None
-        self._words: Words | None = None
+        self._words: _core.Words | None = None
         self._closed = False
         self._just_started: list[int] = []
 
     def __getstate__(self) -> Any:
         if self._number is None:
             raise ValueError("a process group can be sent to other processes only after init()")
-        return self._settings, self._number, self._words
+        assert self._words is not None
+        return self._settings, self._number, Words._attached(self._words._name())
 
     def __setstate__(self, state: Any) -> None:
         self._settings, self._number, self._words = state
@@ -228,7 +229,7 @@ class ProcessGroup:
         for which, place in placed if PLAN in os.environ else ():
             group = self._settings.name or f"group-{self._number}"
             plan.note(place._replace(group=group), f"{group}-{place.rank}", self._templates[which][1].target)
-        self._words = Words._attached(created.words)
+        self._words = _core.Words(created.words)
 
     def _placed(self) -> list[tuple[int, placement.Placed]]:
         """Return (index of the template, place) of the members, in the order of their ranks."""
@@ -297,7 +298,7 @@ class ProcessGroup:
             self._words.wait(_LIVES, 1, left)
         return True
 
-    async def _wait_with(self, wait: Callable[[Words, int, int], Awaitable[object]]) -> None:
+    async def _wait_with(self, wait: Callable[[_core.Words, int, int], Awaitable[object]]) -> None:
         """Wait for all members in an event loop. `wait(words, index, value)` waits while a word has that value."""
         self._check(DragonProcessGroupJoinError)
         assert self._words is not None
