@@ -56,19 +56,15 @@ def _token_of_object(obj: object) -> Token:
 class _DigestPickler(pickle.Pickler):
     """A pickler for digests of an object's contents, in which functions and classes count by their identity."""
 
-    def __init__(self, file: io.BytesIO, reduce: Callable[[Any], Any], **options: Any) -> None:
-        super().__init__(file, **options)
-        self._reduce = reduce
-
     dispatch_table = copyreg.dispatch_table
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, (type, types.FunctionType)):
             return id, _token_of_object(obj)  # only the digest of the pickle is used
-        return self._reduce(obj)
+        return _reduce(obj)
 
 
-def _token_of_value(value: object, reduce: Callable[[Any], Any]) -> Token:
+def _token_of_value(value: object) -> Token:
     """Return a token that stays the same while the value does not change."""
     kind = type(value)
     if kind in _ATOMS:
@@ -81,7 +77,7 @@ def _token_of_value(value: object, reduce: Callable[[Any], Any]) -> Token:
 
     file, digest = io.BytesIO(), hashlib.blake2b(digest_size=16)
     try:
-        pickler = _DigestPickler(file, reduce, protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
+        pickler = _DigestPickler(file, protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
         outer, picklers.state.names = picklers.state.names, []  # its handles are announced when it is sent
         try:
             pickler.dump(value)
@@ -136,43 +132,43 @@ def _globals_of_functions(module: types.ModuleType) -> dict[str, Any]:
     return vars(module)
 
 
-class Origin:
-    """The main program of this process, as the sender of functions."""
-
-    def __init__(self, importable: Callable[[], bool], reduce: Callable[[Any], Any]) -> None:
-        global _origin
-        self._importable = importable
-        self.reduce = reduce  # the reducers of multiprocessing and torch
-        _origin = self
-
-    def program(self) -> str:
-        """Return the name of the main program: its file, if other processes import it, and the process that runs it."""
-        main = sys.modules["__main__"]
-        path = getattr(main, "__file__", None)
-        process = _process_name(os.getpid())
-        if not path or not self._importable():
-            return process
-        return f"{os.path.abspath(path)}{_RUN_BY}{process if main.__name__ == '__main__' else ''}"
-
-    def program_of(self, contents: dict[str, Any]) -> str | None:
-        """Return the main program to which these globals belong; None if they are a module's."""
-        main = sys.modules["__main__"]
-        own = vars(main) if main.__name__ == "__main__" else _globals_of_functions(main)
-        return self.program() if contents is own else _programs.get(id(contents))
-
-
 _RUN_BY = "\0"
-_origin: Origin | None = None
 _shared_with: list[str] = []  # at most one process: its functions share the globals of the imported main module
+
+
+def send_from(importable: Callable[[], bool], reduce: Callable[[Any], Any]) -> None:
+    """Set what this process needs to send functions: whether others can import its main program, and the reducers of
+    multiprocessing and torch."""
+    global _importable, _reduce
+    _importable, _reduce = importable, reduce
+
+
+_importable: Callable[[], bool]
+_reduce: Callable[[Any], Any]
+
+
+def _program() -> str:
+    """Return the name of the main program: its file, if other processes import it, and the process that runs it."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    process = _process_name(os.getpid())
+    if not path or not _importable():
+        return process
+    return f"{os.path.abspath(path)}{_RUN_BY}{process if main.__name__ == '__main__' else ''}"
+
+
+def _program_of(contents: dict[str, Any]) -> str | None:
+    """Return the main program to which these globals belong; None if they are a module's."""
+    main = sys.modules["__main__"]
+    own = vars(main) if main.__name__ == "__main__" else _globals_of_functions(main)
+    return _program() if contents is own else _programs.get(id(contents))
 
 
 def _is_own(program: str) -> bool:
     """Return whether this process runs that main program; one that a child process imported counts too."""
-    if sys.modules["__main__"].__name__ != "__main__" or _origin is None:
+    if sys.modules["__main__"].__name__ != "__main__" or cpython.is_being_made():  # of the zygote's process
         return False
-    if cpython.is_being_made():  # of the zygote's process
-        return False
-    mine = _origin.program()
+    mine = _program()
     return program in (mine, mine.partition(_RUN_BY)[0] + _RUN_BY)
 
 
@@ -225,22 +221,22 @@ def _globals_of(program: str, header: Mapping[str, Any]) -> dict[str, Any]:
     return _namespace(program, header).contents
 
 
-def shared_reduction(obj: Any, reduction: Any, origin: Origin) -> Any:
+def shared_reduction(obj: Any, reduction: Any) -> Any:
     """Return cloudpickle's reduction of a function or class, changed so that the reader shares globals and objects."""
     if not isinstance(reduction, tuple) or len(reduction) != 6:
         return reduction  # sent by reference
     make, arguments, (state, slots), _, _, set_state = reduction
     if isinstance(obj, type):
         _classes.setdefault(obj, None)
-        tokens = {name: _token_of_value(value, origin.reduce) for name, value in state.items()}
+        tokens = {name: _token_of_value(value) for name, value in state.items()}
         return make, arguments, ((state, slots), tokens, set_state), None, None, _set_class
-    program = origin.program_of(obj.__globals__)
+    program = _program_of(obj.__globals__)
     if program is None:
         return reduction
     code, _, *rest = arguments
     names = slots["__globals__"]
     slots["__globals__"] = {}
-    tokens = {name: _token_of_value(value, origin.reduce) for name, value in names.items()}
+    tokens = {name: _token_of_value(value) for name, value in names.items()}
     token = None
     if obj.__globals__.get(obj.__name__) is obj:
         token = _token_of_object(obj)

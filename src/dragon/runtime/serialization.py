@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 from dragon import _core, cpython
 from dragon.infrastructure.system import sendable
-from dragon.runtime.by_value import MainSource, Origin, shared_reduction
+from dragon.runtime.by_value import MainSource, send_from, shared_reduction
 from dragon.runtime.picklers import Mention, Send, explained, is_nameless, reduce_type, state
 
 
@@ -143,7 +143,7 @@ def _value_pickler(lasting: bool) -> Callable[..., Any]:
             special = _reduce_special(obj, lasting)
             if special is not NotImplemented:
                 return special
-            return shared_reduction(obj, super().reducer_override(obj), _ORIGIN)
+            return shared_reduction(obj, super().reducer_override(obj))
 
     return ValuePickler
 
@@ -331,7 +331,7 @@ class _Main:
 
 
 _main: _Main | None = None
-_ORIGIN = Origin(lambda: _this_main().source.is_guarded, lambda obj: _reduce_special(obj, True))
+send_from(lambda: _this_main().source.is_guarded, lambda obj: _reduce_special(obj, True))
 
 
 def _this_main() -> _Main:
