@@ -19,8 +19,8 @@ from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import decoder_of
 from dragon.runtime.credentials import Authority, client_context, node_name, server_context
 from dragon.runtime.protocol.agents import Exchange, LookUp, Outside, SignalProcess
-from dragon.runtime.protocol.processes import AwaitEnd
 from dragon.runtime.protocol.request import Request, decode_answer
+from dragon.runtime.protocol.run import AwaitEnd
 from dragon.runtime.rpc import Answered, decode_frame
 from dragon.runtime.run import this_run
 

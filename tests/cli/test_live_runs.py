@@ -17,7 +17,7 @@ from dragon.cli import kill, ps
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runtime.folder import Owner
 from dragon.runtime.inspection import ask_agent
-from dragon.runtime.protocol.processes import EndRun
+from dragon.runtime.protocol.run import EndRun
 from dragon.runtime.run_info import RunInfo
 
 

@@ -32,8 +32,8 @@ from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
 from dragon.runtime.protocol import agents
 from dragon.runtime.protocol.objects import MakeObject
-from dragon.runtime.protocol.processes import EndRun
 from dragon.runtime.protocol.request import BetweenAgents, Caller, OfAll, OfAProcess, Request
+from dragon.runtime.protocol.run import EndRun
 from dragon.runtime.remote import KINDS
 from dragon.runtime.rpc import Table, serves, serves_for
 from dragon.runtime.run import next_puid

@@ -28,17 +28,8 @@ from dragon.runtime.inspection import (
     describe_parked,
 )
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.processes import (
-    EndRun,
-    LostNode,
-    LostNodes,
-    NodeWaits,
-    ReportYourself,
-    Waited,
-    Waiter,
-    Waits,
-)
 from dragon.runtime.protocol.request import Caller, Request, tag_of
+from dragon.runtime.protocol.run import EndRun, LostNode, LostNodes, NodeWaits, ReportYourself, Waited, Waiter, Waits
 from dragon.runtime.rpc import serves
 from dragon.runtime.run import WRITING, Run
 from dragon.web import serving

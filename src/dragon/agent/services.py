@@ -27,7 +27,8 @@ from dragon.runtime.folder import process_start_time
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol import groups, objects
 from dragon.runtime.protocol.agents import MemberEvent, MembersEnded, SignalProcess
-from dragon.runtime.protocol.processes import (
+from dragon.runtime.protocol.request import Caller
+from dragon.runtime.protocol.run import (
     AwaitEnd,
     EndStartedBy,
     FindNamedProcesses,
@@ -38,7 +39,6 @@ from dragon.runtime.protocol.processes import (
     Known,
     ListProcesses,
 )
-from dragon.runtime.protocol.request import Caller
 from dragon.runtime.rpc import Table, serves, serves_for
 from dragon.runtime.run import Run
 

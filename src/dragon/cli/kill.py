@@ -16,7 +16,7 @@ from dragon.commands import Parser
 from dragon.infrastructure.errors import RunEndedError
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.inspection import ask_agent
-from dragon.runtime.protocol.processes import EndRun
+from dragon.runtime.protocol.run import EndRun
 
 _EPILOG = """\
 examples:

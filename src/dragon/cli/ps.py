@@ -23,7 +23,7 @@ from dragon.runs import Node, Run
 from dragon.runtime.folder import Owner, is_alive
 from dragon.runtime.inspection import Report, ask_agent
 from dragon.runtime.placement import listed as listed_numbers
-from dragon.runtime.protocol.processes import ReportYourself
+from dragon.runtime.protocol.run import ReportYourself
 
 
 def run_parser(name: str, description: str, epilog: str, what: str) -> argparse.ArgumentParser:

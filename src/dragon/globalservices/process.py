@@ -32,7 +32,7 @@ from dragon.runtime.arguments import (
     words_of,
 )
 from dragon.runtime.connection import connect_pipes
-from dragon.runtime.protocol.processes import Known, ListProcesses
+from dragon.runtime.protocol.run import Known, ListProcesses
 from dragon.runtime.spawning import join, kill, look_up, start
 
 __all__ = [

@@ -34,8 +34,8 @@ from dragon.launcher.terminal import StandardInput, Terminal
 from dragon.runtime import folder
 from dragon.runtime.log import runtime_log, tell_loop_errors
 from dragon.runtime.protocol import agents
-from dragon.runtime.protocol.processes import EndRun
 from dragon.runtime.protocol.request import Caller, Request, decode_answer
+from dragon.runtime.protocol.run import EndRun
 from dragon.runtime.rpc import RemoteError, Table, serves, serves_for
 from dragon.runtime.run_info import FrontEnd as FrontEndProcess
 from dragon.signals import heeded

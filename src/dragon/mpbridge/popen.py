@@ -22,7 +22,7 @@ from dragon.runtime.child import HEADER, InheritedDescriptor
 from dragon.runtime.log import runtime_log
 from dragon.runtime.picklers import UNSENDABLE
 from dragon.runtime.placement import Placed
-from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
+from dragon.runtime.protocol.run import GiveTrackerBack, KeepTracker
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import (
     current_folder,

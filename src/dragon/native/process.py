@@ -26,7 +26,7 @@ from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
 from dragon.runtime.placement import Placed
 from dragon.runtime.protocol.groups import EndInput, MemberStream
-from dragon.runtime.protocol.processes import ListProcesses
+from dragon.runtime.protocol.run import ListProcesses
 from dragon.runtime.run import identity
 from dragon.runtime.spawning import Started, start
 

@@ -24,7 +24,7 @@ from dragon.infrastructure.variables import POLICY
 from dragon.runtime.agent_client import ask
 from dragon.runtime.log import warn_user
 from dragon.runtime.nodes import find_node, own_node, run_nodes, same_host
-from dragon.runtime.protocol.processes import LostNode, LostNodes
+from dragon.runtime.protocol.run import LostNode, LostNodes
 from dragon.runtime.run import current_run
 
 if TYPE_CHECKING:

@@ -354,8 +354,8 @@ def become(me: Identity) -> None:
 
 
 def _run_end(run: Run) -> _core.RunEnd:
-    from dragon.runtime.protocol.processes import EndRun
     from dragon.runtime.protocol.request import encode_request
+    from dragon.runtime.protocol.run import EndRun
 
     return _core.RunEnd(
         agent=run.agent.pid,

@@ -34,7 +34,7 @@ from dragon.runtime.handle import Words
 from dragon.runtime.interpreter import describe
 from dragon.runtime.nodes import own_node, run_nodes
 from dragon.runtime.protocol.objects import Announce, CloseAtEnd
-from dragon.runtime.protocol.processes import (
+from dragon.runtime.protocol.run import (
     AwaitEnd,
     FindNamedProcesses,
     FindProcess,

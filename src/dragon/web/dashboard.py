@@ -15,8 +15,8 @@ from typing import Any
 
 from dragon.infrastructure.metrics import METRICS
 from dragon.infrastructure.structs import msgspec
-from dragon.runtime.protocol.processes import NodeWaits, Waits
 from dragon.runtime.protocol.request import Ask
+from dragon.runtime.protocol.run import NodeWaits, Waits
 from dragon.runtime.protocol.telemetry import Kinds, Lifetimes, OutputOf, Query, StateOfRun, TasksBetween
 from dragon.signals import name_of
 from dragon.web.http import Handler, Request, Response

@@ -12,8 +12,8 @@ from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.agents import AnnounceFor, SignalProcess
-from dragon.runtime.protocol.processes import LostNode
 from dragon.runtime.protocol.request import Request, decode_answer
+from dragon.runtime.protocol.run import LostNode
 from dragon.runtime.remote import node_of
 
 if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without

@@ -18,7 +18,7 @@ from dragon.infrastructure.messages import Name, decoder_of
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.processes import Known
+from dragon.runtime.protocol.run import Known
 
 
 class _Event(msgspec.Struct, tag_field="event", frozen=True):

@@ -24,8 +24,8 @@ from dragon.infrastructure.structs import msgspec
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import Part, StartFor
 from dragon.runtime.protocol.objects import CloseAtEnd
-from dragon.runtime.protocol.processes import EndStartedBy, StartElsewhere
 from dragon.runtime.protocol.request import Caller
+from dragon.runtime.protocol.run import EndStartedBy, StartElsewhere
 from dragon.runtime.remote import node_of
 from dragon.runtime.rpc import serves_for
 from dragon.runtime.run import Run, next_puid

@@ -11,7 +11,7 @@ from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.metrics import Lifetime
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.folder import Owner, started_at
-from dragon.runtime.protocol.processes import Known
+from dragon.runtime.protocol.run import Known
 from dragon.runtime.run_info import RunInfo
 
 

@@ -1,4 +1,4 @@
-"""Requests about processes, and about a run as a whole."""
+"""Requests about a run as a whole, and about its processes."""
 
 from __future__ import annotations
 
