@@ -195,10 +195,8 @@ class Process(ProcessTemplate):
             return spawning.look_up(self.puid).ecode
         return None
 
-    @property
-    def exitcode(self) -> int | None:
-        """The same as returncode."""
-        return self.returncode
+    exitcode = returncode
+    """The same as returncode."""
 
     @property
     def node(self) -> int:

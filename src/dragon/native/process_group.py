@@ -359,10 +359,8 @@ class ProcessGroup:
         """(puid, exit code) of each member that has ended."""
         return self._status().ended
 
-    @property
-    def exit_status(self) -> list[tuple[int, int]]:
-        """The same as inactive_puids."""
-        return self.inactive_puids
+    exit_status = inactive_puids
+    """The same as inactive_puids."""
 
     @property
     def in_error_state(self) -> bool:

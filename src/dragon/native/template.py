@@ -148,10 +148,8 @@ class ProcessTemplate:
         values["policy"] = self.policy.get_sdict() if self.policy else None
         return values
 
-    @property
-    def sdesc(self) -> dict[str, Any]:
-        """The same as get_sdict()."""
-        return self.get_sdict()
+    sdesc = property(get_sdict)
+    """The same as get_sdict()."""
 
     @classmethod
     def from_sdict(cls, sdict: dict[str, Any]) -> ProcessTemplate:
