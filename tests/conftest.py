@@ -245,12 +245,12 @@ def set_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetNodes]:
     """Return a function that gives this process's run the nodes of a test; this process is on the node of index
     `own`.
     """
-    from dragon.runtime import lacking
+    from dragon.runtime import placement
     from dragon.runtime.nodes import write_nodes
     from dragon.runtime.run import this_run
 
     run = this_run()
-    monkeypatch.setattr(lacking, "_told", {})
+    monkeypatch.setattr(placement, "_told", {})
 
     def set_them(*nodes: NodeDescriptor, own: int = 0) -> list[NodeDescriptor]:
         monkeypatch.setattr(run, "node", own, raising=False)

@@ -48,7 +48,7 @@ nb::object to_memory(std::string_view text) {
 
 nb::object to_python(const Stored& stored) {
     static PyObject* type =
-        nb::object(nb::module_::import_("dragon.shards.entries").attr("Stored")).release().ptr();
+        nb::object(nb::module_::import_("dragon.shards.shard").attr("Stored")).release().ptr();
     nb::list blobs;
     for (const auto& blob : stored.blobs) {
         nb::list pieces;

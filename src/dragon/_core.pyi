@@ -6,8 +6,8 @@ from typing import Any, Literal, NotRequired, TypedDict, TypeVar, final
 
 from typing_extensions import Buffer
 
-from dragon.shards.entries import Stored
 from dragon.shards.records import Record
+from dragon.shards.shard import Stored
 
 _Result = TypeVar("_Result")
 

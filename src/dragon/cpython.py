@@ -1,7 +1,7 @@
 """Functions that use private names of CPython, where the documented ones do not suffice.
 
 `tests/infrastructure/test_cpython.py` checks what each is expected to do, with every version of Python. Changes of
-classes of the standard library are in `mpbridge`: `context`, `standard_queues` and `standard_executors`.
+classes of the standard library are in `mpbridge`: `context`, `synchronize` and `popen`.
 """
 
 from __future__ import annotations

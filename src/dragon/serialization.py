@@ -8,11 +8,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dragon.runtime.announcing import Mention, mention, mentions
 from dragon.runtime.node_memory import NodeMemory, Parts, Place, SnapshotGoneError
-from dragon.runtime.serialization import dumps, import_hint, loads
-from dragon.runtime.unsendable import UNSENDABLE
-from dragon.runtime.unsendable import explained as _explained
+from dragon.runtime.picklers import UNSENDABLE, Mention
+from dragon.runtime.picklers import explained as _explained
+from dragon.runtime.serialization import dumps, import_hint, loads, mention, mentions
 
 __all__ = [
     "UNSENDABLE",

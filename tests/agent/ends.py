@@ -18,10 +18,9 @@ from dragon.agent.wire.links import Links
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import decoder_of
 from dragon.runtime.credentials import Authority, client_context, node_name, server_context
-from dragon.runtime.protocol.agents import Outside, SignalProcess
-from dragon.runtime.protocol.jobs import Exchange, LookUp
-from dragon.runtime.protocol.processes import AwaitEnd
+from dragon.runtime.protocol.agents import Exchange, LookUp, Outside, SignalProcess
 from dragon.runtime.protocol.request import Request, decode_answer
+from dragon.runtime.protocol.run import AwaitEnd
 from dragon.runtime.rpc import Answered, decode_frame
 from dragon.runtime.run import this_run
 
@@ -30,7 +29,7 @@ SIZES = st.lists(
     st.one_of(st.integers(0, 2000), st.integers(LARGE - 2, LARGE + 2), st.integers(LARGE, 2**23)), max_size=20
 )
 PATTERN = bytes(range(251))
-AUTHORITY = Authority.create()
+AUTHORITY = Authority()
 KEYS = [(AUTHORITY.certificate, *AUTHORITY.issue(node_name(index))) for index in range(2)]
 
 Fabrics = tuple[Fabric | None, Fabric | None]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from dragon.agent.wire.handshake import Hello, Shaken, shake_hands
 from dragon.infrastructure.errors import NodeLostError
 from dragon.runtime.credentials import client_context
-from dragon.runtime.protocol.agents import Outside, SignalProcess
-from dragon.runtime.protocol.jobs import Exchange, LookUp
+from dragon.runtime.protocol.agents import Exchange, LookUp, Outside, SignalProcess
 from dragon.runtime.rpc import RemoteError
 
 

@@ -22,9 +22,8 @@ from dragon.agent.shards.replication import Replication
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.launcher.frontend import Decisions
 from dragon.runtime.protocol.agents import Proposal
-from dragon.runtime.protocol.shards import CreateShard, ShardChannel
+from dragon.runtime.protocol.shards import CreateShard, Settings, ShardChannel
 from dragon.runtime.rpc import error_of
-from dragon.shards.entries import Settings
 from dragon.shards.operations import Identity, Reply, Request, Result, Tag
 
 WHOSE, WORDS = ("dictionary", 0), (0, 0, 0)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from dragon.agent.shards.shards import Shards
+from dragon.runtime.protocol.shards import Settings
 from dragon.runtime.run import this_run
-from dragon.shards.entries import Settings
 
 SETTINGS = Settings(0, 1, 2**24, name="kept")
 

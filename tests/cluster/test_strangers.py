@@ -119,7 +119,7 @@ def test_a_caller_without_a_certificate_is_refused(running: Running) -> None:
 
 
 def test_a_certificate_of_another_run_is_refused(running: Running) -> None:
-    other = Authority.create()
+    other = Authority()
     context = client_context(other.certificate, *other.issue(node_name(1)))
     with (
         socket.create_connection(("127.0.0.1", running.ports[0])) as plain,

@@ -30,9 +30,8 @@ from dragon.data.ddict.shards import LocalShard
 from dragon.native.machine import System
 from dragon.native.process import Process
 from dragon.runtime.run import this_run
-from dragon.shards.entries import Stored
 from dragon.shards.records import encode_value
-from dragon.shards.shard import _BLOCKED_BY_READERS
+from dragon.shards.shard import _BLOCKED_BY_READERS, Stored
 from dragon.shards.snapshot import Header, files_in, write_snapshot
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from dragon.native.queue import Queue
 from dragon.runtime import spawning
 from dragon.runtime.protocol import objects, run, shards, telemetry  # noqa: F401 (their kinds of requests)
 from dragon.runtime.protocol.groups import CreateGroup
-from dragon.runtime.protocol.processes import KillProcess, StartElsewhere
 from dragon.runtime.protocol.request import BetweenAgents, Request, frame, tag_of
-from dragon.runtime.protocol.run import EndRun
+from dragon.runtime.protocol.run import EndRun, KillProcess, StartElsewhere
 from dragon.runtime.run import this_run
 from fuzz.mutation import mutated
 

@@ -22,7 +22,7 @@ from dragon.runtime.credentials import (
 
 @pytest.fixture(scope="module")
 def authority() -> Authority:
-    return Authority.create()
+    return Authority()
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
@@ -52,7 +52,7 @@ def test_nodes_of_a_run_authenticate_each_other_by_index(authority: Authority) -
 
 
 def test_a_foreign_certificate_is_refused(authority: Authority) -> None:
-    stranger = Authority.create()
+    stranger = Authority()
     ours, theirs = of(authority, 0), of(stranger, 0)
     posing = (ours[0], *theirs[1:])  # knows our authority's certificate, as everybody may
     for server, client in ((ours, theirs), (theirs, ours), (ours, posing), (posing, ours)):
@@ -74,8 +74,8 @@ def test_a_certificate_is_valid_independently_of_the_clocks_of_nodes(authority: 
 
 
 def test_a_node_cannot_sign_for_others(authority: Authority) -> None:
-    forger = Authority.create()
-    forger._key, forger._name = Authority.create()._key, "node-1"
+    forger = Authority()
+    forger._key, forger._name = Authority()._key, "node-1"
     with pytest.raises(ssl.SSLError):
         shake_hands(server_context(*of(authority, 0)), client_context(authority.certificate, *forger.issue("node-2")))
 

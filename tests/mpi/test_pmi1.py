@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragon.agent.mpi.pmi1 import Pmi1, process_mapping
-from dragon.runtime.protocol.jobs import Exchange, JobFailed, LookUp, OfJob, Part, RankMissing
+from dragon.runtime.protocol.agents import Exchange, JobFailed, LookUp, OfJob, Part, RankMissing
 from dragon.runtime.protocol.request import Request
 from dragon.runtime.rpc import RemoteError
 

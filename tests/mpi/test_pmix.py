@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from dragon.agent.mpi.pmix import Pmix, PmixServer
 from dragon.infrastructure.facts import PMIBackend
-from dragon.runtime.protocol.jobs import JobBegun, JobFailed, Part
+from dragon.runtime.protocol.agents import JobBegun, JobFailed, Part
 
 PART = Part(
     name="job",

@@ -9,7 +9,7 @@ import socket
 import pytest
 import uvloop
 
-from dragon.runtime.loop_errors import tell_loop_errors
+from dragon.runtime.log import tell_loop_errors
 
 
 def reported(caplog: pytest.LogCaptureFixture, error: Exception) -> list[str]:

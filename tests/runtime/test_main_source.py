@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragon.runtime.main_source import MainSource
+from dragon.runtime.by_value import MainSource
 
 GUARDED = [
     'if __name__ == "__main__": pass',

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from conftest import SetNodes, Site, described
 from dragon.infrastructure.policy import Policy, PolicyError, choose
 from dragon.runtime import placement
-from dragon.runtime.lacking import one_warning
-from dragon.runtime.placement import Placed, place
+from dragon.runtime.placement import Placed, one_warning, place
 
 HOST_NAME, HOST_ID = Policy.Placement.HOST_NAME, Policy.Placement.HOST_ID
 BLOCK, ROUNDROBIN = Policy.Distribution.BLOCK, Policy.Distribution.ROUNDROBIN

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from dragon.native.process_group import ProcessGroup
 from dragon.runtime.placement import PlanRecord, name_of, read_plan
 from dragon.runtime.protocol.groups import CreateGroup
 from dragon.runtime.run import this_run
+from dragon.runtime.spawning import Started
 
 HOST_NAME = Policy.Placement.HOST_NAME
 
@@ -35,12 +36,12 @@ def work() -> None:
     time.sleep(0.001)
 
 
-class Unstarted:
+class Unstarted(Started):
     """A substitute for a requested process; it ends when it gets a signal."""
 
     def __init__(self, request: Spawn, descriptors: Any = ()) -> None:
         self.request, self.puid, self.name, self.pid = request, request.puid, request.name, 1
-        self.sentinel = os.eventfd(0)
+        self._pidfd = os.eventfd(0)
         self.code: int | None = None
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -52,7 +53,7 @@ class Unstarted:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Unstarted]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Unstarted]:
     """The processes that were requested but not started."""
     result: list[Unstarted] = []
 
@@ -62,9 +63,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Unstarted]]:
 
     for module in (process, popen, services):
         monkeypatch.setattr(module, "start", start)
-    yield result
-    for one in result:
-        os.close(one.sentinel)
+    return result
 
 
 @pytest.fixture

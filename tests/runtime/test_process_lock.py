@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 
-from dragon.runtime.fork_hooks import ProcessLock
+from dragon.runtime.run import ProcessLock
 
 LOCK = ProcessLock()
 

@@ -54,7 +54,7 @@ EXCLUDED = {
     ),
     **dict.fromkeys(
         ["ProcessPool*.test_idle_process_reuse_*", "ProcessPool*ShutdownTest.test_processes_terminate"],
-        "expects workers that start one by one; ours start together, as with fork (mpbridge/standard_executors.py)",
+        "expects workers that start one by one; ours start together, as with fork (mpbridge/popen.py)",
     ),
     "TestStartMethod.test_get_all*": "lists the standard start methods and nothing else; there is one more with us",
     **(

@@ -75,8 +75,7 @@ class Early:
         """Take a connection, and serve the two requests that are known here: of which one has no reply, and the other
         is answered by the end of this process."""
         from dragon.infrastructure.messages import encode  # not imported before the zygote is forked
-        from dragon.runtime.protocol.processes import KeepTracker
-        from dragon.runtime.protocol.run import EndRun
+        from dragon.runtime.protocol.run import EndRun, KeepTracker
 
         try:
             connection, _ = requests.accept()

@@ -31,8 +31,7 @@ from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
 from dragon.runtime.protocol import groups
-from dragon.runtime.protocol.agents import MemberEvent, SignalProcess
-from dragon.runtime.protocol.jobs import Part, Program
+from dragon.runtime.protocol.agents import MemberEvent, Part, Program, SignalProcess
 from dragon.runtime.protocol.request import Caller
 from dragon.runtime.rpc import RemoteError, serves, serves_each, serves_for
 from dragon.signals import how_ended

@@ -26,8 +26,7 @@ from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import allow_many_files
 from dragon.runtime.agent_client import forbid_asking
 from dragon.runtime.folder import Owner, is_alive, remove_ended, remove_folder
-from dragon.runtime.log import runtime_log
-from dragon.runtime.loop_errors import tell_loop_errors
+from dragon.runtime.log import runtime_log, tell_loop_errors
 from dragon.runtime.run import Run, belong
 from dragon.runtime.run_info import FrontEnd, RunInfo
 from dragon.signals import heeded

@@ -23,7 +23,7 @@ from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.folder import process_start_time
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol import objects
-from dragon.runtime.protocol import processes as requests
+from dragon.runtime.protocol import run as requests
 from dragon.runtime.protocol.agents import MemberEvent, MembersEnded
 from dragon.runtime.protocol.request import Caller
 from dragon.runtime.rpc import Table, serves, serves_for

@@ -7,7 +7,7 @@ no lock.
 """
 
 from dragon.aio.objects import Barrier, Condition, Dict, Event, Lock, Queue, Semaphore, recv, send
-from dragon.aio.results import join, result, results
+from dragon.aio.waiting import join, result, results
 
 __all__ = [
     "Barrier",

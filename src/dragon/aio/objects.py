@@ -6,8 +6,8 @@ import asyncio
 import itertools
 import queue as standard
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from dragon import _core
@@ -18,7 +18,7 @@ from dragon.native.queue import Queue as NativeQueue
 from dragon.runtime import handle as handles
 from dragon.runtime.connection import Connection
 from dragon.runtime.handle import Channel, Words
-from dragon.runtime.lacking import warn_user
+from dragon.runtime.log import warn_user
 from dragon.runtime.remote import RemoteChannel
 from dragon.shards.shard import CHANGES, MISSING
 
@@ -95,18 +95,12 @@ async def _get(channel: Channel) -> Any:
 
 async def _put(channel: Channel, obj: object) -> None:
     async with turn_of(channel, "put"):
-        while not _try_put(channel, obj):
+        while True:
+            with suppress(standard.Full):
+                if not (isinstance(channel, RemoteChannel) and channel._is_held_up()):
+                    channel.put_nowait(obj)
+                    return
             await wait(channel, "Channel", "wait_writable")
-
-
-def _try_put(channel: Channel, obj: object) -> bool:
-    if isinstance(channel, RemoteChannel) and channel._is_held_up():
-        return False
-    try:
-        channel.put_nowait(obj)
-    except standard.Full:
-        return False
-    return True
 
 
 async def send(connection: Connection, obj: object) -> None:
@@ -210,13 +204,8 @@ async def _acquire(shared: handles.Lock | handles.Semaphore, kind: str, owner: i
 class _Acquired:
     """An object for `async with`, which acquires and releases it."""
 
-    async def acquire(self) -> bool:
-        """Wait until it can be acquired, and acquire it. Returns True."""
-        raise NotImplementedError
-
-    def release(self) -> None:
-        """Release it."""
-        raise NotImplementedError
+    acquire: Callable[[], Awaitable[bool]]
+    release: Callable[[], None]
 
     async def __aenter__(self) -> None:
         await self.acquire()

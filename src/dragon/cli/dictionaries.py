@@ -27,8 +27,8 @@ from dragon.runtime.inspection import ask_agent
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.protocol.shards import ListDictionaries
 from dragon.runtime.run import join_run
-from dragon.shards.entries import BROADCAST
 from dragon.shards.records import decode_key, decode_value
+from dragon.shards.shard import BROADCAST
 from dragon.shards.snapshot import files_in, managers_of, read_header, records_in
 
 _ANSWER_TIMEOUT_S = 20.0  # seconds for a run to describe all its dictionaries

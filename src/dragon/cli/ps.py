@@ -22,7 +22,7 @@ from dragon.infrastructure.structs import msgspec
 from dragon.runs import Node, Run
 from dragon.runtime.folder import Owner, is_alive
 from dragon.runtime.inspection import Report, ask_agent
-from dragon.runtime.lacking import listed as listed_numbers
+from dragon.runtime.placement import listed as listed_numbers
 from dragon.runtime.protocol.run import ReportYourself
 
 

@@ -164,16 +164,12 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return  # a folder exists once it has files
         self.pipe_file(path2, self.cat_file(path1))
 
-    def rm_file(self, path: str) -> None:
-        """Remove a file. Raises FileNotFoundError."""
+    def _rm(self, path: str) -> None:
         path = self._strip_protocol(path)
         try:
             del self.ddict[path]
         except DDictKeyError:
             raise FileNotFoundError(path) from None
-
-    def _rm(self, path: str) -> None:
-        self.rm_file(path)
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
         """Remove files, and with `recursive` also the contents of folders. Raises FileNotFoundError,

@@ -27,8 +27,7 @@ class PickleRefusedError(DragonError):
 
 
 def loader(allowed: bool, where: object) -> Callable[..., Any]:
-    """Return pickle.loads if pickles are allowed, else a function that raises PickleRefusedError. `where` names the
-    file."""
+    """Return pickle.loads, or if not `allowed` a function that raises PickleRefusedError about the file `where`."""
 
     def refuse(data: object, **options: object) -> Any:
         raise PickleRefusedError(
@@ -43,8 +42,7 @@ T = TypeVar("T")
 
 
 def progress(things: Iterable[T], unit: str, total: int | None = None) -> Iterator[T]:
-    """Iterate over `things`; on a terminal with a progress bar if that takes longer than a second and tqdm is
-    installed."""
+    """Iterate over `things`; on a terminal with tqdm's progress bar if that takes more than a second."""
     if importlib.util.find_spec("tqdm") is None:
         return iter(things)
     from tqdm import tqdm

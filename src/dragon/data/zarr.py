@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from multiprocessing import TimeoutError as NotReadyError
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +16,7 @@ from dragon.data.ddict import DDICT_MIN_SIZE, DDict, DDictKeyError
 from dragon.data.ddict.shards import Pending
 from dragon.infrastructure.policy import Policy
 from dragon.native.pool import Pool
+from dragon.native.results import ApplyResult
 from dragon.native.semaphore import Semaphore
 from dragon.shards.shard import MISSING
 
@@ -26,22 +26,35 @@ _BESIDE = 4096  # bytes that an entry takes in addition to its value, at most
 _LOADING_POLL_S = 0.005  # seconds between two checks by a process that did not start the loading
 
 
-class Source:
-    """A folder that is being loaded, for all processes that have a handle."""
+class Loading:
+    """A folder whose files are being loaded, for all processes that have a handle of the store: keys are their paths
+    relative to the folder, values their contents."""
 
-    def __init__(self, folder: Path, tasks: int) -> None:
+    def __init__(self, ddict: DDict, folder: Path, files: list[tuple[str, int]], processes: int) -> None:
         self._folder = folder.absolute()
-        self._tasks = tasks
         self._loaded = Semaphore(0)  # tasks that are done
         self._over = False
+        parts = list(_parts(files))
+        self._count = len(parts)
+        pool = Pool(processes, policy=Policy(placement=Policy.Placement.LOCAL))
+        self.tasks: list[ApplyResult[int]] | None = None  # None in other processes, which do not wait for the results
+        self.tasks = [pool.apply_async(self._put_files, (ddict, folder, part)) for part in parts]
+        pool.close()  # its processes end with the last task
 
-    def task_done(self) -> None:
-        """Count a part of the files as loaded."""
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "tasks": None}
+
+    def _put_files(self, ddict: DDict, folder: Path, names: list[str]) -> int:
+        """Load some files, as a task of the pool, and return their size in bytes. Existing keys are not replaced."""
+        values = {name: (folder / name).read_bytes() for name in names}
+        for pending in [ddict.begin_put_new(name, value) for name, value in values.items()]:
+            pending.result(ddict.timeout)
         self._loaded.release()
+        return sum(map(len, values.values()))
 
     def is_over(self) -> bool:
         """Return whether all files are in the dictionary. If a loader failed it stays False."""
-        self._over = self._over or self._loaded.get_value() >= self._tasks
+        self._over = self._over or self._loaded.get_value() >= self._count
         return self._over
 
     def wait(self, timeout: float | None) -> None:
@@ -49,26 +62,43 @@ class Source:
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.is_over():
             if deadline is not None and time.monotonic() > deadline:
-                raise _not_loaded(self._folder, timeout)
+                raise TimeoutError(f"{self._folder} was not loaded within {timeout} s")
             time.sleep(_LOADING_POLL_S)
+
+    def total(self, timeout: float | None = None) -> int:
+        """Wait until all files are loaded and return their total size in bytes. Raises what a task raised."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return sum(
+            task.get(None if deadline is None else max(0.0, deadline - time.monotonic())) for task in self.tasks or []
+        )
+
+    def is_complete(self) -> bool:
+        """Return whether all tasks have ended. Raises what a task raised."""
+        complete = self.tasks is not None and all(task.ready() for task in self.tasks)
+        if complete:
+            self.total()
+        return complete
+
+    def bytes_so_far(self) -> int:
+        """Return the number of bytes that are loaded."""
+        return sum(task.get() for task in self.tasks or () if task.ready() and task.successful())
 
     def files(self) -> dict[str, int]:
         """Return the sizes of the files in bytes, by their keys."""
         return dict(files_below(self._folder))
 
     def size(self, key: str) -> int | None:
-        """Return the size of a key's file in bytes, None if there is none. Raises FileNotFoundError on a node without
-        the folder."""
+        """Return the size of a key's file in bytes, None if there is none."""
         file = self._file(key)
         return None if file is None else file.stat().st_size
 
     def read(self, key: str, part: slice | None = None) -> bytes | None:
-        """Return the contents of a key's file, None if there is none. Raises FileNotFoundError on a node without the
-        folder."""
+        """Return the contents of a key's file, None if there is none."""
         file = self._file(key)
         return None if file is None else file.read_bytes()[part or slice(None)]
 
     def _file(self, key: str) -> Path | None:
+        """Return the file of a key, if any. Raises FileNotFoundError on a node without the folder."""
         if not self._folder.is_dir():
             raise FileNotFoundError(
                 f"{key!r} is not loaded yet, and this node has no folder {self._folder} to read it from: "
@@ -77,41 +107,6 @@ class Source:
         parts = key.split("/")
         file = self._folder.joinpath(*parts)
         return file if ".." not in parts and file.is_file() else None
-
-
-class Loading:
-    """Files that are being loaded. Keys are their paths relative to the folder, values their contents."""
-
-    def __init__(self, ddict: DDict, folder: Path, files: list[tuple[str, int]], processes: int) -> None:
-        self._folder = folder
-        self._pool = Pool(processes, policy=Policy(placement=Policy.Placement.LOCAL))
-        parts = list(_parts(files))
-        self.source = Source(folder, len(parts))
-        self._tasks = [self._pool.apply_async(_put_files, (ddict, self.source, folder, part)) for part in parts]
-        self._pool.close()  # its processes end with the last task
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait until all files are loaded and return their total size in bytes. Raises TimeoutError, and what a task
-        raised."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        total = 0
-        for task in self._tasks:
-            try:
-                total += task.get(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            except NotReadyError:
-                raise _not_loaded(self._folder, timeout) from None
-        return total
-
-    def is_over(self) -> bool:
-        """Return whether all files are loaded. Raises what a task raised."""
-        over = all(task.ready() for task in self._tasks)
-        if over:
-            self.wait()
-        return over
-
-    def bytes_so_far(self) -> int:
-        """Return the number of bytes that are loaded."""
-        return sum(task.get() for task in self._tasks if task.ready() and task.successful())
 
 
 def files_below(folder: Path) -> list[tuple[str, int]]:
@@ -152,19 +147,6 @@ def _parts(files: list[tuple[str, int]]) -> Iterator[list[str]]:
         size += of_file
     if part:
         yield part
-
-
-def _not_loaded(folder: Path, timeout: float | None) -> TimeoutError:
-    return TimeoutError(f"{folder} was not loaded within {timeout} s")
-
-
-def _put_files(ddict: DDict, source: Source, folder: Path, names: list[str]) -> int:
-    """Load some files, as a task of the pool, and return their size in bytes. Keys that exist are not replaced."""
-    values = {name: (folder / name).read_bytes() for name in names}
-    for pending in [ddict.begin_put_new(name, value) for name, value in values.items()]:
-        pending.result(ddict.timeout)
-    source.task_done()
-    return sum(map(len, values.values()))
 
 
 try:
@@ -242,7 +224,6 @@ class Store(ZarrStore):  # type: ignore[misc]
             ddict = DDict(*args, **ddict_kwargs)
         self._ddict = ddict
         self._loading = None if path is None else Loading(ddict, Path(path), files, nloaders)
-        self._source = None if self._loading is None else self._loading.source
         self._get_seconds = 0.0
         self.show_gets = False
 
@@ -266,11 +247,8 @@ class Store(ZarrStore):  # type: ignore[misc]
     def with_read_only(self, read_only: bool = False) -> Self:
         """Return another handle that refuses to write, or does not."""
         other = type(self)(self._ddict, read_only=read_only)
-        other._source = self._source
+        other._loading = self._loading
         return other
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loading": None}  # only this process waits for its loaders
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Store) and (self._ddict, self.read_only) == (other._ddict, other.read_only)
@@ -293,24 +271,22 @@ class Store(ZarrStore):  # type: ignore[misc]
         raised:
         OSError for a file that cannot be read, DDictFullError if the memory is too small.
         """
-        if self._loading is None:
+        if self._loading is None or self._loading.tasks is None:
             raise RuntimeError("no data has been loaded: the store was made without a path")
-        return self._loading.wait(timeout)
+        return self._loading.total(timeout)
 
     def load_cmplt(self) -> bool:
         """Return whether loading is complete; False without a folder. Raises what a loader raised."""
-        return self._loading is not None and self._loading.is_over()
+        return self._loading is not None and self._loading.is_complete()
 
     @property
     def loaded_bytes(self) -> int:
         """The number of bytes that are loaded."""
         return 0 if self._loading is None else self._loading.bytes_so_far()
 
-    def _not_loaded_yet(self) -> Source | None:
+    def _not_loaded_yet(self) -> Loading | None:
         """Return the folder whose files may not all be in the dictionary, or None."""
-        if self._source is not None and self._source.is_over():
-            self._source = None
-        return self._source
+        return None if self._loading is None or self._loading.is_over() else self._loading
 
     @property
     def get_timer(self) -> float:
@@ -334,7 +310,7 @@ class Store(ZarrStore):  # type: ignore[misc]
         part = None if byte_range is None else slice(*_part(byte_range))
         begun = time.perf_counter()
         source = self._not_loaded_yet()
-        pending = self._ddict._begin_part(key, part.start, part.stop) if part else self._ddict._begin_get(key)
+        pending = self._ddict._begin(*(("part", key, part.start, part.stop) if part else ("value", key)))
         self._get_seconds += time.perf_counter() - begun
         try:
             await asyncio.sleep(0)  # reads that are awaited together send their requests first, and then all wait

@@ -32,9 +32,8 @@ from dragon.runtime.arguments import (
     words_of,
 )
 from dragon.runtime.connection import connect_pipes
-from dragon.runtime.processes import join, kill, look_up
-from dragon.runtime.protocol.processes import Known, ListProcesses
-from dragon.runtime.spawning import start
+from dragon.runtime.protocol.run import Known, ListProcesses
+from dragon.runtime.spawning import join, kill, look_up, start
 
 __all__ = [
     "DEVNULL",

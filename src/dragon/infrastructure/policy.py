@@ -26,7 +26,7 @@ class _Context(threading.local):
         self.stack: list[Policy] = []
 
 
-_context = _Context()
+context = _Context()
 _Choice = TypeVar("_Choice", bound=enum.IntEnum)
 
 
@@ -131,11 +131,11 @@ class Policy:
             self.placement = Policy.Placement.HOST_ID
 
     def __enter__(self) -> Policy:
-        _context.stack.append(Policy.merge(Policy.thread_policy(), self))
+        context.stack.append(Policy.merge(Policy.thread_policy(), self))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        _context.stack.pop()
+        context.stack.pop()
 
     @classmethod
     def merge(cls, low_policy: Policy | None, high_policy: Policy | None) -> Policy:
@@ -153,15 +153,15 @@ class Policy:
 
         Outside of any block it is the policy under which this process was started, else an empty one.
         """
-        if _context.stack:
-            return _context.stack[-1]
+        if context.stack:
+            return context.stack[-1]
         inherited = os.environ.get(variables.POLICY)
         return _from_text(inherited) if inherited else cls()
 
     @staticmethod
     def is_in_block() -> bool:
         """Return whether thread_policy() may return more than an empty policy."""
-        return bool(_context.stack) or variables.POLICY in os.environ
+        return bool(context.stack) or variables.POLICY in os.environ
 
     @classmethod
     def global_policy(cls) -> Policy:

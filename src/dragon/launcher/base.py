@@ -38,7 +38,7 @@ class Identity(msgspec.Struct, kw_only=True):
 
     @classmethod
     def create(cls) -> Identity:
-        certificate, key = Authority.create().issue("front end")
+        certificate, key = Authority().issue("front end")
         return cls(certificate=certificate, key=key, secret=secrets.token_bytes(_SECRET_SIZE))
 
     def token(self, addresses: list[str]) -> Token:

@@ -32,8 +32,7 @@ from dragon.launcher.choice import carried
 from dragon.launcher.rendezvous import Rendezvous
 from dragon.launcher.terminal import StandardInput, Terminal
 from dragon.runtime import folder
-from dragon.runtime.log import runtime_log
-from dragon.runtime.loop_errors import tell_loop_errors
+from dragon.runtime.log import runtime_log, tell_loop_errors
 from dragon.runtime.protocol import agents
 from dragon.runtime.protocol.request import Caller, Request, decode_answer
 from dragon.runtime.protocol.run import EndRun

@@ -33,8 +33,7 @@ from dragon.control import (
 from dragon.infrastructure.membership import Member, Membership, Token, parent_of
 from dragon.infrastructure.structs import msgspec
 from dragon.launcher.base import Identity, LaunchError
-from dragon.runtime.callers import Callers
-from dragon.runtime.credentials import Authority, greeting_context, node_name
+from dragon.runtime.credentials import Authority, Callers, greeting_context, node_name
 from dragon.runtime.log import Once, runtime_log
 
 log = runtime_log("frontend")
@@ -63,7 +62,7 @@ class Rendezvous:
         self.members: list[Member | None] = [None] * len(nodes)
         self.controls: list[Control | None] = [None] * len(nodes)
         self._seats: list[Control] = []  # of all agents that have joined, also those that were lost since
-        self.authority = Authority.create()
+        self.authority = Authority()
         self._identity = identity or Identity.create()
         self._log_once = Once(log)
         self._greeted: dict[bytes, Control] = {}  # by the nonces of the agents, which those keep while they join

@@ -10,6 +10,9 @@ names of multiprocessing.
 
 from __future__ import annotations
 
+import functools
+import importlib
+import itertools
 import multiprocessing
 import multiprocessing.context as mp_context
 import types
@@ -20,8 +23,6 @@ from typing import Any
 from dragon import cpython
 from dragon.lazy_modules import LaterModule
 from dragon.mpbridge.process import NAME, DragonProcess, begin, show_heap
-
-__all__ = ["DragonContext", "DragonProcess", "dispatch", "install"]
 
 
 class DragonContext(mp_context.BaseContext):
@@ -44,122 +45,42 @@ class DragonContext(mp_context.BaseContext):
 
         return cpu_count()
 
-    def Queue(self, maxsize: int = 0) -> Any:
-        """Return a queue for at most `maxsize` objects (0: no limit), as multiprocessing's."""
-        from dragon.mpbridge.queues import Queue
-
-        return Queue(maxsize, ctx=self)
-
-    def JoinableQueue(self, maxsize: int = 0) -> Any:
-        """Return a queue with `task_done()` and `join()`, as multiprocessing's."""
-        from dragon.mpbridge.queues import JoinableQueue
-
-        return JoinableQueue(maxsize, ctx=self)
-
-    def SimpleQueue(self) -> Any:
-        """Return a queue with `get()`, `put()` and `empty()` only, as multiprocessing's."""
-        from dragon.mpbridge.queues import SimpleQueue
-
-        return SimpleQueue(ctx=self)
-
     def Pipe(self, duplex: bool = True) -> Any:
         """Return the two connections of a pipe; one way only, receiver first, without `duplex`."""
         from dragon.runtime.connection import Pipe
 
         return Pipe(duplex)
 
-    def Manager(self) -> Any:
-        """Start a server process for shared objects and return its manager, as multiprocessing's."""
-        from dragon.mpbridge.managers import new_manager
-
-        return new_manager(self.get_context())
-
-    def Lock(self) -> Any:
-        """Return a lock that any process may release, as multiprocessing's."""
-        from dragon.mpbridge import standard_queues  # noqa: F401  a queue of the standard library may be being made
-        from dragon.mpbridge.synchronize import Lock
-
-        return Lock(ctx=self)
-
-    def RLock(self) -> Any:
-        """Return a lock that its holder may acquire again, as multiprocessing's."""
-        from dragon.mpbridge.synchronize import RLock
-
-        return RLock(ctx=self)
-
-    def Semaphore(self, value: int = 1) -> Any:
-        """Return a semaphore that begins at `value`, as multiprocessing's."""
-        from dragon.mpbridge.synchronize import Semaphore
-
-        return Semaphore(value, ctx=self)
-
-    def BoundedSemaphore(self, value: int = 1) -> Any:
-        """Return a semaphore that never exceeds its first value, as multiprocessing's."""
-        from dragon.mpbridge.synchronize import BoundedSemaphore
-
-        return BoundedSemaphore(value, ctx=self)
-
-    def Condition(self, lock: object = None) -> Any:
-        """Return a condition with `lock`, or with a new RLock; as multiprocessing's."""
-        from dragon.mpbridge.synchronize import Condition
-
-        return Condition(lock, ctx=self)
-
-    def Event(self) -> Any:
-        """Return a flag that processes set and wait for, as multiprocessing's."""
-        from dragon.mpbridge.synchronize import Event
-
-        return Event(ctx=self)
-
-    def Barrier(self, parties: int, action: Callable[[], Any] | None = None, timeout: float | None = None) -> Any:
-        """Return a barrier for `parties` processes, with a timeout in seconds; as multiprocessing's."""
-        from dragon.mpbridge.synchronize import Barrier
-
-        return Barrier(parties, action, timeout, ctx=self)
-
-    def Pool(
-        self,
-        processes: int | None = None,
-        initializer: Callable[..., Any] | None = None,
-        initargs: Any = (),
-        maxtasksperchild: int | None = None,
-    ) -> Any:
+    def Pool(self, *args: Any, **options: Any) -> Any:
         """Return a pool of `processes` workers, by default one for each CPU of the run; else as multiprocessing's."""
         begin()
         from dragon.mpbridge.pool import Pool
 
-        return Pool(processes, initializer, initargs, maxtasksperchild, context=self)
-
-    def RawValue(self, typecode_or_type: object, *args: object) -> Any:
-        """Return a ctypes object in shared memory without a lock, as multiprocessing's."""
-        from dragon.mpbridge.sharedctypes import RawValue
-
-        return RawValue(typecode_or_type, *args)
-
-    def RawArray(self, typecode_or_type: object, size_or_initializer: object) -> Any:
-        """Return a ctypes array in shared memory without a lock, as multiprocessing's."""
-        from dragon.mpbridge.sharedctypes import RawArray
-
-        return RawArray(typecode_or_type, size_or_initializer)
-
-    def Value(self, typecode_or_type: object, *args: object, lock: object = True) -> Any:
-        """Return a ctypes object in shared memory, with a lock unless `lock` is False; as multiprocessing's."""
-        from dragon.mpbridge.sharedctypes import Value
-
-        return Value(typecode_or_type, *args, lock=lock, ctx=self)
-
-    def Array(self, typecode_or_type: object, size_or_initializer: object, *, lock: object = True) -> Any:
-        """Return a ctypes array in shared memory, with a lock unless `lock` is False; as multiprocessing's."""
-        from dragon.mpbridge.sharedctypes import Array
-
-        return Array(typecode_or_type, size_or_initializer, lock=lock, ctx=self)
+        return Pool(*args, **options, context=self)  # type: ignore[misc]
 
 
-_DISPATCHED = (
-    *("Queue", "JoinableQueue", "SimpleQueue", "Pipe", "Manager", "Lock", "RLock", "Semaphore"),
-    *("BoundedSemaphore", "Condition", "Event", "Barrier", "Pool", "RawValue", "RawArray", "Value", "Array"),
-    *("cpu_count",),
-)
+# The other factories, by the module that has what they call.
+_FACTORIES = {
+    "managers": ("Manager",),
+    "queues": ("Queue", "JoinableQueue", "SimpleQueue"),
+    "sharedctypes": ("RawValue", "RawArray", "Value", "Array"),
+    "synchronize": ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event", "Barrier"),
+}
+
+
+def _factory(module: str, name: str) -> Any:
+    @functools.wraps(getattr(mp_context.BaseContext, name))
+    def make(self: DragonContext, *args: Any, **options: Any) -> Any:
+        return getattr(importlib.import_module(f"dragon.mpbridge.{module}"), name)(*args, **options, ctx=self)
+
+    return make
+
+
+for _module, _names in _FACTORIES.items():
+    for _name in _names:
+        setattr(DragonContext, _name, _factory(_module, _name))
+
+_DISPATCHED = (*itertools.chain(*_FACTORIES.values()), "Pipe", "Pool", "cpu_count")
 
 
 def install() -> None:
@@ -193,8 +114,7 @@ _standard: dict[str, Callable[..., Any]] = {}
 
 
 def _redirect(function: Any) -> None:
-    """Redirect calls of a function of multiprocessing to dispatch(), also for programs that hold the function
-    already."""
+    """Redirect calls of a function of multiprocessing to dispatch(), also for programs that hold it already."""
     name = function.__name__
     _standard[name] = function.__wrapped__ = _copy(function)
     function.__code__, function.__defaults__, function.__kwdefaults__ = _call.__code__, None, {"_name": name}

@@ -66,8 +66,8 @@ def _serializer() -> _Serializer:
     return _SERIALIZER
 
 
-def new_manager(context: Any) -> mp_managers.SyncManager:
+def Manager(*, ctx: Any) -> mp_managers.SyncManager:
     """Start a server process and return its manager."""
-    manager = mp_managers.SyncManager(ctx=context, serializer=_SERIALIZER)
+    manager = mp_managers.SyncManager(ctx=ctx.get_context(), serializer=_SERIALIZER)
     manager.start()
     return manager

@@ -5,11 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.pool
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dragon.mpbridge.process import PoolWorker
 from dragon.native import pool, results
-from dragon.native.workers import WorkerProcess, work
+from dragon.native.workers import work
+
+if TYPE_CHECKING:
+    from dragon.native.feeding import WorkerProcess
 
 # Programs recognize results and pools by the standard library's classes; all their methods are replaced.
 mp_pool: Any = multiprocessing.pool
@@ -56,18 +59,13 @@ class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]
         """End the workers now: by SIGTERM, and after `patience` seconds by SIGKILL."""
         super().terminate(patience)
 
-    def _starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
-        wrap = self._wrap_exceptions
-
-        def start(index: int) -> WorkerProcess:
-            process = PoolWorker(target=work, args=(index, *arguments, wrap))
-            process.name = process.name.replace("PoolWorker", "DragonPoolWorker")
-            process.daemon = True
-            process.start()
-            worker: WorkerProcess = process
-            return worker
-
-        return start
+    @staticmethod
+    def _start_worker(policy: object, arguments: tuple[Any, ...]) -> WorkerProcess:
+        process = PoolWorker(target=work, args=arguments)
+        process.name = process.name.replace("PoolWorker", "DragonPoolWorker")
+        process.daemon = True
+        process.start()
+        return process
 
 
 # dragonhpc's name.

@@ -5,25 +5,26 @@ from __future__ import annotations
 import os
 import select
 import signal
-from multiprocessing import spawn, util
+from multiprocessing import connection, popen_fork, spawn
 from multiprocessing.context import set_spawning_popen
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from dragon import _core, cpython
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
-from dragon.mpbridge.bootstrap import HEADER, InheritedDescriptor
 from dragon.native.workers import work
 from dragon.runtime import placement, serialization
 from dragon.runtime import placement as plan
 from dragon.runtime.agent_client import ask, tell
+from dragon.runtime.child import HEADER, InheritedDescriptor
 from dragon.runtime.log import runtime_log
+from dragon.runtime.picklers import UNSENDABLE
 from dragon.runtime.placement import Placed
-from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
+from dragon.runtime.protocol.run import GiveTrackerBack, KeepTracker
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import (
-    Started,
     current_folder,
     environment_changes,
     new_request,
@@ -31,26 +32,21 @@ from dragon.runtime.spawning import (
     standard_streams,
     start,
 )
-from dragon.runtime.unsendable import UNSENDABLE
 
 _TRACKER = cpython.resource_tracker()
 
 
 def tracker_descriptor() -> int:
-    """Return the descriptor of this process's tracker. Raises RunEndedError if there is none, and no agent to
-    start it."""
+    """Return the descriptor of this process's tracker. Raises RunEndedError if no agent can start one."""
     with _TRACKER._lock:
-        if _TRACKER._fd is not None and _is_broken(_TRACKER._fd):
-            _leave()
+        if _TRACKER._fd is not None:
+            events = select.poll()
+            events.register(_TRACKER._fd, 0)
+            if events.poll(0):  # the pipe is broken
+                _leave()
         if _TRACKER._fd is None:
             _TRACKER._fd = _new_tracker()
         return int(_TRACKER._fd)
-
-
-def _is_broken(pipe: int) -> bool:
-    events = select.poll()
-    events.register(pipe, 0)
-    return bool(events.poll(0))
 
 
 def _new_tracker() -> int:
@@ -75,8 +71,7 @@ def _new_tracker() -> int:
 
 
 def _give_back() -> None:
-    """Release the tracker if it is unused, because the run ends before this process, which then starts its own if
-    needed."""
+    """Release an unused tracker: the run ends before this process, which then starts its own if needed."""
     with _TRACKER._lock:
         if _TRACKER._fd is None:
             return
@@ -95,15 +90,14 @@ def _leave() -> None:
 
 
 def _stop() -> None:
-    """Stop using the tracker; multiprocessing calls this at the end of its own tests. Older versions would wait for the
-    tracker, which is the agent's child."""
+    """Stop using the tracker, as multiprocessing's own tests do; older versions would wait for the agent's child."""
     if _TRACKER._fd is not None and _TRACKER._pid is None:
         _leave()
     else:
         type(_TRACKER)._stop(_TRACKER)
 
 
-serialization.extend_multiprocessing()
+ForkingPickler.reducer_override = serialization.reduce_unfound  # type: ignore[assignment]
 
 _SPAWNS_OWN = {
     *("log_to_stderr", "log_level", "name", "authkey", "sys_path", "sys_argv", "orig_dir", "dir"),
@@ -111,7 +105,10 @@ _SPAWNS_OWN = {
 }
 
 
-class Popen:
+_told = False  # whether the log says that processes that inherit open files stay on this node
+
+
+class Popen(popen_fork.Popen):
     """A started process, for multiprocessing's Process.
 
     Attributes:
@@ -126,33 +123,27 @@ class Popen:
     DupFd = InheritedDescriptor  # the class of inherited descriptors
 
     def __init__(self, process_obj: object) -> None:
-        util._flush_std_streams()  # type: ignore[attr-defined]
         self._descriptors: list[int] = []
-        self.returncode: int | None = None
         try:
-            self._started = self._launch(process_obj)
+            super().__init__(process_obj)  # type: ignore[arg-type]
         except UNSENDABLE as error:
             raise error.with_traceback(None) from None  # the object is the caller's; these frames would only distract
-        self.pid = self._started.pid
-        self.puid = self._started.puid
-        self.sentinel = self._started.sentinel
-        self.finalizer = None
 
     def duplicate_for_child(self, fd: int) -> int:
         """Make the new process inherit a descriptor. Returns the argument for DupFd()."""
         self._descriptors.append(fd)
         return len(self._descriptors) - 1
 
-    def _launch(self, process_obj: Any) -> Started:
+    def _launch(self, process_obj: Any) -> None:
         placed = placement.place(None)
         local = placed.is_local
         request = self._request(process_obj, placed, local)
         if self._descriptors and not local:
             placed = self._place_here(process_obj, placed)
             request = self._request(process_obj, placed, True)
-        started = start(request, self._descriptors)
+        self._started = started = start(request, self._descriptors)
+        self.pid, self.puid, self.sentinel = started.pid, started.puid, started.sentinel
         plan.note(placed, request.name, process_obj._target or process_obj.run, request.puid)
-        return started
 
     @staticmethod
     def _place_here(process_obj: Any, placed: Placed) -> Placed:
@@ -161,7 +152,13 @@ class Popen:
             raise PolicyError(f"{process_obj.name} inherits open files, so it cannot run on {placed.node.host_name}")
         here = placement.place(Policy(placement=Policy.Placement.LOCAL))
         if here.node.index != placed.node.index and not _serves_manager(process_obj):
-            _tell_of_descriptors(process_obj.name)
+            global _told
+            if not _told:
+                _told = True
+                runtime_log("processes").warning(
+                    "%s inherits open files, which other nodes cannot use: such processes run on this node",
+                    process_obj.name,
+                )
         return here
 
     def _request(self, process_obj: Any, placed: Placed, local: bool) -> Spawn:
@@ -173,7 +170,7 @@ class Popen:
         # As in the standard library, except for workers of a pool: the processes that they started end with them.
         request.leave_running = process_obj._target is not work
         request.streams = [Output("null"), Output(), Output()]
-        prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))
+        prepare_call(request, "dragon.runtime.child:run_multiprocessing", lambda: self._payload(process_obj, local))
         return request
 
     def _payload(self, process_obj: object, local: bool) -> bytes:
@@ -189,18 +186,14 @@ class Popen:
             set_spawning_popen(None)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
-        """Return the exit code if the process has ended, else None. If its node is lost, the code is that of
-        SIGKILL."""
+        """Return the exit code if the process has ended, else None; that of SIGKILL if its node is lost."""
         try:
             return self.wait(0)
         except NodeLostError:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the process to end. Returns its exit code, or None after `timeout` seconds.
-
-        Raises NodeLostError, once, if its node is lost.
-        """
+        """Wait for the end. Returns the exit code, None after `timeout` seconds. Raises NodeLostError, once."""
         if self.returncode is None:
             try:
                 self.returncode = self._started.wait(timeout)
@@ -213,20 +206,9 @@ class Popen:
         if self.poll() is None:
             self._started.signal(number)
 
-    def terminate(self) -> None:
-        """Ask the process to end, by SIGTERM."""
-        self._send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Kill the process, by SIGKILL."""
-        self._send_signal(signal.SIGKILL)
-
     def interrupt(self) -> None:
         """Interrupt the process, by SIGINT."""
         self._send_signal(signal.SIGINT)
-
-    def close(self) -> None:
-        """Do nothing; multiprocessing calls this once the process has ended."""
 
 
 def _serves_manager(process_obj: Any) -> bool:
@@ -237,21 +219,53 @@ def _serves_manager(process_obj: Any) -> bool:
     return isinstance(owner, type) and issubclass(owner, BaseManager)
 
 
-_told: list[str] = []
-
-
-def _tell_of_descriptors(name: str) -> None:
-    if not _told:
-        _told.append(name)
-        runtime_log("processes").warning(
-            "%s inherits open files, which other nodes cannot use: such processes run on this node", name
-        )
-
-
 def _preparation(process_obj: Any) -> dict[str, Any]:
-    """Return the data that other packages add to multiprocessing's spawn for a child, as coverage does to measure
-    children."""
+    """Return what other packages add to multiprocessing's data for a child, as coverage does to measure it."""
     get: Any = spawn.get_preparation_data
     if get.__module__ == spawn.__name__:
         return {}
     return {key: value for key, value in get(str(process_obj.name)).items() if key not in _SPAWNS_OWN}
+
+
+# concurrent.futures.ProcessPoolExecutor with a "dragon" context. Its workers start together at the first task, as with
+# "fork": one that dies while submit() starts another one would end the executor in the middle of that, which can hang
+# (CPython issue 132969). With `max_tasks_per_child` the standard library counts a worker as idle for each result that
+# it sent, also once the worker has ended, and starts no other in its place: the next task waits without end (CPython
+# issue 115634). It also checks for results before it checks for ended workers; a worker that sends its last result and
+# ends in between counts as failed.
+
+
+def correct_executors(target: object) -> None:
+    """Correct executors if `target`, which a new process runs, is the function of an executor's worker."""
+    from concurrent.futures import process
+
+    executor: Any = process.ProcessPoolExecutor
+    manager: Any = process._ExecutorManagerThread
+    if target is not process._process_worker or hasattr(executor, "_of_dragon"):
+        return
+    standard_start = executor._start_executor_manager_thread
+    standard_adjust = executor._adjust_process_count
+    standard_wait = manager.wait_result_broken_or_wakeup
+
+    def start(self: Any) -> None:
+        if self._mp_context.get_start_method() == "dragon" and self._executor_manager_thread is None:
+            self._safe_to_dynamically_spawn_children = False
+            while len(self._processes) < self._max_workers:
+                self._spawn_process()
+        standard_start(self)
+
+    def adjust(self: Any) -> None:
+        if self._max_tasks_per_child is None or self._mp_context.get_start_method() != "dragon":
+            standard_adjust(self)
+        elif len(self._processes) < self._max_workers:
+            self._spawn_process()
+
+    def wait(self: Any) -> object:
+        if getattr(self, "max_tasks_per_child", None) is not None:
+            # Events that end this wait are seen by the standard wait, in whatever order it checks them.
+            sentinels = [worker.sentinel for worker in list(self.processes.values())]
+            connection.wait([self.result_queue._reader, self.thread_wakeup._reader, *sentinels])
+        return standard_wait(self)
+
+    executor._start_executor_manager_thread, executor._adjust_process_count = start, adjust
+    manager.wait_result_broken_or_wakeup, executor._of_dragon = wait, True

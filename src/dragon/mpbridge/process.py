@@ -10,8 +10,6 @@ from typing import Any
 
 from dragon import cpython
 
-__all__ = ["NAME", "DragonPopen", "DragonProcess", "PoolWorker", "show_heap"]  # noqa: F822
-
 NAME = "dragon"
 
 
@@ -36,13 +34,11 @@ class DragonProcess(mp_process.BaseProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> object:
         begin()
-        from dragon.mpbridge.popen import Popen
+        from dragon.mpbridge.popen import Popen, correct_executors
 
         show_heap()
         if "concurrent.futures.process" in sys.modules:
-            from dragon.mpbridge.standard_executors import watch_executor
-
-            watch_executor(process_obj._target)
+            correct_executors(process_obj._target)
         return Popen(process_obj)
 
     @property

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import operator
 from multiprocessing import sharedctypes as mp_sharedctypes
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from dragon import cpython
 from dragon.infrastructure.plain_number import plain_number
-from dragon.runtime.ctypes_memory import in_words, kind_of, with_views, words_for
+from dragon.native.value import described, in_words, kind_of, undescribed, with_views, words_for
 from dragon.runtime.handle import Words
-from dragon.runtime.picklers import is_nameless, parts_of
 
 # One reducer is registered for all objects of a type, including the standard library's; the module that made the last
 # object of the type has registered it.
@@ -32,26 +30,25 @@ def _rebuild(kind: object, words: Words) -> Any:
     return obj
 
 
-def _rebuild_raw(words: Words, *parts: object) -> Any:
-    return with_views(_rebuild(functools.reduce(operator.mul, parts), words))
+def _rebuild_raw(words: Words, kind: object) -> Any:
+    return with_views(_rebuild(undescribed(kind), words))
 
 
-def _rebuild_synchronized(lock: Any, words: Words, *parts: Any) -> Any:
-    obj = _rebuild(functools.reduce(operator.mul, parts), words)
+def _rebuild_synchronized(lock: Any, words: Words, kind: object) -> Any:
+    obj = _rebuild(undescribed(kind), words)
     result = mp_sharedctypes.synchronized(obj, lock)
     result.get_obj = functools.partial(with_views, obj)
     return result
 
 
-def _words_and_parts(obj: Any) -> tuple[Any, ...]:
-    kind = kind_of(obj)
-    return (obj._wrapper, *(parts_of(kind) if is_nameless(kind) else (kind,)))
+def _words_and_kind(obj: Any) -> tuple[Any, ...]:
+    return obj._wrapper, described(kind_of(obj))
 
 
 def _reduce(obj: Any) -> Any:
     if not isinstance(obj._wrapper, Words):
         return _standard_reduce(obj)
-    return _rebuild_raw, _words_and_parts(obj)
+    return _rebuild_raw, _words_and_kind(obj)
 
 
 mp_sharedctypes.reduce_ctype = _reduce  # type: ignore[attr-defined]
@@ -60,7 +57,7 @@ mp_sharedctypes.reduce_ctype = _reduce  # type: ignore[attr-defined]
 def _reduce_synchronized(obj: Any) -> Any:
     # The standard library's objects can be sent only to processes that it starts.
     shared = isinstance(getattr(obj._obj, "_wrapper", None), Words)
-    return (_rebuild_synchronized, (obj._lock, *_words_and_parts(obj._obj))) if shared else obj.__reduce__()
+    return (_rebuild_synchronized, (obj._lock, *_words_and_kind(obj._obj))) if shared else obj.__reduce__()
 
 
 def _type_of(typecode_or_type: Any) -> Any:
@@ -70,7 +67,7 @@ def _type_of(typecode_or_type: Any) -> Any:
     return known.get(typecode_or_type, typecode_or_type)
 
 
-def RawValue(typecode_or_type: object, *args: object) -> Any:
+def RawValue(typecode_or_type: object, *args: object, ctx: object = None) -> Any:
     """Return a ctypes object in shared memory, without a lock."""
     kind = _type_of(typecode_or_type)
     obj = _new(kind)
@@ -78,7 +75,7 @@ def RawValue(typecode_or_type: object, *args: object) -> Any:
     return obj
 
 
-def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:
+def RawArray(typecode_or_type: Any, size_or_initializer: Any, *, ctx: object = None) -> Any:
     """Return a ctypes array in shared memory, without a lock."""
     kind = _type_of(typecode_or_type)
     size_or_initializer = plain_number(size_or_initializer)
@@ -91,14 +88,12 @@ def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:
 
 def Value(typecode_or_type: object, *args: object, lock: object = True, ctx: object = None) -> Any:
     """Return a ctypes object in shared memory, with a lock unless `lock` is False."""
-    obj = RawValue(typecode_or_type, *args)
-    return _with_lock(obj, lock, ctx)
+    return _with_lock(RawValue(typecode_or_type, *args), lock, ctx)
 
 
 def Array(typecode_or_type: object, size_or_initializer: object, *, lock: object = True, ctx: object = None) -> Any:
     """Return a ctypes array in shared memory, with a lock unless `lock` is False."""
-    obj = RawArray(typecode_or_type, size_or_initializer)
-    return _with_lock(obj, lock, ctx)
+    return _with_lock(RawArray(typecode_or_type, size_or_initializer), lock, ctx)
 
 
 def _with_lock(obj: Any, lock: Any, ctx: Any) -> Any:

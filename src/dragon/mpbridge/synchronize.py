@@ -6,31 +6,14 @@ import multiprocessing.synchronize
 import os
 import threading
 from collections.abc import Callable
+from multiprocessing import connection, queues
 from multiprocessing import process as mp_process
-from threading import BrokenBarrierError
 from typing import Any
 
 from dragon.native import barrier, condition
 from dragon.runtime import handle
+from dragon.runtime.connection import Pipe
 from dragon.runtime.handle import node_for_objects
-
-__all__ = [
-    "Barrier",
-    "BoundedSemaphore",
-    "BrokenBarrierError",
-    "Condition",
-    "DragonBarrier",
-    "DragonBoundedSemaphore",
-    "DragonCondition",
-    "DragonEvent",
-    "DragonLock",
-    "DragonRLock",
-    "DragonSemaphore",
-    "Event",
-    "Lock",
-    "RLock",
-    "Semaphore",
-]
 
 _MOST = 2**31 - 1
 
@@ -157,6 +140,8 @@ class Barrier(barrier.Barrier, mp_synchronize.Barrier):  # type: ignore[misc]
         super().__init__(parties, action, timeout)
 
 
+BrokenBarrierError = threading.BrokenBarrierError
+
 # dragonhpc's names.
 DragonBarrier = Barrier
 DragonBoundedSemaphore = BoundedSemaphore
@@ -165,3 +150,36 @@ DragonEvent = Event
 DragonLock = Lock
 DragonRLock = RLock
 DragonSemaphore = Semaphore
+
+
+# concurrent.futures makes queues of the standard library in a "dragon" context. Their pipes of file descriptors stay on
+# one node, those of the run reach processes on every node. Subclasses of other packages keep their methods.
+
+
+def _change_pipe(queue: Any) -> None:
+    """Replace the pipe of a queue whose locks are of the run by one of the run, if it has one of file descriptors."""
+    if isinstance(queue._rlock, Lock) and type(queue._reader) is connection.Connection:
+        for end in (queue._reader, queue._writer):
+            end.close()
+        queue._reader, queue._writer = Pipe(duplex=False)
+
+
+def use_our_pipes() -> None:
+    """Change the queue classes, for later queues and the one whose locks are being made now."""
+    reset: Any = queues.Queue._reset  # type: ignore[attr-defined]
+    initialise: Any = queues.SimpleQueue.__init__
+
+    def _reset(self: object, *args: object, **kwargs: object) -> None:
+        _change_pipe(self)
+        reset(self, *args, **kwargs)
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialise(self, *args, **kwargs)
+        _change_pipe(self)
+        self._poll = self._reader.poll
+
+    queues.Queue._reset = _reset  # type: ignore[attr-defined]
+    queues.SimpleQueue.__init__ = __init__  # type: ignore[method-assign]
+
+
+use_our_pipes()

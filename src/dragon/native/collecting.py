@@ -17,8 +17,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from dragon import _core, cpython
-from dragon.native.outcomes import outcome_of
-from dragon.native.workers import START_FAILED
+from dragon.native.workers import START_FAILED, outcome_of
 from dragon.runtime.handle import Channel
 
 _POLL_S = 0.5  # seconds between two checks of a thread that waits
@@ -89,8 +88,7 @@ class Collector:
         return True
 
     def _take_turn(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Return True if this thread is to collect; False after another thread, which collected, found results or
-        stopped."""
+        """Return whether this thread is to collect; if not, another one has collected, and found results or stopped."""
         with self._lock:
             if not self._busy:
                 self._busy = True
@@ -194,14 +192,11 @@ class Collector:
     def _attend(self) -> None:
         while self._await_need():
             try:
-                self._collect(self._is_relieved, _POLL_S)
+                self._collect(lambda: self._waiting > 0 or not self.jobs or self._closed, _POLL_S)
             except _core.DestroyedError:
                 return  # the run has ended
             finally:
                 self._end_turn()
-
-    def _is_relieved(self) -> bool:
-        return self._waiting > 0 or not self.jobs or self._closed
 
     def _await_need(self) -> bool:
         """Wait until results are pending and no thread collects, then take the turn; False once the pool is closed."""

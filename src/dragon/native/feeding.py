@@ -1,4 +1,4 @@
-"""Puts a pool's tasks into the channel from which its workers take them.
+"""Starts and replaces a pool's workers, and puts tasks into the channel from which they take them.
 
 The memory of the run that waiting tasks may take is bounded. Tasks for which there is no room stay in this process,
 and threads put them as results arrive: one thread for all calls and lists, and one for each imap(), whose iterable may
@@ -8,18 +8,30 @@ be slow, wait for the consumer of the results, or never end. Each iterable is re
 from __future__ import annotations
 
 import itertools
+import os
+import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragon import _core
+from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.system import may_pass
 from dragon.native.collecting import Collector
-from dragon.native.workers import pass_on_end
-from dragon.runtime.handle import Channel
-from dragon.runtime.serialization import explained_call
+from dragon.native.workers import END, FINISHED, MOST_TICKETS, WorkerLostError, pass_on_end
+from dragon.runtime.handle import Channel, Words
+from dragon.runtime.serialization import explained_call, import_hint
+from dragon.signals import how_ended
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+    from dragon.runtime.spawning import Started
+
+    WorkerProcess = Started | BaseProcess
 
 Task = tuple[tuple[int, int], Any, tuple[Any, ...], dict[str, Any]]
 """((number of the job, part of the job), function, positional arguments, keyword arguments)."""
@@ -30,6 +42,165 @@ _MEMORY_CHECK_TASKS = 4  # tasks between two checks of the memory
 _MOST_BYTES = 256 * 2**20
 _ITERABLE_ENDS_WITHIN_S = 0.2  # seconds
 _MEMORY_CHECK_S = 1.0  # seconds between two checks: a worker that takes a task makes room without a notification
+_STARTING = MOST_TICKETS  # in `doing`: this worker has taken no task yet
+_MOST_STILLBORN = 5  # workers in a row that end before their first task, after which no more are started
+_RESTART_DELAY_S = 1.0  # seconds between two attempts to start a worker while no process can be made
+_MOST_WITHOUT_WORKERS_S = 30.0  # seconds of attempts to start workers once none is left
+
+
+class Workers:
+    """The workers of a pool. `doing` has the ticket of each worker's current task.
+
+    `start(index)` starts a worker, and is called again later if that failed for lack of resources. `lost(ticket,
+    error)` is called for a task that died with its worker, `gave_up(error)` if no worker is left and no other could be
+    started, `pass_on()` to put the end mark again that a worker has taken and may not have put.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        start: Callable[[int], WorkerProcess],
+        lost: Callable[[int, BaseException], None],
+        gave_up: Callable[[BaseException], None],
+        pass_on: Callable[[], None],
+        doing: Words,
+    ) -> None:
+        self._start = start
+        self._lost = lost
+        self._gave_up = gave_up
+        self._pass_on = pass_on
+        self._doing = doing
+        self._lock = threading.Lock()
+        self._wake = os.eventfd(0)
+        self._replacing = True
+        self._terminated = False
+        self._not_started: BaseException | None = None
+        self._stillborn = 0
+        self._over: set[int] = set()  # indices of workers that ended and were not replaced
+        self._missing: set[int] = set()  # those of `_over` whose start is retried
+        self.ended = threading.Event()
+        self.processes: list[WorkerProcess] = []
+        try:
+            for index in range(count):
+                self._doing[index] = _STARTING
+                self.processes.append(start(index))
+        except BaseException:
+            self.stop_replacing()
+            self._kill_all()
+            raise
+        self._thread = threading.Thread(target=self._watch, name="dragon-pool-watch", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        """Replace workers that end, until they have seen the end mark or no more are wanted."""
+        deadline = 0.0
+        while True:
+            waiting = {p.sentinel: i for i, p in enumerate(self.processes) if i not in self._over}
+            if waiting:
+                deadline = time.monotonic() + _MOST_WITHOUT_WORKERS_S
+            elif not self._missing or time.monotonic() > deadline:
+                break
+            events = select.poll()
+            for fd in [*waiting, self._wake]:
+                events.register(fd, select.POLLIN)
+            for fd, _ in events.poll(_RESTART_DELAY_S * 1000 if self._missing else None):
+                if fd == self._wake:
+                    os.eventfd_read(fd)
+                else:
+                    self._ended(waiting[fd])
+            for index in sorted(self._missing):
+                self.replace(index)
+        if self._not_started is not None and not self._terminated:
+            self._gave_up(self._not_started)
+        with self._lock:
+            os.close(self._wake)
+            self._wake = -1
+        self.ended.set()
+
+    def _ended(self, index: int) -> None:
+        process = self.processes[index]
+        self._over.add(index)
+        how = _wait_for(process)
+        ticket = self._doing[index]
+        if ticket == FINISHED:
+            return
+        self._doing[index] = 0
+        if self._terminated:
+            return  # terminate()'s caller makes its task fail
+        self._stillborn = self._stillborn + 1 if ticket == _STARTING else 0
+        if self._stillborn == _MOST_STILLBORN:
+            how += import_hint() if how == _how(1) else ""
+            self._give_up(WorkerLostError(f"{_MOST_STILLBORN} workers in a row ended while they started, {how}"))
+        elif ticket == END:
+            self._pass_on()  # the worker may have died before it did
+        elif ticket not in (0, _STARTING):
+            self._lost(ticket, WorkerLostError(f"the worker (pid {process.pid}) died in this task, {how}"))
+        self.replace(index)
+
+    def replace(self, index: int) -> None:
+        """Start a new worker in place of one that ended."""
+        with self._lock:
+            self._missing.discard(index)
+            if self._replacing and not self.processes[index].is_alive():
+                self._doing[index] = _STARTING
+                try:
+                    self.processes[index] = self._start(index)
+                    self._over.discard(index)
+                    self._not_started = None
+                except Exception as error:
+                    self._not_started = error  # the other workers continue: they may be on other nodes
+                    if may_pass(getattr(error, "errno", None) or 0):
+                        self._missing.add(index)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Start no more workers, because they would end as the last ones did."""
+        with self._lock:
+            self._replacing = False
+            self._not_started = error
+
+    def stop_replacing(self) -> None:
+        """Stop replacing workers that end."""
+        with self._lock:
+            self._replacing = False
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    def terminate(self, patience: float) -> None:
+        """End all workers by SIGTERM, and after `patience` seconds by SIGKILL."""
+        self._terminated = True
+        self.stop_replacing()
+        for process in self.processes:
+            if process.is_alive():
+                process.terminate()
+        deadline = time.monotonic() + patience
+        for process in self.processes:
+            _wait_for(process, max(0.0, deadline - time.monotonic()))
+        self._kill_all()
+        if threading.current_thread() is not self._thread:
+            # The thread uses the processes, and the run may end soon.
+            self._thread.join(patience)
+
+    def _kill_all(self) -> None:
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for all workers to end. Returns False after `timeout` seconds."""
+        return self.ended.wait(timeout)
+
+
+def _wait_for(process: WorkerProcess, timeout: float | None = None) -> str:
+    """Wait at most `timeout` seconds and return words that say how the process ended, for a message."""
+    try:
+        process.join(timeout)
+    except NodeLostError as error:
+        return f"as {error}"
+    return _how(process.exitcode or 0)
+
+
+def _how(code: int) -> str:
+    return f"with {how_ended(code)}"
 
 
 class Feeding:
@@ -121,29 +292,23 @@ class Feeding:
             self._waiting.popleft()
 
     def put(self, task: Task) -> None:
-        """Put a task when there is room. Does nothing once the pool is terminated."""
-        while not self.stopped:
-            self.await_room()
-            if self._put_now(task):
-                return
-            # The run's memory is full; tasks that end free some.
-            self._collector.await_room(len(self._tickets), _MEMORY_CHECK_S, lambda: self.stopped)
-
-    def await_room(self) -> None:
-        """Wait until there is room for a task, or the pool is terminated."""
-        if self._has_room():
-            return
-        self._collector.attend_promptly(1)
+        """Put a task as soon as there is room. Does nothing once the pool is terminated."""
+        tickets, waits = self._tickets, False
         try:
-            while not (self._has_room() or self.stopped):
-                under_way = len(self._tickets)
-                below = _MOST_TASKS // 2 if under_way >= _MOST_TASKS else under_way
+            while not self.stopped:
+                under_way = len(tickets)
+                is_full = under_way >= _MOST_TASKS
+                if not is_full and self._tasks._bytes() < self._most_bytes and self._put_now(task):
+                    return
+                if not waits:
+                    self._collector.attend_promptly(1)
+                    waits = True
+                # Tasks that end free memory of the run, if that is what is full.
+                below = _MOST_TASKS // 2 if is_full else under_way
                 self._collector.await_room(below, _MEMORY_CHECK_S, lambda: self.stopped)
         finally:
-            self._collector.attend_promptly(-1)
-
-    def _has_room(self) -> bool:
-        return len(self._tickets) < _MOST_TASKS and self._tasks._bytes() < self._most_bytes
+            if waits:
+                self._collector.attend_promptly(-1)
 
     def _put_now(self, task: Task) -> bool:
         """Put a task. Returns False if there is no room now."""
@@ -169,8 +334,7 @@ class Feeding:
         return True
 
     def qsize(self) -> int:
-        """Return the number of tasks that no worker has taken. Each submitted call that has not been put yet counts as
-        one."""
+        """Return the number of tasks that no worker has taken; a call that has not been put yet counts as one."""
         return self._tasks._size() + len(self._waiting)
 
     def empty(self) -> bool:
@@ -197,8 +361,7 @@ class Feeding:
         self._collector.notify_room()
 
     def join(self) -> None:
-        """Wait for the threads to end. In a terminated pool, a thread that is blocked in an iterable is left
-        running."""
+        """Wait for the threads to end, but in a terminated pool not for one that is blocked in an iterable."""
         deadline = time.monotonic() + _ITERABLE_ENDS_WITHIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():

@@ -36,10 +36,8 @@ class Node:
         """The host's name."""
         return self._node.host_name
 
-    @property
-    def hostname(self) -> str:
-        """The host's name."""
-        return self._node.host_name
+    hostname = name
+    """The host's name."""
 
     @property
     def h_uid(self) -> int:

@@ -10,23 +10,25 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
 from multiprocessing import util as mp_util
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dragon.infrastructure.generic import K, V
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.native import machine
 from dragon.native.collecting import Collector
-from dragon.native.feeding import Feeding, Task
-from dragon.native.outcomes import channel_of_results
+from dragon.native.feeding import Feeding, Task, Workers
 from dragon.native.process import Process
-from dragon.native.results import ApplyResult, Elements, IMapIterator, IMapUnorderedIterator, MapResult, chunks
-from dragon.native.workers import NativeWorker, WorkerLostError, WorkerProcess, Workers, pass_on_end, work
+from dragon.native.results import ApplyResult, Elements, IMapIterator, IMapUnorderedIterator, MapResult
+from dragon.native.workers import WorkerLostError, channel_of_results, pass_on_end, work
 from dragon.runtime import placement
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel, Words
-from dragon.runtime.lacking import one_warning
+from dragon.runtime.placement import one_warning
 from dragon.runtime.run import identity, this_run
+
+if TYPE_CHECKING:
+    from dragon.native.feeding import WorkerProcess
 
 __all__ = ["Pool", "WorkerLostError"]
 
@@ -87,12 +89,12 @@ class Pool:
         self._results, self._doing = channel_of_results(), Words(count)
         results, doing = self._results._name(), self._doing._name()
         self._tasks = Channel._on(this_run().node, maker=maker, results=results, doing=doing)
-        arguments = (self._tasks, self._results, self._doing, initializer, tuple(initargs), maxtasksperchild)
+        channels, how = (self._tasks, self._results, self._doing), (maxtasksperchild, self._wrap_exceptions)
         self._collector = collector = Collector(self._results)
         self._feeding = Feeding(self._tasks, collector)
         self._broken: list[BaseException] = []
         collector.on_start_failure = self._start_failure_handler()
-        start, end = self._placing_starter(arguments), partial(pass_on_end, self._tasks)
+        start, end = self._starter((*channels, initializer, tuple(initargs), *how)), partial(pass_on_end, self._tasks)
         with one_warning():
             self._workers = Workers(count, start, collector.lost, collector.gave_up, end, self._doing)
         self._patience = [_EXIT_TIMEOUT_S]
@@ -127,25 +129,20 @@ class Pool:
             raise ValueError("Number of processes must be at least 1")
         return processes
 
-    def _placing_starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
-        """Return a function that starts worker `index` as that member of the pool, in whichever thread it is called."""
-        start, members = self._starter(arguments), placement.members(f"pool-{next(_numbers)}", self._policies)
-
-        def start_member(index: int) -> WorkerProcess:
-            with placement.as_member(members[index]):
-                return start(index)
-
-        return start_member
-
     def _starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
-        policies, wrap = self._policies, self._wrap_exceptions
+        """Return a function that starts worker `index` as that member of the pool, in whichever thread it is called."""
+        start_worker, policies = self._start_worker, self._policies
+        members = placement.members(f"pool-{next(_numbers)}", policies)
 
-        def start(index: int) -> WorkerProcess:
-            process = Process(work, (index, *arguments, wrap), policy=policies[index], _kind="pool_worker")
-            process.start()
-            return NativeWorker(process)
+        def start(index: int) -> WorkerProcess:  # has no reference to the pool
+            with placement.as_member(members[index]):
+                return start_worker(policies[index], (index, *arguments))
 
         return start
+
+    @staticmethod
+    def _start_worker(policy: Policy | None, arguments: tuple[Any, ...]) -> WorkerProcess:
+        return Process(work, arguments, policy=policy, _kind="pool_worker")._begin()
 
     def _start_failure_handler(self) -> Callable[[BaseException], None]:
         """Return a function that stops the pool after an initializer raised, because it would raise in every new
@@ -262,7 +259,7 @@ class Pool:
             raise ValueError(f"Chunksize must be 1+, not {chunksize:n}")
         result = self._map_result(self, chunksize, length, callback, error_callback)
         if length:
-            self._feeding.feed(_map_tasks(result, func, mapper, chunks(items, chunksize)))
+            self._feeding.feed(_tasks(result, mapper, _calls(func, _chunks(items, chunksize))))
         return result
 
     def imap(self, func: Callable[[K], V], iterable: Iterable[K], chunksize: int = 1) -> Iterator[V]:
@@ -285,7 +282,10 @@ class Pool:
         if chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize:n}")
         result, feeding = kind(self), self._feeding
-        tasks = _imap_tasks(result, func, iterable, chunksize)
+        if chunksize == 1:
+            tasks = _tasks(result, func, zip(iterable))
+        else:
+            tasks = _tasks(result, mapstar, _calls(func, _chunks(iterable, chunksize)))
         if type(iterable) in _AT_HAND:
             feeding.feed(tasks)
         else:
@@ -299,9 +299,7 @@ class Pool:
 
             feeding.start(feed)
         self._collector.attend()
-        if chunksize == 1:
-            return result
-        return Elements(result)
+        return result if chunksize == 1 else Elements(result)
 
     # ---- ending
 
@@ -392,33 +390,24 @@ class Pool:
             self._workers.replace(index)
 
 
-def _map_tasks(
-    result: MapResult, func: Callable[..., Any], mapper: Callable[..., Any], parts: Iterator[tuple[Any, ...]]
+def _chunks(items: Iterable[Any], size: int) -> Iterator[tuple[Any, ...]]:
+    iterator = iter(items)
+    return iter(lambda: tuple(itertools.islice(iterator, size)), ())
+
+
+def _calls(function: Callable[..., Any], chunks: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Return the arguments of mapstar() and starmapstar() for each chunk."""
+    return zip(zip(itertools.repeat(function), chunks))
+
+
+def _tasks(
+    result: MapResult | IMapIterator, function: Callable[..., Any], arguments: Iterator[tuple[Any, ...]]
 ) -> Iterator[Task]:
     submitted = 0
     try:
-        for chunk in parts:
-            yield (result._job, submitted), mapper, ((func, chunk),), {}
+        for args in arguments:
+            yield (result._job, submitted), function, args, {}
             submitted += 1
-    except Exception as error:  # of the iterable
-        result._fail(error)
-    else:
-        result._submitted(submitted)
-
-
-def _imap_tasks(
-    result: IMapIterator, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int
-) -> Iterator[Task]:
-    submitted = 0
-    try:
-        if chunksize == 1:
-            for item in iterable:
-                yield (result._job, submitted), func, (item,), {}
-                submitted += 1
-        else:
-            for chunk in chunks(iterable, chunksize):
-                yield (result._job, submitted), mapstar, ((func, chunk),), {}
-                submitted += 1
     except Exception as error:  # of the iterable
         result._fail(submitted, error)
     else:

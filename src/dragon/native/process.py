@@ -17,7 +17,7 @@ from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.infrastructure.variables import ARGUMENT_DATA
 from dragon.native.template import ProcessTemplate
-from dragon.runtime import placement, processes
+from dragon.runtime import placement, spawning
 from dragon.runtime import placement as plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import DEVNULL, PIPE, STDOUT, StreamArgument, checked_arguments, checked_signal
@@ -26,7 +26,7 @@ from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
 from dragon.runtime.placement import Placed
 from dragon.runtime.protocol.groups import EndInput, MemberStream
-from dragon.runtime.protocol.processes import ListProcesses
+from dragon.runtime.protocol.run import ListProcesses
 from dragon.runtime.run import identity
 from dragon.runtime.spawning import Started, start
 
@@ -86,7 +86,7 @@ class Process(ProcessTemplate):
         if target is None:
             if ident is None:
                 raise TypeError("Process() needs a target, or the ident of an existing process")
-            self._found = processes.look_up(ident)
+            self._found = spawning.look_up(ident)
             return
         if self._name and _exists(self._name):
             warnings.warn(
@@ -94,7 +94,7 @@ class Process(ProcessTemplate):
                 RuntimeWarning,
                 stacklevel=2,
             )
-            self._found = processes.look_up(self._name)
+            self._found = spawning.look_up(self._name)
             return
         super().__init__(
             target, args, kwargs, cwd, env, stdin, stdout, stderr, policy, options, leave_running=leave_running
@@ -116,6 +116,9 @@ class Process(ProcessTemplate):
         Raises OSError if that fails, ProcessError for a placement that is not possible, RuntimeError if it was started
         before.
         """
+        self._begin()
+
+    def _begin(self) -> Started:
         if self._found is not None or self._started is not None:
             raise RuntimeError(f"This Process has already been started with puid {self.puid}")
         try:
@@ -129,6 +132,7 @@ class Process(ProcessTemplate):
         self._started = start(request)
         plan.note(placed, request.name, self.target, request.puid)
         self._creator = request.parent
+        return self._started
 
     def join(self, timeout: float | None = None) -> int | None:
         """Wait for the process to end. Returns its exit code, or None after `timeout` seconds."""
@@ -136,7 +140,7 @@ class Process(ProcessTemplate):
             return self._started.wait(timeout)
         if self._found is None:
             raise ProcessError("a process must be started before it is joined")
-        return processes.join(self.puid, timeout)
+        return spawning.join(self.puid, timeout)
 
     def terminate(self) -> None:
         """Ask the process to end, by SIGTERM."""
@@ -152,7 +156,7 @@ class Process(ProcessTemplate):
         if self._started is not None:
             self._started.signal(sig)
         elif self._found is not None:
-            processes.kill(self.puid, sig)
+            spawning.kill(self.puid, sig)
         else:
             raise ProcessError("a process must be started before it is sent a signal")
 
@@ -188,13 +192,11 @@ class Process(ProcessTemplate):
         if self._started is not None:
             return self._started.wait(0)
         if self._found is not None:
-            return processes.look_up(self.puid).ecode
+            return spawning.look_up(self.puid).ecode
         return None
 
-    @property
-    def exitcode(self) -> int | None:
-        """The same as returncode."""
-        return self.returncode
+    exitcode = returncode
+    """The same as returncode."""
 
     @property
     def node(self) -> int:
@@ -265,7 +267,7 @@ class _MemberInput(Connection):
 
 def _exists(name: str) -> bool:
     try:
-        return processes.look_up(name).ecode is None
+        return spawning.look_up(name).ecode is None
     except ProcessError:
         return False
 

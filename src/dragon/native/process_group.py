@@ -23,7 +23,7 @@ from dragon.runtime import placement as plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds, checked_signal
 from dragon.runtime.handle import Words
-from dragon.runtime.lacking import one_warning
+from dragon.runtime.placement import one_warning
 from dragon.runtime.protocol import groups
 from dragon.runtime.protocol.request import Request
 from dragon.runtime.run import identity
@@ -147,7 +147,7 @@ class ProcessGroup:
         self._pmi = pmi or (PMIBackend.AUTO if pmi_enabled else None)
         if self._pmi is not None and restart:
             raise ValueError("restart=True is not for MPI jobs: a rank that was started again would find no others")
-        walltime = plain_number(walltime)
+        walltime = walltime if walltime is None else plain_number(walltime)
         if walltime is not None and not (isinstance(walltime, (int, float)) and walltime > 0):
             raise ValueError(f"walltime must be a positive number of seconds, not {walltime!r}")
         if policy is not None and not isinstance(policy, Policy):
@@ -161,14 +161,15 @@ class ProcessGroup:
         self._policy = policy
         self._templates: list[tuple[int, ProcessTemplate]] = []
         self._number: int | None = None
-        self._words: Words | None = None
+        self._words: _core.Words | None = None
         self._closed = False
         self._just_started: list[int] = []
 
     def __getstate__(self) -> Any:
         if self._number is None:
             raise ValueError("a process group can be sent to other processes only after init()")
-        return self._settings, self._number, self._words
+        assert self._words is not None
+        return self._settings, self._number, Words._attached(self._words._name())
 
     def __setstate__(self, state: Any) -> None:
         self._settings, self._number, self._words = state
@@ -188,7 +189,7 @@ class ProcessGroup:
         """Add `nproc` members of this description. Raises DragonProcessGroupAlreadyInitialized after init()."""
         if self._number is not None:
             raise DragonProcessGroupAlreadyInitialized("processes cannot be added after init()")
-        nproc = plain_number(nproc)
+        nproc = nproc if type(nproc) is int else plain_number(nproc)
         if not isinstance(nproc, int) or nproc < 1:
             raise ValueError(f"nproc must be a positive whole number, not {nproc!r}")
         if not isinstance(template, ProcessTemplate):
@@ -228,7 +229,7 @@ class ProcessGroup:
         for which, place in placed if PLAN in os.environ else ():
             group = self._settings.name or f"group-{self._number}"
             plan.note(place._replace(group=group), f"{group}-{place.rank}", self._templates[which][1].target)
-        self._words = Words._attached(created.words)
+        self._words = _core.Words(created.words)
 
     def _placed(self) -> list[tuple[int, placement.Placed]]:
         """Return (index of the template, place) of the members, in the order of their ranks."""
@@ -280,7 +281,12 @@ class ProcessGroup:
         if not self._wait(timeout):
             live = self._status().live
             raise TimeoutError(f"{len(live)} members of the group still run after {timeout} s: puids {live}")
-        self._raise_failure()
+        status = None if self._settings.ignore_error_on_exit else self._status()
+        if status is not None and (codes := status.failed_codes):
+            shown = str(codes[:_SHOWN]) + (f" and {len(codes) - _SHOWN} more" if len(codes) > _SHOWN else "")
+            raise DragonUserCodeError(
+                f"Error(s) in user-provided code resulted in exit codes: {shown}; first, {status.failure}"
+            )
 
     def _wait(self, timeout: float | None) -> bool:
         assert self._words is not None
@@ -292,22 +298,12 @@ class ProcessGroup:
             self._words.wait(_LIVES, 1, left)
         return True
 
-    async def _wait_with(self, wait: Callable[[Words, int, int], Awaitable[object]]) -> None:
+    async def _wait_with(self, wait: Callable[[_core.Words, int, int], Awaitable[object]]) -> None:
         """Wait for all members in an event loop. `wait(words, index, value)` waits while a word has that value."""
         self._check(DragonProcessGroupJoinError)
         assert self._words is not None
         while self._words[_LIVES]:
             await wait(self._words, _LIVES, 1)
-
-    def _raise_failure(self) -> None:
-        if self._settings.ignore_error_on_exit:
-            return
-        status = self._status()
-        if codes := status.failed_codes:
-            shown = str(codes[:_SHOWN]) + (f" and {len(codes) - _SHOWN} more" if len(codes) > _SHOWN else "")
-            raise DragonUserCodeError(
-                f"Error(s) in user-provided code resulted in exit codes: {shown}; first, {status.failure}"
-            )
 
     def send_signal(self, sig: int, hide_stderr: bool = False) -> None:
         """Send a signal to every live member. `hide_stderr` has no effect."""
@@ -363,10 +359,8 @@ class ProcessGroup:
         """(puid, exit code) of each member that has ended."""
         return self._status().ended
 
-    @property
-    def exit_status(self) -> list[tuple[int, int]]:
-        """The same as inactive_puids."""
-        return self.inactive_puids
+    exit_status = inactive_puids
+    """The same as inactive_puids."""
 
     @property
     def in_error_state(self) -> bool:

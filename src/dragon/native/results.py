@@ -13,7 +13,7 @@ from dragon.infrastructure.generic import V
 from dragon.native.collecting import Collector, Owner
 from dragon.runtime.child import write_traceback
 
-__all__ = ["ApplyResult", "Elements", "IMapIterator", "IMapUnorderedIterator", "MapResult", "chunks"]
+__all__ = ["ApplyResult", "Elements", "IMapIterator", "IMapUnorderedIterator", "MapResult"]
 
 _AHEAD = 1024  # tasks of an imap() that are submitted before their results are fetched
 _FETCH_TIMEOUT_S = 0.5  # seconds without a fetched result after which another _AHEAD tasks are submitted
@@ -131,10 +131,10 @@ class MapResult(ApplyResult[list[V]], Generic[V]):
         """Note that all tasks were submitted. Fails the job if they are fewer than the iterable's len() promised."""
         if parts < self._parts:
             promised = f"the {self._parts} parts that its len() promised"
-            self._fail(ValueError(f"the iterable of map() gave {parts} of {promised}"))
+            self._fail(parts, ValueError(f"the iterable of map() gave {parts} of {promised}"))
 
-    def _fail(self, error: BaseException) -> None:
-        """Fail the job because no more tasks come."""
+    def _fail(self, index: int, error: BaseException) -> None:
+        """Fail the job because no more tasks than `index` come."""
         self._failed(error)
         self._collector.complete(self._job)
 
@@ -147,10 +147,7 @@ class MapResult(ApplyResult[list[V]], Generic[V]):
             self._left -= 1
             if self._left:
                 return False
-        if self._error is None:
-            self._finish(True, self._values)
-        else:
-            self._finish(False, self._error)
+        self._finish(self._error is None, self._values if self._error is None else self._error)
         return True
 
 
@@ -181,9 +178,6 @@ class IMapIterator(Iterator[V], Generic[V]):
         """The number of results that have arrived in order. Programs read it to show the progress of an imap()."""
         self._collector.poll()
         return self._placed
-
-    def __iter__(self) -> IMapIterator:
-        return self
 
     def next(self, timeout: float | None = None) -> V:
         """Return the next result, or raise its exception. Raises StopIteration at the end, TimeoutError after `timeout`
@@ -262,11 +256,8 @@ class IMapIterator(Iterator[V], Generic[V]):
     def _fail(self, index: int, error: BaseException) -> None:
         """End the results with this error, at position `index`: no more tasks come."""
         with self._placing:
-            self._place_last(index, error)
+            IMapIterator._place(self, index, False, error)
         self._submitted(index + 1)
-
-    def _place_last(self, index: int, error: BaseException) -> None:
-        self._place(index, False, error)
 
     def _failed(self, error: BaseException) -> None:
         self._ready.append((False, error))
@@ -278,20 +269,11 @@ class IMapIterator(Iterator[V], Generic[V]):
 class IMapUnorderedIterator(IMapIterator[V], Generic[V]):
     """An iterator over results in the order in which they arrive. An error of the arguments comes after all of them."""
 
-    _last: tuple[int, BaseException] | None = None
-
     def _place(self, index: int, success: bool, value: object) -> None:
         self._ready.append((success, value))
         self._placed += 1
-        if self._last is not None and self._placed == self._last[0]:
-            self._ready.append((False, self._last[1]))
-            self._placed += 1
-
-    def _place_last(self, index: int, error: BaseException) -> None:
-        if self._placed == index:
-            self._place(index, False, error)
-        else:
-            self._last = index, error
+        if self._placed in self._early:  # an error of the arguments
+            super()._place(self._placed, *self._early[self._placed])
 
 
 class Elements(Iterator[Any]):
@@ -303,10 +285,3 @@ class Elements(Iterator[Any]):
 
     def __next__(self) -> Any:
         return next(self._elements)
-
-
-def chunks(items: Any, size: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the elements of `items` in tuples of `size`; the last may be shorter."""
-    iterator = iter(items)
-    while chunk := tuple(itertools.islice(iterator, size)):
-        yield chunk

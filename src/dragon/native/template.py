@@ -148,10 +148,8 @@ class ProcessTemplate:
         values["policy"] = self.policy.get_sdict() if self.policy else None
         return values
 
-    @property
-    def sdesc(self) -> dict[str, Any]:
-        """The same as get_sdict()."""
-        return self.get_sdict()
+    sdesc = property(get_sdict)
+    """The same as get_sdict()."""
 
     @classmethod
     def from_sdict(cls, sdict: dict[str, Any]) -> ProcessTemplate:
@@ -180,7 +178,7 @@ class ProcessTemplate:
                 request.environment.update(self.environment_of(placed))
         if self.is_python:
             target: Any = self.target
-            prepare_call(request, "dragon.native.bootstrap:run", lambda: dumps_call(target, self.args, self.kwargs))
+            prepare_call(request, "dragon.runtime.child:run", lambda: dumps_call(target, self.args, self.kwargs))
         else:
             executable, arguments = self._command()
             request.executable, *request.arguments = all_sendable([executable, *arguments])

@@ -1,125 +1,186 @@
-"""The worker processes of a pool: their loop, and the thread that replaces those that end."""
+"""The worker processes of a pool: their loop, and the outcomes of tasks, as they send them to the pool.
+
+A value or error that is not plain is pickled separately from its message, so that one that cannot be deserialized
+fails its own task and no other.
+"""
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.pool import (  # type: ignore[attr-defined]
+    ExceptionWithTraceback,
+    MaybeEncodingError,
+    mapstar,
+    starmapstar,
+)
 from multiprocessing.util import _flush_std_streams  # type: ignore[attr-defined]
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from types import TracebackType
+from typing import Any, cast
 
-from dragon import cpython
-from dragon.infrastructure.errors import DragonError, NodeLostError
-from dragon.infrastructure.system import may_pass
-from dragon.native.outcomes import Outcome, failed, put_result, returned
+from dragon import _core, cpython
+from dragon.infrastructure.errors import DragonError
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import this_run
-from dragon.runtime.serialization import import_hint
-from dragon.runtime.tracing import begin_task, end_task
-from dragon.signals import how_ended
+from dragon.runtime.serialization import dumps, loads
 
-if TYPE_CHECKING:
-    from dragon.native.process import Process
+_MOST_MEBIBYTES = 128
+_SHARE = 8  # at most one part of so many of the run's memory
+MOST_WITHOUT_MEMORY_S = 5.0  # seconds after which a task or result for which there is no memory becomes an error
+MEMORY_PAUSE_S = 0.05  # seconds between two attempts to put one
+
+
+def most_mebibytes() -> int:
+    """Return the MiB that results, or waiting tasks, may take in the run's memory: 128, at most an eighth of it."""
+    this_run()
+    return min(_MOST_MEBIBYTES, max(1, int(_core.usage()["limit"]) // _SHARE >> 20))
+
+
+def channel_of_results() -> Channel:
+    """Return a channel for results, at which workers wait while it has as many bytes as it may have."""
+    return Channel(mebibytes=most_mebibytes())
+
+
+def put_result(results: Channel, message: object) -> None:
+    """Put a result. While the run's memory is full, retry for five seconds, then raise MemoryError."""
+    deadline: float | None = None
+    while True:
+        try:
+            results.put(message)
+            return
+        except MemoryError:
+            if deadline is None:
+                deadline = time.monotonic() + MOST_WITHOUT_MEMORY_S
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(MEMORY_PAUSE_S)
+
+
+Outcome = tuple[bool, Any, list[Any] | None]
+"""(whether the task returned, value or error, buffers): the value itself with None, or pickled with its buffers."""
+
+_POOLS = ("dragon.native.", "dragon.workflows.", "multiprocessing.pool", "concurrent.futures.")  # names of modules
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+
+
+def returned(value: Any, offered: set[int], lasting: bool) -> Outcome:
+    """Return the outcome of a task that returned `value`. Raises MaybeEncodingError if it cannot be pickled.
+
+    Args:
+        offered: gets the keys of the descriptors that the outcome shares; see cpython.offered_descriptors().
+        lasting: whether shared tensors are to be copied.
+    """
+    kind = type(value)
+    if kind in _PLAIN or (kind is list and _PLAIN.issuperset(map(type, value))):
+        return True, value, None
+    before = cpython.offered_descriptors()
+    try:
+        packed = _packed(value, lasting)
+    except Exception as error:
+        raise MaybeEncodingError(error, value) from error
+    if now := cpython.offered_descriptors():
+        offered &= now
+        offered |= now - before
+    return True, *packed
+
+
+def failed(error: BaseException, with_traceback: bool) -> Outcome:
+    """Return the outcome of a task that raised `error`: a MaybeEncodingError if it cannot be pickled and loaded."""
+    try:  # the outcome is loaded twice, and what is shared can be received once
+        packed = _packed(_traced(error, error) if with_traceback else error, lasting=True)
+        loads(*packed)
+    except Exception as reason:
+        packed = _packed(_traced(MaybeEncodingError(reason, error), error), lasting=True)
+    return False, *packed
+
+
+def outcome_of(success: bool, value: Any, buffers: list[Any]) -> tuple[bool, Any]:
+    """Return whether the task returned, and its deserialized value or error."""
+    try:
+        return success, loads(value, _kept(buffers))
+    except Exception as error:
+        error.add_note(f"while the {'result' if success else 'error'} of a task of a pool was read")
+        return False, error
+
+
+def _kept(buffers: list[Any]) -> list[Any]:
+    """Return a value's buffers, copied into this process's memory if more than half of the run's memory is in use."""
+    if buffers:
+        usage = _core.usage()
+        if usage["in_use"] * 2 > usage["limit"]:
+            return [bytearray(buffer) for buffer in buffers]
+    return buffers
+
+
+def _packed(value: object, lasting: bool) -> tuple[bytes, list[Any]]:
+    buffers: list[Any] = []
+    return dumps(value, buffers.append, lasting=lasting), buffers
+
+
+def _traced(error: BaseException, origin: BaseException) -> object:
+    return ExceptionWithTraceback(error, of_users(origin.__traceback__))
+
+
+def of_users(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the calls of pools at its beginning; all of it if it has no others."""
+    first = trace
+    while first is not None and first.tb_frame.f_globals.get("__name__", "").startswith(_POOLS):
+        first = first.tb_next
+    return first or trace
+
+
+_numbers: dict[str, int] = {}
+
+
+def begin_task(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[int, int] | None:
+    """Record that this thread begins a task. Returns what end_task() takes; None if the run is not traced."""
+    if not _core.tracing():
+        return None
+    # Not imported before: every module here makes every fork dearer.
+    from dragon.infrastructure.metrics import task_word
+    from dragon.runtime.agent_client import ask
+    from dragon.runtime.protocol.telemetry import NameTask
+
+    if function in (mapstar, starmapstar):
+        function = arguments[0][0]
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    if name not in _numbers:
+        _numbers[name] = ask(NameTask(name))
+    number = _numbers[name]
+    return number, _core.begin_task(task_word(number, failed=False))
+
+
+def end_task(begun: tuple[int, int] | None, failed: bool) -> None:
+    """Record that this thread has ended the task for which begin_task() returned `begun`."""
+    if begun is not None:
+        from dragon.infrastructure.metrics import task_word
+
+        number, start = begun
+        _core.end_task(task_word(number, failed), start)
+
 
 START_FAILED = 0  # in place of a ticket: the initializer raised
 FINISHED = 2**64 - 1  # in `doing`: this worker has seen the end mark of the tasks
-_END = 2**64 - 2  # the ticket of the end mark
-_STARTING = 2**64 - 3  # in `doing`: this worker has taken no task yet
-MOST_TICKETS = _STARTING  # the numbers of tasks are below
-_MOST_STILLBORN = 5  # workers in a row that end before their first task, after which no more are started
-_RESTART_DELAY_S = 1.0  # seconds between two attempts to start a worker while no process can be made
+END = 2**64 - 2  # the ticket of the end mark
+MOST_TICKETS = 2**64 - 3  # the numbers of tasks are below
 _RECEIPT_PAUSE = 0.01  # seconds between two looks whether the pool has received what a result shares
 _MOST_UNRECEIVED_S = 10.0  # seconds from the last result's receipt, after which a worker ends in any case
-_MOST_WITHOUT_WORKERS_S = 30.0  # seconds of attempts to start workers once none is left
 
 
 class WorkerLostError(DragonError):
     """A worker died during a task: it was killed, was out of memory, or ended itself."""
 
 
-class WorkerProcess(Protocol):
-    """The interface of a process that a pool uses."""
-
-    @property
-    def sentinel(self) -> int:
-        """The descriptor that is ready to read when the process has ended."""
-
-    @property
-    def pid(self) -> int | None:
-        """The process's id, None before it was started."""
-
-    @property
-    def exitcode(self) -> int | None:
-        """The exit code, negative for a signal; None while the process runs."""
-
-    def is_alive(self) -> bool:
-        """Return whether the process runs."""
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-
-    def join(self, timeout: float | None = None) -> Any:
-        """Wait for the end of the process, at most `timeout` seconds."""
-
-
-class NativeWorker:
-    """A native process with the interface that a pool uses."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-
-    @property
-    def sentinel(self) -> int:
-        """The descriptor that is ready to read when the process has ended."""
-        assert self._process._started is not None
-        return self._process._started.sentinel
-
-    @property
-    def pid(self) -> int | None:
-        """The process's id on its node."""
-        assert self._process._started is not None
-        return self._process._started.pid
-
-    @property
-    def exitcode(self) -> int | None:
-        """The exit code, negative for a signal; None while the process runs."""
-        return self._process.returncode
-
-    def is_alive(self) -> bool:
-        """Return whether the process runs; False where its node is lost."""
-        try:
-            return self._process.is_alive
-        except NodeLostError:
-            return False
-
-    def terminate(self) -> None:
-        """Send SIGTERM, unless the process's node is lost."""
-        with suppress(NodeLostError):
-            self._process.terminate()
-
-    def kill(self) -> None:
-        """Send SIGKILL, unless the process's node is lost."""
-        with suppress(NodeLostError):
-            self._process.kill()
-
-    def join(self, timeout: float | None = None) -> int | None:
-        """Wait at most `timeout` seconds and return the exit code, None while the process runs."""
-        return self._process.join(timeout)
-
-
 @contextmanager
 def quietly() -> Iterator[None]:
-    """End the worker without a traceback when it is interrupted: the main program is interrupted too, and
-    reports it."""
+    """End the worker without a traceback when it is interrupted, as the main program is too, and reports it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -129,7 +190,7 @@ def quietly() -> Iterator[None]:
 def quiet(work: Callable[..., None]) -> Callable[..., None]:
     """Decorate the function of a worker so that it runs quietly(), from its call on."""
     run: Any = quietly()(work)
-    run.is_quiet = True  # for native.bootstrap: it may be interrupted before it has entered quietly()
+    run.is_quiet = True  # for runtime.child: it may be interrupted before it has entered quietly()
     return cast(Callable[..., None], run)
 
 
@@ -182,7 +243,10 @@ def work(
             outcome = failed(error, wrap_exceptions)
         end_task(begun, failed=not outcome[0])
         _flush()
-        _put_result(results, ticket, outcome, wrap_exceptions)
+        try:
+            put_result(results, (ticket, *outcome))
+        except Exception as error:  # it cannot be pickled, or there is no memory for it
+            put_result(results, (ticket, *failed(error, wrap_exceptions)))
         done += 1
         task = function = args = kwargs = outcome = None  # type: ignore[assignment]
     _await_receipt(results, offered)
@@ -190,8 +254,7 @@ def work(
 
 
 def _await_receipt(results: Channel, offered: set[int]) -> None:
-    """Wait until the pool has received these descriptors, which only this process can send; see
-    cpython.offered_descriptors()."""
+    """Wait until the pool has received descriptors that only this process sends; see cpython.offered_descriptors()."""
     deadline: float | None = None
     while offered & cpython.offered_descriptors():
         if results._size():
@@ -201,13 +264,6 @@ def _await_receipt(results: Channel, offered: set[int]) -> None:
         elif time.monotonic() > deadline:
             return  # nobody receives them: the pool's process could not read the result
         time.sleep(_RECEIPT_PAUSE)
-
-
-def _put_result(results: Channel, ticket: int, outcome: Outcome, wrap_exceptions: bool) -> None:
-    try:
-        put_result(results, (ticket, *outcome))
-    except Exception as error:  # it cannot be pickled, or there is no memory for it
-        put_result(results, (ticket, *failed(error, wrap_exceptions)))
 
 
 def _flush() -> None:
@@ -220,159 +276,4 @@ def _flush() -> None:
 
 def pass_on_end(tasks: Channel) -> None:
     """Put the end mark of the tasks; each worker that takes it puts it again, for the others."""
-    tasks._put_task(None, _END)
-
-
-class Workers:
-    """The workers of a pool. `doing` has the ticket of each worker's current task.
-
-    `start(index)` starts a worker, and is called again later if that failed for lack of resources. `lost(ticket,
-    error)` is called for a task that died with its worker, `gave_up(error)` if no worker is left and no other could be
-    started, `pass_on()` to put the end mark again that a worker has taken and may not have put.
-    """
-
-    def __init__(
-        self,
-        count: int,
-        start: Callable[[int], WorkerProcess],
-        lost: Callable[[int, BaseException], None],
-        gave_up: Callable[[BaseException], None],
-        pass_on: Callable[[], None],
-        doing: Words,
-    ) -> None:
-        self._start = start
-        self._lost = lost
-        self._gave_up = gave_up
-        self._pass_on = pass_on
-        self._doing = doing
-        self._lock = threading.Lock()
-        self._wake = os.eventfd(0)
-        self._replacing = True
-        self._terminated = False
-        self._not_started: BaseException | None = None
-        self._stillborn = 0
-        self._over: set[int] = set()  # indices of workers that ended and were not replaced
-        self._missing: set[int] = set()  # those of `_over` whose start is retried
-        self.ended = threading.Event()
-        self.processes: list[WorkerProcess] = []
-        try:
-            for index in range(count):
-                self._doing[index] = _STARTING
-                self.processes.append(start(index))
-        except BaseException:
-            self.stop_replacing()
-            self._kill_all()
-            raise
-        self._thread = threading.Thread(target=self._watch, name="dragon-pool-watch", daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        """Replace workers that end, until they have seen the end mark or no more are wanted."""
-        deadline = 0.0
-        while True:
-            waiting = {p.sentinel: i for i, p in enumerate(self.processes) if i not in self._over}
-            if waiting:
-                deadline = time.monotonic() + _MOST_WITHOUT_WORKERS_S
-            elif not self._missing or time.monotonic() > deadline:
-                break
-            events = select.poll()
-            for fd in [*waiting, self._wake]:
-                events.register(fd, select.POLLIN)
-            for fd, _ in events.poll(_RESTART_DELAY_S * 1000 if self._missing else None):
-                if fd == self._wake:
-                    os.eventfd_read(fd)
-                else:
-                    self._ended(waiting[fd])
-            for index in sorted(self._missing):
-                self.replace(index)
-        if self._not_started is not None and not self._terminated:
-            self._gave_up(self._not_started)
-        with self._lock:
-            os.close(self._wake)
-            self._wake = -1
-        self.ended.set()
-
-    def _ended(self, index: int) -> None:
-        process = self.processes[index]
-        self._over.add(index)
-        how = _wait_for(process)
-        ticket = self._doing[index]
-        if ticket == FINISHED:
-            return
-        self._doing[index] = 0
-        if self._terminated:
-            return  # terminate()'s caller makes its task fail
-        self._stillborn = self._stillborn + 1 if ticket == _STARTING else 0
-        if self._stillborn == _MOST_STILLBORN:
-            how += import_hint() if how == _how(1) else ""
-            self._give_up(WorkerLostError(f"{_MOST_STILLBORN} workers in a row ended while they started, {how}"))
-        elif ticket == _END:
-            self._pass_on()  # the worker may have died before it did
-        elif ticket not in (0, _STARTING):
-            self._lost(ticket, WorkerLostError(f"the worker (pid {process.pid}) died in this task, {how}"))
-        self.replace(index)
-
-    def replace(self, index: int) -> None:
-        """Start a new worker in place of one that ended."""
-        with self._lock:
-            self._missing.discard(index)
-            if self._replacing and not self.processes[index].is_alive():
-                self._doing[index] = _STARTING
-                try:
-                    self.processes[index] = self._start(index)
-                    self._over.discard(index)
-                    self._not_started = None
-                except Exception as error:
-                    self._not_started = error  # the other workers continue: they may be on other nodes
-                    if may_pass(getattr(error, "errno", None) or 0):
-                        self._missing.add(index)
-
-    def _give_up(self, error: BaseException) -> None:
-        """Start no more workers, because they would end as the last ones did."""
-        with self._lock:
-            self._replacing = False
-            self._not_started = error
-
-    def stop_replacing(self) -> None:
-        """Stop replacing workers that end."""
-        with self._lock:
-            self._replacing = False
-            if self._wake >= 0:
-                os.eventfd_write(self._wake, 1)
-
-    def terminate(self, patience: float) -> None:
-        """End all workers by SIGTERM, and after `patience` seconds by SIGKILL."""
-        self._terminated = True
-        self.stop_replacing()
-        for process in self.processes:
-            if process.is_alive():
-                process.terminate()
-        deadline = time.monotonic() + patience
-        for process in self.processes:
-            _wait_for(process, max(0.0, deadline - time.monotonic()))
-        self._kill_all()
-        if threading.current_thread() is not self._thread:
-            # The thread uses the processes, and the run may end soon.
-            self._thread.join(patience)
-
-    def _kill_all(self) -> None:
-        for process in self.processes:
-            if process.is_alive():
-                process.kill()
-
-    def join(self, timeout: float | None = None) -> bool:
-        """Wait for all workers to end. Returns False after `timeout` seconds."""
-        return self.ended.wait(timeout)
-
-
-def _wait_for(process: WorkerProcess, timeout: float | None = None) -> str:
-    """Wait at most `timeout` seconds and return words that say how the process ended, for a message."""
-    try:
-        process.join(timeout)
-    except NodeLostError as error:
-        return f"as {error}"
-    return _how(process.exitcode or 0)
-
-
-def _how(code: int) -> str:
-    return f"with {how_ended(code)}"
+    tasks._put_task(None, END)

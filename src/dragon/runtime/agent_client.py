@@ -82,18 +82,13 @@ def ask(
     return cast(_Answer, answer.value)  # a reply without an error has a value
 
 
-def _received(connection: socket.socket, deadline: float | None) -> bytes | bytearray:
+def _received(connection: socket.socket, deadline: float | None) -> bytearray:
     """Return the bytes of a reply. Raises Unwanted."""
-    data: bytes | bytearray = _receive(connection, deadline)
-    while len(data) < _HEAD:
-        data += _receive(connection, deadline)
-    left = int.from_bytes(data[:_HEAD], "little") - (len(data) - _HEAD)
-    if left:
-        data = bytearray(data)
-        while left > 0:
-            some = _receive(connection, deadline, min(left, _MOST))
-            data += some
-            left -= len(some)
+    data, missing = bytearray(), _MOST
+    while missing > 0:
+        data += _receive(connection, deadline, min(missing, _MOST))
+        if len(data) >= _HEAD:
+            missing = _HEAD + int.from_bytes(data[:_HEAD], "little") - len(data)
     return data[_HEAD:]
 
 
@@ -128,8 +123,7 @@ def error_named(kind: str, text: str) -> Exception:
 
 
 class _Connection:
-    """A thread's connection for one request at a time. It is closed when the thread ends, and is not used by a forked
-    child."""
+    """A thread's connection for one request at a time, closed with the thread. A forked child does not use it."""
 
     def __init__(self, folder: Path) -> None:
         self.key = (os.getpid(), folder)
@@ -167,7 +161,7 @@ def _taken(folder: Path) -> _Connection:
         raise _no_answer(this_run(), error) from error
 
 
-def _receive(connection: socket.socket, deadline: float | None, most: int = _MOST) -> bytes:
+def _receive(connection: socket.socket, deadline: float | None, most: int) -> bytes:
     """Receive at least a byte, and at most so many. Returns the bytes."""
     shortened = False
     while True:

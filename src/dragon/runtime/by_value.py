@@ -9,6 +9,7 @@ object each time. In the main program itself nothing is set: the functions are i
 
 from __future__ import annotations
 
+import ast
 import copyreg
 import functools
 import io
@@ -18,11 +19,11 @@ import pickle
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from dragon import cpython
-from dragon.runtime import announcing
+from dragon.runtime import picklers
 
 Token = tuple[str, Any]
 
@@ -55,19 +56,15 @@ def _token_of_object(obj: object) -> Token:
 class _DigestPickler(pickle.Pickler):
     """A pickler for digests of an object's contents, in which functions and classes count by their identity."""
 
-    def __init__(self, file: io.BytesIO, reduce: Callable[[Any], Any], **options: Any) -> None:
-        super().__init__(file, **options)
-        self._reduce = reduce
-
     dispatch_table = copyreg.dispatch_table
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, (type, types.FunctionType)):
             return id, _token_of_object(obj)  # only the digest of the pickle is used
-        return self._reduce(obj)
+        return _reduce(obj)
 
 
-def _token_of_value(value: object, reduce: Callable[[Any], Any]) -> Token:
+def _token_of_value(value: object) -> Token:
     """Return a token that stays the same while the value does not change."""
     kind = type(value)
     if kind in _ATOMS:
@@ -80,12 +77,12 @@ def _token_of_value(value: object, reduce: Callable[[Any], Any]) -> Token:
 
     file, digest = io.BytesIO(), hashlib.blake2b(digest_size=16)
     try:
-        pickler = _DigestPickler(file, reduce, protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
-        outer, announcing.state.names = announcing.state.names, []  # its handles are announced when it is sent
+        pickler = _DigestPickler(file, protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
+        outer, picklers.state.names = picklers.state.names, []  # its handles are announced when it is sent
         try:
             pickler.dump(value)
         finally:
-            announcing.state.names = outer
+            picklers.state.names = outer
     except Exception:
         return _token_of_object(value)  # the contents cannot be pickled: use the identity
     digest.update(file.getbuffer())
@@ -102,8 +99,7 @@ class Namespace:
         self._tokens: dict[str, Token] = {}
 
     def merge(self, names: Mapping[str, Any], tokens: Mapping[str, Token]) -> None:
-        """Set the globals that a sender's functions use, unless they were received before or the program has
-        set them."""
+        """Set the globals that a sender's functions use, unless they were received before or set by the program."""
         for name, value in names.items():
             if self._is_own:
                 self.contents.setdefault(name, value)
@@ -136,43 +132,43 @@ def _globals_of_functions(module: types.ModuleType) -> dict[str, Any]:
     return vars(module)
 
 
-class Origin:
-    """The main program of this process, as the sender of functions."""
-
-    def __init__(self, importable: Callable[[], bool], reduce: Callable[[Any], Any]) -> None:
-        global _origin
-        self._importable = importable
-        self.reduce = reduce  # the reducers of multiprocessing and torch
-        _origin = self
-
-    def program(self) -> str:
-        """Return the name of the main program: its file, if other processes import it, and the process that runs it."""
-        main = sys.modules["__main__"]
-        path = getattr(main, "__file__", None)
-        process = _process_name(os.getpid())
-        if not path or not self._importable():
-            return process
-        return f"{os.path.abspath(path)}{_RUN_BY}{process if main.__name__ == '__main__' else ''}"
-
-    def program_of(self, contents: dict[str, Any]) -> str | None:
-        """Return the main program to which these globals belong; None if they are a module's."""
-        main = sys.modules["__main__"]
-        own = vars(main) if main.__name__ == "__main__" else _globals_of_functions(main)
-        return self.program() if contents is own else _programs.get(id(contents))
-
-
 _RUN_BY = "\0"
-_origin: Origin | None = None
 _shared_with: list[str] = []  # at most one process: its functions share the globals of the imported main module
+
+
+def send_from(importable: Callable[[], bool], reduce: Callable[[Any], Any]) -> None:
+    """Set what this process needs to send functions: whether others can import its main program, and the reducers of
+    multiprocessing and torch."""
+    global _importable, _reduce
+    _importable, _reduce = importable, reduce
+
+
+_importable: Callable[[], bool]
+_reduce: Callable[[Any], Any]
+
+
+def _program() -> str:
+    """Return the name of the main program: its file, if other processes import it, and the process that runs it."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    process = _process_name(os.getpid())
+    if not path or not _importable():
+        return process
+    return f"{os.path.abspath(path)}{_RUN_BY}{process if main.__name__ == '__main__' else ''}"
+
+
+def _program_of(contents: dict[str, Any]) -> str | None:
+    """Return the main program to which these globals belong; None if they are a module's."""
+    main = sys.modules["__main__"]
+    own = vars(main) if main.__name__ == "__main__" else _globals_of_functions(main)
+    return _program() if contents is own else _programs.get(id(contents))
 
 
 def _is_own(program: str) -> bool:
     """Return whether this process runs that main program; one that a child process imported counts too."""
-    if sys.modules["__main__"].__name__ != "__main__" or _origin is None:
+    if sys.modules["__main__"].__name__ != "__main__" or cpython.is_being_made():  # of the zygote's process
         return False
-    if cpython.is_being_made():  # of the zygote's process
-        return False
-    mine = _origin.program()
+    mine = _program()
     return program in (mine, mine.partition(_RUN_BY)[0] + _RUN_BY)
 
 
@@ -225,23 +221,22 @@ def _globals_of(program: str, header: Mapping[str, Any]) -> dict[str, Any]:
     return _namespace(program, header).contents
 
 
-def shared_reduction(obj: Any, reduction: Any, origin: Origin) -> Any:
-    """Return cloudpickle's reduction of a function or class, changed so that the receiver shares globals and
-    objects."""
+def shared_reduction(obj: Any, reduction: Any) -> Any:
+    """Return cloudpickle's reduction of a function or class, changed so that the reader shares globals and objects."""
     if not isinstance(reduction, tuple) or len(reduction) != 6:
         return reduction  # sent by reference
     make, arguments, (state, slots), _, _, set_state = reduction
     if isinstance(obj, type):
         _classes.setdefault(obj, None)
-        tokens = {name: _token_of_value(value, origin.reduce) for name, value in state.items()}
+        tokens = {name: _token_of_value(value) for name, value in state.items()}
         return make, arguments, ((state, slots), tokens, set_state), None, None, _set_class
-    program = origin.program_of(obj.__globals__)
+    program = _program_of(obj.__globals__)
     if program is None:
         return reduction
     code, _, *rest = arguments
     names = slots["__globals__"]
     slots["__globals__"] = {}
-    tokens = {name: _token_of_value(value, origin.reduce) for name, value in names.items()}
+    tokens = {name: _token_of_value(value) for name, value in names.items()}
     token = None
     if obj.__globals__.get(obj.__name__) is obj:
         token = _token_of_object(obj)
@@ -287,3 +282,69 @@ def _set_class(cls: type, state: Any) -> None:
     _classes[cls] = tokens
     if attributes:
         set_state(cls, (attributes, slots))
+
+
+_NAME = "__name__"
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+class MainSource:
+    """The source of a main program.
+
+    Attributes:
+        is_guarded: whether the module decides by its `__name__` what it does, as in `if __name__ == "__main__":`, so
+            that another process may import it. One that only passes its name on, for example to logging.getLogger(), or
+            compares it in a function, does not.
+        bound_here: the names that have their current values only in the program itself: those bound under such an `if`,
+            and by `global` in functions.
+    """
+
+    def __init__(self, source: bytes) -> None:
+        self.is_guarded = False
+        self.bound_here: frozenset[str] = frozenset()
+        if _NAME.encode() not in source:
+            return
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError):  # the file was changed since the start, or is not Python source
+            return
+        guards = [statement for statement in tree.body if isinstance(statement, ast.If) and _mentions(statement.test)]
+        self.is_guarded = _decides(tree)
+        if self.is_guarded:
+            self.bound_here = frozenset(_bound(guards)).union(_globals(tree))
+
+
+def _mentions(expression: ast.AST) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == _NAME for node in ast.walk(expression))
+
+
+def _decides(node: ast.AST) -> bool:
+    """Return whether a part of the module, outside of its functions and classes, decides something by its name."""
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)) and _mentions(node.test):
+        return True
+    if (isinstance(node, ast.Match) and _mentions(node.subject)) or (isinstance(node, ast.BoolOp) and _mentions(node)):
+        return True
+    return not isinstance(node, _SCOPES) and any(map(_decides, ast.iter_child_nodes(node)))
+
+
+def _bound(statements: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the names that statements bind in their own scope."""
+    for node in statements:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            yield node.name
+        if not isinstance(node, _SCOPES):
+            yield from _bound(ast.iter_child_nodes(node))
+
+
+def _globals(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that functions bind in the module."""
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            theirs = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
+            yield from theirs.intersection(_bound(function.body)) if theirs else ()

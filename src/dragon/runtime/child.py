@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import signal
+import struct
 import sys
 import time
 import traceback
@@ -12,15 +14,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dragon import _core, cpython
+from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.system import restored
+from dragon.runtime import serialization
 from dragon.runtime.by_value import imported_main
-from dragon.runtime.copies import write_back
+from dragon.runtime.copies import viewed, write_back
 from dragon.runtime.handle import Words
 from dragon.runtime.interpreter import take_over
-from dragon.runtime.run import Identity, become
+from dragon.runtime.run import Identity, become, identity
 
 if TYPE_CHECKING:
     from dragon.infrastructure.messages import Name
+
 
 # Whether Python took stdout for a terminal when this interpreter started.
 _TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))
@@ -56,8 +61,7 @@ def apply_environment(changes: dict[str, str | None]) -> None:
 
 
 def apply_signals(signals: list[int]) -> None:
-    """Ignore the signals of the first mask, and reset those of the last one to the default; see
-    _core.current_signals()."""
+    """Ignore the signals of the first mask, and reset those of the last one; see _core.current_signals()."""
     for handler, numbers in ((signal.SIG_IGN, signals[0]), (signal.SIG_DFL, signals[2])):
         for number in range(1, signal.NSIG):
             if numbers >> number - 1 & 1:
@@ -110,15 +114,13 @@ def run_entry(entry: str, payload: bytes | tuple[Name, int], variables: list[str
     for variable, descriptor in zip(variables, descriptors, strict=False):
         os.environ[variable] = str(descriptor)
     try:
-        return (_entries.get(entry) or find_entry(entry))(
-            payload if isinstance(payload, bytes) else _in_arena(*payload), descriptors
-        )
+        if not isinstance(payload, bytes):
+            name, size = payload
+            payload = memoryview(Words._attached(name)).cast("B")[:size]  # type: ignore[assignment]
+        return (_entries.get(entry) or find_entry(entry))(payload, descriptors)
     finally:
-        write_back()
-
-
-def _in_arena(name: Name, size: int) -> memoryview:
-    return memoryview(Words._attached(name)).cast("B")[:size]
+        if viewed:
+            write_back()
 
 
 def write_whole_lines() -> None:
@@ -156,21 +158,17 @@ def run_exit_handlers(code: int) -> bool:
         cpython.end()
         mpi: Any = sys.modules.get("mpi4py.MPI")
         if code == 0 and mpi is not None and mpi.Is_initialized():
-            _finalise(mpi)
+            # mpi4py and MPICH do this in C at the exit of a process, which a forked process does not reach.
+            if not mpi.Is_finalized():
+                mpi.Finalize()
+            if "PMI_FD" in os.environ:
+                os.write(int(os.environ["PMI_FD"]), b"cmd=finalize\n")
     except BaseException as error:
         write_traceback(error)
         return False
     finally:
         cpython.flush_streams()
     return True
-
-
-def _finalise(mpi: Any) -> None:
-    """Finalize MPI, which mpi4py and MPICH do in C at the exit of a process; a forked process does not reach that."""
-    if not mpi.Is_finalized():
-        mpi.Finalize()
-    if "PMI_FD" in os.environ:
-        os.write(int(os.environ["PMI_FD"]), b"cmd=finalize\n")
 
 
 def main_fresh(request_fd: int) -> None:
@@ -197,3 +195,129 @@ def main_fresh(request_fd: int) -> None:
     finally:
         _core.leave_arena()
         os._exit(code)
+
+
+_INTERRUPTED = -signal.SIGINT
+_MOST = 1 << 63  # one more than the largest value of C's long
+
+
+def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
+    """Call the function that serialization.dumps_call() wrote. Returns the exit code: 0, that of sys.exit(), or 1 after
+    an exception, whose traceback is written.
+
+    A process that is interrupted ends by SIGINT.
+    """
+    code = _call(payload)
+    in_order = run_exit_handlers(code)
+    if code == _INTERRUPTED:
+        end_as_interrupted()
+    return code if in_order else code or 1
+
+
+def _call(payload: bytes | memoryview) -> int:
+    cpython.forget_finalizers()
+    begun = False
+    try:
+        target, args, kwargs = serialization.loads(payload)
+        begun = not getattr(target, "is_quiet", False)
+        target(*args, **kwargs)
+    except SystemExit as end:
+        return _exit_code(end.code)
+    except KeyboardInterrupt as error:
+        if begun and not _is_stopped():
+            write_traceback(error)
+        return _INTERRUPTED
+    except BaseException as error:
+        if not isinstance(error, RunEndedError):  # which is reported where the run was started
+            write_traceback(error)
+        return 1
+    return 0
+
+
+def _is_stopped() -> bool:
+    """Return whether the interrupt is the first step of stopping this process's group, and therefore not an error."""
+    from dragon.runtime.agent_client import ask  # few processes need these
+    from dragon.runtime.protocol.groups import IsGroupEnding
+
+    group = identity().group
+    try:
+        return bool(group) and ask(IsGroupEnding(group))
+    except DragonError:
+        return True  # the run ends, or the node that supervises the group is lost
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF if -_MOST <= code < _MOST else 0xFF  # as a Python program does
+    print(code, file=sys.stderr)
+    return 1
+
+
+class InheritedDescriptor:
+    """A file descriptor that a new process inherits, with the interface of reduction.DupFd()."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def detach(self) -> int:
+        """Return the descriptor in the new process."""
+        return os.dup(_inherited[self.index])
+
+
+_HONOURS_ATEXIT = sys.version_info >= (3, 13)  # multiprocessing calls atexit handlers from 3.13 on
+
+_TRACKER = cpython.resource_tracker()
+
+_inherited: list[int] = []
+
+# Precedes the process object: the parent's pid, whether the parent is on the same node, and the parent's descriptor of
+# its resource tracker with the inode of that pipe. The tracker must be set before objects are made that it tracks.
+HEADER = struct.Struct("<i?iQ")
+
+
+def _tracker_of(process: int, descriptor: int, inode: int) -> int | None:
+    """Return a descriptor of another node's tracker if both are simulated on one machine, whose memory they share."""
+    path = f"/proc/{process}/fd/{descriptor}"
+    try:
+        if os.stat(path).st_ino != inode:
+            return None
+        tracker = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None  # the process is on another machine, or has ended
+    os.set_blocking(tracker, True)
+    return tracker
+
+
+def run_multiprocessing(payload: bytes | memoryview, descriptors: list[int]) -> int:
+    """Run the process object that Popen wrote, and return its exit code."""
+    _inherited[:] = descriptors
+    parent, local, tracker, inode = HEADER.unpack_from(payload)
+    shared = descriptors[0] if local else _tracker_of(parent, tracker, inode)
+    if shared is not None:
+        os.set_inheritable(shared, False)  # a fresh interpreter inherits it as inheritable
+        # Importing the main program may have started a tracker in the zygote.
+        _TRACKER._pid = None
+        _TRACKER._fd = shared
+    with cpython.making():
+        process_obj = serialization.loads(memoryview(payload)[HEADER.size :])
+        if isinstance(process_obj, tuple):  # (preparation data, process object); loading the data has its effect
+            process_obj = process_obj[1]
+    try:
+        # No descriptor shows the end of a parent on another node: this one never becomes readable.
+        parent_sentinel = _core.open_process(parent) if local else os.eventfd(0)
+    except ProcessLookupError:
+        parent_sentinel = os.eventfd(1)  # the parent has ended: always readable
+    for fd in descriptors[1:]:
+        os.close(fd)
+    if _HONOURS_ATEXIT:
+        cpython.forget_exit_handlers()  # those registered by importing the main program are for the main process
+        atexit.register(cpython.end_multiprocessing)
+    if sys.stdin is sys.__stdin__ and sys.stdin is not None and not sys.stdin.closed:
+        cpython.leave_stdin()
+    code: int = process_obj._bootstrap(parent_sentinel=parent_sentinel)
+    if _HONOURS_ATEXIT:
+        cpython.call_exit_handlers()
+        cpython.flush_streams()
+    return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing.connection
 from multiprocessing import BufferTooShort, reduction, resource_sharer
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from dragon.runtime.handle import Channel
 
@@ -33,17 +33,11 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
         self._reader = reader
         self._writer = writer
         self._open = True
-        self._refused = False  # a message was longer than its receiver allowed
+        self._readable, self._writable = reader is not None, writer is not None
 
     def __reduce__(self) -> tuple[object, ...]:
         self._check()
-        return Connection, (self._reader if self.readable else None, self._writer)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        return Connection, (self._reader if self._readable else None, self._writer)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else ("r" if self.readable else "") + ("w" if self.writable else "")
@@ -55,7 +49,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
 
     def _in(self) -> Channel:
         self._check()
-        if self._reader is None or self._refused:
+        if self._reader is None or not self._readable:
             raise OSError("connection is write-only")
         return self._reader
 
@@ -73,12 +67,12 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
     @property
     def readable(self) -> bool:
         """Whether this end can receive."""
-        return self._reader is not None and not self._refused
+        return self._readable
 
     @property
     def writable(self) -> bool:
         """Whether this end can send."""
-        return self._writer is not None
+        return self._writable
 
     def send(self, obj: object) -> None:
         """Send a picklable object."""
@@ -115,7 +109,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
             raise ValueError("negative maxlength")
         data = channel._get_bytes(None)
         if maxlength is not None and len(data) > maxlength:
-            self._refused = True
+            self._readable = False
             if self._writer is None:
                 self.close()
             raise OSError(f"the message has {len(data)} bytes, the limit is {maxlength}")
@@ -156,15 +150,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
 
 
 class ConnectionOptions(SimpleNamespace):
-    """Options of dragonhpc's connections, which have no effect: memory for messages of any size is found automatically.
-
-    Attributes:
-        creation_policy: has no effect.
-        min_block_size: has no effect.
-        large_block_size: has no effect.
-        huge_block_size: has no effect.
-        default_pool: has no effect.
-    """
+    """Options of dragonhpc's connections, which have no effect: memory for messages of any size is found by itself."""
 
     def __init__(
         self,
@@ -184,12 +170,7 @@ class ConnectionOptions(SimpleNamespace):
 
 
 class PipeOptions(SimpleNamespace):
-    """Options of dragonhpc's pipes, which have no effect.
-
-    Attributes:
-        creation_policy: has no effect.
-        conn_options: has no effect.
-    """
+    """Options of dragonhpc's pipes, which have no effect."""
 
     def __init__(self, creation_policy: object = None, conn_options: ConnectionOptions | None = None) -> None:
         super().__init__(creation_policy=creation_policy, conn_options=conn_options)

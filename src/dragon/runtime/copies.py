@@ -9,14 +9,14 @@ see each other's changes.
 from __future__ import annotations
 
 import atexit
+import itertools
 import sys
-from collections import deque
+import weakref
 from collections.abc import Iterator
 from typing import ClassVar, Protocol
-from weakref import WeakSet
 
 from dragon.infrastructure.errors import DestroyedError, NodeLostError, RunEndedError
-from dragon.runtime.lacking import warn_user
+from dragon.runtime.log import warn_user
 
 _Bytes = bytes | bytearray
 _BLOCK = 4096  # elements that are compared at once
@@ -28,15 +28,15 @@ class _Words(Protocol):
     def _write_parts(self, parts: list[tuple[int, bytes]]) -> None: ...
 
 
-# Copies that were dropped before a view's changes had been written back: memory, what was last written, words, grain.
-_changed: deque[tuple[bytearray, bytearray, _Words, int]] = deque()
+# By their ids: copies of which there may be views, and those that were dropped before a view's changes had been written
+# back. Mostly there are none, which is tested before each message.
+viewed: dict[int, weakref.ref[Copy] | Copy] = {}
 
 
 class Copy:
-    """A copy of shared words of another node: `size` bytes, which are written in whole elements of `grain` bytes. It is
-    empty until it is read."""
+    """A copy, empty until it is read, of `size` shared bytes of another node, written in elements of `grain` bytes."""
 
-    _dropped: ClassVar = _changed  # still available when the interpreter has cleared the module
+    _viewed: ClassVar = viewed  # still available when the interpreter has cleared the module
 
     def __init__(self, words: _Words, size: int, grain: int) -> None:
         self.memory = bytearray(size)
@@ -49,9 +49,9 @@ class Copy:
         if self._synced is None:
             self.read(0, len(self.memory))
             self._synced = bytearray(self.memory)
-            if not _viewed:
+            if not viewed:
                 atexit.register(write_back)
-            _viewed.add(self)
+            viewed[id(self)] = weakref.ref(self)
 
     def read(self, start: int, size: int) -> None:
         """Read bytes again, after views' changes of them were written back."""
@@ -89,47 +89,37 @@ class Copy:
     def __del__(self) -> None:
         # The garbage collector may run during a request, so it is written with the next one.
         if self._synced is not None and self._synced != self.memory:
-            self._dropped.append((self.memory, self._synced, self._words, self._grain))
-
-
-_viewed: WeakSet[Copy] = WeakSet()
+            self._viewed[id(self)] = self
+        else:
+            self._viewed.pop(id(self), None)
 
 
 def write_back() -> None:
     """Write back what views have changed of all copies."""
-    if not _changed and not _viewed:  # as before nearly every message: iterating the set is dear even if it is empty
-        return
-    while _changed:
-        try:
-            memory, synced, words, grain = _changed.popleft()
-        except IndexError:  # another thread took the last one
-            break
-        copy = Copy(words, 0, grain)
-        copy.memory, copy._synced = memory, synced
-        _keep_in_step(copy, False)
-    for copy in list(_viewed):
-        _keep_in_step(copy, False)
+    _keep_in_step(False)
 
 
 def refresh() -> None:
     """Read all copies again of which there may be views."""
-    for copy in list(_viewed) if _viewed else ():
-        _keep_in_step(copy, True)
+    _keep_in_step(True)
 
 
-def _keep_in_step(copy: Copy, again: bool) -> None:
-    try:
-        copy.refresh() if again else copy.write_back()
-    except (DestroyedError, RunEndedError):
-        _forget(copy)  # nobody has that memory any more
-    except NodeLostError as error:
-        _forget(copy)
-        warn_user(f"a view of shared memory of another node keeps its contents from now on: {error}")
-
-
-def _forget(copy: Copy) -> None:
-    copy._synced = None
-    _viewed.discard(copy)
+def _keep_in_step(again: bool) -> None:
+    for kept in list(viewed.values()):
+        copy = kept() if isinstance(kept, weakref.ref) else kept
+        if copy is None:
+            continue
+        is_over = copy is kept  # it was dropped
+        try:
+            copy.refresh() if again else copy.write_back()
+        except (DestroyedError, RunEndedError):
+            is_over = True  # nobody has that memory any more
+        except NodeLostError as error:
+            is_over = True
+            warn_user(f"a view of shared memory of another node keeps its contents from now on: {error}")
+        if is_over:
+            copy._synced = None
+            viewed.pop(id(copy), None)
 
 
 def _differences(before: _Bytes, after: _Bytes, grain: int) -> Iterator[tuple[int, int]]:
@@ -142,19 +132,12 @@ def _differences(before: _Bytes, after: _Bytes, grain: int) -> Iterator[tuple[in
         edges = numpy.flatnonzero(numpy.diff(changed, prepend=False, append=False)) * grain
         yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
         return
-    first = None
     for block in range(0, len(after), _BLOCK * grain):
         old, new = before[block : block + _BLOCK * grain], after[block : block + _BLOCK * grain]
         if old == new:
-            if first is not None:
-                yield first, block
-                first = None
             continue
-        for offset in range(0, len(new), grain):
-            if old[offset : offset + grain] != new[offset : offset + grain]:
-                first = block + offset if first is None else first
-            elif first is not None:
-                yield first, block + offset
-                first = None
-    if first is not None:
-        yield first, len(after)
+        changed = {at: old[at : at + grain] != new[at : at + grain] for at in range(0, len(new), grain)}
+        for differ, run in itertools.groupby(changed, changed.__getitem__):
+            if differ:
+                first, *more = run
+                yield block + first, block + first + grain * (1 + len(more))

@@ -66,13 +66,6 @@ def this_machine() -> str:
     return boot_id() + os.readlink("/proc/self/ns/pid")
 
 
-def base_folder() -> Path:
-    """Return the folder of all runs of this user, made if needed."""
-    base = _place()
-    base.mkdir(mode=0o700, exist_ok=True)
-    return _checked(base)
-
-
 def _place() -> Path:
     own = os.environ.get("XDG_RUNTIME_DIR", "")
     if own.startswith(_OF_SESSIONS):
@@ -106,7 +99,9 @@ def make_folder() -> Path:
     """Make a new private folder, named after the calling process."""
     owner = this_process()
     while True:
-        folder = base_folder() / f"{owner.pid}-{owner.start_time}-{_processes()}-{os.urandom(3).hex()}"
+        base = _place()
+        base.mkdir(mode=0o700, exist_ok=True)
+        folder = _checked(base) / f"{owner.pid}-{owner.start_time}-{_processes()}-{os.urandom(3).hex()}"
         try:
             folder.mkdir(mode=0o700)
         except FileNotFoundError:  # another process removed the empty base folder between the two steps
@@ -116,8 +111,7 @@ def make_folder() -> Path:
 
 
 def hold(folder: Path) -> int:
-    """Lock a folder against programs that remove old temporary files (systemd-tmpfiles), until the descriptor is
-    closed."""
+    """Lock a folder against systemd-tmpfiles, which removes old temporary files, until the descriptor is closed."""
     import fcntl  # only agents need it
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -126,8 +120,7 @@ def hold(folder: Path) -> int:
 
 
 def make_data_folder(folder: Path, size: int) -> Path:
-    """Make a new private folder for `size` bytes of a run's data: in memory if there is room, else with temporary
-    files."""
+    """Make a new private folder for `size` bytes of a run's data: in memory if there is room, else on disk."""
     for place in _data_places(folder):
         if os.access(place.parent, os.W_OK) and shutil.disk_usage(place.parent).free > size and make_private(place):
             return Path(tempfile.mkdtemp(dir=place))
@@ -184,8 +177,7 @@ def find_runs() -> list[Path]:
 
 
 def all_runs() -> set[Path]:
-    """Return the folders of find_runs(), and those of every agent of this user that listens, whatever its
-    environment."""
+    """Return the folders of find_runs(), and of all agents of this user that listen, whatever their environment."""
     return set(find_runs()) | {folder for folder in _listening() if _is_own(folder)}
 
 

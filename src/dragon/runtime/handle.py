@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from dragon import _core
 from dragon.infrastructure import variables
 from dragon.runtime import serialization  # noqa: F401  it sets the pickler of channels
-from dragon.runtime.announcing import mention
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.run import current_run, join_run, this_run
+from dragon.runtime.serialization import mention
 
 if TYPE_CHECKING:
     from dragon.infrastructure.policy import Policy
@@ -54,8 +54,7 @@ def node_of_memory(m_uid: object) -> int:
 
 
 def node_for_objects(policy: Policy | None = None) -> int:
-    """Return the index of the node on which this thread makes objects: the one that `policy` names, or else the policy
-    of its `with` block; this process's node if none is named. Raises PolicyError, NodeLostError."""
+    """Return the node of new objects: that of `policy`, of the thread's `with` block, or its own."""
     policies = sys.modules.get("dragon.infrastructure.policy")  # not imported: each module makes every fork slower
     in_block = variables.POLICY in os.environ if policies is None else policies.Policy.is_in_block()
     if policy is None and not in_block:
@@ -102,9 +101,10 @@ class Handle:
     def __reduce__(self) -> tuple[object, ...]:
         name = self._name()  # type: ignore[attr-defined]
         mention(name, self._send)  # type: ignore[attr-defined]
-        if _is_for_stranger():
-            return _restore_in, (str(this_run().folder), self._local_class or type(self), name, self._state())
-        return _restore, (self._local_class or type(self), name, self._state())
+        popen = get_spawning_popen()
+        # A process of another start method belongs to no run yet.
+        folder = str(this_run().folder) if popen is not None and popen.method != "dragon" else None
+        return _restore, (self._local_class or type(self), name, self._state(), folder)
 
     def _state(self) -> object:
         """Return what a copy in another process needs in addition to the name."""
@@ -156,19 +156,9 @@ def _remote_class(local: Any) -> type[Any]:
     return type(local.__name__, (remote, local), contents)
 
 
-def _is_for_stranger() -> bool:
-    """Return whether an object is being pickled for a process of another start method, which belongs to no run yet."""
-    popen = get_spawning_popen()
-    return popen is not None and popen.method != "dragon"
-
-
-def _restore_in(folder: str, cls: type[Handle], name: tuple[int, int, int], state: object) -> Handle:
-    if current_run() is None:
+def _restore(cls: type[Handle], name: tuple[int, int, int], state: object, folder: str | None = None) -> Handle:
+    if folder is not None and current_run() is None:
         join_run(Path(folder))
-    return cls._attached(name, state)
-
-
-def _restore(cls: type[Handle], name: tuple[int, int, int], state: object) -> Handle:
     return cls._attached(name, state)
 
 

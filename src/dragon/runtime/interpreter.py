@@ -40,16 +40,8 @@ _FOR_AGENTS = ("-O", "-OO", "-B", "-b", "-s", "-S", "-E", "-I")
 
 
 def is_read_at_start(variable: str) -> bool:
-    """Return whether a variable is read only once: when the interpreter or C library starts, or when a library is
-    loaded."""
+    """Return whether a variable is read only when the interpreter or C library starts, or a library is loaded."""
     return variable in _AT_START or variable.startswith((*_BEGINNINGS_AT_START, *_BEGINNINGS_AT_LOAD))
-
-
-def _read_later(variables: Iterable[str]) -> bool:
-    """Return whether all these variables are read by libraries that are not loaded in this process yet."""
-    return all(name.startswith(_BEGINNINGS_AT_LOAD) for name in variables) and not any(
-        name in sys.modules for name in _READERS
-    )
 
 
 @functools.cache
@@ -80,8 +72,7 @@ def options_before_module() -> list[str]:
 
 
 class Surroundings(NamedTuple):
-    """The state that a Python process shares with its creator. Many processes have the same, so the zygote applies it
-    once."""
+    """The state that a process shares with its creator. Many processes have the same, so the zygote applies it once."""
 
     path: list[str]
     arguments: list[str]
@@ -103,9 +94,12 @@ class Surroundings(NamedTuple):
 
 
 def is_fit(theirs: Surroundings) -> bool:
-    """Return whether a fork of this process equals a fresh interpreter started for a creator with those
-    surroundings."""
-    return theirs.options == options() and (not theirs.variables or _read_later(theirs.variables))
+    """Return whether a fork of this process equals a fresh interpreter of a creator with those surroundings."""
+    # Libraries that are not loaded in this process yet read their variables later.
+    later = all(name.startswith(_BEGINNINGS_AT_LOAD) for name in theirs.variables)
+    return theirs.options == options() and (
+        not theirs.variables or (later and not any(name in sys.modules for name in _READERS))
+    )
 
 
 _FILTERS = list(warnings.filters)

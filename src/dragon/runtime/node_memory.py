@@ -85,7 +85,20 @@ _WORD = 8  # bytes of a number in the header
 Place = tuple[int, int, int]
 
 
-class NodeMemory:
+class _Memory:
+    _fd: int
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            os.close(self._fd)
+
+    @property
+    def place(self) -> Place:
+        """The argument for Parts() in any process of this node, valid as long as this object exists."""
+        return os.getpid(), self._fd, os.fstat(self._fd).st_ino
+
+
+class NodeMemory(_Memory):
     """A copy of parts of memory, made when the object is made. Raises OSError if the system has no memory for it."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
@@ -97,7 +110,8 @@ class NodeMemory:
             places.append((start, end))
         self._places, self.size = places, end
         self._fd = _core.anonymous_memory("snapshot")
-        self._write(memoryview(_numbers(len(parts), *(number for place in places for number in place))), 0)
+        numbers = [len(parts), *(number for place in places for number in place)]
+        self._write(memoryview(struct.pack(f"={len(numbers)}Q", *numbers)), 0)
         for part, (start, _) in zip(parts, places, strict=True):
             self._write(part, start)
         os.ftruncate(self._fd, end)
@@ -106,10 +120,6 @@ class NodeMemory:
         written = 0
         while written < part.nbytes:
             written += os.pwrite(self._fd, part[written:], start + written)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_fd"):
-            os.close(self._fd)
 
     def has(self, parts: Sequence[memoryview]) -> bool:
         """Return whether the copy equals these parts, byte for byte."""
@@ -124,17 +134,12 @@ class NodeMemory:
             for some in (part[done : done + _AT_ONCE].tobytes(),)
         )
 
-    @property
-    def place(self) -> Place:
-        """The argument for Parts() in any process of this node, valid as long as this object exists."""
-        return os.getpid(), self._fd, os.fstat(self._fd).st_ino
-
 
 class SnapshotGoneError(LookupError):
     """The memory of a snapshot was released by the process that made it."""
 
 
-class Parts:
+class Parts(_Memory):
     """The parts of a NodeMemory in another process."""
 
     def __init__(self, place: Place) -> None:
@@ -147,28 +152,14 @@ class Parts:
         if os.fstat(self._fd).st_ino != inode:
             raise SnapshotGoneError(f"{name} is another file now")
 
-    def __del__(self) -> None:
-        if hasattr(self, "_fd"):
-            os.close(self._fd)
-
     @property
     def size(self) -> int:
         """The size in bytes of all parts and the header."""
         return os.fstat(self._fd).st_size
 
-    @property
-    def place(self) -> Place:
-        """The argument for Parts() in any process of this node, valid as long as this object exists."""
-        return os.getpid(), self._fd, os.fstat(self._fd).st_ino
-
     def views(self) -> list[memoryview]:
-        """Return all parts as writable memory: pages that are written to are copied, and the original stays
-        unchanged."""
+        """Return all parts as writable memory: pages that are written to are copied, the original stays unchanged."""
         whole = memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY))
         (count,) = struct.unpack_from("=Q", whole)
         places = struct.iter_unpack("=QQ", whole[_WORD : _WORD * (1 + 2 * count)])
         return [whole[start:end] for start, end in places]
-
-
-def _numbers(*numbers: int) -> bytes:
-    return struct.pack(f"={len(numbers)}Q", *numbers)

@@ -10,22 +10,25 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragon.infrastructure import variables
-from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.errors import NodeLostError, PolicyError
 from dragon.infrastructure.node_desc import NodeDescriptor
-from dragon.infrastructure.policy import Policy, PolicyError, choose
+from dragon.infrastructure.policy import Policy, choose, context
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.variables import POLICY
 from dragon.runtime.agent_client import ask
-from dragon.runtime.lacking import note_missing
+from dragon.runtime.log import warn_user
 from dragon.runtime.nodes import find_node, own_node, run_nodes, same_host
 from dragon.runtime.protocol.run import LostNode, LostNodes
 from dragon.runtime.run import current_run
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.node_desc import NodeDescriptor
 
 
 class Placed(NamedTuple):
@@ -94,7 +97,8 @@ def members(group: str, policies: Iterable[Policy | None]) -> list[Member]:
 def place(policy: Policy | None, group_policy: Policy | None = None, *, member: Member | None = None) -> Placed:
     """Return the place of a process."""
     member = member or _context.member
-    thread_policy = member.thread_policy if member else Policy.thread_policy() if Policy.is_in_block() else _NOTHING
+    in_block = context.stack or POLICY in os.environ  # elsewhere the thread has no policy
+    thread_policy = member.thread_policy if member else Policy.thread_policy() if in_block else _NOTHING
     inherited = thread_policy if thread_policy != _NOTHING else None
     where, spread, source, variable = _NOTHING, Policy.Distribution.DEFAULT, "", ""
     wanted_cpus: Sequence[int] = ()
@@ -246,3 +250,80 @@ def read_plan(path: str | Path) -> list[PlanRecord]:
     except FileNotFoundError:
         return []
     return [msgspec.json.decode(line, type=PlanRecord) for line in lines]
+
+
+# The devices that were reported already, by node and kind; and those to report at the end of a block.
+_told: dict[tuple[str, str], set[float]] = {}
+_gathered: dict[str, tuple[NodeDescriptor, dict[str, set[float]]]] = {}
+_gathering = False
+_MOST_NAMES = 4
+
+
+def note_missing(node: NodeDescriptor, **devices: list[float]) -> None:
+    """Warn of devices that the node lacks, each once. Raises PolicyError with --strict."""
+    if not any(devices.values()):
+        return
+    if variables.strict():
+        raise PolicyError(_text([(node, {kind: set(numbers) for kind, numbers in devices.items()})]))
+    _, gathered = _gathered.setdefault(node.host_name, (node, {}))
+    for kind, numbers in devices.items():
+        told = _told.setdefault((node.host_name, kind), set())
+        gathered.setdefault(kind, set()).update(set(numbers) - told)
+        told.update(numbers)
+    if not _gathering:
+        _tell()
+
+
+@contextmanager
+def one_warning() -> Iterator[None]:
+    """Warn once, at the end of the block, of all devices that the placements in it lack."""
+    global _gathering
+    _gathering = True
+    try:
+        yield
+    except BaseException:
+        _gathered.clear()
+        raise
+    finally:
+        _gathering = False
+    _tell()
+
+
+def _tell() -> None:
+    lacks = [(node, kinds) for node, kinds in _gathered.values() if any(kinds.values())]
+    _gathered.clear()
+    if lacks:
+        warn_user(_text(lacks) + "; affinities are cut to what exists")
+
+
+def _text(lacks: list[tuple[NodeDescriptor, dict[str, set[float]]]]) -> str:
+    """Return the text of the warning. Nodes that lack the same devices are listed together."""
+    hosts: dict[str, list[str]] = {}
+    for node, kinds in lacks:
+        hosts.setdefault(_lack(node, kinds), []).append(node.host_name)
+    return "; ".join(f"{_all_of(names)} {lack}" for lack, names in hosts.items())
+
+
+def _all_of(names: list[str]) -> str:
+    if len(names) == 1:
+        return f"{names[0]} has"
+    first = ", ".join(names[:_MOST_NAMES])
+    return f"{first} and {len(names) - _MOST_NAMES} more have" if len(names) > _MOST_NAMES else f"{first} have"
+
+
+def _lack(node: NodeDescriptor, missing: dict[str, set[float]]) -> str:
+    there: dict[str, Collection[float]] = {"CPUs": node.cpus, "GPUs": node.gpus}
+    return " and ".join(
+        f"no {kind} {listed(numbers)} (there are {listed(there[kind]) or 'none'})"
+        for kind, numbers in missing.items()
+        if numbers
+    )
+
+
+def listed(numbers: Collection[float]) -> str:
+    """Return numbers as text such as "1, 2, 5-7"."""
+    result: list[str] = []
+    for _, run in itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        result.append(f"{members[0]}-{members[-1]}" if len(members) > 2 else ", ".join(str(m) for m in members))
+    return ", ".join(result)

@@ -6,12 +6,13 @@ from __future__ import annotations
 import queue
 import struct
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dragon import _core
-from dragon.runtime.copies import refresh, write_back
-from dragon.runtime.lacking import warn_user
+from dragon.runtime.copies import refresh, viewed, write_back
+from dragon.runtime.log import warn_user
 from dragon.runtime.serialization import to_another_node
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class _Remote:
 
     def _call(self, method: str, *given: int, payload: bytes = b"") -> Any:
         """Call a method of the object and return its result."""
-        write_back()
+        if viewed:
+            write_back()
         if _released:
             _release_dropped()
         what = _OPERATIONS.get(f"{self._kind}.{method}") or _OPERATIONS[method]
@@ -73,7 +75,8 @@ class _Remote:
         """Call a method of the object that waits."""
         if self._remote_closed:
             raise ValueError("this handle is closed")
-        write_back()
+        if viewed:
+            write_back()
         if _released:
             _release_dropped()
         what = _OPERATIONS[f"{self._kind}.{method}"]
@@ -82,7 +85,7 @@ class _Remote:
             what, self._remote_name, given, timeout=timeout, limit=limit, handle=self if timeout != 0 else None, **more
         )
         if state == _DONE:
-            if method != "put":
+            if viewed and method != "put":
                 refresh()
             return True, value
         if state > _NO_ANSWER:
@@ -126,6 +129,15 @@ class _Remote:
             self._dropped.append((self._kind, self._remote_name))
 
 
+def _asking(kind: Callable[[Any], Any], method: str) -> Callable[..., Any]:
+    """Return a method that calls `method` of the object and returns its result as that kind."""
+
+    def ask(self: _Remote, *given: int) -> Any:
+        return kind(self._call(method, *given))
+
+    return ask
+
+
 def _limit(block: bool, timeout: float | None) -> float | None:
     return max(timeout, 0) if block and timeout is not None else None if block else 0
 
@@ -163,7 +175,8 @@ class RemoteChannel(_Remote):
         limit = patience = None if block and timeout is None else _limit(block, timeout)
         if self._bounded:
             return self._put_message(*to_parts(obj), limit)
-        write_back()
+        if viewed:
+            write_back()
         while (outbox := self._out or self._outbox()) is not None:
             try:
                 if type(obj) in _PLAIN:
@@ -255,7 +268,8 @@ class RemoteChannel(_Remote):
 
     def _put_bytes(self, buffer: Any, start: int, size: int) -> None:
         self._check_open()
-        write_back()
+        if viewed:
+            write_back()
         while (outbox := self._outbox()) is not None:
             try:
                 outbox._put_bytes(buffer, start, size)
@@ -292,15 +306,11 @@ class RemoteChannel(_Remote):
         self._check_open()
         return int(self._call("size"))
 
-    def _capacity(self) -> int:
-        return int(self._call("capacity"))
+    _capacity, _task_done = _asking(int, "capacity"), _asking(bool, "task_done")
 
     def _full(self) -> bool:
         self._check_open()
         return bool(self._call("full"))
-
-    def _task_done(self) -> bool:
-        return bool(self._call("task_done"))
 
 
 class _RemoteAcquired(_Remote):
@@ -324,25 +334,15 @@ class _RemoteAcquired(_Remote):
 class RemoteLock(_RemoteAcquired):
     _kind = "Lock"
 
-    def _is_mine(self) -> bool:
-        return bool(self._call("is_mine"))
-
-    def _count(self) -> int:
-        return int(self._call("count"))
-
-    def _recursive(self) -> bool:
-        return bool(self._call("recursive"))
-
-    def _owner_pid(self) -> int:
-        return int(self._call("owner"))
+    _is_mine, _recursive = _asking(bool, "is_mine"), _asking(bool, "recursive")
+    _count, _owner_pid = _asking(int, "count"), _asking(int, "owner")
 
 
 class RemoteSemaphore(_RemoteAcquired):
     _kind = "Semaphore"
     _acquire = _RemoteAcquired.acquire
 
-    def _value(self) -> int:
-        return int(self._call("value"))
+    _value = _asking(int, "value")
 
 
 class RemoteEvent(_Remote):
@@ -356,7 +356,7 @@ class RemoteEvent(_Remote):
 
     def is_set(self) -> bool:
         is_set = bool(self._call("is_set"))
-        if is_set:
+        if is_set and viewed:
             refresh()
         return is_set
 
@@ -367,17 +367,10 @@ class RemoteEvent(_Remote):
 class RemoteCondition(_Remote):
     _kind = "Condition"
 
-    def _enter(self) -> int:
-        return int(self._call("enter"))
+    _enter, _leave, _notify = _asking(int, "enter"), _asking(bool, "leave"), _asking(int, "notify")
 
     def _sleep(self, waiter: int, timeout: float | None) -> bool:
         return self._wait("sleep", waiter, timeout=_limit(True, timeout))[0]
-
-    def _leave(self, waiter: int) -> bool:
-        return bool(self._call("leave", waiter))
-
-    def _notify(self, n: int) -> int:
-        return int(self._call("notify", n))
 
 
 class RemoteWords(_Remote):
@@ -385,22 +378,11 @@ class RemoteWords(_Remote):
 
     _kind = "Words"
 
-    def __len__(self) -> int:
-        return int(self._call("length"))
-
-    def __getitem__(self, i: int) -> int:
-        return int(self._call("get", i))
+    __len__, __getitem__, add = _asking(int, "length"), _asking(int, "get"), _asking(int, "add")
+    swap_if = _asking(bool, "swap_if")
 
     def __setitem__(self, i: int, value: int) -> None:
         self._call("set", i, value)
-
-    def add(self, i: int, value: int) -> int:
-        """Add to word `i` and return its value before."""
-        return int(self._call("add", i, value))
-
-    def swap_if(self, i: int, expected: int, value: int) -> bool:
-        """Set word `i` to `value` if it is `expected`. Returns whether it was."""
-        return bool(self._call("swap_if", i, expected, value))
 
     def wait(self, i: int, value: int, timeout: float | None = None) -> int | None:
         """Wait until word `i` is no longer `value`. Returns what it is, None after `timeout` seconds."""

@@ -10,11 +10,13 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from dragon import _core, cpython
 from dragon.infrastructure import variables
@@ -24,7 +26,6 @@ from dragon.infrastructure.private import connect_within
 from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, ignoring, release_signals
 from dragon.infrastructure.system import check_files, restored
 from dragon.runtime import folder as run_folder
-from dragon.runtime.fork_hooks import ProcessLock
 from dragon.runtime.interpreter import options_for_agents
 
 # The numbers of the descriptors with which an agent is started.
@@ -69,17 +70,12 @@ class Run:
         self.before_end: list[Callable[[], None]] = []  # called before this process ends the run
         self._zygotes: dict[int, socket.socket] = {}  # by the pid of their maker: a forked child has its parent's too
 
-    @property
-    def agent_address(self) -> str:
-        """The path of the agent's socket."""
-        return str(self.folder / "agent")
-
     def zygote_socket(self) -> socket.socket:
         """Return this process's socket for start requests, one datagram each."""
         own = os.getpid()
         known = self._zygotes.get(own)
         if known is None:
-            self._close_sockets(besides=own)
+            self.close(besides=own)
             made = _ZygoteSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
             connect_within(self.folder, "zygote", made)
             known = self._zygotes.setdefault(own, made)
@@ -87,11 +83,8 @@ class Run:
                 made.close()
         return known
 
-    def close(self) -> None:
-        """Close the socket for start requests; the next request opens a new one."""
-        self._close_sockets()
-
-    def _close_sockets(self, besides: int = 0) -> None:
+    def close(self, besides: int = 0) -> None:
+        """Close the sockets for start requests, except that of one process; the next request opens a new one."""
         for pid in self._zygotes.copy():
             if pid != besides and (one := self._zygotes.pop(pid, None)) is not None:
                 one.close()
@@ -105,6 +98,36 @@ class Run:
         if not self.is_alive():
             raise RunEndedError(f"the run in {self.folder} has ended: its agent (pid {self.agent.pid}) is gone")
 
+
+class ProcessLock:
+    """A reentrant lock between this process's threads. A forked child has a new one, which is free: the thread that
+    holds the parent's does not exist in the child to release it."""
+
+    _all: ClassVar[weakref.WeakSet[ProcessLock]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self._renew()
+        self._all.add(self)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    @classmethod
+    def renew_all(cls) -> None:
+        """Replace all locks by free ones, in a child."""
+        for lock in list(cls._all):
+            lock._renew()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._lock.release()
+
+
+# Before a main program is imported: a later hook is taken for one of the program's, with which the zygote must not be
+# forked.
+os.register_at_fork(after_in_child=ProcessLock.renew_all)
 
 _lock = ProcessLock()
 _run: Run | None = None
@@ -166,7 +189,10 @@ def start_run(label: str = "", command: str = "") -> Run:
 def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
     """Make the arena of a run in that folder, and start its agent."""
     _core.create_arena(variables.arena_limit())
-    _trace_from_the_start()
+    with suppress(ValueError, MemoryError):  # the agent reports both
+        # Recorded at once, if the agent will collect them: the first tasks may end before it runs.
+        if variables.telemetry_level() >= variables.TRACING_LEVEL:
+            _core.trace(True)
     agent_socket, zygote_socket = bind_sockets(folder)
     owner = run_folder.this_process()
     settings = {
@@ -198,13 +224,6 @@ def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
     return agent
 
 
-def _trace_from_the_start() -> None:
-    """Record tasks and waits at once, if the agent will collect them: the first tasks may end before it runs."""
-    with suppress(ValueError, MemoryError):  # the agent reports both
-        if variables.telemetry_level() >= variables.TRACING_LEVEL:
-            _core.trace(True)
-
-
 def bind_sockets(folder: Path) -> tuple[socket.socket, socket.socket]:
     """Return the listening sockets of a run's agent and zygote, which serve them once they have started."""
     agent_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -225,20 +244,11 @@ def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> in
         executable=sys.executable,
         arguments=[sys.executable, *options_for_agents(), "-P", "-c", code, json.dumps(settings)],
         environment=[f"{key}={value}" for key, value in os.environ.items()],
-        descriptors=_valid(descriptors),
-        signals=_for_agents(),
+        descriptors=[fd if is_open(fd) else descriptors[0] for fd in descriptors],  # closed streams are the null device
+        # An agent ignores signals to the program from its start on.
+        signals=ignoring([*PROGRAMS_OWN, *(n for n in (signal.SIGHUP,) if signal.getsignal(n) is signal.SIG_IGN)]),
         detached=True,
     )
-
-
-def _for_agents() -> list[int]:
-    """Return the signal masks of an agent, which ignores signals to the program from its start on."""
-    return ignoring([*PROGRAMS_OWN, *(n for n in (signal.SIGHUP,) if signal.getsignal(n) is signal.SIG_IGN)])
-
-
-def _valid(descriptors: list[int]) -> list[int]:
-    """Return the descriptors with closed standard streams replaced by the null device, which is the first."""
-    return [fd if is_open(fd) else descriptors[0] for fd in descriptors]
 
 
 def is_open(fd: int) -> bool:
@@ -288,8 +298,7 @@ def _environment_at_start() -> dict[str, str]:
 
 
 def _without(environment: dict[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return the environment without the variables that were set for this program, so that they count as its
-    changes."""
+    """Return the environment without the variables that were set for this program, which count as its changes."""
     changed = set(names)
     kept = {name: value for name, value in environment.items() if name not in changed}
     return {**kept, **dict.fromkeys(changed - environment.keys(), "")}
@@ -345,7 +354,7 @@ def _run_end(run: Run) -> _core.RunEnd:
 
     return _core.RunEnd(
         agent=run.agent.pid,
-        address=run.agent_address,
+        address=str(run.folder / "agent"),
         request=encode_request(EndRun()),
         busy=str(run.folder / WRITING),
         folders=[str(folder) for folder in run_folder.folders_of(run.folder)],

@@ -12,7 +12,6 @@ import io
 import os
 import pickle
 import sys
-import threading
 import types
 import weakref
 from collections import ChainMap
@@ -22,14 +21,12 @@ from multiprocessing import process as mp_process
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dragon import _core, cpython
 from dragon.infrastructure.system import sendable
-from dragon.runtime.announcing import Mention, announce, announcing, state
-from dragon.runtime.by_value import Origin, shared_reduction
-from dragon.runtime.picklers import is_nameless, reduce_type
-from dragon.runtime.unsendable import explained
+from dragon.runtime.by_value import MainSource, send_from, shared_reduction
+from dragon.runtime.picklers import Mention, Send, explained, is_nameless, reduce_type, state
 
 
 def reduce_of_torch(obj: object, lasting: bool, reducers: Mapping[type, Any]) -> Any:
@@ -96,12 +93,8 @@ _EXTRA = cpython.type_reducers()
 _registered: tuple[dict[type, Any], dict[type, Any]] = ({}, {})
 
 
-def _reduce_method(method: Any) -> object:
-    return getattr, (method.__self__, method.__name__)
-
-
 # Python pickles methods of its own objects; those of ours, such as `wait` of an event, have another type.
-_METHODS = {type(_core.Event.wait.__get__(object())): _reduce_method}
+_METHODS = {type(_core.Event.wait.__get__(object())): lambda method: (getattr, (method.__self__, method.__name__))}
 
 
 def _reduce_special(obj: object, lasting: bool) -> object:
@@ -150,7 +143,7 @@ def _value_pickler(lasting: bool) -> Callable[..., Any]:
             special = _reduce_special(obj, lasting)
             if special is not NotImplemented:
                 return special
-            return shared_reduction(obj, super().reducer_override(obj), _ORIGIN)
+            return shared_reduction(obj, super().reducer_override(obj))
 
     return ValuePickler
 
@@ -210,7 +203,7 @@ def _dump(pickler: Callable[..., Any], obj: object, buffers: Callable[[pickle.Pi
     finally:
         state.names = outer
     for name in names:
-        announce(*name)
+        _announce(*name)
     if buffers:
         for buffer in kept:
             buffers(buffer)
@@ -222,30 +215,74 @@ def loads(data: bytes | memoryview, buffers: list[Any] | None = None) -> Any:
     return pickle.loads(data, buffers=buffers)
 
 
-class _Destination(threading.local):
-    is_another_node = False
+# Pickling a handle announces it, so that the object exists until the reader is attached. A new process is attached
+# before it runs, so for it the names of the handles are collected instead.
 
 
-_destination = _Destination()
+class _Setting:
+    """A context manager whose block has this value of an attribute of the state."""
+
+    __slots__ = ("_outer",)
+    _attribute: ClassVar[str]
+    _value: ClassVar[object] = None
+
+    def __enter__(self) -> None:
+        self._outer = getattr(state, self._attribute)
+        setattr(state, self._attribute, self._value)
+
+    def __exit__(self, *raised: object) -> None:
+        setattr(state, self._attribute, self._outer)
 
 
-class to_another_node:
+class to_another_node(_Setting):
     """A context manager whose block puts objects into a channel of another node: shared tensors are copied."""
+
+    _attribute, _value = "is_for_another_node", True
+
+
+class _announcing(_Setting):
+    """A context manager whose block pickles for a message, even while an object is pickled for a new process."""
+
+    _attribute = "attachments"
+
+
+class mentions:
+    """A context manager that collects the arguments of mention() each time the object pickled in the block is sent."""
 
     __slots__ = ("_outer",)
 
-    def __enter__(self) -> None:
-        self._outer, _destination.is_another_node = _destination.is_another_node, True
+    def __enter__(self) -> list[Mention]:
+        kept: list[Mention] = []
+        self._outer, state.attachments = state.attachments, lambda name, send: kept.append((name, send))
+        return kept
 
     def __exit__(self, *raised: object) -> None:
-        _destination.is_another_node = self._outer
+        state.attachments = self._outer
+
+
+def _announce(name: object, send: Send) -> None:
+    """Pass a handle that is sent to the collector of attachments; without one, keep its object alive by `send`."""
+    take = state.attachments
+    if take is None:
+        send()
+    else:
+        take(name, send)
+
+
+def mention(name: tuple[int, int, int], send: Send) -> None:
+    """Note that a handle of this name is being pickled; `send` keeps its object alive until the reader is attached."""
+    names = state.names
+    if names is None:
+        _announce(name, send)
+    else:
+        names.append((name, send))
 
 
 def _serialize(obj: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickle an object for a message. A finalizer may call this while another object is pickled for a new process."""
     buffers: list[pickle.PickleBuffer] = []
-    with announcing():
-        return dumps(obj, buffers.append, lasting=_destination.is_another_node), buffers
+    with _announcing():
+        return dumps(obj, buffers.append, lasting=state.is_for_another_node), buffers
 
 
 _core.set_serializer(_serialize)
@@ -270,10 +307,6 @@ class _Main:
     """The main program, and what its source says about importing it."""
 
     def __init__(self, module: Any) -> None:
-        from dragon.runtime.main_source import (
-            MainSource,  # not imported before: processes only import their main program
-        )
-
         # Not kept alive: at the end of a program its objects are deleted while their module's names are still there.
         self.module = weakref.ref(module)
         self.source = MainSource(b"")
@@ -298,7 +331,7 @@ class _Main:
 
 
 _main: _Main | None = None
-_ORIGIN = Origin(lambda: _this_main().source.is_guarded, lambda obj: _reduce_special(obj, True))
+send_from(lambda: _this_main().source.is_guarded, lambda obj: _reduce_special(obj, True))
 
 
 def _this_main() -> _Main:
@@ -334,12 +367,8 @@ def _is_found_there(obj: Any) -> bool:
     return (known is not None and known() is obj) or main.has(obj, name)
 
 
-def extend_multiprocessing() -> None:
-    """Make multiprocessing's own pickler send functions and classes of the main program by value where needed."""
-    ForkingPickler.reducer_override = _reduce_unfound  # type: ignore[assignment]
-
-
-def _reduce_unfound(pickler: ForkingPickler, obj: object) -> object:
+def reduce_unfound(pickler: ForkingPickler, obj: object) -> object:
+    """Reduce a function or class of the main program by value where needed, for multiprocessing's own pickler."""
     if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in _MAIN and not _is_found_there(obj):
         return loads, (dumps(obj),)
     return NotImplemented

@@ -1,20 +1,23 @@
-"""Starts processes: sends a request to the node's zygote, and follows the process through a record in shared memory."""
+"""Starts processes, by a request to the node's zygote, and follows them, by a record in shared memory, name or puid."""
 
 from __future__ import annotations
 
 import errno
 import os
 import select
+import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from dragon import _core
 from dragon.infrastructure import messages
-from dragon.infrastructure.errors import RunEndedError
-from dragon.infrastructure.facts import node_of_puid
+from dragon.infrastructure.errors import NodeLostError, ProcessError, RunEndedError
+from dragon.infrastructure.facts import FIRST_PUID, node_of_puid
 from dragon.infrastructure.messages import Spawn, default_name
+from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.infrastructure.system import (
     all_sendable,
     is_of_handler,
@@ -25,13 +28,22 @@ from dragon.infrastructure.system import (
     why_not_executed,
 )
 from dragon.runtime import serialization
-from dragon.runtime.agent_client import ask
-from dragon.runtime.announcing import mentions
+from dragon.runtime.agent_client import Unwanted, ask
+from dragon.runtime.arguments import checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.interpreter import describe
+from dragon.runtime.nodes import own_node, run_nodes
 from dragon.runtime.protocol.objects import Announce, CloseAtEnd
-from dragon.runtime.protocol.processes import AwaitEnd, KillProcess, StartElsewhere
+from dragon.runtime.protocol.run import (
+    AwaitEnd,
+    FindNamedProcesses,
+    FindProcess,
+    KillProcess,
+    Known,
+    StartElsewhere,
+)
 from dragon.runtime.run import Run, identity, is_open, next_puid, this_run
+from dragon.runtime.serialization import mentions
 
 # The indices of the words of a process's record.
 STATUS, PID, CODE, ERROR = range(4)
@@ -84,8 +96,7 @@ class Started:
         return self._pidfd
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the process to end. Returns its exit code, negative for a signal, or None after `timeout` seconds.
-        Raises NodeLostError if its node is lost."""
+        """Wait for the end. Returns the code, negative for a signal, or None after `timeout`. Raises NodeLostError."""
         try:
             noted = self.record.wait(STATUS, RUNNING, timeout)
             if noted is None and self._pidfd is not None and self._has_ended():
@@ -105,6 +116,33 @@ class Started:
         ended = select.poll()
         ended.register(self.sentinel, select.POLLIN)
         return bool(ended.poll(0))
+
+    # A worker of a pool has the methods of multiprocessing's processes. They do nothing where its node is lost.
+
+    def join(self, timeout: float | None = None) -> int | None:
+        """Do the same as wait()."""
+        return self.wait(timeout)
+
+    @property
+    def exitcode(self) -> int | None:
+        """The exit code, negative for a signal; None while the process runs."""
+        return self.wait(0)
+
+    def is_alive(self) -> bool:
+        """Return whether the process runs; False where its node is lost."""
+        with suppress(NodeLostError):
+            return self.wait(0) is None
+        return False
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        with suppress(NodeLostError):
+            self.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        with suppress(NodeLostError):
+            self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
         """Send a signal. Does nothing if the process or the run has ended."""
@@ -288,3 +326,77 @@ def new_request(name: str, umask: int = -1, *, folder: str, **fields: Any) -> Sp
         folder=folder if folder.isascii() else sendable(folder),
         **fields,
     )
+
+
+def look_up(identifier: int | str) -> ProcessDescriptor:
+    """Return the process of that puid or name, also if it has ended, without its children."""
+    try:
+        known = _find(identifier)
+    except LookupError as error:
+        me, node = identity(), own_node()  # a head process or guest belongs to the run but was not started by it
+        if identifier in (me.puid, me.name):
+            return ProcessDescriptor(me.puid, os.getpid(), me.name, p_p_uid=0, node=node.index, h_uid=node.h_uid)
+        if identifier in (FIRST_PUID, "head"):
+            return ProcessDescriptor(FIRST_PUID, this_run().owner_pid, "head", p_p_uid=0, h_uid=_host_id(0))
+        raise ProcessError(str(error)) from None
+    return ProcessDescriptor(
+        p_uid=known.puid,
+        pid=known.pid,
+        name=known.name,
+        p_p_uid=known.parent,
+        group=known.group,
+        node=known.node,
+        h_uid=_host_id(known.node),
+        record=known.record,
+        ecode=known.code,
+    )
+
+
+def _find(identifier: int | str) -> Known:
+    """Return a process; of several with the same name, one that runs is preferred. Raises LookupError."""
+    if isinstance(identifier, int):
+        return ask(FindProcess(identifier))
+    found = ask(FindNamedProcesses(identifier))
+    if not found:
+        raise LookupError(f"the run has no process {identifier!r}")
+    return max(found, key=lambda known: (known.code is None, known.started))
+
+
+def _host_id(index: int) -> int:
+    return next((node.h_uid for node in run_nodes() if node.index == index), 0)
+
+
+def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = False) -> None:
+    """Send a signal to a process; does nothing if it has ended. Raises ProcessError if there is no such process."""
+    number = checked_signal(sig)
+    try:
+        ask(KillProcess(identifier if isinstance(identifier, int) else _find(identifier).puid, number))
+    except LookupError as error:
+        raise ProcessError(str(error)) from None
+
+
+def join(identifier: int | str, timeout: float | None = None) -> int | None:
+    """Wait for a process to end. Returns its exit code, or None after `timeout` seconds."""
+    known = look_up(identifier)
+    if known.p_uid == identity().puid:
+        raise ProcessError("a process cannot wait for its own end")
+    if known.ecode is not None:
+        return known.ecode
+    if known.record is None:
+        raise ProcessError(f"{known.name} was not started by the run and cannot be waited for")
+    try:
+        record = Words._attached(known.record)
+    except _core.DestroyedError:
+        return join(identifier, timeout)  # the process ended between the two steps
+    deadline = None if timeout is None else time.monotonic() + timeout
+    if record.wait(STATUS, RUNNING, timeout) is None or record[STATUS] != EXITED:
+        return None
+    if known.node != this_run().node:  # what it has put into queues is there then
+        try:
+            return ask(AwaitEnd(known.p_uid), deadline=deadline)
+        except Unwanted:
+            return None
+        except LookupError:
+            pass  # it is no longer known there, as so many have ended since
+    code = record[CODE]
+    return code - 2**64 if code >= 2**63 else code

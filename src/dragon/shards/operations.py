@@ -9,11 +9,8 @@ from typing import Any, NamedTuple
 from dragon import _core
 from dragon.infrastructure.messages import Name
 from dragon.infrastructure.structs import msgspec
-from dragon.shards.entries import Stored
 from dragon.shards.records import Record, bytes_in
-from dragon.shards.shard import MISSING, Shard
-
-__all__ = ["NOTHING", "OPERATIONS", "WRITES", "Error", "Identity", "Piece", "Reply", "Request", "Result", "Tag"]
+from dragon.shards.shard import MISSING, Shard, Stored
 
 NOTHING = "nothing"  # an operation without effect, whose reply says that a replica has done all earlier ones
 

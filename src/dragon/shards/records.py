@@ -20,21 +20,6 @@ from typing import Any
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.serialization import dumps
 
-__all__ = [
-    "BLOB",
-    "FOREIGN",
-    "Record",
-    "bytes_in",
-    "decode_key",
-    "decode_value",
-    "digest",
-    "encode_key",
-    "encode_value",
-    "int_of",
-    "of_int",
-    "place_of",
-]
-
 BLOB = 32 * 1024  # bytes from which a buffer is a blob
 
 _INT, _STR, _BYTES, _PICKLE, _BUFFERS, _PLAIN_BLOB, _ARRAY = range(7)

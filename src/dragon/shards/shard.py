@@ -14,17 +14,50 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragon import _core
 from dragon.infrastructure.ddict_errors import DDictError, DDictFullError, DDictKeyError, DDictTimeoutError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.plain_number import in_units
 from dragon.runtime.handle import Lock, Words
-from dragon.shards.entries import BROADCAST, PERSISTENT, Settings, Stored
-from dragon.shards.records import Record, bytes_in, int_of, of_int
+from dragon.runtime.protocol.shards import Settings
+from dragon.shards.records import Record, bytes_in, int_of, of_int, place_of
 
-__all__ = ["CHANGES", "MISSING", "Shard", "in_core", "make_words", "mark_gone", "words_after"]
+# Flags of a record, as in the core.
+PERSISTENT, BROADCAST = 2, 4
+
+
+class Stored(NamedTuple):
+    """A record in a shard, valid during its transaction."""
+
+    flags: int
+    checkpoint: int
+    key: bytes
+    head: bytes
+    blobs: list[list[Any]]  # the pieces of each blob
+
+    @property
+    def size(self) -> int:
+        """The size of the record in bytes, without the key."""
+        return len(self.head) + sum(len(piece) for blob in self.blobs for piece in blob)
+
+
+def places_of(key: bytes, flags: int, manager: int, before: int, now: int) -> list[int]:
+    """Return which of `now` managers hold a record that `manager`, one of `before`, held.
+
+    With equal numbers it is the same manager. Otherwise the copies of a broadcast are placed with all managers that do
+    not have the key itself, a key that was put through manager() stays with its manager if that exists, and any other
+    key is placed by its hash.
+    """
+    if before == now:
+        return [manager]
+    place = place_of(key, now)
+    if flags & BROADCAST:
+        return [other for other in range(now) if other != place]
+    chosen = place_of(key, before) != manager
+    return [manager if chosen and manager < now else place]
+
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 

@@ -19,24 +19,9 @@ from typing import Any, BinaryIO, NamedTuple
 from dragon.files import regular
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
 from dragon.infrastructure.structs import msgspec
-from dragon.shards.entries import BROADCAST, Settings, Stored, places_of
+from dragon.runtime.protocol.shards import Settings
 from dragon.shards.records import Record, place_of
-from dragon.shards.shard import Shard
-
-__all__ = [
-    "File",
-    "Header",
-    "files_in",
-    "managers_of",
-    "persisted_for",
-    "read_header",
-    "records_in",
-    "restore",
-    "snapshot_path",
-    "tidy",
-    "write_snapshot",
-]
-
+from dragon.shards.shard import BROADCAST, Shard, Stored, places_of
 
 _MAGIC = b"DRGNDICT"
 _VERSION = 1

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.structs import msgspec
-from dragon.runtime.callers import Callers
+from dragon.runtime.credentials import Callers
 from dragon.runtime.log import Once, runtime_log
 
 log = runtime_log("web")

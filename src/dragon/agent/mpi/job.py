@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.nodes import run_nodes
-from dragon.runtime.protocol import jobs as requests
+from dragon.runtime.protocol import agents as requests
 from dragon.runtime.protocol.request import Request
 from dragon.runtime.rpc import RemoteError, serves_each
 

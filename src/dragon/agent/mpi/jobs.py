@@ -17,7 +17,7 @@ from dragon.agent.mpi.segments import remove_segments
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import own_node
-from dragon.runtime.protocol.jobs import LookUp, OfJob, Part, Program, Publish, SpawnRanks, Unpublish
+from dragon.runtime.protocol.agents import LookUp, OfJob, Part, Program, Publish, SpawnRanks, Unpublish
 from dragon.runtime.protocol.request import Caller, Request
 from dragon.runtime.rpc import Table, serves
 

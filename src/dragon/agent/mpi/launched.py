@@ -24,7 +24,7 @@ from dragon.agent.mpi.relay import SIZE, address, received, user_of
 from dragon.agent.mpi.segments import is_foreign
 from dragon.agent.output.streams import ended, ready
 from dragon.infrastructure.gpus import GPU_VARIABLES
-from dragon.runtime.protocol.jobs import LaunchEnd, Part, RelayLost
+from dragon.runtime.protocol.agents import LaunchEnd, Part, RelayLost
 from dragon.runtime.run import this_run
 from dragon.runtime.site_launcher import launch_command, launch_environment
 from dragon.signals import how_ended

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dragon.agent.mpi.job import Ask, JobOverError, Joining, Side, Tell
-from dragon.runtime.protocol.jobs import LookUp, OfService, Part, Program, Publish, SpawnRanks, Unpublish
+from dragon.runtime.protocol.agents import LookUp, OfService, Part, Program, Publish, SpawnRanks, Unpublish
 from dragon.runtime.rpc import RemoteError
 
 

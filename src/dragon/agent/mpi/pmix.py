@@ -16,7 +16,7 @@ from typing import Any
 
 from dragon.agent.mpi.job import Ask, JobOverError, Joining, Side, Tell
 from dragon.infrastructure.structs import msgspec
-from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.agents import Part
 from dragon.runtime.protocol.request import frame
 from dragon.runtime.run import this_run
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from dragon.infrastructure.structs import msgspec
-from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.agents import Part
 from dragon.runtime.protocol.request import frame
 
 SUCCESS, OPERATION_SUCCEEDED = 0, -157

@@ -19,7 +19,7 @@ from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import SignalProcess
-from dragon.runtime.protocol.processes import Known
+from dragon.runtime.protocol.run import Known
 from dragon.runtime.rpc import serves
 
 

@@ -22,11 +22,10 @@ from dragon.infrastructure.messages import Instance, Name, Output, Spawn, defaul
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime import spawning
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import StartFor
-from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.agents import Part, StartFor
 from dragon.runtime.protocol.objects import CloseAtEnd
-from dragon.runtime.protocol.processes import EndStartedBy, StartElsewhere
 from dragon.runtime.protocol.request import Caller
+from dragon.runtime.protocol.run import EndStartedBy, StartElsewhere
 from dragon.runtime.remote import node_of
 from dragon.runtime.rpc import serves_for
 from dragon.runtime.run import Run, next_puid

@@ -279,7 +279,7 @@ def _numpy_seed() -> Callable[[], Any] | None:
 
 
 _LARGEST_MESSAGE = 256 * 1024
-_ENTRIES = ("dragon.mpbridge.bootstrap:run", "dragon.native.bootstrap:run")
+_ENTRIES = ("dragon.runtime.child:run_multiprocessing", "dragon.runtime.child:run")
 _PRELOADED = (
     "dragon.mpbridge.queues",
     "dragon.mpbridge.synchronize",

@@ -27,8 +27,8 @@ from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Lock, Words
 from dragon.runtime.protocol import shards as requests
 from dragon.runtime.protocol.agents import Decided
+from dragon.runtime.protocol.shards import Settings
 from dragon.runtime.rpc import serves, serves_each
-from dragon.shards.entries import Settings
 from dragon.shards.operations import Tag
 from dragon.shards.shard import Shard, in_core, make_words, mark_gone, words_after
 

@@ -17,7 +17,7 @@ from dragon.agent.telemetry.gpu_source import gpu_source
 from dragon.agent.telemetry.seen import Seen
 from dragon.infrastructure.metrics import PROCESS_STATES, Sample, Tags, tags_of
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.processes import Known
+from dragon.runtime.protocol.run import Known
 
 if TYPE_CHECKING:
     from dragon._core import _Queue as State

@@ -12,7 +12,7 @@ from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.metrics import Lifetime, Sample, tags_of
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.folder import Owner, started_at
-from dragon.runtime.protocol.processes import Known
+from dragon.runtime.protocol.run import Known
 from dragon.runtime.run_info import RunInfo
 
 

@@ -21,7 +21,7 @@ from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Name, encode
 from dragon.infrastructure.structs import msgspec
-from dragon.runtime.callers import Callers
+from dragon.runtime.credentials import Callers
 from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.protocol.agents import AnnounceFor, Members, Outside, Proposal
 from dragon.runtime.protocol.objects import WhyGone

@@ -1,17 +1,24 @@
 """The distributed dictionary."""
 
-from dragon.data.ddict.creation import DDICT_MIN_SIZE
-from dragon.data.ddict.ddict import DDict
-from dragon.data.ddict.filtering import FilterContextManager, FilterIterator, SentinelQueue
-from dragon.data.ddict.handle import DDictManagerStats
-from dragon.data.ddict.persistence import (
+from dragon.data.ddict.creation import (
+    DDICT_MIN_SIZE,
     CheckpointPersister,
     DAOSCheckpointPersister,
     NULLCheckpointPersister,
     PosixCheckpointPersister,
 )
+from dragon.data.ddict.ddict import DDict
+from dragon.data.ddict.handle import DDictManagerStats
 from dragon.data.ddict.profile import DDictOperationProfile
-from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictMappingProxy, DDictValuesView
+from dragon.data.ddict.views import (
+    DDictItemsView,
+    DDictKeysView,
+    DDictMappingProxy,
+    DDictValuesView,
+    FilterContextManager,
+    FilterIterator,
+    SentinelQueue,
+)
 from dragon.infrastructure.ddict_errors import (
     DDictCheckpointSyncError,
     DDictError,

@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from dragon import _core
@@ -22,9 +23,6 @@ from dragon.runtime.protocol.shards import ShardChannel
 from dragon.runtime.remote import RemoteChannel
 from dragon.runtime.run import this_run
 from dragon.shards.operations import Identity, Piece, Reply, Request
-
-__all__ = ["Arrival", "Conduit", "Memory", "conduit_to"]
-
 
 _IN_ARENA = 256 * 1024  # bytes from which a value's memory is taken from the arena, whose pages are already mapped
 
@@ -59,7 +57,11 @@ class Memory:
 
     def __init__(self, size: int) -> None:
         self.missing = size
-        self._memory = memoryview(_new_memory(size))
+        memory: Any = None
+        if size >= _IN_ARENA:
+            with suppress(MemoryError):  # the arena has no room
+                memory = _core.Loan(size)
+        self._memory = memoryview(bytearray(size) if memory is None else memory)
 
     def add(self, piece: Any) -> None:
         """Append the next piece."""
@@ -70,15 +72,6 @@ class Memory:
     def whole(self) -> memoryview:
         """Return the whole memory."""
         return self._memory
-
-
-def _new_memory(size: int) -> Any:
-    if size >= _IN_ARENA:
-        try:
-            return _core.Loan(size)
-        except MemoryError:
-            pass  # the arena has no room
-    return bytearray(size)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -139,11 +132,7 @@ class Conduit:
         raise self._why_gone(ended, f"there is no connection to node {self.node}")
 
     def receive(self, number: int, deadline: float | None) -> tuple[Any, list[Any]]:
-        """Return the reply to a request and its buffers.
-
-        Raises the operation's exception, DDictTimeoutError, NodeLostError if the node is lost or the connection of the
-        request or its reply broke, and MemoryError if this node had no room for the reply.
-        """
+        """Return the reply to a request and its buffers. Raises what the operation raised, and what ended the wait."""
         while (arrival := self._arrived.get(number)) is None or not arrival.gather():
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
@@ -215,8 +204,7 @@ _local = threading.local()
 
 
 def conduit_to(node: int, timeout: float | None = None) -> Conduit:
-    """Return this thread's connection to a node. Raises NodeLostError if the node is no longer part of the run,
-    DDictTimeoutError if it must be made and takes more than `timeout` seconds."""
+    """Return this thread's connection to a node. Raises NodeLostError, and DDictTimeoutError if it must be made."""
     run = str(this_run().folder), os.getpid()
     if getattr(_local, "run", None) != run:
         _local.run, _local.conduits = run, {}

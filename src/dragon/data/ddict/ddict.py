@@ -8,23 +8,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
-from dragon.data.ddict import checkpoint_files, creation
-from dragon.data.ddict.checks import check_name, check_parameters
-from dragon.data.ddict.creation import Options, moment
-from dragon.data.ddict.filtering import FilterContextManager
+from dragon.data.ddict import creation, writers
+from dragon.data.ddict.creation import (
+    CheckpointPersister,
+    NULLCheckpointPersister,
+    Options,
+    check_name,
+    check_parameters,
+    moment,
+)
 from dragon.data.ddict.handle import Handle
-from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPersister
 from dragon.data.ddict.scope import Scope
-from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
+from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView, FilterContextManager
 from dragon.data.ddict.writers import Batch, Writers
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.infrastructure.generic import K, V
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.variables import parse_size
 from dragon.lazy_modules import name_of_package
-from dragon.shards.entries import PERSISTENT, places_of
 from dragon.shards.records import encode_value
-from dragon.shards.shard import MISSING
+from dragon.shards.shard import MISSING, PERSISTENT, places_of
 
 if TYPE_CHECKING:
     from _typeshed import SupportsKeysAndGetItem
@@ -141,9 +144,9 @@ class DDict(Handle[K, V], Generic[K, V]):
             self.setup_logging()
         try:
             if restart:
-                restore_from = checkpoint_files.newest(self._scope)
+                restore_from = writers.newest(self._scope)
                 if restore_from is None:
-                    checkpoint_files.warn_of_none(name, options.persist_path)
+                    writers.warn_of_none(name, options.persist_path)
             if restore_from is not None:
                 self.restore(restore_from)
                 if restart:
@@ -377,7 +380,9 @@ class DDict(Handle[K, V], Generic[K, V]):
     def _copy_to(self, other: DDict, managers: Iterable[int] | None = None) -> None:
         chosen = self._scope.is_chosen(ask=True)
         if _same_shape(self._scope, other._scope):
-            _copy_shards(self._scope, other._scope, range(self._scope.count) if managers is None else managers)
+            since = moment(other._scope.options)
+            for manager in range(self._scope.count) if managers is None else managers:
+                _copy_shard(self._scope, manager, other._scope, since)
         else:
             _copy_all(self._scope, other._scope, other._writers)
         if chosen:
@@ -405,13 +410,6 @@ def _same_shape(one: Scope, other: Scope) -> bool:
     return (one.count, one.options.working_set_size) == (other.count, other.options.working_set_size)
 
 
-def _copy_shards(scope: Scope, other: Scope, managers: Iterable[int]) -> None:
-    """Replace managers of `other`, of the same shape, by all checkpoints of the same managers. Broadcasts stay such."""
-    since = moment(other.options)
-    for manager in managers:
-        _copy_shard(scope, manager, other, since)
-
-
 def _copy_all(scope: Scope, other: Scope, writers: Writers) -> None:
     """Replace the contents of `other`, of another shape, whose `writers` these are, by this one's checkpoint."""
     other.on_all("begin_anew", other.checkpoint, moment(other.options))
@@ -429,6 +427,7 @@ def _copy_all(scope: Scope, other: Scope, writers: Writers) -> None:
 
 
 def _copy_shard(scope: Scope, manager: int, other: Scope, since: int) -> None:
+    """Replace a manager of `other`, of the same shape, by all checkpoints of the same one. Broadcasts stay such."""
     reader, writer = scope.copied(), other.copied()
     shard, copy = reader.open()[manager], writer.open()[manager]
     writers = Writers(writer)

@@ -6,13 +6,12 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
 
-from dragon.data.ddict import checkpoint_files, creation
-from dragon.data.ddict.checks import check_timeout
-from dragon.data.ddict.creation import Descriptor
+from dragon.data.ddict import creation, writers
+from dragon.data.ddict.creation import Descriptor, check_timeout
 from dragon.data.ddict.profile import DDictOperationProfile
 from dragon.data.ddict.scope import Scope
 from dragon.data.ddict.shards import AnyShard, Pending
@@ -25,14 +24,12 @@ from dragon.runtime.handle import Event
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import node_at
 from dragon.runtime.picklers import pickler_of
-from dragon.shards.entries import PERSISTENT, Settings
+from dragon.runtime.protocol.shards import Settings
 from dragon.shards.records import FOREIGN, Record, decode_key, encode_key, encode_value
-from dragon.shards.shard import MISSING
+from dragon.shards.shard import MISSING, PERSISTENT
 
 if TYPE_CHECKING:
     from dragon.native.machine import Node
-
-__all__ = ["DDictManagerStats", "Handle", "equal", "stats_of"]
 
 _UNSET: Any = object()
 T = TypeVar("T")
@@ -168,7 +165,10 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         """
         check_timeout(timeout)
         descriptor = creation.from_text(serialized_dict)
-        scope = Scope(descriptor, _life_of(descriptor))
+        life: Event | None = None
+        with suppress(NodeLostError):  # of the creator; the shards of the other nodes are kept until the run ends
+            life = Event._attached(descriptor.life)
+        scope = Scope(descriptor, life)
         if timeout is not None:
             scope.limit(plain_number(timeout))
         scope.checkpoint = descriptor.options.first
@@ -337,14 +337,9 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         value = self._now(key)
         if value is not MISSING:
             return value
-        if self.wait_for_keys and (default is _UNSET or self._has_had(key)):
+        if self.wait_for_keys and (default is _UNSET or self._begin("has_had", key).result(self.timeout)):
             return self[key]
         return None if default is _UNSET else default
-
-    def _has_had(self, key: object) -> bool:
-        """Return whether a checkpoint of the working set up to this one has the key."""
-        encoded = self._codec.key(key)
-        return bool(self._scope.shard(encoded).call("has_had", encoded, self._scope.checkpoint))
 
     def put_new(self, key: K, value: V) -> bool:
         """Put a value unless the key exists. Returns whether it was put: of several processes that try, one
@@ -388,7 +383,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
 
     def begin_get(self, key: object) -> Pending:
         """Request a value. result() of the returned object, called in the same thread, waits for it and returns it."""
-        pending, encoded = self._begin_get(key), self._codec.key(key)
+        pending, encoded = self._begin("value", key), self._codec.key(key)
 
         def wait(timeout: float | None) -> Any:
             value = pending.result(timeout)
@@ -398,9 +393,9 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
 
         return Pending(wait)
 
-    def _begin_get(self, key: object) -> Pending:
+    def _begin(self, method: str, key: object, *arguments: object) -> Pending:
         encoded = self._codec.key(key)
-        return self._scope.shard(encoded).begin("value", encoded, self._scope.checkpoint)
+        return self._scope.shard(encoded).begin(method, encoded, self._scope.checkpoint, *arguments)
 
     def begin_put(self, key: object, value: object) -> Pending:
         """Send a value. result() of the returned object waits until it is stored."""
@@ -413,10 +408,6 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
     def _begin_put(self, method: str, key: object, value: object) -> Pending:
         encoded, record = self._codec.key(key), self._codec.record(value)
         return self._writable(encoded).begin(method, encoded, record, self._scope.checkpoint)
-
-    def _begin_part(self, key: object, start: int | None, stop: int | None) -> Pending:
-        encoded = self._codec.key(key)
-        return self._scope.shard(encoded).begin("part", encoded, self._scope.checkpoint, start, stop)
 
     # ---- parts of a value
 
@@ -607,11 +598,11 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         """
         options = self._scope.options
         if options.persister != "NULL" and options.persist_count:
-            checkpoint_files.persist(self._scope)
+            writers.persist(self._scope)
 
     def persisted_ids(self) -> list[int]:
         """Return the checkpoints that can be restored, sorted. Waits for files that are being written."""
-        return checkpoint_files.persisted(self._scope)
+        return writers.persisted(self._scope)
 
     def restore(self, chkpt: int) -> None:
         """Replace the contents by a persisted checkpoint, and move to it. Raises DDictPersistCheckpointError.
@@ -621,7 +612,7 @@ class Handle(MutableMapping[K, V], Generic[K, V]):
         if self._batch is not None:
             raise DDictError("restore() within a batch of puts: end_batch_put() first", "INVALID_OPERATION")
         chkpt = operator.index(chkpt)
-        if checkpoint_files.restore(self._scope, chkpt):
+        if writers.restore(self._scope, chkpt):
             self._writers.note_chosen()
         self._scope.checkpoint = chkpt
 
@@ -647,14 +638,3 @@ def _restored(cls: type[Handle], descriptor: Descriptor, life: Event | None, sta
     if bound is not None:
         scope.bind(bound)
     return cls._of(scope, codec)
-
-
-def _life_of(descriptor: Descriptor) -> Event | None:
-    """Return the object that keeps a dictionary while a process is attached; None if its node is lost.
-
-    Raises DestroyedError if the dictionary does not exist any more.
-    """
-    try:
-        return Event._attached(descriptor.life)
-    except NodeLostError:
-        return None  # the creator's node is lost; the shards of the other nodes are kept until the run ends

@@ -12,8 +12,6 @@ from typing import Any
 from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
 from dragon.shards.shard import MISSING
 
-__all__ = ["DDictOperationProfile", "Observed", "Observer"]
-
 _SHOWN = 60  # bytes of a key that are logged
 # The names of methods in a profile, where they differ, and the methods that are called without begin() and call().
 _NAMES = {"value": "get", "values": "get", "take": "pop", "pop": "delete", "add": "fetch_add"}

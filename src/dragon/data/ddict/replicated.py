@@ -19,48 +19,28 @@ from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import run_nodes
-from dragon.runtime.protocol.shards import OwnCopy, ShardHolders
+from dragon.runtime.protocol.shards import OwnCopy, Settings, ShardHolders
 from dragon.runtime.run import this_run
-from dragon.shards.entries import Settings
 from dragon.shards.operations import WRITES, Identity
 
-__all__ = ["ReplicatedShard", "Session", "Write", "own_session"]
 
-
-class Write:
-    """A write whose reply may be requested again while this object exists."""
-
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
-
-
-class Session:
+class _Session(threading.local):
     """The writes of one thread."""
 
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._name = os.urandom(8)
-        self._last = 0
-        self._open: weakref.WeakValueDictionary[int, Write] = weakref.WeakValueDictionary()  # in order
+    _pid = 0
 
-    def begin_write(self) -> Write:
-        """Return the next write. Its identity says up to which write no reply is needed any more."""
+    def begin(self, write: _Persistent) -> Identity:
+        """Return the identity of the next write. It says up to which write no reply is needed any more."""
+        if self._pid != os.getpid():
+            self._pid, self._name, self._last = os.getpid(), os.urandom(8), 0
+            self._open: weakref.WeakValueDictionary[int, _Persistent] = weakref.WeakValueDictionary()  # in order
         self._last += 1
         first = next(iter(self._open.keys()), self._last)
-        write = self._open[self._last] = Write((self._name, self._last, first - 1))
-        return write
+        self._open[self._last] = write
+        return self._name, self._last, first - 1
 
 
-_local = threading.local()
-
-
-def own_session() -> Session:
-    """Return the session of this thread."""
-    session: Session | None = getattr(_local, "session", None)
-    if session is None or session.pid != os.getpid():
-        session = _local.session = Session()
-    return session
-
+_session = _Session()
 
 _FAILOVER_TIMEOUT_S = 30.0  # seconds within which a new primary must be found
 _FAILOVER_POLL_S = 0.05  # seconds between two attempts
@@ -73,18 +53,14 @@ class ReplicatedShard(RemoteShard):
     def __init__(self, number: str, settings: Settings) -> None:
         super().__init__(number, settings)
         self._holders = settings.holders
-        self._local = self._open_local()
-
-    def _open_local(self) -> LocalShard | None:
-        if this_run().node not in self._holders:
-            return None
-        settings = ask(OwnCopy(this_run().node, self.number, self.settings.manager))
-        return None if settings is None else LocalShard.attached(self.number, settings)
+        here = this_run().node
+        own = ask(OwnCopy(here, number, settings.manager)) if here in self._holders else None
+        self.local = None if own is None else LocalShard.attached(number, own)
 
     def within(self, timeout: float | None, note: Note | None = None) -> Self:
         """Do the same as in the base class, also for this node's replica."""
         limited = super().within(timeout, note)
-        limited._local = self._local and self._local.within(timeout, note)
+        limited.local = self.local and self.local.within(timeout, note)
         return limited
 
     @property
@@ -95,8 +71,8 @@ class ReplicatedShard(RemoteShard):
     def close(self) -> None:
         """Close the shard's memory in this process."""
         super().close()
-        if self._local is not None:
-            self._local.close()
+        if self.local is not None:
+            self.local.close()
 
     def value(self, key: bytes, checkpoint: int) -> Any:
         """Return the value of a key, or MISSING."""
@@ -114,17 +90,12 @@ class ReplicatedShard(RemoteShard):
         return super().begin(method, *arguments)
 
     def _read(self, method: str, *arguments: object) -> Any:
-        if self._local is not None and not self.settings.linearizable:
+        if self.local is not None and not self.settings.linearizable:
             try:
-                return getattr(self._local, method)(*arguments)
+                return getattr(self.local, method)(*arguments)
             except DestroyedError:
-                self._local = None  # this node's copy is no longer a valid replica; the primary is asked below
+                self.local = None  # this node's copy is no longer a valid replica; the primary is asked below
         return getattr(super(), method)(*arguments)
-
-    @property
-    def local(self) -> LocalShard | None:
-        """The replica of this node; None if it has none."""
-        return self._local
 
     def holders(self) -> list[int]:
         """Return the nodes that hold the shard, the primary's first."""
@@ -133,17 +104,15 @@ class ReplicatedShard(RemoteShard):
 
     def changing_words(self) -> Words | None:
         """Return words of which the first changes with every change; None if this node has no replica."""
-        return self._local.changing_words() if self._local is not None else None
+        return self.local.changing_words() if self.local is not None else None
 
     def _begin(self, method: str, arguments: list[Any], buffers: list[Any]) -> Pending:
-        write = own_session().begin_write() if method in WRITES else None
-        identity = None if write is None else write.identity
-        newest = write is None and self.settings.linearizable
+        newest = method not in WRITES and self.settings.linearizable
 
-        def begin() -> Pending:
+        def begin(identity: Identity | None) -> Pending:
             return self._send(self._holders[0], method, arguments, buffers, identity, newest)
 
-        return _Persistent(self, begin, write)
+        return _Persistent(self, begin, method in WRITES)
 
     def look_for_holders(self, deadline: float) -> None:
         """Find the nodes that hold the shard now. Raises DDictError if no node holds it, or after `deadline`."""
@@ -173,17 +142,16 @@ class ReplicatedShard(RemoteShard):
 
 
 class _Persistent(Pending):
-    """A pending operation that is retried at the new primary, or over a new connection; a write is done once."""
+    """A pending operation, retried at a new primary, which keeps the reply meanwhile: a write is done once."""
 
-    def __init__(self, shard: ReplicatedShard, begin: Callable[[], Pending], write: Write | None) -> None:
-        self._shard = shard
-        self._begin = begin
-        self._write = write  # while this object exists the primary keeps the reply for a retry
+    def __init__(self, shard: ReplicatedShard, begin: Callable[[Identity | None], Pending], writes: bool) -> None:
+        self._shard, self._begin = shard, begin
+        self._identity = _session.begin(self) if writes else None
         self._pending = self._try()
 
     def _try(self) -> Pending | None:
         try:
-            return self._begin()
+            return self._begin(self._identity)
         except NodeLostError:
             return None
 

@@ -6,6 +6,7 @@ until a key is written. Keys are in their encoded form, values are before decodi
 
 from __future__ import annotations
 
+import copy
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -19,14 +20,11 @@ from dragon.data.ddict.replicated import ReplicatedShard
 from dragon.data.ddict.shards import LATER, AnyShard, Done, LocalShard, Pending, RemoteShard
 from dragon.infrastructure.ddict_errors import DDictKeyError, DDictTimeoutError
 from dragon.runtime.arguments import checked_seconds
-from dragon.runtime.fork_hooks import ProcessLock
 from dragon.runtime.handle import Event, Words
-from dragon.runtime.run import this_run
-from dragon.shards.entries import Settings
+from dragon.runtime.protocol.shards import Settings
+from dragon.runtime.run import ProcessLock, this_run
 from dragon.shards.records import place_of
 from dragon.shards.shard import CHANGES, MISSING
-
-__all__ = ["Scope", "change_of", "wait_for_change"]
 
 _KEY_POLL_S = 0.1  # seconds between two searches for a key that may be put to any manager
 _POLL_S = 0.05  # seconds between two looks at a shard whose changes this node cannot see
@@ -49,18 +47,13 @@ class _Attached:
         with cls._lock:
             found = cls._all.get(descriptor.number)
             if found is None:
-                cls._close_gone(descriptor.options.name)
+                # Close the shards of destroyed dictionaries of that name: a restarted dictionary uses the same files.
+                for other in list(cls._all.values()):
+                    for shard in other.shards if other.descriptor.options.name == descriptor.options.name else ():
+                        if shard.local is not None and shard.local.is_gone:
+                            shard.close()
                 found = cls._all[descriptor.number] = cls(descriptor)
             return found
-
-    @classmethod
-    def _close_gone(cls, name: str) -> None:
-        """Close the shards of destroyed dictionaries of that name: a restarted dictionary uses the same files."""
-        for other in list(cls._all.values()):
-            if other.descriptor.options.name == name:
-                for shard in other.shards:
-                    if shard.local is not None and shard.local.is_gone:
-                        shard.close()
 
     def __del__(self) -> None:
         for shard in getattr(self, "shards", ()):
@@ -118,10 +111,7 @@ class Scope:
     def copied(self) -> Self:
         """Return the same scope for another handle, with the same observer."""
         self.open()
-        copied = type(self)(self.descriptor, self.life)
-        copied.checkpoint, copied.timeout, copied.bound = self.checkpoint, self.timeout, self.bound
-        copied.shards, copied.one, copied.observer = self.shards, self.one, self.observer
-        return copied
+        return copy.copy(self)
 
     def drop(self) -> None:
         """Release the dictionary: every later use raises DestroyedError."""
@@ -221,25 +211,14 @@ class Scope:
         return DDictKeyError(f"no key {name!r} in checkpoint {self.checkpoint} of {shard.where}")
 
     def wait_until(self, key: bytes, wanted: Callable[[Any], bool], what: str, timeout: float | None) -> Any:
-        """Wait until `wanted(value)` of a key's value is true, and return the value, which may be MISSING.
-
-        Raises DDictTimeoutError after `timeout` seconds, None: no limit. `what` names the condition in the message.
-        """
+        """Wait until `wanted(value)` of a key is true, and return the value. A DDictTimeoutError names `what`."""
         shard, timeout = self.shard(key), checked_seconds("timeout", timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            seen = change_of(words := shard.changing_words())
+        # If keys may be with other managers, a change of another shard does not end the wait.
+        for _ in looks(shard, timeout, lambda: _KEY_POLL_S if self.is_chosen() else None):
             value = self.value(key)
             if wanted(value):
                 return value
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                raise DDictTimeoutError(
-                    f"waited {timeout} s for {what}, in checkpoint {self.checkpoint} of {shard.where}"
-                )
-            if self.is_chosen():  # a change of another shard does not end the wait
-                remaining = _KEY_POLL_S if remaining is None else min(remaining, _KEY_POLL_S)
-            wait_for_change(words, seen, remaining)
+        raise DDictTimeoutError(f"waited {timeout} s for {what}, in checkpoint {self.checkpoint} of {shard.where}")
 
     async def await_until(
         self, key: bytes, wanted: Callable[[Any], bool], wait: Callable[[Words | None, int], Awaitable[object]]
@@ -297,8 +276,17 @@ def change_of(words: Words | None) -> int:
     return 0 if words is None else words[CHANGES]
 
 
-def wait_for_change(words: Words | None, seen: int, timeout: float | None) -> bool:
-    """Wait until the change is not `seen`, or for a moment if it cannot be read. Returns whether it may differ."""
-    if words is None:
-        time.sleep(_POLL_S if timeout is None else min(timeout, _POLL_S))
-    return words is None or words.wait(CHANGES, seen, timeout) is not None
+def looks(shard: AnyShard, timeout: float | None, poll: Callable[[], float | None]) -> Iterator[bool]:
+    """Yield at once and after each change of a shard (True), and after poll() seconds without, until `timeout`."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    changed = True
+    while True:
+        seen = change_of(words := shard.changing_words())
+        yield changed
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return
+        least = min((seconds for seconds in (left, poll()) if seconds is not None), default=None)
+        if words is None:
+            time.sleep(_POLL_S if least is None else min(least, _POLL_S))
+        changed = words is None or words.wait(CHANGES, seen, least) is not None

@@ -12,13 +12,10 @@ from dragon.data.ddict.conduit import Memory, conduit_to
 from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Lock, Words
-from dragon.runtime.protocol.shards import Persist
-from dragon.shards.entries import Settings, Stored
+from dragon.runtime.protocol.shards import Persist, Settings
 from dragon.shards.operations import Identity
 from dragon.shards.records import Record, decode_value
-from dragon.shards.shard import MISSING, Shard
-
-__all__ = ["LATER", "AnyShard", "Done", "LocalShard", "Note", "Pending", "RemoteShard", "spread"]
+from dragon.shards.shard import MISSING, Shard, Stored, where
 
 # A function that is called with the size in bytes of a value in its encoded form.
 Note = Callable[[int], None]
@@ -148,6 +145,8 @@ def _no_blob(i: int, as_bytes: bool) -> object:
 class RemoteShard:
     """A shard on another node. begin() and call() have the methods of LocalShard."""
 
+    local: LocalShard | None = None  # the part of the shard that is on this node
+
     def __init__(self, number: str, settings: Settings) -> None:
         self.number = number
         self.settings = settings
@@ -165,7 +164,7 @@ class RemoteShard:
     @property
     def where(self) -> str:
         """The name of the shard in messages."""
-        return f"manager {self.settings.manager} on node {self.settings.node}"
+        return where(self.settings)
 
     def close(self) -> None:
         """Close the shard's memory in this process."""
@@ -291,11 +290,6 @@ class RemoteShard:
         """Return whether the key exists."""
         state, _ = self._at_once(_CONTAINS, key, checkpoint, 0, None)
         return bool(self.call("contains", key, checkpoint)) if state == _ELSEWHERE else state == _DONE
-
-    @property
-    def local(self) -> LocalShard | None:
-        """The part of the shard that is on this node: None."""
-        return None
 
     def holders(self) -> list[int]:
         """Return the nodes that hold the shard, the primary's first."""

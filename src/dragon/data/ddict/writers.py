@@ -1,29 +1,39 @@
-"""The writes of a handle, and the steps before one: a check whether it is allowed, the registration of the writer, and
-waiting for other writers."""
+"""The writes of a handle, and its checkpoints on disk. Before a write come a check whether it is allowed, the
+registration of the writer, and waiting for other writers."""
 
 from __future__ import annotations
 
 import struct
-import time
+import warnings
 
-from dragon.data.ddict.scope import Scope, change_of, wait_for_change
+from dragon.data.ddict.creation import moment
+from dragon.data.ddict.scope import Scope, looks
 from dragon.data.ddict.shards import AnyShard, spread
+from dragon.data.plain_files import progress
 from dragon.infrastructure.ddict_errors import (
     DDictError,
     DDictFullError,
     DDictFutureCheckpointError,
+    DDictPersistCheckpointError,
     DDictTimeoutError,
 )
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.plain_number import in_units
 from dragon.runtime.agent_client import ask
 from dragon.runtime.folder import this_process
-from dragon.runtime.protocol.shards import IsAlive
+from dragon.runtime.protocol.shards import (
+    HoldCheckpoint,
+    IsAlive,
+    PauseWriters,
+    Persist,
+    Persisted,
+    RestoreShards,
+    TidyFiles,
+)
 from dragon.runtime.run import this_run
-from dragon.shards.entries import BROADCAST
 from dragon.shards.records import Record
-
-__all__ = ["Batch", "Writers"]
+from dragon.shards.shard import BROADCAST
+from dragon.shards.snapshot import files_in
 
 _AT_ONCE = 64 * 2**20  # bytes of records that are sent together
 
@@ -142,50 +152,32 @@ class Writers:
         self._reached[manager] = scope.checkpoint
 
     def _wait_for_keys(self, shard: AnyShard) -> None:
-        scope = self._scope
-        deadline = None if scope.timeout is None else time.monotonic() + scope.timeout
-        while True:
-            seen = change_of(words := shard.changing_words())
+        scope, behind = self._scope, 0
+        for _ in looks(shard, scope.timeout, lambda: _WRITER_CHECK_S):
             behind = shard.call("behind", scope.checkpoint)
             if not behind:
                 return
-            left = _WRITER_CHECK_S if deadline is None else min(_WRITER_CHECK_S, deadline - time.monotonic())
-            if left <= 0:
-                raise DDictTimeoutError(
-                    f"{behind} keys of checkpoints that {shard.where} must drop for checkpoint {scope.checkpoint} are "
-                    "not in the checkpoint after theirs: put them there, or put them with pput()"
-                )
-            wait_for_change(words, seen, left)
+        raise DDictTimeoutError(
+            f"{behind} keys of checkpoints that {shard.where} must drop for checkpoint {scope.checkpoint} are not in "
+            "the checkpoint after theirs: put them there, or put them with pput()"
+        )
 
     def _wait_for_writers(self, shard: AnyShard) -> None:
-        scope = self._scope
+        scope, behind = self._scope, []
         first = scope.checkpoint - scope.options.working_set_size + 1
-        deadline = None if scope.timeout is None else time.monotonic() + scope.timeout
-        while True:
-            seen = change_of(words := shard.changing_words())
+        for changed in looks(shard, scope.timeout, lambda: _WRITER_CHECK_S):
             behind = [client for client, at in shard.call("writers") if at < first]
             if not behind:
                 return
-            if deadline is not None and time.monotonic() > deadline:
-                raise DDictTimeoutError(
-                    f"{len(behind)} writers have not moved to checkpoint {first}, and {shard.where} holds only "
-                    f"{scope.options.working_set_size} checkpoints"
-                )
-            if not wait_for_change(words, seen, _WRITER_CHECK_S):
-                for client in behind:
-                    if not _is_alive(client):
-                        shard.call("note_writer", client, None)
+            for client in () if changed else behind:
+                if not _is_alive(client):
+                    shard.call("note_writer", client, None)
+        raise DDictTimeoutError(
+            f"{len(behind)} writers have not moved to checkpoint {first}, and {shard.where} holds only "
+            f"{scope.options.working_set_size} checkpoints"
+        )
 
     # ---- with all managers
-
-    def send(self, batches: list[list[tuple[bytes, Record]]], flags: int) -> None:
-        """Put the records of each manager, with all managers at the same time."""
-        pending = []
-        for shard, records in zip(self._scope.open(), batches, strict=True):
-            if records:
-                pending.append(self.allowed(shard).begin("put_many", records, self._scope.checkpoint, flags))
-        for one in pending:
-            one.result(self._scope.timeout)
 
     def broadcast(self, key: bytes, record: Record) -> None:
         """Put a record with every manager. Raises DDictFullError if one has no room; then no manager stores it."""
@@ -246,10 +238,15 @@ class Batch:
         """Send the collected records and wait until they are stored. Raises DDictFutureCheckpointError."""
         shards, records = self._scope.open(), self._records
         self._records, self._size = [[] for _ in shards], 0
-        for shard, some in zip(shards, records, strict=True):
-            if some and self._lasting:
-                self._writers.refuse_future(shard)
-        self._writers.send(records, self.flags)
+        chosen = [(shard, some) for shard, some in zip(shards, records, strict=True) if some]
+        for shard, _ in chosen if self._lasting else ():
+            self._writers.refuse_future(shard)
+        checkpoint = self._scope.checkpoint
+        pending = [
+            self._writers.allowed(shard).begin("put_many", some, checkpoint, self.flags) for shard, some in chosen
+        ]
+        for one in pending:
+            one.result(self._scope.timeout)
 
 
 def _me() -> bytes:
@@ -263,3 +260,87 @@ def _is_alive(client: bytes) -> bool:
         return ask(IsAlive(node, pid, start_time))
     except NodeLostError:
         return False
+
+
+def persist(scope: Scope) -> None:
+    """Write the scope's checkpoint to disk, as all managers held it at one moment; if it fails, older files stay."""
+    number, managers, checkpoint = scope.descriptor.number, _homes(scope), scope.checkpoint
+    try:
+        for manager, node in managers:
+            ask(PauseWriters(node, number, manager, True))
+        held = [ask(HoldCheckpoint(node, number, manager, checkpoint)) for manager, node in managers]
+    finally:
+        for manager, node in managers:
+            ask(PauseWriters(node, number, manager, False))
+    sets: list[str] = []
+    complete = False
+    try:
+        for manager, node in progress(managers, "managers"):
+            sets.append(ask(Persist(node, number, manager, checkpoint, held[manager], max(held))))
+        found = _whole(scope, checkpoint).get(checkpoint)
+        if found != (sets[0], len(managers)):
+            raise DDictPersistCheckpointError(
+                f"checkpoint {checkpoint} was written to {scope.options.persist_path}, but another dictionary "
+                f"{scope.options.name!r} writes there too: each needs a name or a folder of its own"
+            )
+        complete = True
+    finally:
+        for (manager, node), of_set in zip(managers, sets, strict=False):
+            ask(TidyFiles(node, number, manager, checkpoint, of_set, complete))
+
+
+def persisted(scope: Scope) -> list[int]:
+    """Return the checkpoints of which every node sees the files it needs, sorted."""
+    return sorted(_whole(scope))
+
+
+def newest(scope: Scope) -> int | None:
+    """Return the checkpoint that was written last by the latest dictionary of the name; None if there is none."""
+    found = [(of_set[:16], checkpoint) for checkpoint, (of_set, _) in _whole(scope).items()]
+    return max(found)[1] if found else None
+
+
+def _whole(scope: Scope, only: int | None = None) -> dict[int, tuple[str, int]]:
+    """Return the checkpoints of which every node sees its part: the latest complete set, and the number of writers."""
+    number = scope.descriptor.number
+    first, *others = [ask(Persisted(node, number, manager, only)) for manager, node in _homes(scope)]
+    whole = {}
+    for checkpoint, sets in first.items():
+        seen = [(one, by) for one, by in sets.items() if all(o.get(checkpoint, {}).get(one) == by for o in others)]
+        if seen:
+            whole[checkpoint] = max(seen)
+    return whole
+
+
+def restore(scope: Scope, checkpoint: int) -> bool:
+    """Replace the contents by a checkpoint on disk. Returns whether keys may be with any manager."""
+    available = _whole(scope)
+    if checkpoint not in available:
+        raise DDictPersistCheckpointError(
+            f"checkpoint {checkpoint} of {scope.options.name!r} is not in {scope.options.persist_path}, where there is "
+            f"{sorted(available) or 'none'} of which all nodes of the dictionary see what they need"
+        )
+    managers: dict[int, list[int]] = {}
+    for shard in scope.open():
+        for node in shard.holders():
+            managers.setdefault(node, []).append(shard.settings.manager)
+    chosen, number, since = False, scope.descriptor.number, moment(scope.options)
+    for node in progress(sorted(managers), "nodes"):
+        chosen |= ask(RestoreShards(node, number, managers[node], checkpoint, *available[checkpoint], since))
+    return chosen
+
+
+def _homes(scope: Scope) -> list[tuple[int, int]]:
+    """Return each manager with the node of its primary."""
+    return [(manager, shard.holders()[0]) for manager, shard in enumerate(scope.open())]
+
+
+def warn_of_none(name: str, folder: str) -> None:
+    """Warn that a restarted dictionary finds no checkpoint and begins empty."""
+    others = ", ".join(map(repr, sorted({file.name for file in files_in(folder)})))
+    warnings.warn(
+        f"restart: {folder} has no checkpoint of a dictionary {name!r}, which begins empty"
+        + (f"; there are those of {others}" if others else ""),
+        RuntimeWarning,
+        stacklevel=3,
+    )

@@ -123,8 +123,7 @@ def frame(body: bytes) -> bytes:
 
 def encode_request(request: Request[object]) -> bytes:
     """Return the frame of a request. Raises ValueError for text that is not UTF-8."""
-    body = encode(request)
-    return len(body).to_bytes(4, "little") + body
+    return frame(encode(request))
 
 
 def decode_reply(request: Request[Value], body: bytes | bytearray) -> Reply[Value]:

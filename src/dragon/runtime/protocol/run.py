@@ -1,10 +1,84 @@
-"""Requests about a run as a whole."""
+"""Requests about a run as a whole, and about its processes."""
 
 from __future__ import annotations
 
+from signal import SIGKILL
+from typing import ClassVar
+
+from dragon.infrastructure.messages import Name, Spawn
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.inspection import Report
-from dragon.runtime.protocol.request import OfAll, Request
+from dragon.runtime.protocol.request import BetweenAgents, OfAll, OfProcess, Request
+
+
+class Known(msgspec.Struct):
+    """What an agent knows of a process: its ids, its record in shared memory while it is alive, its exit code
+    afterwards. Times are in seconds since 1970. `terminated` says whether it ended by a signal that was requested."""
+
+    puid: int
+    pid: int
+    name: str
+    parent: int
+    group: int
+    record: Name
+    node: int = 0
+    code: int | None = None
+    started: float = 0.0
+    ended: float | None = None
+    terminated: bool = False
+
+
+class ListProcesses(OfAll[Known]):
+    """Return every process, also those that have ended."""
+
+
+class FindProcess(OfProcess[Known]):
+    """Return a process. Raises LookupError."""
+
+    repeatable: ClassVar[bool] = True
+
+
+class FindNamedProcesses(OfAll[Known]):
+    """Return the process of each node that last had that name."""
+
+    name: str
+
+
+class KillProcess(OfProcess[None]):
+    """Send a signal to a process. Raises LookupError."""
+
+    number: int = SIGKILL
+
+
+class AwaitEnd(OfProcess[int]):
+    """Wait for a process to end, and return its exit code. Raises LookupError."""
+
+    repeatable: ClassVar[bool] = True
+
+
+class EndStartedBy(BetweenAgents[None]):
+    """End the receiving node's processes that an ended process of another node had started; by SIGKILL if `killed`."""
+
+    creator: int
+    killed: bool
+
+
+class StartElsewhere(Request[tuple[int, list[int]]]):
+    """Start a process on another node. Replies with its puid and its record's words; see `spawn.record`."""
+
+    spawn: Spawn
+
+
+class KeepTracker(Request[None]):
+    """Start Python's tracker of shared memory once data arrives on its pipe, which is sent along with its stderr."""
+
+    process: int
+
+
+class GiveTrackerBack(Request[bool]):
+    """Forget an unused tracker, by the inode of its pipe. Replies with whether it was unused."""
+
+    pipe: int
 
 
 class Waiter(msgspec.Struct, frozen=True):

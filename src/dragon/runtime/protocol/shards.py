@@ -8,27 +8,6 @@ from dragon.infrastructure.messages import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import OnNode, Request
 
-__all__ = [
-    "CreateShard",
-    "DescribeDictionary",
-    "DestroyDictionary",
-    "HoldCheckpoint",
-    "IsAlive",
-    "KeepDictionary",
-    "KeptShards",
-    "ListDictionaries",
-    "OwnCopy",
-    "PauseWriters",
-    "Persist",
-    "Persisted",
-    "RestoreShards",
-    "ReviveShard",
-    "Settings",
-    "ShardChannel",
-    "ShardHolders",
-    "TidyFiles",
-]
-
 Answer_co = TypeVar("Answer_co", covariant=True)
 
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from dragon.infrastructure.plain_number import plain_number
 from dragon.native.process import ProcessTemplate
-from dragon.runtime.announcing import Mention, mentions
 from dragon.runtime.arguments import PIPE
-from dragon.runtime.serialization import dumps_call
+from dragon.runtime.picklers import Mention
+from dragon.runtime.serialization import dumps_call, mentions
 from dragon.workflows.batch.outcome import Input, Key, Promise, contained, replaced
 from dragon.workflows.batch.terms import Demand, Terms
 

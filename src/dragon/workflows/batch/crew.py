@@ -5,19 +5,24 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dragon.infrastructure.errors import ProcessError, RunEndedError
 from dragon.infrastructure.policy import Policy
+from dragon.native.feeding import Workers
 from dragon.native.process import Process
-from dragon.native.workers import MOST_TICKETS, NativeWorker, WorkerProcess, Workers, pass_on_end
-from dragon.runtime import placement, processes
+from dragon.native.workers import MOST_TICKETS, pass_on_end
+from dragon.runtime import placement, spawning
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
-from dragon.runtime.lacking import one_warning
 from dragon.runtime.nodes import node_at
+from dragon.runtime.placement import one_warning
 from dragon.runtime.protocol.groups import SignalGroup
 from dragon.workflows.batch.resources import Room
 from dragon.workflows.batch.worker import GROUP, MOVES, Plan, Setting, work
+
+if TYPE_CHECKING:
+    from dragon.native.feeding import WorkerProcess
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Crew:
             try:
                 with placement.as_member(members[index]):
                     process = Process(work, (index, own), policy=policies[index], _kind="batch_worker")
-                    process.start()
+                    worker = process._begin()
                     started[index] = process
             except Exception:
                 if index not in self._away:
@@ -96,7 +101,7 @@ class Crew:
             if index in self._away:
                 self._away.remove(index)
                 events.put((STAFF, index, 1))
-            return NativeWorker(process)
+            return worker
 
         def lost(number: int, error: BaseException) -> None:
             events.put((LOST, number, error))
@@ -181,6 +186,6 @@ def _signal(running: tuple[int, int], number: signal.Signals) -> None:
         if what == GROUP:
             ask(SignalGroup(name, int(number)))
         else:
-            processes.kill(name, number)
+            spawning.kill(name, number)
     except (ProcessError, LookupError, RuntimeError, RunEndedError):
         pass  # it has ended, and possibly the run

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from dragon.native.process import ProcessTemplate
-from dragon.runtime.announcing import mentions
+from dragon.runtime.serialization import mentions
 from dragon.workflows.batch.call import Access, Call, Kind, Work
 from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.outcome import Input, Outcome, Sent, Value

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from typing import Any
 
-from dragon.native.outcomes import of_users
-from dragon.runtime.announcing import mentions
+from dragon.native.workers import of_users
 from dragon.runtime.arguments import checked_seconds
-from dragon.runtime.serialization import dumps, loads
+from dragon.runtime.serialization import dumps, loads, mentions
 from dragon.workflows.batch.errors import BatchError
 
 Sent = tuple[bytes | None, list[Any], Any]

@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.policy import Policy
-from dragon.native.outcomes import put_result
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
-from dragon.native.workers import FINISHED, pass_on_end, quiet
+from dragon.native.workers import FINISHED, begin_task, end_task, pass_on_end, put_result, quiet
 from dragon.runtime.arguments import DEVNULL, PIPE, STDOUT
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.nodes import own_node
 from dragon.runtime.serialization import loads
-from dragon.runtime.tracing import begin_task, end_task
 from dragon.workflows.batch.call import Kind, Streams, substituted
 from dragon.workflows.batch.leftovers import Leftovers
 from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
