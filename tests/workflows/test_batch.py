@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
@@ -935,10 +936,27 @@ def test_progress_says_how_far_the_tasks_are(alone: Batch, capsys: pytest.Captur
     with pytest.raises(TimeoutError, match="1 tasks have not ended"):
         alone.progress(timeout=0.5)
     sleeping.cancel()
-    none, ended, left = capsys.readouterr().err.splitlines()
-    assert "0 of 0 tasks" in none
-    assert "5 of 5 tasks: 0 run, 0 wait, 1 failed" in ended
-    assert "5 of 6 tasks: 1 run, 0 wait, 1 failed" in left
+    told = capsys.readouterr().err
+    assert re.search(
+        "0 of 0 tasks.*5 of 5 tasks: 0 run, 0 wait, 1 failed;.*5 of 6 tasks: 1 run, 0 wait, 1 failed;", told, re.DOTALL
+    )
+
+
+def test_a_task_says_what_it_waits_for_where_it_runs_and_how_it_ended(alone: Batch) -> None:
+    begun, ends = Event(), Event()
+    first = alone.options(name="first").function(set_and_wait, begun, ends)
+    begun.wait(60)
+    second = alone.function(len, first)
+    third = alone.options(retries=1).function(fail, "twice")
+    assert re.fullmatch(r"task 0-0 \(first\) runs in worker \d+ on .+\.", first.explain())
+    assert second.explain() == "task 0-1 waits for the end of task 0-0 (first)."
+    assert third.explain() == "task 0-2 waits for a worker; 1 of them run tasks."
+    asking = alone.options(cpus=alone.num_workers).function(add, 1)
+    assert re.match(r"task 0-3 waits for 1 CPU, after 1 other tasks; free are: .* has ", asking.explain())
+    ends.set()
+    alone.fence()
+    assert second.explain() == "task 0-1 has ended."
+    assert third.explain() == "task 0-2 failed: KeyError: 'twice'. Tries before: KeyError: 'twice'."
 
 
 def test_tasks_that_no_worker_has_begun_are_cancelled_alone(alone: Batch) -> None:

@@ -104,11 +104,19 @@ def test_a_task_that_exceeds_its_timeout_is_ended_and_tried_again(batch: Batch, 
     assert batch.options(retries=1, timeout=0.5).function(sleep_until, 2, tries).get(60) == 2
 
 
-def test_a_task_that_waits_for_its_next_try_can_be_cancelled(batch: Batch, tries: Path) -> None:
-    task = batch.options(retries=1, backoff=1000).function(fail_until, 9, tries)
-    while not tries.exists():
-        time.sleep(0.01)
-    assert task.cancel()
+def test_a_task_that_waits_for_its_next_try_can_be_cancelled(tries: Path) -> None:
+    with Batch(workers_per_node=1) as alone:
+        task = alone.options(retries=1, backoff=1000).function(fail_until, 9, tries)
+        alone.function(pow, 2, 3).get(60)  # when this has ended, the first try has
+        assert task.cancel()
+
+
+def test_a_task_that_is_cancelled_as_a_try_ends_is_not_tried_again(batch: Batch, tries: Path) -> None:
+    tasks = [batch.options(retries=5, backoff=1000).function(fail_until, 999, tries) for _ in range(100)]
+    for task in tasks:
+        if not task.cancel():
+            with pytest.raises(OSError):
+                task.get(60)
 
 
 def put_and_fail_until(good: int, tries: Path, queue: Any) -> None:

@@ -128,6 +128,10 @@ class OwnClient(_Client):
         gone = self.scheduler.cancel(entry, cancellation(entry))
         return gone is not None and gone.wait(timeout)
 
+    def explain(self, promise: Promise) -> str:
+        """Return in a sentence what a task waits for, where it runs, or how it ended."""
+        return self.scheduler.explain(self._entry(promise))
+
     def cancel_all(self, running: bool) -> list[Promise]:
         """Cancel the tasks of this client. Returns promises that are fulfilled when their processes have ended."""
         return self.scheduler.cancel_all(0, running)
@@ -297,6 +301,10 @@ class OtherClient(_Client):
             return False
         finally:
             del self._answers[request]
+
+    def explain(self, promise: Promise) -> str:
+        """Raise BatchError: the scheduler is in another process."""
+        raise BatchError("a task is explained by the process that made its batch")
 
     def cancel_all(self, running: bool) -> list[Promise]:
         """Cancel the tasks of this client. Returns the promises of those that were."""

@@ -80,7 +80,7 @@ class Crew:
         self._tasks, self._queues, self._rooms = tasks, list[Channel](), list[int]()
         self._away: set[int] = set()
         policies = [*plan.policies]
-        started: dict[int, Process] = {}
+        self._started: dict[int, Process] = {}
         self._size = len(policies)
         self._doing = Words(self._size)
         setting = Setting(tasks, events, claims, self._doing, plan)
@@ -92,7 +92,7 @@ class Crew:
                 with placement.as_member(members[index]):
                     process = Process(work, (index, own), policy=policies[index], _kind="batch_worker")
                     worker = process._begin()
-                    started[index] = process
+                    self._started[index] = process
             except Exception:
                 if index not in self._away:
                     self._away.add(index)
@@ -111,10 +111,10 @@ class Crew:
 
         def nodes() -> list[int]:
             """Return the nodes of the workers, where those stay that take their places."""
-            for index, process in started.items():
+            for index, process in self._started.items():
                 here = Policy(placement=Policy.Placement.HOST_NAME, host_name=node_at(process.node).host_name)
                 policies[index] = Policy.merge(policies[index], here)
-            return [started[index].node for index in range(self._size)]
+            return [self._started[index].node for index in range(self._size)]
 
         self._nodes = nodes
         with one_warning():
@@ -148,6 +148,11 @@ class Crew:
     def running(self) -> int:
         """Return how many workers run a task."""
         return sum(0 < number < MOST_TICKETS for number in map(self._doing.__getitem__, range(self._size)))
+
+    def describe(self, worker: int) -> str:
+        """Return words for a worker: its pid and its node."""
+        node = node_at(self._started[worker].node)
+        return f"worker {self._workers.processes[worker].pid} on {node.host_name}"
 
     def end_worker(self, index: int) -> Callable[[], None]:
         """Send SIGTERM to a worker; another replaces it. Returns a function that kills it if it has not ended."""

@@ -215,6 +215,11 @@ class Places:
         """Return why a task can never run; always empty here."""
         return ""
 
+    def lacking(self, entry: Entry) -> str:
+        """Return what a task waits for that is ready."""
+        waiting = self._jobs if entry.kind == Kind.JOB else self._tasks
+        return f"its turn, after {waiting.index(entry) if entry in waiting else 0} others"
+
     def leave(self, entry: Entry) -> None:
         """Free the slot of a task."""
         self._free.append(entry.slot)

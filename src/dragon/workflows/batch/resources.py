@@ -58,7 +58,12 @@ class Room:
 
     def fits(self, demand: Demand) -> bool:
         """Return whether the demand fits now."""
-        return _fits(demand, Demand(len(self._cpus), len(self._gpus), self._memory, self.host))
+        return _fits(demand, self.free)
+
+    @property
+    def free(self) -> Demand:
+        """What nobody has."""
+        return Demand(len(self._cpus), len(self._gpus), self._memory, self.host)
 
     def begin(self, busy: int = 1) -> None:
         """Note that a worker has a task, or with -1 that it has none any more."""
@@ -109,8 +114,13 @@ class Rooms:
         if most >= ranks:
             return ""
         sizes = "; ".join(f"{room.host} has {room.all}" for room in there[:8])
-        times = f"{ranks} times " if entry.kind == Kind.JOB else ""
-        return f"{entry} needs {times}{demand}, and {sizes or 'no node is left'}"
+        return f"{entry} needs {_worded(demand, ranks)}, and {sizes or 'no node is left'}"
+
+    def lacking(self, entry: Entry) -> str:
+        """Return what a task waits for that is ready."""
+        demand, ranks = _wanted(entry)
+        free = "; ".join(f"{room.host} has {room.free}" for room in self.rooms[:8] if room.staff)
+        return f"{_worded(demand, ranks)}, after {self._waiting.index(entry)} other tasks; free are: {free}"
 
     def wait(self, entry: Entry) -> None:
         """Add a task that waits for its share."""
@@ -183,6 +193,10 @@ class Rooms:
         if entry.room >= 0:
             self.rooms[entry.room].begin(-1)
         entry.shares, entry.room = [], -1
+
+
+def _worded(demand: Demand, ranks: int) -> str:
+    return f"{ranks} times " * (ranks > 1) + str(demand._replace(cpus=demand.cpus or 1))
 
 
 def _wanted(entry: Entry) -> tuple[Demand, int]:

@@ -41,6 +41,7 @@ from dragon.workflows.batch.resources import Rooms
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
 _AT_A_TIME = 256  # messages that are processed before other threads get the lock
+_MOST_NAMED = 4  # tasks in an explanation
 _KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL for what was cancelled
 
 
@@ -340,12 +341,14 @@ class Scheduler:
 
     def _end_running(self, entry: Entry, failure: Failure, retries: bool) -> Promise | None:
         number = entry.number
-        worker = worker_of(self._claims[entry.slot], number)
-        if worker is None:
-            return None  # its end is on its way here
-        if entry.kind == Kind.FUNCTION:
-            if not self._claims.swap_if(entry.slot, claimed(number, worker), cancelled(number)):
-                return None
+        worker, is_function = worker_of(self._claims[entry.slot], number), entry.kind == Kind.FUNCTION
+        if worker is None or (
+            is_function and not self._claims.swap_if(entry.slot, claimed(number, worker), cancelled(number))
+        ):
+            if entry.call is not None and not retries:  # the end of this try, which is on its way here, is the last one
+                entry.call = entry.call._replace(terms=None)
+            return None
+        if is_function:
             self._after(_KILL_DELAY_S, self.crew.end_worker(worker))
         elif entry.running is not None:
             self._stop(entry)
@@ -494,6 +497,28 @@ class Scheduler:
         with self.lock:
             sent = entry.state == State.SENT
             return sent and worker_of(self._claims[entry.slot], entry.number) is not None
+
+    def explain(self, entry: Entry) -> str:
+        """Return in a sentence what a task waits for, where it runs, or how it ended."""
+        with self.lock:
+            tries = f" Tries before: {'; '.join(entry.faults)}." if entry.faults else ""
+            return f"{entry} {self._state_of(entry)}.{tries}"
+
+    def _state_of(self, entry: Entry) -> str:
+        if isinstance(entry.outcome, Failure):
+            return f"failed: {entry.outcome.brief}"
+        if entry.outcome is not None:
+            return "has ended" + ", in an earlier run" * entry.restored
+        if entry.state == State.READY:
+            return f"waits for {self._places.lacking(entry)}"
+        if entry.state == State.SENT:
+            worker = worker_of(self._claims[entry.slot], entry.number)
+            busy = f"waits for a worker; {self.crew.running()} of them run tasks"
+            return busy if worker is None else f"runs in {self.crew.describe(worker)}"
+        every = self._unfinished.values()
+        before = [str(one) for one in every if any(other is entry for other, _ in one.dependents)]
+        rest = f" and {len(before) - _MOST_NAMED} more" if len(before) > _MOST_NAMED else ""
+        return f"waits for {'the end of ' + ', '.join(before[:_MOST_NAMED]) + rest if before else 'its next try'}"
 
     def give_up(self, why: str) -> None:
         """Stop running tasks, for this reason; unfinished ones fail with it."""

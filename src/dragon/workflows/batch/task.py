@@ -108,6 +108,13 @@ class Task:
         outcome = self._promise.outcome
         return outcome.error() if isinstance(outcome, Failure) else None
 
+    def explain(self) -> str:
+        """Return in a sentence what the task waits for, where it runs, or how it ended, with its tries so far.
+
+        Raises BatchError in another process than the one that made the batch.
+        """
+        return self._batch._client.explain(self._promise)
+
     def log_paths(self) -> dict[str, str | list[str] | None]:
         """Return the files of its output by "stdout" and "stderr": None for none, a list by rank for several."""
         return {"stdout": _one_or_all(self.output.stdout), "stderr": _one_or_all(self.output.stderr)}

@@ -100,10 +100,9 @@ class Demand(NamedTuple):
         return found if any(found) else None
 
     def __str__(self) -> str:
-        cpus = self.cpus or 1
-        parts = [f"{cpus} CPU{'s' * (cpus > 1)}"]
+        parts = [f"{self.cpus} CPU{'s' * (self.cpus != 1)}"]
         if self.gpus:
-            parts.append(f"{self.gpus} GPU{'s' * (self.gpus > 1)}")
+            parts.append(f"{self.gpus} GPU{'s' * (self.gpus != 1)}")
         if self.memory:
             parts.append(f"{self.memory / 2**30:.3g} GiB")
         return ", ".join(parts)
