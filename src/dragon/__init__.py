@@ -49,16 +49,19 @@ _LAZY = {
 }
 
 
-def _is_command() -> bool:
-    """Return whether this process is the `dragon` command, which answers sooner without multiprocessing, and not an
-    agent, which is the ancestor of processes."""
-    name = sys.argv[0] if hasattr(sys, "argv") else ""
+def _only_answers() -> bool:
+    """Return whether this process is a `dragon` command that runs no program, and answers sooner without
+    multiprocessing."""
+    name, *words = getattr(sys, "argv", None) or [""]
+    if not words or words[0] not in ("--version", "-h", "--help", "ps", "kill", "doctor", "top"):
+        return False
     command = os.path.join(os.path.dirname(sys.executable), "dragon")
-    is_it = os.path.abspath(name) == command or (name == "-m" and " -m dragon " in f" {' '.join(sys.orig_argv[:6])} ")
-    return is_it and "--join" not in sys.orig_argv
+    if name == "-m":
+        return f" -m dragon {words[0]} " in f" {' '.join(sys.orig_argv)} "
+    return os.path.exists(name) and os.path.exists(command) and os.path.samefile(name, command)
 
 
-if not _is_command():
+if not _only_answers():
     from dragon.mpbridge.context import install
 
     install()
