@@ -10,8 +10,9 @@ from pathlib import Path
 
 from dragon.cli.ps import table
 from dragon.infrastructure import variables
+from dragon.infrastructure.plain_number import listed
 from dragon.infrastructure.structs import msgspec
-from dragon.runtime.placement import PlanRecord, listed, read_plan
+from dragon.runtime.placement import PlanRecord, read_plan
 
 _HELP = """\
 usage: dragon plan [--json] [option of dragon ...] PROG [ARG ...]

@@ -18,11 +18,11 @@ from dragon import runs
 from dragon.commands import Parser
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID
+from dragon.infrastructure.plain_number import listed as listed_numbers
 from dragon.infrastructure.structs import msgspec
 from dragon.runs import Node, Run
 from dragon.runtime.folder import Owner, is_alive
 from dragon.runtime.inspection import Report, ask_agent
-from dragon.runtime.placement import listed as listed_numbers
 from dragon.runtime.protocol.run import ReportYourself
 
 

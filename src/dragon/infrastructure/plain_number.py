@@ -1,8 +1,10 @@
-"""Converts numbers of NumPy and other libraries, which are accepted as arguments in place of Python's own."""
+"""Converts numbers of NumPy and other libraries, which are accepted in place of Python's own; and writes numbers."""
 
 from __future__ import annotations
 
+import itertools
 import operator
+from collections.abc import Collection
 from typing import Any
 
 
@@ -24,3 +26,12 @@ def plain_number(value: Any) -> Any:
     if hasattr(kind, "__index__"):
         return operator.index(value)
     return float(value) if hasattr(kind, "__float__") else value
+
+
+def listed(numbers: Collection[float]) -> str:
+    """Return numbers as text such as "1, 2, 5-7"."""
+    result: list[str] = []
+    for _, run in itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        result.append(f"{members[0]}-{members[-1]}" if len(members) > 2 else ", ".join(str(m) for m in members))
+    return ", ".join(result)

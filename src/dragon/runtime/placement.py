@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NodeLostError, PolicyError
 from dragon.infrastructure.node_desc import NodeDescriptor
+from dragon.infrastructure.plain_number import listed
 from dragon.infrastructure.policy import Policy, choose, context
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.variables import POLICY
@@ -318,12 +319,3 @@ def _lack(node: NodeDescriptor, missing: dict[str, set[float]]) -> str:
         for kind, numbers in missing.items()
         if numbers
     )
-
-
-def listed(numbers: Collection[float]) -> str:
-    """Return numbers as text such as "1, 2, 5-7"."""
-    result: list[str] = []
-    for _, run in itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
-        members = [number for _, number in run]
-        result.append(f"{members[0]}-{members[-1]}" if len(members) > 2 else ", ".join(str(m) for m in members))
-    return ", ".join(result)

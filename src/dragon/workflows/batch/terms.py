@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from dragon.infrastructure.plain_number import plain_number
+from dragon.infrastructure.plain_number import in_units, plain_number
 from dragon.infrastructure.variables import parse_size
 from dragon.runtime.arguments import checked_seconds
 from dragon.workflows.batch.outcome import Failure, Outcome
@@ -104,7 +104,7 @@ class Demand(NamedTuple):
         if self.gpus:
             parts.append(f"{self.gpus} GPU{'s' * (self.gpus != 1)}")
         if self.memory:
-            parts.append(f"{self.memory / 2**30:.3g} GiB")
+            parts.append(in_units(self.memory))
         return ", ".join(parts)
 
 
