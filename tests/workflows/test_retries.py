@@ -86,8 +86,9 @@ def test_a_program_is_tried_again_after_its_exit_code(batch: Batch, tries: Path,
 
 
 def test_a_job_is_tried_again_as_a_whole(batch: Batch, tries: Path) -> None:
-    template = ProcessTemplate("sh", ["-c", f"printf x >> {tries}; test $(wc -c < {tries}) -ge 3"])
-    assert batch.options(retries=3).job([(1, template)]).get(60) == 0
+    template = ProcessTemplate("sh", ["-c", f"printf x >> {tries}; test $(wc -c < {tries}) -ge 3 || exit 4"])
+    waiting = ProcessTemplate("sh", ["-c", f"while test $(wc -c < {tries}) -lt 3; do sleep 0.05; done"])
+    assert batch.options(retries=3, retry_on=4).job([(1, template), (1, waiting)]).get(60) == [0, 0]
 
 
 def test_the_loss_of_a_worker_is_not_counted_as_an_error_of_the_task(batch: Batch, tries: Path) -> None:

@@ -59,7 +59,8 @@ class Terms(NamedTuple):
             return ""
         codes = outcome.get()
         failed = set(codes if isinstance(codes, list) else [codes]) - {0}
-        return f"exit code {min(failed)}" if failed and (Exception in self.errors or failed <= self.codes) else ""
+        # The other ranks of a job were ended by a signal, which is a negative code.
+        return f"exit code {max(failed)}" if failed and (Exception in self.errors or failed & self.codes) else ""
 
     def pause(self, tries: int) -> float:
         """Return the seconds to wait after this number of tries."""
