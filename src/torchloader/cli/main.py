@@ -6,7 +6,9 @@ import argparse
 import difflib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import dragon
 from dragon.commands import Parser, end_with, worded
@@ -65,11 +67,15 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
+def _of(command: str, function: str) -> Callable[..., Any]:
+    """Return a function of a subcommand's module."""
+    module = importlib.import_module(f"torchloader.cli.{'masters' if command in _OF_MASTERS else command}")
+    found: Callable[..., Any] = getattr(module, function)
+    return partial(found, command) if command in _OF_MASTERS else found
+
+
 def parser_of(command: str) -> argparse.ArgumentParser:
-    if command in _OF_MASTERS:
-        found = importlib.import_module("torchloader.cli.masters").parser(command)
-    else:
-        found = importlib.import_module(f"torchloader.cli.{command}").parser()
+    found = _of(command, "parser")()
     assert isinstance(found, argparse.ArgumentParser)
     return found
 
@@ -77,9 +83,7 @@ def parser_of(command: str) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
-        if words[0] in _OF_MASTERS:
-            return int(importlib.import_module("torchloader.cli.masters").main(words[0], words[1:]))
-        return int(importlib.import_module(f"torchloader.cli.{words[0]}").main(words[1:]))
+        return int(_of(words[0], "main")(words[1:]))
     arguments = parser().parse_args(words)
     if arguments.command is None:
         parser().error("no command given; `torchloader -h` shows them")

@@ -68,9 +68,8 @@ class Checkpoints:
             for path in self.folder.glob(f"{_UNFINISHED}*"):  # of processes that were killed
                 path.unlink(missing_ok=True)
             try:
-                with unfinished.open("wb") as file:
+                with unfinished.open("w+b") as file:
                     saved = Saved(iteration, _write(state, file))
-                    os.fsync(file.fileno())
                 unfinished.replace(self.folder / saved.file)
             finally:
                 unfinished.unlink(missing_ok=True)
@@ -120,40 +119,18 @@ class Checkpoints:
                 (self.folder / saved.file).unlink(missing_ok=True)
 
 
-class _Digesting:
-    """A file that computes the digest of what is written, and keeps the OSError that PyTorch replaces."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.error: OSError | None = None
-        self._file = file
-        self._sum = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        try:
-            written = self._file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-        self._sum.update(data)
-        return written
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def digest(self) -> str:
-        return self._sum.hexdigest()
-
-
 def _write(state: dict[str, Any], file: BinaryIO) -> str:
-    digesting = _Digesting(file)
+    """Write a state to the disk. Returns the SHA-256 of the file."""
     try:
-        torch.save(state, digesting)  # type: ignore[arg-type]
-    except RuntimeError:
-        if digesting.error is not None:
-            raise digesting.error from None
+        torch.save(state, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # which PyTorch replaces
+            raise error.__context__ from None
         raise
     file.flush()
-    return digesting.digest()
+    os.fsync(file.fileno())
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def random_state() -> dict[str, Any]:
