@@ -40,6 +40,9 @@ class _Dice:
     def __init__(self, seed: int, drawn: int = 0) -> None:
         self.seed, self.drawn = seed, drawn
 
+    def state(self) -> dict[str, int]:
+        return {"seed": self.seed, "drawn": self.drawn}
+
     def roll(self) -> int:
         """Return a random number of 64 bits."""
         self.drawn += 1
@@ -115,8 +118,7 @@ class _Shuffled:
 
 class _StatefulShuffled(_Shuffled):
     def state_dict(self) -> dict[str, Any]:
-        dice = {"seed": self._dice.seed, "drawn": self._dice.drawn}
-        return {**dice, "buffer": list(self._buffer), "source": self._source.state()}
+        return {**self._dice.state(), "buffer": list(self._buffer), "source": self._source.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._dice = _Dice(state["seed"], state["drawn"])
@@ -201,8 +203,7 @@ class _Mixed:
 
 class _StatefulMixed(_Mixed):
     def state_dict(self) -> dict[str, Any]:
-        dice = {"seed": self._dice.seed, "drawn": self._dice.drawn}
-        return {**dice, "left": self._left, "sources": [source.state() for source in self._sources]}
+        return {**self._dice.state(), "left": self._left, "sources": [source.state() for source in self._sources]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pairs = zip(self._mix.datasets, state["sources"], strict=True)

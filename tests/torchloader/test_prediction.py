@@ -197,7 +197,7 @@ def measurements(count: int, noise: float = 0.03) -> list[Row]:
 def test_a_prior_predicts_the_time_of_models_outside_its_fit() -> None:
     rows = measurements(30)
     prior = fit(rows[:60])
-    assert min(prior.coefficients) >= 0
+    assert min(prior.coefficients.values()) >= 0
     assert prior.error <= 0.10
     errors = [abs(prior.seconds(row.features) - row.seconds) / row.seconds for row in rows[60:]]
     assert sum(errors) / len(errors) <= 0.10

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from random import Random
 
-from torchloader.loader.iteration import Gaps, Rest, position_of, state_of_position
-from torchloader.loader.order import SampleOrder, SamplerOrder, digest
+from torchloader.loader.iteration import Rest
+from torchloader.loader.order import Gaps, SampleOrder, SamplerOrder, digest
 
 WINDOW = 5
 PLACE = 0, 1
@@ -33,7 +33,7 @@ def test_batches_are_given_once_with_any_order_and_any_stops() -> None:
     for seed in range(300):
         dice = Random(seed)
         length, batch = dice.randrange(1, 200), dice.randrange(1, 6)
-        order = SampleOrder(range(length), True, seed, batch, dice.random() < 0.5, *PLACE)
+        order = SampleOrder(range(length), seed, batch, dice.random() < 0.5, *PLACE, shuffle=True)
         expected = [indices for indices, _ in order.batches(0, 0)]
         given: list[list[int]] = []
         standing: int | Gaps = 0
@@ -41,9 +41,9 @@ def test_batches_are_given_once_with_any_order_and_any_stops() -> None:
             rest = Rest(order, 0, standing, None, in_order=False, with_digest=False)
             more, standing = part_of_an_epoch(dice, rest)
             given += more
-            told = json.loads(json.dumps(state_of_position(standing, order.whole, PLACE)))
+            told = json.loads(json.dumps(order.state_of(standing)))
             assert len(told.get("beyond", {"given": []})["given"]) < WINDOW
-            standing = position_of(told, order.whole, PLACE)
+            standing = order.place(told)
         assert sorted(given) == sorted(expected), seed
 
 

@@ -22,7 +22,6 @@ from torchloader.scheduling.application import (
     Pause,
     Requeue,
     Resize,
-    Resume,
     Spec,
     State,
 )
@@ -191,7 +190,9 @@ def test_the_last_job_is_paused_while_cores_are_missing() -> None:
         Resize("first", 8, 5, "drift"),
     ]
     paused = replace(last, state=State.PAUSED, placement={}, workers=0)
-    assert Resume("last", {"a": (2, 3)}, 4, "departure") in decide(first, paused, cause=Cause.DEPARTURE)
+    assert Launch("last", {"a": (2, 3)}, 4, "departure", state=State.RESUMING) in decide(
+        first, paused, cause=Cause.DEPARTURE
+    )
 
 
 def test_a_job_that_a_user_paused_is_not_resumed() -> None:
@@ -232,7 +233,7 @@ def carried_out(actions: list[Action], applications: Mapping[str, Application]) 
                 assert each.state is State.RUNNING
                 assert each.workers == action.before
                 after[action.name] = replace(each, workers=action.workers, away=action.away)
-            case Launch() | Resume():
+            case Launch():
                 assert each.waits
                 place = {"placement": action.placement, "away": action.away}
                 after[action.name] = replace(each, state=State.RUNNING, workers=action.workers, **place)

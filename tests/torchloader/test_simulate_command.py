@@ -121,8 +121,8 @@ def test_the_error_about_the_folder_of_a_run_names_its_log(tmp_path: Path, capsy
 
 
 def test_a_difference_of_zero_has_no_minus_sign() -> None:
-    result = Result("even", [JobResult("a", "", 1, 0.0, 0.0, 1.0, 1.0, 1, 0, 0.0)], (), ())
-    longer = Result("jct", [JobResult("a", "", 1, 0.0, 0.0, 0.99999, 1.0, 1, 0, 0.0)], (), ())
+    result = Result("even", [JobResult("a", "", 1, 0.0, 0.0, 1.0, 1.0, 1, 0, 0.0, held=1.0, worked=1.0)], (), ())
+    longer = Result("jct", [JobResult("a", "", 1, 0.0, 0.0, 0.99999, 1.0, 1, 0, 0.0, held=0.99999, worked=1.0)], (), ())
     assert "-0.0 %" not in table(compare([[result], [longer]], against=0, devices=1), "even")
 
 

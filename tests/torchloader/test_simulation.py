@@ -142,16 +142,16 @@ def test_the_proportional_policy_exceeds_the_target_over_the_published_one() -> 
 
 
 def test_finish_time_fairness_compares_with_an_equal_share_of_the_cluster() -> None:
-    alone = JobResult("alone", "", 2, 0.0, 0.0, 100.0, 100.0, 1, 0, 0.0)
-    late = JobResult("late", "", 2, 200.0, 300.0, 400.0, 100.0, 1, 0, 0.0)
-    first = JobResult("first", "", 2, 200.0, 200.0, 300.0, 100.0, 1, 0, 0.0)
+    alone = JobResult("alone", "", 2, 0.0, 0.0, 100.0, 100.0, 1, 0, 0.0, held=200.0, worked=200.0)
+    late = JobResult("late", "", 2, 200.0, 300.0, 400.0, 100.0, 1, 0, 0.0, held=200.0, worked=200.0)
+    first = JobResult("first", "", 2, 200.0, 200.0, 300.0, 100.0, 1, 0, 0.0, held=200.0, worked=200.0)
     result = Result("fifo", [alone, first, late], (), ())
     # `first` has both devices for as long as there are two jobs; `late` waits, and half of its time there are two.
     assert result.unfairness(devices=2) == pytest.approx([1.0, 0.5, 200 / 150])
 
 
 def test_device_hours_are_lost_while_devices_wait_for_data() -> None:
-    waits = JobResult("waits", "", 4, 0.0, 0.0, 7200.0, 3600.0, 1, 0, 0.0)
+    waits = JobResult("waits", "", 4, 0.0, 0.0, 7200.0, 3600.0, 1, 0, 0.0, held=28800.0, worked=14400.0)
     assert Result("even", [waits], (), ()).lost_device_hours == pytest.approx(4.0)
 
 

@@ -45,7 +45,7 @@ def moment(seconds: float) -> str:
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
 
 
-def table(rows: list[list[str]]) -> str:
+def table(rows: Sequence[Sequence[str]]) -> str:
     """Format rows of cells as columns; the last column is not padded."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return "\n".join("  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows)

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from dragon.cli.ps import table
 from dragon.commands import Parser
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.main import failed
@@ -27,10 +28,8 @@ COLUMNS = ("application", "state", "iteration", "samples/s", "waiting", "workers
 def lines(status: dict[str, Any]) -> str:
     """Format the master's reply to "status" as a table."""
     nodes = [f"{each['node']}: {each['used']} of {each['cores']} cores load{_lent(each)}" for each in status["nodes"]]
-    table = [COLUMNS, *rows(status)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS) - 1)]
-    text = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in table]
-    return "\n".join([f"{status['time']:.0f} s, policy {status['policy']}; {'; '.join(nodes)}", *text])
+    title = f"{status['time']:.0f} s, policy {status['policy']}; {'; '.join(nodes)}"
+    return f"{title}\n{table([COLUMNS, *rows(status)])}"
 
 
 def rows(status: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -149,10 +149,12 @@ class _Entry(Reading):
 def read_jobs(path: str | Path) -> Workload:
     """Read the jobs of a TOML or YAML file: a list under `jobs`."""
     path = Path(path)
+    kind = "TOML" if path.suffix.lower() == ".toml" else "YAML"
     try:
-        document = _parse(path)
+        text = path.read_text(encoding="utf-8-sig")
+        document = tomllib.loads(text) if kind == "TOML" else yaml.safe_load(text)
     except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        kind, reason = "TOML" if path.suffix.lower() == ".toml" else "YAML", " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         return Workload((), (Mistake(str(path), None, "", f"invalid {kind}: {reason}", f"a {kind} file", whole=True),))
     entries = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(entries, list):
@@ -177,11 +179,6 @@ def read_jobs(path: str | Path) -> Workload:
         if not reading.mistakes:
             jobs.append(reading.job(path.parent))
     return Workload(tuple(jobs), tuple(mistakes))
-
-
-def _parse(path: Path) -> object:
-    text = path.read_text(encoding="utf-8-sig")
-    return tomllib.loads(text) if path.suffix.lower() == ".toml" else yaml.safe_load(text)
 
 
 def _devices(value: int | list[Any] | dict[str, Any]) -> Devices:

@@ -14,10 +14,9 @@ from torchloader.inputs.job import DEPTHS, LATEST, Devices, InputError, Job, Mis
 from torchloader.inputs.jobs import read_jobs
 
 _BRACKETS = {"[": "]", "{": "}", "(": ")"}
-_GROUP = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"',]+))\s*,?""")
-_PAIR = re.compile(
-    r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s:"'\[\]]+))\s*:\s*(?:\[([^\]]*)\]|"([^"]*)"|'([^']*)')\s*(?:,|$)"""
-)
+_STRING = r"""(?:"[^"]*"|'[^']*')"""
+_LIST = re.compile(rf"\[(?:\s*+{_STRING}\s*+,?)+\s*+]")
+_PAIR = re.compile(rf"""\s*({_STRING}|[^\s:"'\[\]]+)\s*:\s*(\[[^\]]*]|{_STRING})\s*(?:,|$)""")
 
 
 def split(line: str) -> list[str]:
@@ -57,36 +56,24 @@ def parse_devices(text: str) -> Devices:
     text = text.strip()
     if text.startswith("{"):
         return _by_name(text)
-    if text.startswith("["):
-        inner = text[1:-1] if text.endswith("]") else ""
-        if '"' not in inner and "'" not in inner:
-            return Devices((_indices(inner),))
-        groups, place = [], 0
-        while place < len(inner.rstrip()):
-            found = _GROUP.match(inner, place)
-            if found is None or found[3] is not None:
-                raise ValueError('a list with one string of device indices for each node, such as ["0 1" "0 1"]')
-            groups.append(_indices(found[1] if found[1] is not None else found[2]))
-            place = found.end()
-        return Devices(tuple(groups))
-    return Devices((_indices(text),))
+    if not text.startswith("["):
+        return Devices((_indices(text),))
+    if '"' not in text and "'" not in text:
+        return Devices((_indices(text[1:-1] if text.endswith("]") else ""),))
+    if not _LIST.fullmatch(text):
+        raise ValueError('a list with one string of device indices for each node, such as ["0 1" "0 1"]')
+    return Devices(tuple(_indices(group[1:-1]) for group in re.findall(_STRING, text)))
 
 
 def _by_name(text: str) -> Devices:
-    inner = text[1:-1].strip() if text.endswith("}") else ""
-    nodes, groups, place = [], [], 0
-    while place < len(inner):
-        found = _PAIR.match(inner, place)
-        if found is None:
-            break
-        nodes.append(found[1] or found[2] or found[3])
-        groups.append(_indices(found[4] or found[5] or found[6] or ""))
-        place = found.end()
-    if not nodes or place < len(inner):
+    inner = text[1:-1] if text.endswith("}") else ""
+    pairs = _PAIR.findall(inner)
+    if not pairs or _PAIR.sub("", inner).strip():
         raise ValueError("node names with their device indices, such as {'hostA':[0 1]}")
+    nodes = tuple(name.strip("\"'") for name, _ in pairs)
     if len(set(nodes)) < len(nodes):
         raise ValueError("every node once")
-    return Devices(tuple(groups), tuple(nodes))
+    return Devices(tuple(_indices(group[1:-1]) for _, group in pairs), nodes)
 
 
 def _indices(text: str) -> tuple[int, ...]:
@@ -163,27 +150,16 @@ class _Row(Reading):
                 self.values[column] = reader(self.cells[column])
             except ValueError as expected:
                 self.wrong(column, str(expected))
-        self._check_network()
-        self._check_devices()
-        self._check_span()
-
-    def _check_network(self) -> None:
         arch = self.values.get("arch", "")
         if arch and arch not in DEPTHS:
             self.wrong("arch", f"one of {', '.join(DEPTHS)}")
         elif arch and self.has("depth") and not known(arch, self.values["depth"]):
             self.wrong("depth", f"a depth of {arch}: {', '.join(map(str, DEPTHS[arch]))}")
-
-    def _check_devices(self) -> None:
-        devices: Devices | None = self.values.get("cuda_device")
-        if devices is None:
-            return
-        if self.has("node_size") and len(devices.by_node) != self.values["node_size"]:
-            nodes = self.values["node_size"]
-            self.wrong("cuda_device", f"devices of {nodes} node{'s' if nodes > 1 else ''}, as node_size says")
-        self.check_shares(devices.count)
-
-    def _check_span(self) -> None:
+        if self.has("cuda_device"):
+            devices, nodes = self.values["cuda_device"], self.values.get("node_size")
+            if nodes not in (None, len(devices.by_node)):
+                self.wrong("cuda_device", f"devices of {nodes} node{'s' if nodes > 1 else ''}, as node_size says")
+            self.check_shares(devices.count)
         if self.has("start_iter", "end_iter") and self.values["start_iter"] >= self.values["end_iter"]:
             self.wrong("start_iter", f"an iteration before end_iter, which is {self.values['end_iter']}")
         if self.has("start_epoch", "end_epoch") and self.values["start_epoch"] > self.values["end_epoch"]:

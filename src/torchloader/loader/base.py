@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torchloader.loader import options
-from torchloader.loader.order import AnyOrder, SampleOrder
+from torchloader.loader.order import MapOrder, SampleOrder
 
 if TYPE_CHECKING:
     from torch import Generator
@@ -65,7 +65,7 @@ class RankSampler(_Shared):
 
 def samplers_of(
     dataset: Any,
-    order: AnyOrder | None,
+    order: MapOrder | None,
     given: tuple[Any, Any],
     batch: tuple[int | None, bool],
     generator: Generator | int | None,

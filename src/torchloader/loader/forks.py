@@ -26,7 +26,6 @@ from dragon.native.event import Event
 from dragon.serialization import dumps, loads
 from dragon.signals import end_with_parent
 from torchloader.loader import options
-from torchloader.loader.making import Maker
 
 _LONGEST = 128 * 1024  # bytes of a message
 _END = b"end"
@@ -134,24 +133,6 @@ class Template:
         _send_end(self._ours, self._trainer)
 
 
-class Inherited:
-    """The maker of batches as each fork of a template has it; nothing is pickled."""
-
-    def __init__(self, maker: Maker) -> None:
-        self.template, self._seed = Template(maker), maker.seed
-
-    def serves(self, maker: Maker) -> bool:
-        """Return whether workers that stay can be used with `maker`."""
-        return self._seed == maker.seed and self.template.is_alive
-
-    def same_as(self, other: object) -> bool:
-        """Return whether both are the same template."""
-        return self is other
-
-    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
-        return _inherited, ()
-
-
 def _send_end(template: socket.socket, trainer: int) -> None:
     if os.getpid() == trainer:  # and not one that was forked from it
         with suppress(OSError):
@@ -163,10 +144,6 @@ def _leave(template: socket.socket, trainer: int, pid: int) -> None:
     _send_end(template, trainer)
     template.close()
     _left.add(pid)
-
-
-def _inherited() -> object:
-    return options.inherited
 
 
 _left: set[int] = set()  # templates that end, or have ended

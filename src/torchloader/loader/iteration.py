@@ -9,26 +9,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import util as mp_util
-from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torchloader.loader.crew import Crew
 from torchloader.loader.messages import Outcome
-from torchloader.loader.options import check_number
-from torchloader.loader.order import AnyOrder, Indices, digest
+from torchloader.loader.order import Gaps, Indices, MapOrder, Part, digest
 from torchloader.loader.randomness import mix
 from torchloader.loader.streams import Place, StreamOrder, Task, Turns
 
 Batch = TypeVar("Batch")
-Part = tuple[int, int]  # of an epoch: from one position to another
-
-
-class Gaps(NamedTuple):
-    """The position of a trainer with in_order=False: all samples before `position`, and the parts `beyond` after it."""
-
-    position: int
-    beyond: tuple[Part, ...]
-
-
 Position = int | Gaps | Place  # the last in the streams of an iterable-style dataset
 
 
@@ -37,7 +26,7 @@ class Rest:
     in any order. The digest, that of the samples before its position, is computed only `with_digest`."""
 
     def __init__(
-        self, order: AnyOrder, epoch: int, standing: int | Gaps, before: int | None, in_order: bool, with_digest: bool
+        self, order: MapOrder, epoch: int, standing: int | Gaps, before: int | None, in_order: bool, with_digest: bool
     ) -> None:
         """`before` is the digest of the samples before `standing`, if known."""
         self._is_gapped = isinstance(standing, Gaps) or not in_order
@@ -90,38 +79,6 @@ def _joined(parts: Iterable[Part], position: int) -> tuple[Part, ...]:
         elif first < end:
             joined.append((first, end))
     return tuple(joined)
-
-
-def state_of_position(position: int | Gaps, batch: int, place: tuple[int, int]) -> dict[str, Any]:
-    """Return a position for state_dict(). A full batch advances it by `batch`; `place` is (rank, world size)."""
-    if not isinstance(position, Gaps):
-        return {"position": position}
-    given = [list(part) for part in position.beyond]
-    if not given and place[1] == 1:  # of several ranks others may have gaps
-        return {"position": position.position}
-    beyond = {"given": given, "batch": batch, "rank": place[0], "world_size": place[1]}
-    return {"position": position.position, "beyond": beyond}
-
-
-def position_of(state: dict[str, Any], batch: int, place: tuple[int, int]) -> int | Gaps:
-    """Return the position from what state_of_position() returned."""
-    check_number(0, position=state["position"])
-    position, beyond = int(state["position"]), state.get("beyond")
-    if beyond is None:
-        return position
-    rank, world_size = beyond["rank"], beyond["world_size"]
-    if world_size > 1 and (rank, world_size) != place:
-        raise ValueError(
-            f"the state is of rank {rank} of {world_size}, which got its batches in an order of its own "
-            f"(in_order=False), this is rank {place[0]} of {place[1]}: save the state of "
-            "each rank, and load it on the same one"
-        )
-    if beyond["given"] and beyond["batch"] != batch:
-        raise ValueError(
-            f"the state has batches of {beyond['batch']} samples that were given out of turn (in_order=False), this "
-            f"loader makes batches of {batch}, over all ranks: go on with the batch_size, or the batches, of before"
-        )
-    return Gaps(position, tuple((int(start), int(end)) for start, end in beyond["given"]))
 
 
 Pin = Callable[[Any], Any]

@@ -14,7 +14,7 @@ from dragon.node_files import NodeFile
 from torchloader.loader.base import HAS_TORCH, Base, RankSampler, samplers_of
 from torchloader.loader.crew import Crew
 from torchloader.loader.exchange import joined
-from torchloader.loader.iteration import Iteration, Position, position_of, state_of_position
+from torchloader.loader.iteration import Iteration, Position
 from torchloader.loader.making import Maker, StreamMaker, default_collate
 from torchloader.loader.options import (
     WorkerPolicy,
@@ -26,9 +26,9 @@ from torchloader.loader.options import (
     nodes_for,
 )
 from torchloader.loader.order import (
+    MapOrder,
     SampleOrder,
     SamplerOrder,
-    distributed_place,
     place_of,
     rank_of,
     restore,
@@ -36,7 +36,7 @@ from torchloader.loader.order import (
     state_of,
     warn_of_ranks,
 )
-from torchloader.loader.streams import Place, StreamOrder
+from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import Tuner, Tuning, by_environment, tuner_of
 
 
@@ -191,7 +191,7 @@ class ElasticDataLoader(Base, Generic[Batch]):
         self._own_sampler: Any = sampler if batch_sampler is None else batch_sampler
         batch, seed = (batch_size, bool(drop_last)), seed_of(seed, generator, world_size)
         if is_streaming:
-            self._order: AnyOrder = StreamOrder(dataset, seed, *batch, given["streams"], rank, world_size)
+            self._order: MapOrder | StreamOrder = StreamOrder(dataset, seed, *batch, given["streams"], rank, world_size)
         else:
             self._order = _order_of(dataset, seed, batch, self._given_samplers, bool(shuffle), self._place)
         source = generator if generator is not None or self._given_seed is None else int(self._given_seed)
@@ -470,7 +470,8 @@ class ElasticDataLoader(Base, Generic[Batch]):
         in_order=False it also has the later batches that were given, and with several ranks belongs to its rank. The
         states of a sampler's generators are included.
         """
-        state: dict[str, Any] = {"version": 1, "seed": self.seed, "epoch": self._epoch, **self._state_of_place()}
+        place = self._order.state_of(self._position)
+        state: dict[str, Any] = {"version": 1, "seed": self.seed, "epoch": self._epoch, **place}
         if self._own_sampler is not None:
             begun = self._sampler_state
             state["sampler"] = self._state_of_sampler() if begun is None else begun
@@ -491,34 +492,13 @@ class ElasticDataLoader(Base, Generic[Batch]):
             raise ValueError("this is not the state of an ElasticDataLoader")
         check_number(seed=state["seed"])
         check_number(0, epoch=state["epoch"])
-        position = self._place_of(state)
+        position = self._order.place(state)
         if state["seed"] != self.seed and self._seed_is_given:
             raise ValueError(f"the state is of seed {state['seed']}, this loader has {self.seed}: pass seed=…")
         before = self._restore_sampler(state) if self._own_sampler is not None and "sampler" in state else None
         self._order.seed = self._maker.seed = int(state["seed"])
         self._epoch, self._position = int(state["epoch"]), position
         self._go_to(self._epoch, (self._position, before))
-
-    def _state_of_place(self) -> dict[str, Any]:
-        position, order = self._position, self._order
-        if isinstance(order, StreamOrder):
-            return {"position": order.state_of(position) if isinstance(position, Place) else 0}
-        assert not isinstance(position, Place)
-        return state_of_position(position, order.whole, self._own_place())
-
-    def _own_place(self) -> tuple[int, int]:
-        return self._place if self.world_size > 1 else distributed_place()
-
-    def _place_of(self, state: dict[str, Any]) -> Position:
-        position, order = state["position"], self._order
-        if isinstance(position, dict) != isinstance(order, StreamOrder) and position != 0:
-            raise ValueError(
-                "the state is of a loader of another style of dataset: a map-style one has a number as its position, "
-                "an iterable-style one its streams"
-            )
-        if isinstance(order, StreamOrder):
-            return order.place(position) if position != 0 else 0
-        return position_of(state, order.whole, self._own_place())
 
     def _restore_sampler(self, state: dict[str, Any]) -> int | None:
         sources, rank = state["sampler"], rank_of(self._own_sampler)
@@ -548,21 +528,20 @@ def _close(crew: Crew, file: NodeFile | None) -> None:
         file.close()
 
 
-AnyOrder = SampleOrder | SamplerOrder | StreamOrder
 Samplers = tuple[Iterable[Any] | None, Iterable[Any] | None]
 
 
 def _order_of(
     dataset: Any, seed: int, batch: tuple[int | None, bool], samplers: Samplers, shuffle: bool, place: tuple[int, int]
-) -> SampleOrder | SamplerOrder:
+) -> MapOrder:
     """Return the order of a map-style dataset, for (batch size, drop_last) and (rank, world size)."""
     sampler, batch_sampler = samplers
     if batch_sampler is not None:
-        return SamplerOrder(batch_sampler, seed, *batch, gives_batches=True)
+        return SamplerOrder(batch_sampler, seed, None, False, gives_batches=True)
     if sampler is not None:
         return SamplerOrder(sampler, seed, *batch)
     len(dataset)  # where it raises it does so here
-    return SampleOrder(dataset, shuffle, seed, *batch, *place)
+    return SampleOrder(dataset, seed, *batch, *place, shuffle=shuffle)
 
 
 def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:

@@ -41,12 +41,14 @@ class Packed(NamedTuple):
     traceback: str
 
 
-def pack(batch: object) -> Packed:
-    """Pack a batch; if it cannot be pickled, pack the error."""
+def pack(outcome: Outcome) -> Packed:
+    """Pack a batch, or the error that was raised; if the batch cannot be pickled, pack that error."""
+    if isinstance(outcome.error, Exception):
+        return pack_error(outcome.error)
     buffers: list[pickle.PickleBuffer] = []
     try:
         # With copies of tensors in shared memory or on a GPU, which could only be received while their worker lives.
-        return Packed(dumps(Outcome(batch, None), buffers.append, lasting=True), buffers, "", "")
+        return Packed(dumps(Outcome(outcome.batch, None), buffers.append, lasting=True), buffers, "", "")
     except Exception as error:  # whatever pickling it raises
         return pack_unsent(error)
 

@@ -11,9 +11,9 @@ import sys
 import warnings
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchloader.loader.options import check_number
 from torchloader.loader.randomness import SamplerRandomState, mix, number_of
@@ -83,7 +83,7 @@ def digest(indices: Iterable[Any], before: int = 0) -> int:
 
 def state_of(sampler: object) -> dict[str, Any]:
     """Return, for JSON, the states of a sampler's generators, nested ones included, and the epochs it was set to."""
-    return {path: held.epoch if path.endswith(".epoch") else _state(held) for path, held in _sources(sampler)}
+    return {path: held.epoch if path.endswith(".epoch") else generator_state(held) for path, held in _sources(sampler)}
 
 
 def restore(sampler: object, state: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ def restore(sampler: object, state: dict[str, Any]) -> None:
         if path.endswith(".epoch"):
             held.set_epoch(state[path])
         else:
-            _set_state(held, state[path])
+            set_generator_state(held, state[path])
 
 
 def rank_of(sampler: object) -> int:
@@ -137,7 +137,8 @@ def _is_generator(value: object) -> bool:
     )
 
 
-def _state(generator: Any) -> object:
+def generator_state(generator: Any) -> object:
+    """Return the state of a generator of Python, NumPy or PyTorch, for JSON."""
     if isinstance(generator, random.Random):
         return _plain(generator.getstate())
     if hasattr(generator, "bit_generator"):
@@ -147,15 +148,16 @@ def _state(generator: Any) -> object:
     return _plain(state) if isinstance(state, tuple) else state.numpy().tobytes().hex()
 
 
-def _set_state(generator: Any, state: Any) -> None:
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Restore what generator_state() returned."""
     if isinstance(generator, random.Random):
-        generator.setstate((state[0], tuple(state[1]), state[2]))
+        generator.setstate((state[0], tuple(map(int, state[1])), state[2]))
     elif hasattr(generator, "bit_generator"):
         generator.bit_generator.state = state
     elif isinstance(state, str):
         generator.set_state(sys.modules["torch"].frombuffer(bytearray.fromhex(state), dtype=sys.modules["torch"].uint8))
     else:
-        generator.set_state(tuple(state))
+        generator.set_state(tuple(state) if isinstance(state, list) else state)
 
 
 def _plain(state: Any) -> object:
@@ -168,6 +170,11 @@ def _plain(state: Any) -> object:
 
 # ---- the order
 
+OTHER_STYLE = (
+    "the state is of a loader of another style of dataset: a map-style one has a number as its position, an "
+    "iterable-style one its streams"
+)
+
 # Of one batch; a single index where samples are not batched.
 Indices = list[Any] | Any
 
@@ -177,38 +184,101 @@ _INDICES_AT_ONCE, _BATCHES_AT_ONCE = 256, 4
 _ORDER = 0x6F72646572  # what the random numbers are for
 
 
-class SampleOrder:
+Part = tuple[int, int]  # of an epoch: from one position to another
+
+
+class Gaps(NamedTuple):
+    """The position of a trainer with in_order=False: all samples before `position`, and the parts `beyond` after it."""
+
+    position: int
+    beyond: tuple[Part, ...]
+
+
+class MapOrder:
+    """What the orders of a map-style dataset share. `source` has the samples; `whole` is by how much a full batch, of
+    all ranks, advances the position."""
+
+    def __init__(
+        self,
+        source: Any,
+        seed: int,
+        batch: int | None,
+        drop_last: bool,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        shuffle: bool = False,
+        gives_batches: bool = False,
+    ) -> None:
+        self._source, self.seed, self._batch, self._drop_last = source, seed, batch, drop_last
+        self.shuffle, self.gives_batches = shuffle, gives_batches
+        self.rank, self.world_size = rank, world_size
+        self.whole = (batch or 1) * world_size
+
+    def __len__(self) -> int:
+        length = len(self._source)
+        return length // self.whole if self._drop_last else -(-length // self.whole)
+
+    def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
+        """Yield the batches from a position on, each with the position after it."""
+        raise NotImplementedError
+
+    def _place(self) -> tuple[int, int]:
+        return (self.rank, self.world_size) if self.world_size > 1 else distributed_place()
+
+    def state_of(self, position: object) -> dict[str, Any]:
+        """Return a position for state_dict()."""
+        if not isinstance(position, Gaps):
+            return {"position": position}
+        rank, world_size = self._place()
+        given = [list(part) for part in position.beyond]
+        if not given and world_size == 1:  # of several ranks others may have gaps
+            return {"position": position.position}
+        beyond = {"given": given, "batch": self.whole, "rank": rank, "world_size": world_size}
+        return {"position": position.position, "beyond": beyond}
+
+    def place(self, state: dict[str, Any]) -> int | Gaps:
+        """Return the position from what state_of() returned. Raises ValueError if it does not fit this loader."""
+        if isinstance(state["position"], dict):
+            raise ValueError(OTHER_STYLE)
+        check_number(0, position=state["position"])
+        position, beyond = int(state["position"]), state.get("beyond")
+        if beyond is None:
+            return position
+        place, (rank, world_size) = self._place(), (beyond["rank"], beyond["world_size"])
+        if world_size > 1 and (rank, world_size) != place:
+            raise ValueError(
+                f"the state is of rank {rank} of {world_size}, which got its batches in an order of its own "
+                f"(in_order=False), this is rank {place[0]} of {place[1]}: save the state of "
+                "each rank, and load it on the same one"
+            )
+        if beyond["given"] and beyond["batch"] != self.whole:
+            raise ValueError(
+                f"the state has batches of {beyond['batch']} samples that were given out of turn (in_order=False), "
+                f"this loader makes batches of {self.whole}, over all ranks: go on with the batch_size, or the "
+                "batches, of before"
+            )
+        return Gaps(position, tuple((int(start), int(end)) for start, end in beyond["given"]))
+
+
+class SampleOrder(MapOrder):
     """All samples in order, or shuffled; each rank has its part of each global batch.
 
     The last global batch may be smaller: it is divided evenly, or dropped. If it has fewer samples than there are
     ranks, it is filled with the first samples of the epoch, so that all ranks have equally many batches.
     """
 
-    gives_batches = False
-
-    def __init__(
-        self, dataset: Sized, shuffle: bool, seed: int, batch: int | None, drop_last: bool, rank: int, world_size: int
-    ) -> None:
-        self._dataset, self.shuffle, self.seed = dataset, shuffle, seed
-        self._batch, self._drop_last = batch, drop_last
-        self.rank, self.world_size = rank, world_size
-        self.whole = (batch or 1) * world_size  # by how much a full batch of all ranks advances the position
-
-    def __len__(self) -> int:
-        length = len(self._dataset)
-        return length // self.whole if self._drop_last else -(-length // self.whole)
-
     @property
     def samples(self) -> int:
         """The number of samples of this rank in an epoch."""
-        whole, rest = divmod(len(self._dataset), self.whole)
+        whole, rest = divmod(len(self._source), self.whole)
         each, more = divmod(max(rest, self.world_size), self.world_size)
         last = 0 if self._drop_last or not rest else each + (self.rank < more)
         return whole * (self._batch or 1) + last
 
     def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
         """Yield the batches of this rank from a position on, each with the position after it."""
-        length = len(self._dataset)
+        length = len(self._source)
         if not self.shuffle:
             return self._parts(range(length), position)
         import numpy
@@ -237,22 +307,9 @@ class SampleOrder:
         return samples[start : start + each + (self.rank < more)]
 
 
-class SamplerOrder:
+class SamplerOrder(MapOrder):
     """The indices that the user's sampler gives, or the batches of a batch sampler (`gives_batches`). Random numbers
     that it draws depend on seed and epoch; the program's random state is kept."""
-
-    shuffle, rank, world_size = False, 0, 1
-
-    def __init__(
-        self, sampler: Iterable[Any], seed: int, batch: int | None, drop_last: bool, gives_batches: bool = False
-    ) -> None:
-        self._sampler, self.seed, self.gives_batches = sampler, seed, gives_batches
-        self._batch, self._drop_last = (None, False) if gives_batches else (batch, drop_last)
-        self.whole = self._batch or 1  # by how much a full batch advances the position
-
-    def __len__(self) -> int:
-        length = len(self._sampler)  # type: ignore[arg-type]
-        return length // self.whole if self._drop_last else -(-length // self.whole)
 
     def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
         """Yield the batches from a position on, each with the position after it. Raises ValueError if the sampler gives
@@ -268,7 +325,7 @@ class SamplerOrder:
         stream = SamplerRandomState(mix(self.seed, _ORDER, epoch))
         with stream:
             # The iterator of some begins anew at each iter(), and islice() has one.
-            source = (each for each in self._sampler)
+            source = (each for each in self._source)
         while True:
             with stream:
                 some = list(islice(source, _BATCHES_AT_ONCE if self.gives_batches else _INDICES_AT_ONCE))
@@ -288,6 +345,3 @@ class SamplerOrder:
                 "are its attributes, or on set_epoch() alone"
             )
         return source
-
-
-AnyOrder = SampleOrder | SamplerOrder

@@ -12,43 +12,12 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.serialization import UNSENDABLE, NodeSnapshot, OnNode, Snapshot, explained, snapshot_on_node
-from torchloader.loader.forks import Inherited, Template
+from torchloader.loader import options
+from torchloader.loader.forks import Template
 from torchloader.loader.making import Maker
 from torchloader.loader.options import WorkerPolicy
 
 _LOOK_AFTER_HOLDER_S = 0.5  # seconds
-
-
-class NodeCopies:
-    """The copies of a loader's snapshots on other nodes. Any thread may use it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holders: dict[str, _Holder] = {}
-
-    def content(self, node: str, number: int, snapshot: NodeSnapshot, needed: set[int]) -> OnNode | Snapshot:
-        """Return what a worker on a node is sent of a snapshot, after the node has got its copy if it has none."""
-        copy = None  # if the holder ends twice or has no memory for it, the worker is sent a copy of its own
-        with self._lock:
-            for _ in range(2):
-                try:
-                    holder = self._holders.get(node)
-                    if holder is None or not holder.process.is_alive:
-                        holder = self._holders[node] = _Holder(node)
-                    copy = holder.copy(number, snapshot, needed)
-                    break
-                except ChildProcessError:  # it was killed, which is known only now
-                    continue
-                except (NodeLostError, OSError):  # to start a worker there says what is wrong
-                    break
-        return copy or snapshot.for_other_nodes()
-
-    def close(self) -> None:
-        """Free all copies. Processes that have loaded one keep its memory."""
-        with self._lock:
-            for holder in self._holders.values():
-                holder.orders.put(None)
-            self._holders.clear()
 
 
 class _Holder:
@@ -109,16 +78,27 @@ class Unkept:
     def __init__(self, value: object) -> None:
         self._value = value
 
-    def same_as(self, other: AnySnapshot) -> bool:
-        """Return whether both are the same object; equality cannot be determined."""
-        return self is other
-
     def __reduce__(self) -> tuple[Callable[[object], object], tuple[object]]:
         return _as_it_is, (self._value,)
 
 
+class Inherited:
+    """A snapshot for workers that are forked from a template: the maker that the template has, of which nothing is
+    pickled, or a `copy`, which is."""
+
+    def __init__(self, template: Template, seed: int, copy: Snapshot | NodeSnapshot | Unkept | None = None) -> None:
+        self.template, self.seed, self.copy = template, seed, copy
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return (_inherited, ()) if self.copy is None else (_as_it_is, (self.copy,))
+
+
 def _as_it_is(value: object) -> object:
     return value
+
+
+def _inherited() -> object:
+    return options.inherited
 
 
 AnySnapshot = Snapshot | NodeSnapshot | Unkept | Inherited
@@ -134,28 +114,33 @@ def received(content: OnNode | Maker) -> Maker:
 class Snapshots:
     """The snapshots that iterations need, by number. An unchanged object keeps its number."""
 
-    def __init__(self, value: Maker, policy: WorkerPolicy, copied: bool) -> None:
-        """`copied`: forked workers need the pickled object as well, to make copies of it."""
-        self._value, self._policy, self._copied = value, policy, copied
-        self._template: Template | None = None  # what workers are forked from that get the object pickled
-        self._replaced: list[Template | None] = []  # earlier ones, from which workers may still be about to start
+    def __init__(self, value: Maker, policy: WorkerPolicy) -> None:
+        self._value, self._policy = value, policy
+        self._copied = not value.is_map_style  # forked workers need the pickled object as well, to make copies of it
         self._repeatable: bool | None = None
         self._kept: dict[int, AnySnapshot] = {}
         self.latest = -1  # the number of the latest snapshot
         self._needed: dict[int, int | None] = {}
-        self._copies = NodeCopies()
+        self._lock = threading.Lock()
+        self._holders: dict[str, _Holder] = {}
 
     def take(self) -> AnySnapshot:
         """Return a snapshot of the object as it is now. May take long, and raises what pickling raises. Where workers
         are forked, the template is, so no thread of the loader may call this: others could be amid any operation."""
         self._policy.fix()
-        latest = self._kept.get(self.latest)
-        if self._policy.forks and not self._copied:
-            if isinstance(latest, Inherited) and self._policy.stays and latest.serves(self._value):
-                return latest
-            return Inherited(self._value)
-        if self._policy.forks and not (self._template and self._policy.stays and self._template.is_alive):
-            self._replace(Template(None))
+        latest, value = self._kept.get(self.latest), self._value
+        if not self._policy.forks:
+            return self._copy(latest)
+        stays = isinstance(latest, Inherited) and self._policy.stays and latest.template.is_alive
+        before = latest if isinstance(latest, Inherited) and stays else None
+        if not self._copied:
+            return before if before and before.seed == value.seed else Inherited(Template(value), value.seed)
+        template = before.template if before else Template(None)
+        copy = self._copy(before.copy if before else None)
+        return before if before and copy is before.copy else Inherited(template, value.seed, copy)
+
+    def _copy(self, latest: AnySnapshot | None) -> Snapshot | NodeSnapshot | Unkept:
+        """Return a pickled copy of the object; the latest one if nothing has changed."""
         if self._repeatable is False:
             return Unkept(self._value)
         try:
@@ -166,45 +151,41 @@ class Snapshots:
                 # Tensors in shared memory and open connections are pickled as something that is fetched once.
                 self._repeatable = snapshot.is_of(self._value)
         except UNSENDABLE as error:
-            raise self._advised(error) from None
+            named = explained(error, vars(self._value))
+            first, otherwise = ("__iter__()", "") if self._copied else ("__getitem__()", _OTHERWISE)
+            raise type(named)(f"{named}. {_ADVICE.format(first=first, otherwise=otherwise)}") from None
         return snapshot if self._repeatable else Unkept(self._value)
-
-    def _advised(self, error: Exception) -> Exception:
-        """Return the error with the name of the part that cannot be sent, and advice."""
-        named = explained(error, vars(self._value))
-        first, otherwise = ("__iter__()", "") if self._copied else ("__getitem__()", _OTHERWISE)
-        return type(named)(f"{named}. {_ADVICE.format(first=first, otherwise=otherwise)}")
 
     def template_of(self, number: int) -> Template | None:
         """Return the template for a worker that starts with this snapshot; None for a new process."""
         kept = self._kept[number]
-        return kept.template if isinstance(kept, Inherited) else self._template
+        return kept.template if isinstance(kept, Inherited) else None
 
     def close(self) -> None:
-        """End all templates."""
-        self._end([self.template_of(number) for number in self._kept])
-        self._replace(None)
-        self._end_replaced()
-        self._copies.close()
+        """End all templates, and free the copies on other nodes. Processes that have loaded one keep its memory."""
+        self._drop(list(self._kept))
+        with self._lock:
+            for holder in self._holders.values():
+                holder.orders.put(None)
+            self._holders.clear()
 
     def leave_templates(self) -> None:
         """End the templates of finished iterations, if no iteration is left."""
-        if not self._needed and self._policy.forks:
-            self._replace(None)
-            self._end_replaced()
+        if not self._needed:
             self._drop([number for number, kept in self._kept.items() if isinstance(kept, Inherited)])
 
     def begin(self, iteration: int, snapshot: AnySnapshot | None) -> None:
         """Register an iteration with its snapshot; None to use the one of the first worker that starts. Workers that
         were forked from an earlier template, or wait for that, must be leaving."""
         self._needed[iteration] = None
-        self._end_replaced()
         if snapshot is not None:
             self.keep(snapshot)
 
     def is_foreign(self, snapshot: AnySnapshot | None) -> bool:
-        """Return whether the present workers cannot use the snapshot, as they were not forked from it."""
-        return isinstance(snapshot, Inherited) and snapshot is not self._kept.get(self.latest)
+        """Return whether the present workers cannot use the snapshot, as they were not forked from its template."""
+        latest = self._kept.get(self.latest)
+        before = latest.template if isinstance(latest, Inherited) else None
+        return isinstance(snapshot, Inherited) and snapshot.template is not before
 
     @property
     def lacking(self) -> bool:
@@ -214,7 +195,8 @@ class Snapshots:
     def keep(self, snapshot: AnySnapshot) -> None:
         """Use this snapshot for all iterations that have none yet."""
         latest = self._kept.get(self.latest)
-        if latest is None or (snapshot is not latest and not snapshot.same_as(latest)):
+        is_same = isinstance(snapshot, Snapshot | NodeSnapshot) and snapshot.same_as(latest)
+        if snapshot is not latest and not is_same:
             self.latest += 1
             self._kept[self.latest] = snapshot
         for iteration, number in self._needed.items():
@@ -227,22 +209,12 @@ class Snapshots:
         self._needed.pop(iteration, None)
         self._drop(self._kept.keys() - self.numbers)
 
-    def _replace(self, template: Template | None) -> None:
-        self._replaced.append(self._template)
-        self._template = template
-
-    def _end_replaced(self) -> None:
-        replaced, self._replaced = self._replaced, []
-        self._end(replaced)
-
     def _drop(self, numbers: Iterable[int]) -> None:
-        dropped = [self._kept.pop(number) for number in numbers]
-        self._end([kept.template for kept in dropped if isinstance(kept, Inherited)])
-
-    def _end(self, templates: list[Template | None] | list[Template]) -> None:
-        for template in templates:
-            if template is not None:
-                template.end()
+        dropped = [kept for number in numbers if isinstance(kept := self._kept.pop(number), Inherited)]
+        used = [kept.template for kept in self._kept.values() if isinstance(kept, Inherited)]
+        for each in dropped:
+            if each.template not in used:
+                each.template.end()
 
     @property
     def numbers(self) -> set[int]:
@@ -259,8 +231,21 @@ class Snapshots:
         return self._kept[number]
 
     def content(self, number: int, kept: AnySnapshot, needed: set[int], node: str | None) -> AnySnapshot | OnNode:
-        """Return what a worker on a node, or on this one (None), is sent of a snapshot. May take long, and needs no
-        lock."""
+        """Return what a worker on a node, or on this one (None), is sent of a snapshot, after the node has got its copy
+        if it has none. May take long. Any thread may call this, without a lock."""
         if node is None or not isinstance(kept, NodeSnapshot):
             return kept
-        return self._copies.content(node, number, kept, needed)
+        copy = None  # if the holder ends twice or has no memory for it, the worker is sent a copy of its own
+        with self._lock:
+            for _ in range(2):
+                try:
+                    holder = self._holders.get(node)
+                    if holder is None or not holder.process.is_alive:
+                        holder = self._holders[node] = _Holder(node)
+                    copy = holder.copy(number, kept, needed)
+                    break
+                except ChildProcessError:  # it was killed, which is known only now
+                    continue
+                except (NodeLostError, OSError):  # to start a worker there says what is wrong
+                    break
+        return copy or kept.for_other_nodes()

@@ -10,11 +10,11 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dragon.serialization import dumps, loads
 from torchloader.loader.options import check_number
-from torchloader.loader.order import Indices
+from torchloader.loader.order import OTHER_STYLE, Indices
 
 
 class StreamBatch(NamedTuple):
@@ -137,30 +137,37 @@ class StreamOrder:
             return Share(self._rank, 0 if self._world_size == 1 else self._world_size)
         return Share(stream * self._world_size + self._rank, streams * self._world_size)
 
-    def state_of(self, place: Place) -> dict[str, Any]:
-        """Return a place for state_dict()."""
+    def state_of(self, place: object) -> dict[str, Any]:
+        """Return a place for state_dict(); 0 is the beginning."""
+        if not isinstance(place, Place):
+            return {"position": 0}
         streams = [
             {**each._asdict(), "state": None if each.state is None else loads(each.state), "failed": list(each.failed)}
             for each in place.progress
         ]
-        return {**self._own, "turn": place.turn, "streams": streams}
+        return {"position": {**self._own, "turn": place.turn, "streams": streams}}
 
-    def place(self, state: dict[str, Any]) -> Place:
+    def place(self, state: dict[str, Any]) -> Place | Literal[0]:
         """Return the place from what state_of() returned. Raises ValueError if it does not fit this loader."""
+        position = state["position"]
+        if position == 0:
+            return 0
+        if not isinstance(position, dict):
+            raise ValueError(OTHER_STYLE)
         for name, value in self._own.items():
-            if state.get(name) != value:
+            if position.get(name) != value:
                 raise ValueError(
-                    f"the state is of a loader with {name}={state.get(name)}, this one has {name}={value}: what a "
+                    f"the state is of a loader with {name}={position.get(name)}, this one has {name}={value}: what a "
                     "stream gives in the middle of an epoch depends on it"
                 )
-        if not state.get("streams") or state.get("turn") not in range(len(state["streams"])):
+        if not position.get("streams") or position.get("turn") not in range(len(position["streams"])):
             raise ValueError("this is not the state of an ElasticDataLoader: its position has no streams, or no turn")
         streams = []
-        for each in state["streams"]:
+        for each in position["streams"]:
             check_number(0, batches=each["batches"], samples=each["samples"], saved=each["saved"])
             pickled = None if each["state"] is None else dumps(each["state"], lasting=True)
             streams.append(Progress(**{**each, "state": pickled, "failed": tuple(each["failed"])}))
-        return Place(tuple(streams), state["turn"])
+        return Place(tuple(streams), position["turn"])
 
 
 # Which iteration over the loader, and which batch, or stream, of it.
@@ -247,7 +254,9 @@ class Assignments:
         return self._wanted.get(key)
 
     def join(self, worker: int) -> None:
-        """Let a worker take batches from now on, and give it its part of the streams."""
+        """Let a worker take batches from now on, if it does not yet, and give it its part of the streams."""
+        if worker in self._held:
+            return
         self._held[worker] = {}
         while len(self._held) > 1 and self._owners:
             owned = Counter(dict.fromkeys(self._held, 0))

@@ -173,8 +173,7 @@ def _take_in(shipment: Shipment, makers: dict[int, Maker], slot: int, workers: i
 
 def _make(worker: int, maker: Maker, task: Task) -> Made:
     made = maker.make(task)
-    packed = pack_error(made.error) if isinstance(made.error, Exception) else pack(made.batch)
-    return Made(worker, task.iteration, task.number, Effort(), packed, made.samples, made.progress)
+    return Made(worker, task.iteration, task.number, Effort(), pack(made), made.samples, made.progress)
 
 
 def _exchange_of(maker: Maker) -> Exchange | None:

@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -99,33 +99,21 @@ class Row:
     shared: float = 0.0
 
 
-class _File(msgspec.Struct):
-    """A saved prior."""
-
-    seconds: dict[str, Annotated[float, msgspec.Meta(ge=0)]]
-    error: float
-    service: Belief
-    shared: Belief
-    rows: int
-    made_with: dict[str, str]
-    format: str = "torchloader-prior"
-    version: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Prior:
+class Prior(msgspec.Struct, frozen=True, rename={"coefficients": "seconds"}):
     """A linear model of the seconds of an iteration, and the usual cost of loading."""
 
-    coefficients: tuple[float, ...]  # seconds per unit of each of `features.COLUMNS`; none is negative
+    coefficients: dict[str, Annotated[float, msgspec.Meta(ge=0)]]  # seconds per unit of each of COLUMNS
     error: float  # mean relative error on groups that were left out of the fit
     service: Belief  # seconds per sample of loading, over all measurements
     shared: Belief
     rows: int  # the number of measurements of the fit
-    made_with: Mapping[str, str] = field(default_factory=dict)  # versions of software
+    made_with: dict[str, str] = {}  # versions of software
+    format: str = "torchloader-prior"
+    version: int = 1
 
     def seconds(self, features: Features) -> float:
         """Return the seconds of an iteration that does not wait for data; never negative."""
-        return math.fsum(c * x for c, x in zip(self.coefficients, features.row(), strict=True))
+        return _seconds([self.coefficients[column] for column in COLUMNS], features)
 
     def guess(self, features: Features) -> Guess:
         """Return the estimates for a job before it has run."""
@@ -137,23 +125,25 @@ class Prior:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the prior as JSON, atomically."""
-        seconds = dict(zip(COLUMNS, self.coefficients, strict=True))
-        file = _File(seconds, self.error, self.service, self.shared, self.rows, dict(self.made_with))
         with whole_file(Path(path)) as unfinished:
-            write_bytes(unfinished, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
+            write_bytes(unfinished, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Prior:
         """Read a saved prior."""
         try:
-            file = msgspec.json.decode(Path(path).read_bytes(), type=_File)
-            if (file.format, file.version) != ("torchloader-prior", 1):
-                raise ValueError(f"it is {file.format} {file.version}, not torchloader-prior 1")
-            coefficients = tuple(file.seconds[column] for column in COLUMNS)
-            return cls(coefficients, file.error, file.service, file.shared, file.rows, file.made_with)
-        except (ValueError, KeyError, RecursionError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise ValueError(f"{path} is not a prior of torchloader: {reason}; fit and save it again") from None
+            found = msgspec.json.decode(Path(path).read_bytes(), type=cls)
+            if (found.format, found.version) != ("torchloader-prior", 1):
+                raise ValueError(f"it is {found.format} {found.version}, not torchloader-prior 1")
+            if missing := [column for column in COLUMNS if column not in found.coefficients]:
+                raise ValueError(f"{missing[0]!r} is missing")
+            return found
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is not a prior of torchloader: {error}; fit and save it again") from None
+
+
+def _seconds(coefficients: Sequence[float], features: Features) -> float:
+    return math.fsum(c * x for c, x in zip(coefficients, features.row(), strict=True))
 
 
 def _coefficients(rows: Sequence[Row]) -> list[float]:
@@ -177,13 +167,12 @@ def fit(rows: Sequence[Row], made_with: Mapping[str, str] | None = None, folds: 
         coefficients = _coefficients([row for row in rows if fold[row.group] != part])
         for row in rows:
             if fold[row.group] == part:
-                predicted = math.fsum(c * x for c, x in zip(coefficients, row.features.row(), strict=True))
-                errors.append(abs(predicted - row.seconds) / row.seconds)
+                errors.append(abs(_seconds(coefficients, row.features) - row.seconds) / row.seconds)
     service = [row.service for row in rows]
     shared = [row.shared for row in rows]
     typical = math.fsum(service) / len(service)
     return Prior(
-        tuple(_coefficients(rows)),
+        dict(zip(COLUMNS, _coefficients(rows), strict=True)),
         math.fsum(errors) / len(errors),
         Belief.of(service, least=0.05 * typical),
         Belief.of(shared, least=0.01 * typical),

@@ -275,7 +275,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a queued application on these devices, which are of a `kind`, with `workers` for each."""
+    """Start or resume an application on these devices, which are of a `kind`, with `workers` for each."""
 
     name: str
     placement: dict[str, tuple[int, ...]]
@@ -283,25 +283,12 @@ class Launch:
     reason: str
     away: Away = field(default_factory=dict)
     kind: str = ""
-
-    @property
-    def state(self) -> State:
-        """The state that the application enters."""
-        return State.STARTING
+    state: State = State.STARTING  # that it enters; RESUMING for a paused one
 
     def details(self, record: Application) -> dict[str, object]:
         """Return the details of the event."""
         kind = {} if self.kind == record.kind else {"kind": self.kind}
         return {"workers": self.workers, "placement": self.placement, **kind, **record.moved_to(self.away)}
-
-
-class Resume(Launch):
-    """Resume a paused application on these devices, which may differ from those before."""
-
-    @property
-    def state(self) -> State:
-        """The state that the application enters."""
-        return State.RESUMING
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from torchloader.scheduling.application import (
     Promote,
     Requeue,
     Resize,
-    Resume,
     State,
     cores_of,
     spread,
@@ -375,5 +374,5 @@ class Running:
 
     def begin(self, workers: int, away: Away, cause: Cause) -> Action:
         """Return the action that starts or resumes it."""
-        kind = Resume if self.application.state is State.PAUSED else Launch
-        return kind(self.application.spec.name, dict(self.placement), workers, cause.value, away, self.kind)
+        state = State.RESUMING if self.application.state is State.PAUSED else State.STARTING
+        return Launch(self.application.spec.name, dict(self.placement), workers, cause.value, away, self.kind, state)

@@ -14,7 +14,7 @@ from dragon.files import append_bytes
 from torchloader.prediction.curve import Belief, Curve, Guess
 from torchloader.prediction.measured import Interval, Measured
 from torchloader.service.messages import Ended
-from torchloader.training.protocol import Cancelled, Finished, Paused, Progress, Report, Resized, Started
+from torchloader.training.protocol import Leaves, Progress, Report, Resized, Started
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Attempt:
     heard: float  # when a rank last reported, in seconds on the master's clock
     started: set[int] = field(default_factory=set)
     resized: set[int] = field(default_factory=set)
-    left: dict[int, type[Report]] = field(default_factory=dict)  # by rank: the type of its last report
+    left: dict[int, str] = field(default_factory=dict)  # by rank: how it left
     codes: dict[str, dict[int, int]] = field(default_factory=dict)  # of nodes whose ranks have ended
     cause: str = ""
     killed: bool = False  # a rank was ended by a signal: a retry may succeed
@@ -56,8 +56,8 @@ class Attempt:
                 self.done[report.rank] = report.iteration
             case Resized():
                 self.resized.add(report.rank)
-            case Paused() | Finished() | Cancelled():
-                self.left[report.rank] = type(report)
+            case Leaves():
+                self.left[report.rank] = report.how
                 self.done[report.rank] = report.iteration
 
     def end(self, ended: Ended, now: float) -> bool:
@@ -99,7 +99,7 @@ class Attempt:
         """Whether all its ranks on all nodes have ended."""
         return self.codes.keys() >= self.nodes
 
-    def all_left(self, how: type[Report]) -> bool:
+    def all_left(self, how: str) -> bool:
         """Return whether every rank reported that it leaves in this way, and exited with code 0."""
         return len(self.left) == self.size and set(self.left.values()) == {how} and self.ended_well
 

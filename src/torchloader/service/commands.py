@@ -99,7 +99,7 @@ def _submit(master: Master, job: Job) -> str:
     there |= {name: job_of(record.spec) for name, record in master.records.items()}
     ended = {name for name, record in master.records.items() if record.state in ENDED}
     unique = unlike(job, there, ended)
-    error = master.submit_now(messages.Submitted(unique))
+    error = master.submit_now(unique)
     if error:
         raise RefusedError(f"{unique.name}: {error}")
     why = "" if unique.name == job.name else f"; there is another {job.name}"

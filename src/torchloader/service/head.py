@@ -152,14 +152,9 @@ def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> Non
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         sys.exit(0 if Master(inbox, managers, settings, reply).run() else FAILED)
-    except LogError as error:
-        code, text = DAMAGED, str(error)
-    except BlockingIOError as error:
-        code, text = 1, f"{error.filename}: {error.strerror}"
-    except FullError as error:
-        code, text = 1, str(error)
-    print(f"torchloader: {text}", file=sys.stderr, flush=True)
-    sys.exit(code)
+    except (LogError, BlockingIOError, FullError) as error:
+        print(f"torchloader: {worded(error)}", file=sys.stderr, flush=True)
+        sys.exit(DAMAGED if isinstance(error, LogError) else 1)
 
 
 def work(inbox: Queue, master: Queue) -> None:
@@ -222,7 +217,10 @@ class Head:
         """Run until the master has ended. Returns the exit code."""
         self._start_workers()
         try:
-            self._make_contact()
+            # The master's address, which only the user can read.
+            contact = messages.Contact(base64.b64encode(self._inbox.serialize()).decode(), str(self._folder))
+            with whole_file(Path(os.environ["DRAGON_RUN"]) / messages.CONTACT) as unfinished:
+                write_bytes(unfinished, msgspec.json.encode(contact))
         except OSError as error:  # the disk of the run's folder is full
             print(f"torchloader: {worded(error)}", file=sys.stderr, flush=True)
             return 1
@@ -280,12 +278,6 @@ class Head:
             self._submitter.join()
         self._submitter = Process(submit, (self._jobs, self._began, self._inbox), ident="submitter", policy=self._here)
         self._submitter.start()
-
-    def _make_contact(self) -> None:
-        """Write the master's address into the run's folder, which only its user can read."""
-        contact = messages.Contact(base64.b64encode(self._inbox.serialize()).decode(), str(self._folder))
-        with whole_file(Path(os.environ["DRAGON_RUN"]) / messages.CONTACT) as unfinished:
-            write_bytes(unfinished, msgspec.json.encode(contact))
 
 
 def main(folder: Path) -> int:

@@ -33,7 +33,7 @@ from torchloader.service.placing import (
     spec_of,
 )
 from torchloader.service.settings import LOG, Settings
-from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Paused, Progress, Resize
+from torchloader.training.protocol import Order, Pause, Progress, Resize
 
 _TICK_S = 1.0
 _CHANGE_INTERVAL_S = 2.0  # seconds for which the workers of an application are not changed again
@@ -81,7 +81,11 @@ class Master:
         """Run until the workload is done. Returns whether no application failed."""
         for queue in self._managers.values():
             queue.put(messages.Introduce())
-        while not self._is_done():
+        while (
+            not self.all_submitted
+            or self.settings.hold
+            or any(each.state not in ENDED for each in self.records.values())
+        ):
             try:
                 message = self._inbox.get(timeout=_TICK_S)
             except Empty:
@@ -96,16 +100,14 @@ class Master:
         self._log.close()
         return all(each.state is not State.FAILED for each in self.records.values())
 
-    def _is_done(self) -> bool:
-        over = all(each.state in ENDED for each in self.records.values())
-        return self.all_submitted and over and not self.settings.hold
-
     def _handle(self, message: messages.ToMaster) -> None:
         match message:
             case messages.Joined():
                 self._join(message)
             case messages.Submitted():
-                self._submitted(message)
+                error = self.submit_now(message.job)
+                if error and message.job.name not in self.reasons:
+                    print(f"torchloader: {error}; the job that was submitted is left out", file=sys.stderr)
             case messages.Reported() | messages.Ended():
                 attempt = self.attempts.get(message.application)
                 if attempt is not None and attempt.number == message.attempt:  # else it is of an earlier start
@@ -208,31 +210,24 @@ class Master:
 
     # ---- applications
 
-    def _submitted(self, submitted: messages.Submitted) -> None:
-        error = self.submit_now(submitted)
-        if error and submitted.job.name not in self.reasons:
-            print(f"torchloader: {error}; the job that was submitted is left out", file=sys.stderr)
-
-    def _submit(self, job: Job) -> str:
-        """Add a job. Returns what is wrong with it, or ""."""
+    def submit_now(self, job: Job) -> str:
+        """Add a job if possible, and schedule. Returns what is wrong with it, or ""."""
+        job, error = shortened(job, self.settings), ""
         if job.name in self.records:
             # A restarted submitter may submit it again.
-            same = job_of(self.records[job.name].spec) == job
-            return "" if same else f"there is an application {job.name!r} already"
-        self._highest = max(self._highest, highest_of(job))
-        self._kinds |= dict.fromkeys(job.speeds)
-        try:
-            devices, error = devices_of(job, self.nodes, self.settings), ""
-        except LackingError as lacking:
-            devices, error = job.devices.count, str(lacking)
-        self.records.submit(spec_of(job, devices), self.now(), curve=self.settings.guesses.get(job.name))
-        if error:
-            self.change(job.name, State.FAILED, error)
-        return error
-
-    def submit_now(self, submitted: messages.Submitted) -> str:
-        """Add a job if possible, and schedule. Returns what is wrong with it, or ""."""
-        error = self._submit(shortened(submitted.job, self.settings))
+            if job_of(self.records[job.name].spec) != job:
+                error = f"there is an application {job.name!r} already"
+        else:
+            self._highest = max(self._highest, highest_of(job))
+            self._kinds |= dict.fromkeys(job.speeds)
+            devices: dict[str, tuple[int, ...]] | int = job.devices.count
+            try:
+                devices = devices_of(job, self.nodes, self.settings)
+            except LackingError as lacking:
+                error = str(lacking)
+            self.records.submit(spec_of(job, devices), self.now(), curve=self.settings.guesses.get(job.name))
+            if error:
+                self.change(job.name, State.FAILED, error)
         self._schedule(Cause.ARRIVAL)
         return error
 
@@ -260,11 +255,11 @@ class Master:
             return
         del self.attempts[name]
         progress = float(max(attempt.iteration, int(self.records[name].progress)))
-        if attempt.all_left(Finished):
+        if attempt.all_left("finished"):
             self.change(name, State.FINISHED, "it has come to its end", progress=progress)
-        elif attempt.cancelled or attempt.all_left(Cancelled):
+        elif attempt.cancelled or attempt.all_left("cancelled"):
             self.change(name, State.CANCELLED, "cancelled by a user", progress=progress)
-        elif attempt.all_left(Paused):
+        elif attempt.all_left("paused"):
             if self.records[name].state is not State.PAUSING:
                 self.change(name, State.PAUSING, "its ranks have paused")
             self.change(name, State.PAUSED, "its checkpoint is on disk", progress=progress)

@@ -14,7 +14,7 @@ import msgspec
 from dragon.infrastructure.errors import DestroyedError, RunEndedError
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
-from torchloader.training.protocol import Order, Report
+from torchloader.training.protocol import Leaves, Order, Report
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class Ended(msgspec.Struct):
     attempt: int
     node: str
     codes: dict[int, int] = {}  # exit codes by rank; negative for a signal
-    left: dict[int, Report] = {}  # the last report of each rank, if it reported that it leaves
+    left: dict[int, Leaves] = {}  # by rank, if it reported that
     cause: str = ""  # why the first that failed did; "" if none failed
     killed: bool = False  # whether a signal that did not come from torchloader ended one
     cancelled: bool = False  # whether they were ended because a user requested it

@@ -133,7 +133,7 @@ class Ranks:
         except Empty:
             return False
         report, ended = protocol.decode_report(data), self._ended
-        if isinstance(report, protocol.Finished | protocol.Paused | protocol.Cancelled):
+        if isinstance(report, protocol.Leaves):
             ended.left[report.rank] = report
         elif isinstance(report, protocol.Failed) and not ended.cause:
             ended.cause = f"rank {report.rank} on {self._node} failed: {report.text}"

@@ -31,24 +31,14 @@ class JobResult:
     resizes: int  # how often its workers were changed
     stopped: float  # seconds that it stood still for that
     paused: float = 0.0  # seconds, after its start, for which it was paused and held no devices
-    computed: float = math.nan  # seconds for which its devices computed; by default `shortest`
-    held: float = math.nan  # seconds for which devices were held, over all; by default of a constant number
-    worked: float = math.nan  # and for which they computed
-
-    def __post_init__(self) -> None:
-        self.computed = self.shortest if math.isnan(self.computed) else self.computed
-        self.held = self.holding * self.devices if math.isnan(self.held) else self.held
-        self.worked = self.computed * self.devices if math.isnan(self.worked) else self.worked
+    computed: float = 0.0  # seconds for which its devices computed
+    held: float = 0.0  # seconds for which devices were held, over all
+    worked: float = 0.0  # and for which they computed
 
     @property
     def completion(self) -> float:
         """The seconds from its arrival to its end."""
         return self.finished - self.arrival
-
-    @property
-    def holding(self) -> float:
-        """The seconds for which it held its devices."""
-        return self.finished - self.started - self.paused
 
 
 @dataclass(frozen=True, slots=True)

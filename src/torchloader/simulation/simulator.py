@@ -354,10 +354,8 @@ class _Simulation:
         spec = job.spec
         fastest = max((spec.speed(kind) for kind in self._kinds if spec.runs_on(kind)), default=1.0)
         samples = spec.iterations * spec.batch
-        return JobResult(
-            spec.name, spec.arch, spec.size, spec.arrival, spec.arrival, 0.0, job.shortest / fastest, samples, 0, 0.0,
-            computed=0.0, held=0.0, worked=0.0,
-        )  # fmt: skip
+        times = spec.arrival, spec.arrival, 0.0, job.shortest / fastest
+        return JobResult(spec.name, spec.arch, spec.size, *times, samples, 0, 0.0)
 
 
 def _at(record: Application, progress: float) -> Application:

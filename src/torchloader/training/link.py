@@ -43,16 +43,13 @@ def make_process_group(device: torch.device, backend: str | None) -> None:
         dist.init_process_group(backend or "gloo")
         return
     store, rank, size = next(iter(rendezvous("env://")))
-    store.set(f"torchloader/device/{rank}", _identity(device))
+    # Ranks may number the same GPU differently.
+    gpu = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    gpu = gpu or (os.environ.get("CUDA_VISIBLE_DEVICES"), device.index)
+    store.set(f"torchloader/device/{rank}", f"{socket.gethostname()} {gpu}")
     devices = store.multi_get([f"torchloader/device/{each}" for each in range(size)])
     chosen = "nccl" if len(set(devices)) == size else "gloo"
     dist.init_process_group(chosen, store=store, rank=rank, world_size=size)
-
-
-def _identity(device: torch.device) -> str:
-    """Return a string that identifies a GPU among all nodes of the job; ranks may number the same one differently."""
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return f"{socket.gethostname()} {uuid or (os.environ.get('CUDA_VISIBLE_DEVICES'), device.index)}"
 
 
 _AGREEMENT_INTERVAL_S = 0.1  # seconds between two agreements

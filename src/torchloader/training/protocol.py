@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -60,25 +61,12 @@ class Resized(_Message, frozen=True):
     seconds: float
 
 
-class Paused(_Message, frozen=True):
-    """The checkpoint after that many iterations is on disk, and the rank leaves."""
+class Leaves(_Message, frozen=True):
+    """The rank leaves. If it paused, the checkpoint after that many iterations is on disk."""
 
     rank: int
     iteration: int
-
-
-class Cancelled(_Message, frozen=True):
-    """The rank leaves because of a Cancel order."""
-
-    rank: int
-    iteration: int
-
-
-class Finished(_Message, frozen=True):
-    """The program has ended."""
-
-    rank: int
-    iteration: int
+    how: Literal["paused", "cancelled", "finished"]
 
 
 class Failed(_Message, frozen=True):
@@ -89,21 +77,9 @@ class Failed(_Message, frozen=True):
 
 
 Order = Resize | Pause | Cancel
-Report = Started | Progress | Resized | Paused | Cancelled | Finished | Failed
+Report = Started | Progress | Resized | Leaves | Failed
 
-_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
-_reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
-
-
-def encode(message: Order | Report) -> bytes:
-    return msgspec.json.encode(message)
-
-
-def decode_order(data: bytes) -> Order:
-    """Decode an order. Raises msgspec.ValidationError if it is invalid."""
-    return _orders.decode(data)
-
-
-def decode_report(data: bytes) -> Report:
-    """Decode a report. Raises msgspec.ValidationError if it is invalid."""
-    return _reports.decode(data)
+encode = msgspec.json.encode
+# Both raise msgspec.ValidationError for an invalid message.
+decode_order: Callable[[bytes], Order] = msgspec.json.Decoder(Order).decode
+decode_report: Callable[[bytes], Report] = msgspec.json.Decoder(Report).decode

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dragon.files import regular
+from torchloader.loader.order import generator_state, set_generator_state
 from torchloader.scheduling.log import sync_folder
 
 _KEPT = 2
@@ -133,32 +134,26 @@ def _write(state: dict[str, Any], file: BinaryIO) -> str:
     return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
-def random_state() -> dict[str, Any]:
-    """Return the state of Python, NumPy if it is imported, PyTorch, and this process's GPU if it uses one."""
-    version, words, gauss = random.getstate()
-    state: dict[str, Any] = {
-        "python": [version, torch.tensor(words, dtype=torch.int64), gauss],
-        "torch": torch.get_rng_state(),
-    }
+def _generators() -> dict[str, Any]:
+    """Return the generators of Python, PyTorch, NumPy if it is imported, and this process's GPU if it uses one."""
+    found: dict[str, Any] = {"python": random.seed.__self__, "torch": torch.default_generator}  # type: ignore[attr-defined]
     if (numpy := sys.modules.get("numpy")) is not None:
-        kind, keys, position, has_gauss, cached = numpy.random.get_state()
-        state["numpy"] = [kind, torch.tensor(keys.tolist(), dtype=torch.int64), position, has_gauss, cached]
+        found["numpy"] = numpy.random.mtrand._rand
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
+        found["cuda"] = torch.cuda.default_generators[torch.cuda.current_device()]
+    return found
+
+
+def random_state() -> dict[str, Any]:
+    """Return the states of the generators by name."""
+    return {name: generator_state(generator) for name, generator in _generators().items()}
 
 
 def set_random_state(state: dict[str, Any]) -> None:
     """Restore a random state. Parts of modules that are not imported, or not used, are ignored."""
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words.tolist()), gauss))
-    torch.set_rng_state(state["torch"])
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and "numpy" in state:
-        kind, keys, position, has_gauss, cached = state["numpy"]
-        numpy.random.set_state((kind, keys.numpy().astype("uint32"), position, has_gauss, cached))
-    if "cuda" in state and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.set_rng_state(state["cuda"])
+    for name, generator in _generators().items():
+        if name in state:
+            set_generator_state(generator, state[name])
 
 
 def pack(state: dict[str, Any]) -> Tensor:
@@ -173,7 +168,6 @@ def unpack(data: Tensor) -> dict[str, Any]:
     return torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)  # type: ignore[no-any-return]
 
 
-_LONGEST = len(Saved(0, "0" * 64).file)  # text that rank 0 sends to all ranks
 _FAILED = "failed"
 
 
@@ -183,7 +177,7 @@ class Stateful(Protocol):
     def state_dict(self) -> Any:
         """Return the state, as torch.nn.Module.state_dict() does."""
 
-    def load_state_dict(self, state_dict: Any, /) -> Any:
+    def load_state_dict(self, state_dict: Any, /) -> object:
         """Restore a state that state_dict() returned."""
 
 
@@ -264,24 +258,19 @@ class RankCheckpoints:
             set_random_state(unpack(state["random"][self._rank]))
 
     def _gather(self, data: Tensor) -> list[Tensor]:
+        """Return the data of each rank."""
         if self._group is None:
             return [data]
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self._group.size())]
-        dist.all_gather(sizes, torch.tensor([len(data)]), group=self._group)
-        longest = max(int(size) for size in sizes)
-        padded = torch.zeros(longest, dtype=torch.uint8)
-        padded[: len(data)] = data
-        found = [torch.zeros_like(padded) for _ in sizes]
-        dist.all_gather(found, padded, group=self._group)
-        return [part[: int(size)].clone() for part, size in zip(found, sizes, strict=True)]
+        found = [data] * self._group.size()
+        dist.all_gather_object(found, data, group=self._group)
+        return found
 
     def _of_rank_0(self, text: str) -> str:
         """Return rank 0's text on every rank."""
-        if self._group is None:
-            return text
-        data = torch.frombuffer(bytearray(text.ljust(_LONGEST).encode()), dtype=torch.uint8)
-        dist.broadcast(data, 0, group=self._group)
-        return bytes(data.tolist()).decode().rstrip()
+        texts = [text]
+        if self._group is not None:
+            dist.broadcast_object_list(texts, 0, group=self._group)
+        return texts[0]
 
 
 def _bare(part: Stateful) -> Stateful:

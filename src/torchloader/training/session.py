@@ -72,7 +72,7 @@ _GROUPS: list[dist.ProcessGroup | None] = []
 class Left(SystemExit):
     """Raised in a program that was ordered to leave. It exits with code 0, and `except Exception` does not catch it."""
 
-    def __init__(self, report: protocol.Paused | protocol.Cancelled) -> None:
+    def __init__(self, report: protocol.Leaves) -> None:
         super().__init__(0)
         self.report = report
 
@@ -270,7 +270,7 @@ class Session:
             self._link.report(error.report)
         elif ended_well:
             self._agreement.close()
-            self._link.report(protocol.Finished(self.rank, self.iteration))
+            self._link.report(protocol.Leaves(self.rank, self.iteration, "finished"))
         elif error is not None:
             text = "".join(traceback.format_exception(error))
             self._link.report(protocol.Failed(self.rank, text[-_MAX_TRACEBACK_CHARS:]))
@@ -348,7 +348,7 @@ class Session:
 
     def _follow(self, agreed: Decision) -> None:
         if agreed is Decision.CANCEL:
-            raise Left(protocol.Cancelled(self.rank, self.iteration))
+            raise Left(protocol.Leaves(self.rank, self.iteration, "cancelled"))
         if agreed is Decision.NOTHING:
             return
         try:
@@ -360,7 +360,7 @@ class Session:
             _log.warning("training continues without this checkpoint: %s", error)
             return
         if agreed is Decision.PAUSE:
-            raise Left(protocol.Paused(self.rank, self.iteration))
+            raise Left(protocol.Leaves(self.rank, self.iteration, "paused"))
 
     def _beat(self, last: bool = False) -> None:
         """Report what was done since the last report, and write it to the traces."""

@@ -18,7 +18,7 @@ from torchloader_papers.traces import PROFILES, read_trace
 
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.application import Action, Application, Cause, Launch, Node, Pause, Resume, Spec, State
+from torchloader.scheduling.application import Action, Application, Cause, Launch, Node, Pause, Spec, State
 from torchloader.scheduling.log import Records
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.simulation.result import Result
@@ -246,7 +246,8 @@ def test_a_job_is_paused_and_resumed_on_other_devices_at_once() -> None:
     actions = decide(Pollux(), 6000.0, running("one", {"a": (0,)}))
     pause, resume = actions
     assert isinstance(pause, Pause)
-    assert isinstance(resume, Resume)
+    assert isinstance(resume, Launch)
+    assert resume.state is State.RESUMING
     assert len(resume.placement["a"]) == 2
 
 

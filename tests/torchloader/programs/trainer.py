@@ -20,10 +20,8 @@ from queue import Empty
 from dragon.native.queue import Queue
 from torchloader.training.protocol import (
     Cancel,
-    Cancelled,
-    Finished,
+    Leaves,
     Pause,
-    Paused,
     Progress,
     Resize,
     Resized,
@@ -110,10 +108,10 @@ def main():
                 loader.resize(order.workers)
                 say(Resized(rank, order.workers, 0.0))
             elif isinstance(order, Pause):
-                say(Paused(rank, done))
+                say(Leaves(rank, done, "paused"))
                 return
             elif isinstance(order, Cancel):
-                say(Cancelled(rank, done))
+                say(Leaves(rank, done, "cancelled"))
                 return
             if time.monotonic() - beat > BEAT:
                 now, beat = loader.counters, time.monotonic()
@@ -123,7 +121,7 @@ def main():
                 before = now
             if done == 5 and sys.argv[4:]:
                 do(sys.argv[4], folder, rank)
-    say(Finished(rank, done))
+    say(Leaves(rank, done, "finished"))
 
 
 if __name__ == "__main__":

@@ -28,11 +28,9 @@ from full_disk import at_most  # noqa: E402
 from torchloader.training import session as session_module  # noqa: E402
 from torchloader.training.protocol import (  # noqa: E402
     Cancel,
-    Cancelled,
     Failed,
-    Finished,
+    Leaves,
     Pause,
-    Paused,
     Progress,
     Resize,
     Resized,
@@ -96,7 +94,7 @@ def train_with_pauses(master: Master, pauses: list[int], workers: list[int]) -> 
             return train(step)[0]
         with pytest.raises(Left) as left:
             train(step)
-        assert isinstance(left.value.report, Paused)
+        assert left.value.report.how == "paused"
     raise AssertionError("there was no last part")
 
 
@@ -124,7 +122,7 @@ def test_a_rank_reports_its_start_its_progress_and_its_end(master: Master) -> No
     train(latency=0.0)
     started, *progress, finished = master.told()
     assert started == Started(rank=0, iteration=0, workers=0)
-    assert finished == Finished(rank=0, iteration=ALL)
+    assert finished == Leaves(rank=0, iteration=ALL, how="finished")
     reports = [report for report in progress if isinstance(report, Progress)]
     assert len(reports) == len(progress) > 0
     assert sum(report.samples for report in reports) == ALL * BATCH
@@ -140,7 +138,7 @@ def test_a_pause_is_reported_when_the_checkpoint_exists(master: Master, tmp_path
         train()
     assert left.value.code == 0
     paused = list(master.told())[-1]
-    assert isinstance(paused, Paused)
+    assert isinstance(paused, Leaves)
     (checkpoint,) = (tmp_path / "checkpoints-tiny").iterdir()
     assert checkpoint.name.startswith(f"checkpoint-{paused.iteration:012d}-")
 
@@ -158,7 +156,7 @@ def test_a_cancelled_rank_leaves_without_a_checkpoint(master: Master, tmp_path: 
     master.order(Cancel())
     with pytest.raises(Left):
         train()
-    assert isinstance(list(master.told())[-1], Cancelled)
+    assert list(master.told())[-1].how == "cancelled"
     assert not (tmp_path / "checkpoints-tiny").exists()
 
 
@@ -189,7 +187,7 @@ def test_orders_sent_before_the_start_of_the_rank_are_followed(master: Master) -
         train()
     told = list(master.told())
     assert [report.workers for report in told if isinstance(report, Resized)] == [0]
-    assert isinstance(told[-1], Paused)
+    assert told[-1].how == "paused"
 
 
 def test_a_program_that_raises_reports_the_error(master: Master) -> None:
@@ -317,7 +315,7 @@ def test_two_ranks_pause_together_and_continue_with_the_same_weights(tmp_path: P
     try:
         # The order comes to the ranks at different times.
         for master in masters:
-            while not isinstance(decode_report(master.reports.get(timeout=60)), Finished):
+            while not isinstance(decode_report(master.reports.get(timeout=60)), Leaves):
                 pass
             assert isinstance(decode_report(master.reports.get(timeout=60)), Started)
         for master in masters:
@@ -327,9 +325,10 @@ def test_two_ranks_pause_together_and_continue_with_the_same_weights(tmp_path: P
         for process in processes:
             process.join(timeout=30)
         assert [process.returncode for process in processes] == [0, 0]
-        paused = [decode_report(each["report"]) for each in told]
-        assert sorted(report.rank for report in paused if isinstance(report, Paused)) == [0, 1]
-        assert len({report.iteration for report in paused if isinstance(report, Paused)}) == 1
+        left = [decode_report(each["report"]) for each in told]
+        paused = [report for report in left if isinstance(report, Leaves) and report.how == "paused"]
+        assert sorted(report.rank for report in paused) == [0, 1]
+        assert len({report.iteration for report in paused}) == 1
         assert [each["equal"] for each in told] == [True, True]
         assert told[0]["weights"] == told[1]["weights"]
     finally:
