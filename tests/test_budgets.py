@@ -22,7 +22,7 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 60_973,  # 1,080 of them for retries, resources, journal and progress of batches
+    "lines of Python": 60_972,  # 1,080 of them for retries, resources, journal and progress of batches
     "files of Python": 336,
     "lines of C++": 14_588,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 9_943,

@@ -6,11 +6,11 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from typing import Any, NoReturn
 
-__all__ = ["Parser", "discard_stdout", "end_with", "explained", "worded"]
+__all__ = ["Parser", "discard_stdout", "end_with", "explained", "table", "worded"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,6 +22,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the error, without the usage, and exit."""
         self.exit(2, f"{self.prog}: error: {message} (usage: {self.prog} --help)\n")
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Format rows of cells as columns; the last column is not padded."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return "\n".join("  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows)
 
 
 def worded(error: Exception) -> str:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dragon import runs
 from dragon.cli import dictionaries
 from dragon.cli.dictionaries import Live, NoSuchDictionaryError, Persisted
-from dragon.cli.ps import table
-from dragon.commands import Parser, explained
+from dragon.commands import Parser, explained, table
 from dragon.data import arrow, plain_files
 from dragon.data.plain_files import progress
 from dragon.infrastructure.errors import DragonError, RunEndedError

@@ -19,7 +19,8 @@ import psutil
 
 import dragon
 from dragon import _core, runs
-from dragon.cli.ps import Row, count, moment, now, report_of, rows, run_parser, table
+from dragon.cli.ps import Row, count, moment, now, report_of, rows, run_parser
+from dragon.commands import table
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.structs import msgspec
 from dragon.runs import Node

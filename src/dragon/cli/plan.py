@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dragon.cli.ps import table
+from dragon.commands import table
 from dragon.infrastructure import variables
 from dragon.infrastructure.plain_number import listed
 from dragon.infrastructure.structs import msgspec

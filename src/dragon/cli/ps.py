@@ -15,7 +15,7 @@ import psutil
 
 import dragon
 from dragon import runs
-from dragon.commands import Parser
+from dragon.commands import Parser, table
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.plain_number import listed as listed_numbers
@@ -43,12 +43,6 @@ def moment(seconds: float) -> str:
     then = time.localtime(seconds)
     today = then[:3] == time.localtime()[:3]
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows of cells as columns; the last column is not padded."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return "\n".join("  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows)
 
 
 PATIENCE = 2.0

@@ -12,8 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dragon.cli.ps import table
-from dragon.commands import Parser
+from dragon.commands import Parser, table
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.main import failed
 from torchloader.cli.masters import add_run, send
