@@ -110,6 +110,47 @@ def test_a_changed_function_is_another_task(place: Place) -> None:
     assert results == [11, 12, 11]
 
 
+_MODULE = """
+FACTOR = {factor}
+
+def helper(number):
+    return number {operator} 1
+
+def again(number):
+    return again(number - 1) if number > 100 else FACTOR * helper(number)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "result"),
+    [
+        ({}, 22),
+        ({"factor": 3}, 33),
+        ({"operator": "-"}, 18),
+        ({"name": "other", "factor": 5}, 55),
+    ],
+    ids=["nothing", "a constant of the module", "a function that it calls", "another module"],
+)
+def test_a_function_is_another_task_if_what_it_uses_of_its_module_is_changed(
+    site: Site, change: dict[str, Any], result: int
+) -> None:
+    found = []
+    for changed in ({}, change):
+        values = {"name": "mine", "factor": 2, "operator": "+", **changed}
+        site.write(_MODULE.format(**values), f"{values['name']}.py")
+        program = f"""
+            from {values["name"]} import again
+            from dragon.workflows.batch import Batch
+
+            if __name__ == "__main__":
+                with Batch(workers_per_node=1, journal="run.journal") as batch:
+                    task = batch.function(again, 10)
+                    print(task.get(), "earlier" in task.explain())
+        """
+        found.append(site.python(program, env={"PYTHONDONTWRITEBYTECODE": "1"}).stdout)
+    assert found == ["22 False\n", f"{result} {not change}\n"]
+
+
 def test_a_key_names_a_task_in_place_of_its_arguments(place: Place) -> None:
     for _ in range(2):
         with place.batch() as batch:

@@ -113,7 +113,12 @@ class Batch:
         crew = functools.partial(Crew, Plan([*policies], hosts=some))
         kept = None if journal is None else Journal(journal)
         self._journals = kept is not None
-        own = OwnClient(functools.partial(Scheduler, crew, len(policies), scheduler_workers, journal=kept))
+        try:
+            own = OwnClient(functools.partial(Scheduler, crew, len(policies), scheduler_workers, journal=kept))
+        except BaseException:
+            if kept is not None:
+                kept.close()
+            raise
         own.destroyed = functools.partial(_destroy, weakref.ref(self))
         self._own: OwnClient | None = own
         self._client: Client = own
@@ -236,7 +241,10 @@ class Batch:
             named = digest(kind, work, (one.digest for one in inputs), options.key)
         data, buffers, handles = packed(work, options.terms is not None)
         if handles and self._own is None:
-            raise BatchError("a task with retries and handles is submitted by the process that made the batch, only")
+            raise BatchError(
+                "a task with retries that takes handles of shared objects can be submitted only by the process that "
+                "made the batch"
+            )
         stdout, stderr = options.streams
         stdout = self._streams[0] if stdout is None else stdout
         stderr = self._streams[1] if stderr is None else stderr

@@ -27,7 +27,7 @@ from dragon.native.process import ProcessTemplate
 from dragon.runtime.serialization import mentions
 from dragon.workflows.batch.call import Access, Call, Kind, Work
 from dragon.workflows.batch.errors import BatchError
-from dragon.workflows.batch.outcome import Input, Outcome, Sent, Value
+from dragon.workflows.batch.outcome import PLAIN, Input, Outcome, Sent, Value
 
 _HEADER = b"dragon journal 1\n"
 _RECORD = struct.Struct("<4s32sQI")  # a mark, the digest, the length and the checksum of what follows
@@ -45,42 +45,60 @@ class _Hash:
 
 
 class _DigestPickler(pickle.Pickler):
-    """Writes what a call says, the same in each run of a program: functions by their code."""
+    """Writes what a call says, the same in each run of a program: functions by their code, and by what they use of
+    their module."""
 
     def __init__(self, file: _Hash, inputs: list[bytes]) -> None:
         super().__init__(file, protocol=5)
         self.fast = True  # whether two equal arguments are one object does not matter
         self._inputs = inputs
+        self._written: set[types.FunctionType] = set()
 
     def reducer_override(self, obj: object) -> Any:
-        if obj is _told:
+        if obj is _contents:
             return NotImplemented
         if isinstance(obj, types.MethodType):
-            return _told, (obj.__self__, obj.__func__)
+            return _contents, (obj.__self__, obj.__func__)
         if isinstance(obj, types.FunctionType):
-            cells = [cell.cell_contents for cell in obj.__closure__ or ()]
-            return _told, (obj.__qualname__, *_code(obj.__code__), obj.__defaults__, obj.__kwdefaults__, cells)
+            return _contents, (obj.__module__, obj.__qualname__, *self._once(obj))
         if isinstance(obj, Input):
-            return _told, ("the result of", self._inputs[obj.index])
+            return _contents, ("the result of", self._inputs[obj.index])
         return NotImplemented
 
+    def _once(self, function: types.FunctionType) -> Iterator[object]:
+        """Yield what a function says, the first time; functions may call each other."""
+        if function in self._written:
+            return
+        self._written.add(function)
+        yield from (function.__defaults__, function.__kwdefaults__)
+        yield [cell.cell_contents for cell in function.__closure__ or ()]
+        names: set[str] = set()
+        yield from _code(function.__code__, names)
+        for name in sorted(names & function.__globals__.keys()):
+            value = function.__globals__[name]
+            own = isinstance(value, types.FunctionType) and value.__module__ == function.__module__
+            if own or type(value) in PLAIN:
+                yield name, value
 
-def _told(*parts: object) -> tuple[object, ...]:
+
+def _contents(*parts: object) -> tuple[object, ...]:
     return parts
 
 
-def _code(code: types.CodeType) -> Iterator[object]:
+def _code(code: types.CodeType, names: set[str]) -> Iterator[object]:
+    """Yield the parts of a code object; add the names that it uses to `names`."""
+    names.update(code.co_names)
     yield from (code.co_code, code.co_names, code.co_varnames)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _code(constant)
+            yield from _code(constant, names)
         else:
             yield sorted(constant, key=repr) if isinstance(constant, frozenset) else constant
 
 
 def digest(kind: Kind, work: Work, inputs: Iterable[bytes], key: str | None) -> bytes:
-    """Return what a task is called in journals; empty for one that must not be found there: with a handle among its
-    arguments, after a task without a name, or with arguments that cannot be pickled by what they say."""
+    """Return what a task is called in journals; empty for one that is not kept there: it takes a handle, the result of
+    a task that is not kept, or what cannot be pickled by its contents."""
     if key is not None:
         return hashlib.sha256(b"key " + key.encode(errors="surrogateescape")).digest()
     before = list(inputs)
@@ -114,7 +132,7 @@ class Journal:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
             self._check()
             self._found: dict[bytes, tuple[int, int]] = {}
@@ -145,7 +163,8 @@ class Journal:
     def _read(self) -> int:
         """Read the heads of all records; cut what a crash has left unfinished. Returns where the next one begins."""
         size = os.fstat(self._file).st_size
-        if size == 0:
+        begin = os.pread(self._file, len(_HEADER), 0)
+        if size < len(_HEADER) and _HEADER.startswith(begin):  # it is new, or its first write was cut
             os.pwrite(self._file, _HEADER, 0)
             os.fsync(self._file)
             folder = os.open(os.path.dirname(self.path), os.O_RDONLY)
@@ -154,7 +173,7 @@ class Journal:
             finally:
                 os.close(folder)
             return len(_HEADER)
-        if os.pread(self._file, len(_HEADER), 0) != _HEADER:
+        if begin != _HEADER:
             raise BatchError(f"{self.path} is no journal of a batch: name another file")
         at, damaged = len(_HEADER), 0
         head_size = _RECORD.size + _CHECK.size

@@ -22,7 +22,7 @@ Sent = tuple[bytes | None, list[Any], Any]
 """A value in a message: its bytes, the buffers beside them, and whether it refers to shared objects; without bytes, the
 value itself."""
 
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def pack(value: object) -> Sent:
@@ -30,7 +30,7 @@ def pack(value: object) -> Sent:
 
     It may be read several times, also after its worker has ended; so tensors in shared memory or on a GPU are copied.
     """
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return None, [], value
     buffers: list[Any] = []
     with mentions() as handles:
@@ -78,7 +78,7 @@ class Value:
     def plain(self) -> Sent | None:
         """Return the value as it was received, for a later run; None for one with handles, which end with this run."""
         data, _, value = self._sent
-        return self._sent if data is not None or type(value) in _PLAIN else None
+        return self._sent if data is not None or type(value) in PLAIN else None
 
     def sent(self) -> Sent:
         """Return the value in a form for another message."""
