@@ -15,7 +15,7 @@ from dragon.native.machine import cpu_count, current
 from dragon.native.process import Process
 from dragon.workflows.batch import Batch
 from dragon.workflows.batch.call import NEVER, Call, Kind
-from dragon.workflows.batch.order import Entry, State
+from dragon.workflows.batch.order import Entry, Places, State
 from dragon.workflows.batch.resources import Room, Rooms
 from dragon.workflows.batch.terms import Demand
 from dragon.workflows.executor import DragonExecutor
@@ -222,7 +222,7 @@ def test_no_node_gives_more_than_it_has_and_every_task_has_its_turn(
     tasks: list[tuple[Demand, int]], order: Any
 ) -> None:
     nodes = [described(0, host_name="cn00"), described(1, host_name="cn01")]
-    rooms = Rooms([Room(node, 4) for node in nodes], list(range(256)))
+    rooms = Rooms([Room(node, 4) for node in nodes], Places(8, None))
     waiting: list[int] = []
     for number, (demand, ranks) in enumerate(tasks):
         entry = entry_of(number, demand, ranks)
@@ -251,7 +251,7 @@ def test_no_node_gives_more_than_it_has_and_every_task_has_its_turn(
 
 
 def test_small_tasks_do_not_keep_a_large_one_waiting() -> None:
-    rooms = Rooms([Room(described(0), 4), Room(described(1), 4)], list(range(256)))
+    rooms = Rooms([Room(described(0), 4), Room(described(1), 4)], Places(8, None))
     entries = [entry_of(number, Demand(4 if number == 8 else 1), 0) for number in range(30)]
     for entry in entries:
         entry.state = State.READY
@@ -267,3 +267,14 @@ def test_small_tasks_do_not_keep_a_large_one_waiting() -> None:
         turns += 1
     assert turns == 4  # as long as the four tasks take that ran on its node
     assert len(running) == 5  # on the other node small ones ran meanwhile
+
+
+def test_no_more_jobs_run_at_a_time_than_may_and_tasks_pass_them() -> None:
+    rooms = Rooms([Room(described(0), 4)], Places(4, 1))
+    entries = [entry_of(number, Demand(1), ranks) for number, ranks in enumerate((1, 1, 0, 0))]
+    for entry in entries:
+        entry.state = State.READY
+        rooms.wait(entry)
+    assert list(iter(rooms.next, None)) == [entries[0], *entries[2:]]
+    rooms.leave(entries[0])
+    assert rooms.next() is entries[1]

@@ -52,10 +52,8 @@ class Entry(Promise):
         self.state = State.WAITING
         self.missing = 0
         self.slot = -1
-        self.room, self.shares = (
-            -1,
-            list[Share](),
-        )  # of a batch whose tasks ask for resources: where it runs, and what it has
+        self.room = -1  # where it runs, in a batch whose tasks ask for resources
+        self.shares: list[Share] = []  # what it has there
         self.inputs: list[Entry] = []
         self.dependents: list[tuple[Entry, Need]] = []
         self.accesses: list[Access] = []
@@ -81,9 +79,11 @@ class Entry(Promise):
         if terms is None:
             return None
         if lost and isinstance(outcome, Failure):
+            if self.losses == MOST_LOSSES:
+                return None
             self.losses += 1
             self.faults.append(outcome.brief)
-            return terms.pause(self.losses) if self.losses <= MOST_LOSSES else None
+            return terms.pause(self.losses)
         fault = terms.fault(outcome, self.kind != Kind.FUNCTION)
         if not fault or len(self.faults) - self.losses >= terms.retries:
             return None
@@ -169,7 +169,7 @@ class Places:
     """
 
     def __init__(self, workers: int, most_jobs: int | None, much_memory: Callable[[], bool] = lambda: False) -> None:
-        self._workers, self._most_jobs, self._much_memory = workers, most_jobs, much_memory
+        self._workers, self.most_jobs, self._much_memory = workers, most_jobs, much_memory
         self._free = list(range(_AHEAD * workers))
         self._tasks: deque[Entry] = deque()
         self._jobs: deque[Entry] = deque()
@@ -209,7 +209,7 @@ class Places:
     def _is_full_for(self, job: Entry) -> bool:
         if not self._running_jobs:
             return False
-        return self._running_ranks + job.weight > self._workers or self._running_jobs == self._most_jobs
+        return self._running_ranks + job.weight > self._workers or self._running_jobs == self.most_jobs
 
     def refusal(self, entry: Entry) -> str:
         """Return why a task can never run; always empty here."""

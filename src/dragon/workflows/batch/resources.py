@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.workflows.batch.call import Kind
-from dragon.workflows.batch.order import Entry, State
+from dragon.workflows.batch.order import Entry, Places, State
 from dragon.workflows.batch.terms import Demand, Share
 
 _LOOKED_AT = 64  # waiting tasks that may be placed before the first of them
@@ -96,9 +96,10 @@ class Rooms:
     it fits. So small tasks do not let a large one wait for ever.
     """
 
-    def __init__(self, rooms: Sequence[Room], slots: list[int]) -> None:
+    def __init__(self, rooms: Sequence[Room], before: Places) -> None:
         self.rooms = rooms
-        self._slots = slots
+        self._slots, self._most_jobs = before.free_slots(), before.most_jobs
+        self._jobs = 0  # jobs that run
         self._waiting: deque[Entry] = deque()
         self._alone: Entry | None = None  # a job with more ranks than there are CPUs
 
@@ -120,7 +121,7 @@ class Rooms:
         """Return what a task waits for that is ready."""
         demand, ranks = _wanted(entry)
         free = "; ".join(f"{room.host} has {room.free}" for room in self.rooms[:8] if room.staff)
-        return f"{_worded(demand, ranks)}, after {self._waiting.index(entry)} other tasks; free are: {free}"
+        return f"{_worded(demand, ranks)}, after {self._waiting.index(entry)} other tasks; free: {free}"
 
     def wait(self, entry: Entry) -> None:
         """Add a task that waits for its share."""
@@ -133,7 +134,7 @@ class Rooms:
         before: list[Entry] = []
         refused: set[tuple[Demand, int]] = set()
         kept: Room | None = None
-        found = None
+        first = found = None
         while self._waiting and len(before) < _LOOKED_AT:
             entry = self._waiting.popleft()
             if entry.state != State.READY:
@@ -141,9 +142,12 @@ class Rooms:
             if _wanted(entry) not in refused and self._place(entry, kept):
                 found = entry
                 break
-            refused.add(_wanted(entry))
             before.append(entry)
-            if len(before) == 1:
+            if entry.kind == Kind.JOB and self._jobs == self._most_jobs:
+                continue  # it waits for another job, and needs nothing until then
+            refused.add(_wanted(entry))
+            if first is None:
+                first = entry
                 if entry.kind == Kind.JOB:
                     break
                 demand = entry.demand or _NOTHING
@@ -152,6 +156,8 @@ class Rooms:
         return found
 
     def _place(self, entry: Entry, kept: Room | None) -> bool:
+        if entry.kind == Kind.JOB and self._jobs == self._most_jobs:
+            return False
         demand, ranks = _wanted(entry)
         rooms = sorted((room for room in self.rooms if room is not kept), key=lambda room: room.rank(demand))
         shares: list[tuple[Room, Share]] = []
@@ -171,6 +177,7 @@ class Rooms:
             self._alone = entry
         assert worker is not None
         worker.begin()
+        self._jobs += entry.kind == Kind.JOB
         entry.room = self.rooms.index(worker)
         entry.shares = [share._replace(host=room.host) for room, share in shares]
         entry.slot = self._slots.pop()
@@ -180,11 +187,13 @@ class Rooms:
         """Note that a task that was sent before there were rooms runs in this one."""
         entry.room, entry.shares = room, [self.rooms[room].take(_NOTHING)]
         self.rooms[room].begin()
+        self._jobs += entry.kind == Kind.JOB
 
     def leave(self, entry: Entry) -> None:
         """Free the slot of a task, and its share."""
         self._slots.append(entry.slot)
         entry.slot = -1
+        self._jobs -= entry.kind == Kind.JOB
         if entry is self._alone:
             self._alone = None
         by_host = {room.host: room for room in self.rooms}

@@ -170,7 +170,7 @@ class Scheduler:
 
     def _make_ready(self, entry: Entry) -> None:
         if why := self._places.refusal(entry):  # a node is lost since
-            failure = Failure.of(BatchError(why))
+            entry.state, failure = State.WAITING, Failure.of(BatchError(why))
             self._after(0, lambda: self._complete(entry, failure))
             return
         entry.state = State.READY
@@ -214,7 +214,7 @@ class Scheduler:
 
     def _make_rooms(self, shared: Places) -> None:
         """Give each node a queue of its own, from now on. Tasks that no worker has begun are put there again."""
-        rooms = Rooms(self.crew.divide(), shared.free_slots())
+        rooms = Rooms(self.crew.divide(), shared)
         ready = []
         for entry in list(self._unfinished.values()):
             if entry.state == State.SENT and self._withdraw(entry):
