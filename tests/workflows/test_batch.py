@@ -952,7 +952,7 @@ def test_a_task_says_what_it_waits_for_where_it_runs_and_how_it_ended(alone: Bat
     assert second.explain() == "task 0-1 waits for the end of task 0-0 (first)."
     assert third.explain() == "task 0-2 waits for a worker; 1 of them run tasks."
     asking = alone.options(cpus=alone.num_workers).function(add, 1)
-    assert re.match(r"task 0-3 waits for 1 CPU, after 1 other tasks; free are: .* has ", asking.explain())
+    assert re.match(r"task 0-3 waits for 1 CPU, after 1 other tasks; free: .* has ", asking.explain())
     ends.set()
     alone.fence()
     assert second.explain() == "task 0-1 has ended."
@@ -973,6 +973,25 @@ def test_tasks_that_no_worker_has_begun_are_cancelled_alone(alone: Batch) -> Non
 def set_and_wait(begun: Any, ends: Any) -> str:
     begun.set()
     return wait_for(ends)
+
+
+def test_a_task_is_cancelled_in_a_worker_whose_start_is_yet_to_be_reported(
+    alone: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Process._begin
+
+    def begin_late(process: Process) -> Any:
+        started = begin(process)
+        time.sleep(1)
+        return started
+
+    monkeypatch.setattr(Process, "_begin", begin_late)
+    begun, ends = Event(), Event()
+    lost = alone.function(kill_myself)
+    task = alone.function(set_and_wait, begun, ends)
+    begun.wait(60)
+    assert task.cancel()
+    assert isinstance(lost.exception, WorkerLostError)
 
 
 def cancel_own(batch: Batch, queue: Any) -> None:

@@ -152,6 +152,11 @@ class Workers:
                     if may_pass(getattr(error, "errno", None) or 0):
                         self._missing.add(index)
 
+    def current(self, index: int) -> WorkerProcess:
+        """Return the worker that has that index. A new one may run a task before its start has been reported here."""
+        with self._lock:
+            return self.processes[index]
+
     def _give_up(self, error: BaseException) -> None:
         """Start no more workers, because they would end as the last ones did."""
         with self._lock:

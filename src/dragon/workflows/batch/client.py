@@ -29,6 +29,7 @@ _HELLO, _SUBMIT, _WATCH, _CANCEL, _RELEASE, _DESTROY = range(NO_WORKER + 10, NO_
 # The types of messages to them.
 _OUTCOME, _CANCELLED, _ENDED, _NOT_DESTROYED = range(4)
 
+_ANSWER_S = 10.0  # seconds in which the batch's process answers
 _MOST_POLLED = 1_000_000  # ends of tasks that are kept for poll()
 
 
@@ -308,7 +309,7 @@ class OtherClient(_Client):
 
     def cancel_all(self, running: bool) -> list[Promise]:
         """Cancel the tasks of this client. Returns the promises of those that were."""
-        return [one for one in reversed(self.unfinished()) if self.cancel(one, None, running)]
+        return [one for one in reversed(self.unfinished()) if self.cancel(one, _ANSWER_S, running)]
 
     def running(self) -> int:
         """Return 0: which tasks run is known where the batch was made."""

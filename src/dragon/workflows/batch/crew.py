@@ -152,11 +152,11 @@ class Crew:
     def describe(self, worker: int) -> str:
         """Return words for a worker: its pid and its node."""
         node = node_at(self._started[worker].node)
-        return f"worker {self._workers.processes[worker].pid} on {node.host_name}"
+        return f"worker {self._workers.current(worker).pid} on {node.host_name}"
 
     def end_worker(self, index: int) -> Callable[[], None]:
         """Send SIGTERM to a worker; another replaces it. Returns a function that kills it if it has not ended."""
-        worker = self._workers.processes[index]
+        worker = self._workers.current(index)
         worker.terminate()
 
         def kill() -> None:
