@@ -15,9 +15,9 @@ from dragon.native.machine import cpu_count, current
 from dragon.native.process import Process
 from dragon.workflows.batch import Batch
 from dragon.workflows.batch.call import NEVER, Call, Kind
+from dragon.workflows.batch.conditions import Demand
 from dragon.workflows.batch.order import Entry, Places, State
-from dragon.workflows.batch.resources import Room, Rooms
-from dragon.workflows.batch.terms import Demand
+from dragon.workflows.batch.resources import Allocator, NodeResources
 from dragon.workflows.executor import DragonExecutor
 
 PROGRAM = """
@@ -135,6 +135,49 @@ with Batch() as batch:
     assert "no node of the batch is called" in out
 
 
+def test_a_node_that_was_lost_before_the_first_task_that_asks_for_something_is_left_out(site: Site) -> None:
+    out = run(
+        site,
+        """
+def end_node(first):
+    if current().hostname != first:
+        os.kill(os.getppid(), signal.SIGKILL)  # the zygote of the node, with which the node ends
+    time.sleep(0.2)
+
+with Batch(workers_per_node=1) as batch:
+    here, there = batch.topology().manager_hostnames
+    for task in [batch.function(end_node, here) for _ in range(2)]:
+        print(type(task.exception).__name__ if task._wait(True, 60) is None else "")
+    time.sleep(1)
+    print(batch.options(cpus=2).function(where).get(60)[0] == here)
+    try:
+        batch.options(on_node=there).function(where)
+    except ValueError as error:
+        print(error)
+""",
+    )
+    assert sorted(out.splitlines()[:2]) == ["NoneType", "WorkerLostError"]
+    assert out.splitlines()[2] == "True"
+    assert "no node of the batch is called" in out
+
+
+def test_a_task_that_is_being_cancelled_keeps_its_place_until_it_has_ended(site: Site) -> None:
+    out = run(
+        site,
+        """
+trap = "trap 'sleep 2; echo ended >> order; exit' TERM"
+with Batch(scheduler_workers=1) as batch:
+    first = batch.job([(1, shell(f"{trap}; echo begun >> order; while :; do sleep 0.1; done"))])
+    while not os.path.exists("order"):
+        time.sleep(0.05)
+    first.cancel(timeout=0)
+    batch.options(cpus=1).job([(1, shell("echo next >> order"))]).get(60)
+    print(open("order").read().split())
+""",
+    )
+    assert out == "['begun', 'ended', 'next']\n"
+
+
 def test_workers_that_die_and_tasks_that_are_cancelled_give_back_what_they_had(site: Site) -> None:
     out = run(
         site,
@@ -222,17 +265,17 @@ def test_no_node_gives_more_than_it_has_and_every_task_has_its_turn(
     tasks: list[tuple[Demand, int]], order: Any
 ) -> None:
     nodes = [described(0, host_name="cn00"), described(1, host_name="cn01")]
-    rooms = Rooms([Room(node, 4) for node in nodes], Places(8, None))
+    allocator = Allocator([NodeResources(node, 4) for node in nodes], Places(8, None))
     waiting: list[int] = []
     for number, (demand, ranks) in enumerate(tasks):
         entry = entry_of(number, demand, ranks)
-        if not rooms.refusal(entry):
+        if not allocator.refusal(entry):
             entry.state = State.READY
-            rooms.wait(entry)
+            allocator.wait(entry)
             waiting.append(number)
     running: list[Entry] = []
     while waiting or running:
-        while (entry := rooms.next()) is not None:
+        while (entry := allocator.next()) is not None:
             entry.state = State.SENT
             running.append(entry)
             waiting.remove(entry.number)
@@ -247,34 +290,34 @@ def test_no_node_gives_more_than_it_has_and_every_task_has_its_turn(
         assert running, "a task waits, and nothing runs"
         ended = running.pop(order.randrange(len(running)))
         ended.state = State.ENDED
-        rooms.leave(ended)
+        allocator.leave(ended)
 
 
 def test_small_tasks_do_not_keep_a_large_one_waiting() -> None:
-    rooms = Rooms([Room(described(0), 4), Room(described(1), 4)], Places(8, None))
+    allocator = Allocator([NodeResources(described(0), 4), NodeResources(described(1), 4)], Places(8, None))
     entries = [entry_of(number, Demand(4 if number == 8 else 1), 0) for number in range(30)]
     for entry in entries:
         entry.state = State.READY
-        rooms.wait(entry)
-    running = list(iter(rooms.next, None))
+        allocator.wait(entry)
+    running = list(iter(allocator.next, None))
     assert len(running) == 8
     turns = 0
     while entries[8] not in running:
-        for ended in [next(entry for entry in running if entry.room == room) for room in (0, 1)]:
+        for ended in [next(entry for entry in running if entry.node == node) for node in (0, 1)]:
             running.remove(ended)
-            rooms.leave(ended)
-        running += iter(rooms.next, None)
+            allocator.leave(ended)
+        running += iter(allocator.next, None)
         turns += 1
     assert turns == 4  # as long as the four tasks take that ran on its node
     assert len(running) == 5  # on the other node small ones ran meanwhile
 
 
 def test_no_more_jobs_run_at_a_time_than_may_and_tasks_pass_them() -> None:
-    rooms = Rooms([Room(described(0), 4)], Places(4, 1))
+    allocator = Allocator([NodeResources(described(0), 4)], Places(4, 1))
     entries = [entry_of(number, Demand(1), ranks) for number, ranks in enumerate((1, 1, 0, 0))]
     for entry in entries:
         entry.state = State.READY
-        rooms.wait(entry)
-    assert list(iter(rooms.next, None)) == [entries[0], *entries[2:]]
-    rooms.leave(entries[0])
-    assert rooms.next() is entries[1]
+        allocator.wait(entry)
+    assert list(iter(allocator.next, None)) == [entries[0], *entries[2:]]
+    allocator.leave(entries[0])
+    assert allocator.next() is entries[1]

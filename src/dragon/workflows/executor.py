@@ -17,12 +17,12 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.machine import cpu_count
 from dragon.native.workers import WorkerLostError
 from dragon.workflows.batch.call import NEVER, Call, Kind, packed
+from dragon.workflows.batch.conditions import Demand, RetryPolicy
 from dragon.workflows.batch.crew import Crew
 from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.order import Entry
 from dragon.workflows.batch.outcome import Failure
 from dragon.workflows.batch.scheduler import Scheduler
-from dragon.workflows.batch.terms import Demand, Terms
 from dragon.workflows.batch.worker import Plan
 
 __all__ = ["DragonExecutor", "LostTaskError"]
@@ -108,7 +108,7 @@ class DragonExecutor(Executor):
             policies = [policy] * (cpu_count() if max_workers is None else max_workers)
         if not policies:
             raise ValueError("max_workers must be at least 1")
-        self._terms = terms if (terms := Terms.checked(retries, retry_on, backoff)).retries else None
+        self._retry = retry if (retry := RetryPolicy.checked(retries, retry_on, backoff)).retries else None
         self._max_workers = len(policies)
         self._numbers = itertools.count()
         self._futures: dict[int, _Future[Any]] = {}
@@ -136,9 +136,9 @@ class DragonExecutor(Executor):
         on_node: str | None = None,
     ) -> Calls:
         """Return options, to submit a call with them by `.submit()`. They are those of Batch.options()."""
-        terms = Terms.checked(retries, retry_on, backoff)
+        retry = RetryPolicy.checked(retries, retry_on, backoff)
         demand = Demand.checked(cpus, gpus, memory, on_node)
-        return Calls(functools.partial(self._submit, terms if terms.retries else self._terms, demand))
+        return Calls(functools.partial(self._submit, retry if retry.retries else self._retry, demand))
 
     def submit(self, fn: Callable[..., _T], /, *args: object, **kwargs: object) -> Future[_T]:
         """Submit the call `fn(*args, **kwargs)`, and return its future.
@@ -146,11 +146,11 @@ class DragonExecutor(Executor):
         Raises what pickling the call raises, RuntimeError after shutdown(), BrokenProcessPool if the executor is
         broken.
         """
-        return self._submit(self._terms, None, fn, args, kwargs)
+        return self._submit(self._retry, None, fn, args, kwargs)
 
     def _submit(
         self,
-        terms: Terms | None,
+        retry: RetryPolicy | None,
         demand: Demand | None,
         fn: Callable[..., _T],
         args: tuple[object, ...],
@@ -158,8 +158,8 @@ class DragonExecutor(Executor):
     ) -> Future[_T]:
         if self._closed and not self._scheduler.broken:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        data, buffers, handles = packed((fn, args, kwargs), terms is not None)
-        call = Call(Kind.FUNCTION, data, buffers, [], [], "", NEVER, (None, None), 1, terms, b"", handles, demand)
+        data, buffers, handles = packed((fn, args, kwargs), retry is not None)
+        call = Call(Kind.FUNCTION, data, buffers, [], [], "", NEVER, (None, None), 1, retry, b"", handles, demand)
         future: _Future[_T] = _Future()
         number = next(self._numbers)
         self._futures[number] = future

@@ -22,6 +22,7 @@ from dragon.runtime.handle import Channel, Words
 from dragon.runtime.nodes import own_node, run_nodes
 from dragon.workflows.batch.call import NEVER, Access, Call, Kind, Output, Work, access, describe, packed
 from dragon.workflows.batch.client import Client, OtherClient, OwnClient, wait_all
+from dragon.workflows.batch.conditions import Demand, RetryPolicy
 from dragon.workflows.batch.crew import BatchTopology, Crew
 from dragon.workflows.batch.descriptor import MakeTask
 from dragon.workflows.batch.errors import BatchError
@@ -31,7 +32,6 @@ from dragon.workflows.batch.outcome import Failure, Promise
 from dragon.workflows.batch.progress import Counts, Line
 from dragon.workflows.batch.scheduler import Scheduler
 from dragon.workflows.batch.task import Options, Task, task_of
-from dragon.workflows.batch.terms import Demand, Terms
 from dragon.workflows.batch.worker import Plan
 
 _batches: weakref.WeakValueDictionary[Any, Batch] = weakref.WeakValueDictionary()
@@ -176,10 +176,10 @@ class Batch:
 
         Raises TypeError and ValueError for a wrong value.
         """
-        terms = Terms.checked(retries, retry_on, backoff)
+        retry = RetryPolicy.checked(retries, retry_on, backoff)
         return Options(
             self._submit, reads, writes, name, timeout, stdout, stderr, pmi, leave_running,
-            terms if terms.retries else None, env, key, Demand.checked(cpus, gpus, memory, on_node),
+            retry if retry.retries else None, env, key, Demand.checked(cpus, gpus, memory, on_node),
         )  # fmt: skip
 
     def function(
@@ -239,7 +239,7 @@ class Batch:
         named, name = b"", options.name
         if self._journals:
             named = digest(kind, work, (one.digest for one in inputs), options.key)
-        data, buffers, handles = packed(work, options.terms is not None)
+        data, buffers, handles = packed(work, options.retry is not None)
         if handles and self._own is None:
             raise BatchError(
                 "a task with retries that takes handles of shared objects can be submitted only by the process that "
@@ -257,7 +257,7 @@ class Batch:
             output = output_of((stdout, stderr), ranks)
         call = Call(
             kind, data, buffers, [*inputs], options.accesses, name, options.timeout, output.streams, weight,
-            options.terms, named, handles, options.demand,
+            options.retry, named, handles, options.demand,
         )  # fmt: skip
         promise = self._client.submit(key, call)
         promise.digest = named

@@ -14,8 +14,8 @@ from dragon.native.process import ProcessTemplate
 from dragon.runtime.arguments import PIPE
 from dragon.runtime.picklers import Mention
 from dragon.runtime.serialization import dumps_call, mentions
+from dragon.workflows.batch.conditions import Demand, RetryPolicy
 from dragon.workflows.batch.outcome import Input, Key, Promise, contained, replaced
-from dragon.workflows.batch.terms import Demand, Terms
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Call(NamedTuple):
 
     Attributes:
         inputs: the tasks whose results it takes.
-        terms: when it is tried again; None for never.
+        retry: when it is tried again; None for never.
         digest: what it is called in a journal; empty for a task that is not kept there.
         handles: the handles among the arguments, which each further try attaches once more.
         demand: what it asks for; None for nothing.
@@ -102,7 +102,7 @@ class Call(NamedTuple):
     timeout: float
     streams: Streams
     weight: int
-    terms: Terms | None = None
+    retry: RetryPolicy | None = None
     digest: bytes = b""
     handles: tuple[Mention, ...] = ()
     demand: Demand | None = None

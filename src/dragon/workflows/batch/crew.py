@@ -15,10 +15,10 @@ from dragon.native.workers import MOST_TICKETS, pass_on_end
 from dragon.runtime import placement, spawning
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
-from dragon.runtime.nodes import node_at
+from dragon.runtime.nodes import node_at, run_nodes
 from dragon.runtime.placement import one_warning
 from dragon.runtime.protocol.groups import SignalGroup
-from dragon.workflows.batch.resources import Room
+from dragon.workflows.batch.resources import NodeResources
 from dragon.workflows.batch.worker import GROUP, MOVES, Plan, Setting, work
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class BatchTopology:
         return f"batch on {self.total_nodes} nodes, scheduler on {self.scheduler_hostname}; {pools}"
 
 
-LOST, NO_WORKER, STAFF = 2, 3, 4
+LOST, NO_WORKER, WORKERS = 2, 3, 4
 """The types of the messages that a worker has died while it had a task, that no worker is left, and that a worker could
 not be replaced, or could be after all."""
 
@@ -77,7 +77,7 @@ class Crew:
     """The workers of a plan."""
 
     def __init__(self, plan: Plan, tasks: Channel, events: Channel, claims: Words) -> None:
-        self._tasks, self._queues, self._rooms = tasks, list[Channel](), list[int]()
+        self._tasks, self._queues, self._nodes_of = tasks, list[Channel](), list[int]()
         self._away: set[int] = set()
         policies = [*plan.policies]
         self._started: dict[int, Process] = {}
@@ -87,7 +87,7 @@ class Crew:
         members = placement.members("batch", policies)
 
         def start(index: int) -> WorkerProcess:
-            own = setting._replace(tasks=self._queues[self._rooms[index]]) if self._queues else setting
+            own = setting._replace(tasks=self._queues[self._nodes_of[index]]) if self._queues else setting
             try:
                 with placement.as_member(members[index]):
                     process = Process(work, (index, own), policy=policies[index], _kind="batch_worker")
@@ -96,11 +96,11 @@ class Crew:
             except Exception:
                 if index not in self._away:
                     self._away.add(index)
-                    events.put((STAFF, index, -1))
+                    events.put((WORKERS, index))
                 raise
             if index in self._away:
                 self._away.remove(index)
-                events.put((STAFF, index, 1))
+                events.put((WORKERS, index))
             return worker
 
         def lost(number: int, error: BaseException) -> None:
@@ -109,33 +109,37 @@ class Crew:
         def gave_up(error: BaseException) -> None:
             events.put((NO_WORKER, error))
 
-        def nodes() -> list[int]:
-            """Return the nodes of the workers, where those stay that take their places."""
-            for index, process in self._started.items():
-                here = Policy(placement=Policy.Placement.HOST_NAME, host_name=node_at(process.node).host_name)
-                policies[index] = Policy.merge(policies[index], here)
-            return [self._started[index].node for index in range(self._size)]
-
-        self._nodes = nodes
+        self._policies = policies
         with one_warning():
             self._workers = Workers(self._size, start, lost, gave_up, self._pass_on_end, self._doing)
 
-    def queue(self, room: int) -> Channel:
+    def queue(self, node: int) -> Channel:
         """Return the queue of the workers of a node; with -1 that of all."""
-        return self._tasks if room < 0 else self._queues[room]
+        return self._tasks if node < 0 else self._queues[node]
 
-    def room_of(self, worker: int) -> int:
+    def node_of(self, worker: int) -> int:
         """Return the node of a worker."""
-        return self._rooms[worker]
+        return self._nodes_of[worker]
 
-    def divide(self) -> list[Room]:
-        """Give each node a queue of its own, where its workers take their tasks from now on. Returns the nodes."""
-        nodes = self._nodes()
-        found = list(dict.fromkeys(nodes))
-        self._rooms, self._queues = [found.index(node) for node in nodes], [Channel() for _ in found]
-        for _ in nodes:  # each worker that takes one takes nothing more from this queue
-            self._tasks._put_task((0, 0, MOVES, self._queues, self._rooms), 0)
-        return [Room(node_at(node), nodes.count(node)) for node in found]
+    def workers_of(self, node: int) -> int:
+        """Return how many workers of a node run, or are about to be replaced."""
+        return sum(at == node and index not in self._away for index, at in enumerate(self._nodes_of))
+
+    def divide(self) -> list[NodeResources]:
+        """Give each node a queue of its own, where its workers take their tasks from now on. Returns the nodes; a node
+        that is lost is none of them."""
+        nodes = {node.index: node for node in run_nodes()}
+        workers = [self._started[index].node for index in range(self._size)]
+        found = [node for node in dict.fromkeys(workers) if node in nodes]
+        self._nodes_of = [found.index(node) if node in nodes else -1 for node in workers]
+        self._queues = [Channel() for _ in found]
+        for index, node in enumerate(workers):
+            if node in nodes:  # where those stay that take the places of these
+                here = Policy(placement=Policy.Placement.HOST_NAME, host_name=nodes[node].host_name)
+                self._policies[index] = Policy.merge(self._policies[index], here)
+            # Each worker that takes one takes nothing more from this queue.
+            self._tasks._put_task((0, 0, MOVES, self._queues, self._nodes_of), 0)
+        return [NodeResources(nodes[node], self.workers_of(at)) for at, node in enumerate(found)]
 
     def _pass_on_end(self) -> None:
         for queue in (self._tasks, *self._queues):

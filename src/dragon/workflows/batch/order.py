@@ -11,9 +11,9 @@ from collections.abc import Callable, Hashable, Iterator
 
 from dragon.runtime.serialization import dumps, loads
 from dragon.workflows.batch.call import Access, Call, Kind
+from dragon.workflows.batch.conditions import MOST_LOSSES, Share
 from dragon.workflows.batch.errors import BatchError, ReadAfterWriteDependencyError, TaskCancelledError
 from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, worded
-from dragon.workflows.batch.terms import MOST_LOSSES, Share
 
 
 class State(enum.IntEnum):
@@ -36,9 +36,29 @@ class Need(enum.IntEnum):
 class Entry(Promise):
     """A task and its dependencies. References that are no longer needed are dropped."""
 
-    __slots__ = ("accesses", "call", "demand", "dependents", "ends", "faults", "inputs", "kind", "losses", "missing",
-                 "name", "number", "restored", "room", "running", "shares", "slot", "state", "timeout", "watchers",
-                 "weight")  # fmt: skip
+    __slots__ = (
+        "accesses",
+        "call",
+        "demand",
+        "dependents",
+        "ends",
+        "faults",
+        "inputs",
+        "kind",
+        "losses",
+        "missing",
+        "name",
+        "node",
+        "number",
+        "restored",
+        "running",
+        "shares",
+        "slot",
+        "state",
+        "timeout",
+        "watchers",
+        "weight",
+    )  # fmt: skip
 
     def __init__(self, key: Key, number: int, call: Call) -> None:
         super().__init__(key)
@@ -52,7 +72,7 @@ class Entry(Promise):
         self.state = State.WAITING
         self.missing = 0
         self.slot = -1
-        self.room = -1  # where it runs, in a batch whose tasks ask for resources
+        self.node = -1  # where it runs, in a batch whose tasks ask for resources
         self.shares: list[Share] = []  # what it has there
         self.inputs: list[Entry] = []
         self.dependents: list[tuple[Entry, Need]] = []
@@ -68,27 +88,27 @@ class Entry(Promise):
         """Return what is left of a try whose processes have yet to end, when the task itself is tried again."""
         rest = Entry(self.key, self.number, call)
         rest.state, rest.slot, rest.running, rest.outcome = State.SENT, self.slot, self.running, outcome
-        rest.room, rest.shares = self.room, self.shares
-        self.room, self.shares = -1, []
+        rest.node, rest.shares = self.node, self.shares
+        self.node, self.shares = -1, []
         return rest
 
     def pause_before_retry(self, outcome: Outcome, lost: bool) -> float | None:
         """Return the seconds after which a task with this outcome is tried again; None if the outcome is final. `lost`:
         its worker was, or its node."""
-        terms = self.call.terms if self.call is not None else None
-        if terms is None:
+        retry = self.call.retry if self.call is not None else None
+        if retry is None:
             return None
         if lost and isinstance(outcome, Failure):
             if self.losses == MOST_LOSSES:
                 return None
             self.losses += 1
             self.faults.append(outcome.brief)
-            return terms.pause(self.losses)
-        fault = terms.fault(outcome, self.kind != Kind.FUNCTION)
-        if not fault or len(self.faults) - self.losses >= terms.retries:
+            return retry.pause(self.losses)
+        fault = retry.fault(outcome, self.kind != Kind.FUNCTION)
+        if not fault or len(self.faults) - self.losses >= retry.retries:
             return None
         self.faults.append(fault)
-        return terms.pause(len(self.faults) - self.losses)
+        return retry.pause(len(self.faults) - self.losses)
 
     def __str__(self) -> str:
         return worded_key(self.key, self.name)

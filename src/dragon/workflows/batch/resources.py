@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.workflows.batch.call import Kind
+from dragon.workflows.batch.conditions import Demand, Share
 from dragon.workflows.batch.order import Entry, Places, State
-from dragon.workflows.batch.terms import Demand, Share
 
 _LOOKED_AT = 64  # waiting tasks that may be placed before the first of them
 
@@ -20,7 +20,7 @@ _LOOKED_AT = 64  # waiting tasks that may be placed before the first of them
 _NOTHING = Demand()
 
 
-class Room:
+class NodeResources:
     """A node of a batch: what is free there.
 
     Args:
@@ -30,7 +30,7 @@ class Room:
 
     def __init__(self, node: NodeDescriptor, workers: int) -> None:
         self.host = node.host_name
-        self.staff = workers  # workers that run
+        self.workers = workers  # workers that run
         self._busy = 0  # those with a task
         # More workers than CPUs share them: nobody is bound to the numbers below 0.
         self._cpus = [*node.cpus, *range(-1, len(node.cpus) - workers - 1, -1)]
@@ -46,7 +46,7 @@ class Room:
     @property
     def has_worker(self) -> bool:
         """Whether a worker there waits for a task."""
-        return self._busy < self.staff
+        return self._busy < self.workers
 
     def rank(self, demand: Demand) -> tuple[bool, int]:
         """Return how well the node suits, the smallest first: GPUs are kept for who needs them, the load is spread."""
@@ -54,7 +54,7 @@ class Room:
 
     def may(self, demand: Demand) -> bool:
         """Return whether the demand fits, were nothing else there."""
-        return self.staff > 0 and _fits(demand, self.all)
+        return self.workers > 0 and _fits(demand, self.all)
 
     def fits(self, demand: Demand) -> bool:
         """Return whether the demand fits now."""
@@ -89,15 +89,15 @@ def _fits(demand: Demand, there: Demand) -> bool:
     return named and (demand.cpus or 1) <= there.cpus and demand.gpus <= there.gpus and demand.memory <= there.memory
 
 
-class Rooms:
+class Allocator:
     """The nodes of a batch, and the tasks that wait for a part of one; in place of `Places`.
 
     The first task that waits is the next that runs where it may: a node is kept for it, or all of them for a job, until
     it fits. So small tasks do not let a large one wait for ever.
     """
 
-    def __init__(self, rooms: Sequence[Room], before: Places) -> None:
-        self.rooms = rooms
+    def __init__(self, nodes: Sequence[NodeResources], before: Places) -> None:
+        self.nodes = nodes
         self._slots, self._most_jobs = before.free_slots(), before.most_jobs
         self._jobs = 0  # jobs that run
         self._waiting: deque[Entry] = deque()
@@ -106,21 +106,21 @@ class Rooms:
     def refusal(self, entry: Entry) -> str:
         """Return why a task can never run here; empty if it can."""
         demand, ranks = _wanted(entry)
-        there = [room for room in self.rooms if room.staff]
-        if demand.node and all(room.host != demand.node for room in there):
-            return f"no node of the batch is called {demand.node!r}; there is {', '.join(room.host for room in there)}"
+        there = [node for node in self.nodes if node.workers]
+        if demand.node and all(node.host != demand.node for node in there):
+            return f"no node of the batch is called {demand.node!r}; there is {', '.join(node.host for node in there)}"
         if entry.kind == Kind.JOB and demand == _NOTHING:
             return ""
-        most = sum(_times(demand, room.all) for room in there)
+        most = sum(_times(demand, node.all) for node in there)
         if most >= ranks:
             return ""
-        sizes = "; ".join(f"{room.host} has {room.all}" for room in there[:8])
+        sizes = "; ".join(f"{node.host} has {node.all}" for node in there[:8])
         return f"{entry} needs {_worded(demand, ranks)}, and {sizes or 'no node is left'}"
 
     def lacking(self, entry: Entry) -> str:
         """Return what a task waits for that is ready."""
         demand, ranks = _wanted(entry)
-        free = "; ".join(f"{room.host} has {room.free}" for room in self.rooms[:8] if room.staff)
+        free = "; ".join(f"{node.host} has {node.free}" for node in self.nodes[:8] if node.workers)
         return f"{_worded(demand, ranks)}, after {self._waiting.index(entry)} other tasks; free: {free}"
 
     def wait(self, entry: Entry) -> None:
@@ -129,11 +129,11 @@ class Rooms:
 
     def next(self) -> Entry | None:
         """Return a task that gets a slot and its share now; None if none waits, or none can. Ended ones are skipped."""
-        if self._alone is not None or not any(room.has_worker for room in self.rooms):
+        if self._alone is not None or not any(node.has_worker for node in self.nodes):
             return None
         before: list[Entry] = []
         refused: set[tuple[Demand, int]] = set()
-        kept: Room | None = None
+        kept: NodeResources | None = None
         first = found = None
         while self._waiting and len(before) < _LOOKED_AT:
             entry = self._waiting.popleft()
@@ -151,57 +151,57 @@ class Rooms:
                 if entry.kind == Kind.JOB:
                     break
                 demand = entry.demand or _NOTHING
-                kept = min((r for r in self.rooms if r.may(demand)), key=lambda room: room.rank(demand), default=None)
+                kept = min((r for r in self.nodes if r.may(demand)), key=lambda node: node.rank(demand), default=None)
         self._waiting.extendleft(reversed(before))
         return found
 
-    def _place(self, entry: Entry, kept: Room | None) -> bool:
+    def _place(self, entry: Entry, kept: NodeResources | None) -> bool:
         if entry.kind == Kind.JOB and self._jobs == self._most_jobs:
             return False
         demand, ranks = _wanted(entry)
-        rooms = sorted((room for room in self.rooms if room is not kept), key=lambda room: room.rank(demand))
-        shares: list[tuple[Room, Share]] = []
-        worker = next((room for room in rooms if room.has_worker and room.fits(demand)), None)
+        nodes = sorted((node for node in self.nodes if node is not kept), key=lambda node: node.rank(demand))
+        shares: list[tuple[NodeResources, Share]] = []
+        worker = next((node for node in nodes if node.has_worker and node.fits(demand)), None)
         if worker is not None:
-            for room in (worker, *(room for room in rooms if room is not worker)):
-                while len(shares) < ranks and room.fits(demand):
-                    shares.append((room, room.take(demand)))
+            for node in (worker, *(node for node in nodes if node is not worker)):
+                while len(shares) < ranks and node.fits(demand):
+                    shares.append((node, node.take(demand)))
         if len(shares) < ranks:
-            for room, share in shares:
-                room.give_back(share)
-            if self.refusal(entry) or demand != _NOTHING or not all(room.is_idle for room in self.rooms):
+            for node, share in shares:
+                node.give_back(share)
+            if self.refusal(entry) or demand != _NOTHING or not all(node.is_idle for node in self.nodes):
                 return False
             # More ranks than CPUs: they share all of them, alone.
-            there = [room for room in self.rooms if room.staff]
+            there = [node for node in self.nodes if node.workers]
             worker, shares = there[0], [(there[n % len(there)], Share("", (), (), 0)) for n in range(ranks)]
             self._alone = entry
         assert worker is not None
         worker.begin()
         self._jobs += entry.kind == Kind.JOB
-        entry.room = self.rooms.index(worker)
-        entry.shares = [share._replace(host=room.host) for room, share in shares]
+        entry.node = self.nodes.index(worker)
+        entry.shares = [share._replace(host=node.host) for node, share in shares]
         entry.slot = self._slots.pop()
         return True
 
-    def hold(self, entry: Entry, room: int) -> None:
-        """Note that a task that was sent before there were rooms runs in this one."""
-        entry.room, entry.shares = room, [self.rooms[room].take(_NOTHING)]
-        self.rooms[room].begin()
+    def hold(self, entry: Entry, node: int) -> None:
+        """Note that a task that was sent before resources were allocated runs on this node."""
+        entry.node, entry.shares = node, [self.nodes[node].take(_NOTHING)]
+        self.nodes[node].begin()
         self._jobs += entry.kind == Kind.JOB
 
     def leave(self, entry: Entry) -> None:
         """Free the slot of a task, and its share."""
         self._slots.append(entry.slot)
         entry.slot = -1
-        self._jobs -= entry.kind == Kind.JOB
         if entry is self._alone:
             self._alone = None
-        by_host = {room.host: room for room in self.rooms}
+        by_host = {node.host: node for node in self.nodes}
         for share in entry.shares:
             by_host[share.host].give_back(share)
-        if entry.room >= 0:
-            self.rooms[entry.room].begin(-1)
-        entry.shares, entry.room = [], -1
+        if entry.node >= 0:
+            self.nodes[entry.node].begin(-1)
+            self._jobs -= entry.kind == Kind.JOB
+        entry.shares, entry.node = [], -1
 
 
 def _worded(demand: Demand, ranks: int) -> str:

@@ -21,7 +21,7 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.native.workers import MEMORY_PAUSE_S, MOST_WITHOUT_MEMORY_S, channel_of_results, most_mebibytes
 from dragon.runtime.handle import Channel, Words
 from dragon.workflows.batch.call import NEVER, Call, Kind
-from dragon.workflows.batch.crew import LOST, NO_WORKER, STAFF, Crew
+from dragon.workflows.batch.crew import LOST, NO_WORKER, WORKERS, Crew
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError, TaskCancelledError
 from dragon.workflows.batch.journal import Journal
 from dragon.workflows.batch.order import (
@@ -37,7 +37,7 @@ from dragon.workflows.batch.order import (
     unwritten,
 )
 from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, Value, received, worded
-from dragon.workflows.batch.resources import Rooms
+from dragon.workflows.batch.resources import Allocator
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
 _AT_A_TIME = 256  # messages that are processed before other threads get the lock
@@ -120,7 +120,7 @@ class Scheduler:
         self._stops = False
         self._wakes = True  # whether threads that wait for a task are woken when it ends
         self.events, self._tasks, most = channel_of_results(), Channel(), most_mebibytes() << 20
-        self._places: Places | Rooms = Places(workers, most_jobs, lambda: self._tasks._bytes() >= most)
+        self._places: Places | Allocator = Places(workers, most_jobs, lambda: self._tasks._bytes() >= most)
         self._claims = Words(len(self._places.free_slots()))
         self.crew = crew(self._tasks, self.events, self._claims)
         self.thread = threading.Thread(target=self._serve, name="dragon-batch", daemon=True)
@@ -138,7 +138,7 @@ class Scheduler:
             if self._journal is not None:
                 call = self._journal.named(call)
             if call.demand is not None and isinstance(self._places, Places):
-                self._make_rooms(self._places)
+                self._divide(self._places)
             entry = Entry(key, next(self._numbers), call)
             if why := self._places.refusal(entry):
                 raise ValueError(why)
@@ -194,7 +194,7 @@ class Scheduler:
             buffers = [pickle.PickleBuffer(buffer) for buffer in call.buffers]
             message = (entry.number, entry.slot, int(entry.kind), tells, call.data, buffers, results, call.streams,
                        entry.shares or None, bool(entry.demand and entry.demand.cpus))  # fmt: skip
-            self.crew.queue(entry.room)._put_task(message, entry.number)
+            self.crew.queue(entry.node)._put_task(message, entry.number)
         except MemoryError as error:
             began = time.monotonic() if since is None else since
             if time.monotonic() - began > MOST_WITHOUT_MEMORY_S:
@@ -212,20 +212,21 @@ class Scheduler:
 
     # ---- tasks that ask for resources
 
-    def _make_rooms(self, shared: Places) -> None:
+    def _divide(self, shared: Places) -> None:
         """Give each node a queue of its own, from now on. Tasks that no worker has begun are put there again."""
-        rooms = Rooms(self.crew.divide(), shared)
+        places = Allocator(self.crew.divide(), shared)
         ready = []
-        for entry in list(self._unfinished.values()):
-            if entry.state == State.SENT and self._withdraw(entry):
+        for entry in [*self._ending.values(), *self._unfinished.values()]:
+            if entry.outcome is None and entry.state == State.SENT and self._withdraw(entry):
                 shared.leave(entry)
-            elif entry.state == State.SENT:
+            elif entry.slot >= 0:
                 worker = worker_of(self._claims[entry.slot], entry.number)
-                if worker is not None:
-                    rooms.hold(entry, self.crew.room_of(worker))
+                node = -1 if worker is None else self.crew.node_of(worker)
+                if node >= 0:
+                    places.hold(entry, node)
             if entry.state == State.READY:
                 ready.append(entry)
-        self._places = rooms
+        self._places = places
         for entry in ready:
             self._make_ready(entry)
 
@@ -242,16 +243,16 @@ class Scheduler:
         entry.number, entry.state, entry.running = next(self._numbers), state, None
         self._unfinished[entry.number] = entry
 
-    def _staff_changed(self, worker: int, by: int) -> None:
+    def _workers_changed(self, worker: int) -> None:
         """Note that a worker cannot be replaced, as its node is lost, or that it could after all."""
-        if isinstance(self._places, Places):
+        index = -1 if isinstance(self._places, Places) else self.crew.node_of(worker)
+        if isinstance(self._places, Places) or index < 0:
             return
-        index = self.crew.room_of(worker)
-        room = self._places.rooms[index]
-        room.staff += by
-        if room.staff == 0:
+        node = self._places.nodes[index]
+        node.workers = self.crew.workers_of(index)
+        if node.workers == 0:
             for entry in list(self._unfinished.values()):
-                if entry.state == State.SENT and entry.room == index and self._withdraw(entry):
+                if entry.state == State.SENT and entry.node == index and self._withdraw(entry):
                     self._places.leave(entry)
                     self._make_ready(entry)
                 elif entry.state == State.READY and (why := self._places.refusal(entry)):
@@ -346,7 +347,7 @@ class Scheduler:
             is_function and not self._claims.swap_if(entry.slot, claimed(number, worker), cancelled(number))
         ):
             if entry.call is not None and not retries:  # the end of this try, which is on its way here, is the last one
-                entry.call = entry.call._replace(terms=None)
+                entry.call = entry.call._replace(retry=None)
             return None
         if is_function:
             self._after(_KILL_DELAY_S, self.crew.end_worker(worker))
@@ -418,8 +419,8 @@ class Scheduler:
             self._runs(*message[1:])
         elif kind == LOST:
             self._lost(*message[1:])
-        elif kind == STAFF:
-            self._staff_changed(*message[1:])
+        elif kind == WORKERS:
+            self._workers_changed(*message[1:])
         elif kind == NO_WORKER:
             self._break(f"no worker is left: {worded(message[1])}")
         elif kind == REFUSES:

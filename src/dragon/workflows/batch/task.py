@@ -13,11 +13,11 @@ from dragon.native.process_group import ProcessGroup
 from dragon.runtime.arguments import checked_seconds
 from dragon.workflows.batch.call import NEVER, Access, Kind, Output, function_work, job_work, process_work
 from dragon.workflows.batch.client import Client
+from dragon.workflows.batch.conditions import Demand, InEnvironment, RetryPolicy, checked_variables
 from dragon.workflows.batch.errors import TaskNotReadyError
 from dragon.workflows.batch.leftovers import Leaving
 from dragon.workflows.batch.logs import checked_stream, read_files
 from dragon.workflows.batch.outcome import Failure, Promise
-from dragon.workflows.batch.terms import Demand, InEnvironment, Terms, checked_variables
 
 
 class Home(Protocol):
@@ -227,7 +227,7 @@ class Options:
         stderr: object,
         pmi: PMIBackend | str | None,
         leave_running: bool = False,
-        terms: Terms | None = None,
+        retry: RetryPolicy | None = None,
         env: object = None,
         key: str | None = None,
         demand: Demand | None = None,
@@ -244,7 +244,7 @@ class Options:
                 raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
         if not isinstance(key, str | None):
             raise TypeError(f"key must be a text, not {key!r}")
-        self.terms, self.key, self._variables, self.demand = terms, key, checked_variables(env), demand
+        self.retry, self.key, self._variables, self.demand = retry, key, checked_variables(env), demand
         self.streams = (
             None if stdout is None else checked_stream("stdout", stdout),
             None if stderr is None else checked_stream("stderr", stderr),

@@ -23,9 +23,9 @@ from dragon.runtime.handle import Channel, Words
 from dragon.runtime.nodes import own_node
 from dragon.runtime.serialization import loads
 from dragon.workflows.batch.call import Kind, Streams, substituted
+from dragon.workflows.batch.conditions import Share, variables_set
 from dragon.workflows.batch.leftovers import Leftovers
 from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
-from dragon.workflows.batch.terms import Share, variables_set
 
 # The types of a worker's messages.
 RUNS, ENDED, REFUSES = 0, 1, 5

@@ -17,7 +17,7 @@ MOST_LOSSES = 10  # of a worker or its node, for one task; more are taken for it
 _MOST_PAUSE_S = 300.0
 
 
-class Terms(NamedTuple):
+class RetryPolicy(NamedTuple):
     """When a task is tried again.
 
     Attributes:
@@ -34,7 +34,7 @@ class Terms(NamedTuple):
 
     @classmethod
     def checked(cls, retries: object, retry_on: object, backoff: object) -> Self:
-        """Return the terms that a user named. Raises TypeError and ValueError for wrong ones."""
+        """Return the policy that a user named. Raises TypeError and ValueError for wrong ones."""
         count = plain_number(retries)
         if not isinstance(count, int) or isinstance(count, bool):
             raise TypeError(f"retries must be a whole number, not {retries!r}")
