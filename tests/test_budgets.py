@@ -22,12 +22,12 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 61_039,  # 1,080 of them for retries, resources, journal and progress of batches
+    "lines of Python": 61_135,  # 1,080 of them for retries, resources, journal and progress of batches
     "files of Python": 336,
     "lines of C++": 14_588,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
     "lines of dragon.agent": 9_943,
     "lines of torchloader.loader": 4_607,
-    "lines of tests": 64_155,  # 700 of them for those
+    "lines of tests": 64_162,  # 700 of them for those
     "annotations Any": 491,
     "modules of import dragon": 70,  # 67 to 68, by what else is installed
     "modules of an agent": 299,

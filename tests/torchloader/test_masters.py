@@ -32,7 +32,7 @@ while not isinstance(inbox.get(timeout=30), getattr(messages, sys.argv[2])):
 COMMAND = f"""{_BEGIN}
 messages._CONTACT_TIMEOUT_S = 0.01
 try:
-    messages.request(run, found, "status")
+    messages.request(run, found, messages.GetStatus())
 except messages.NoMasterError:
     pass
 """

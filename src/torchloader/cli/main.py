@@ -6,9 +6,7 @@ import argparse
 import difflib
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import dragon
 from dragon.commands import Parser, end_with, worded
@@ -67,15 +65,11 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def _of(command: str, function: str) -> Callable[..., Any]:
-    """Return a function of a subcommand's module."""
-    module = importlib.import_module(f"torchloader.cli.{'masters' if command in _OF_MASTERS else command}")
-    found: Callable[..., Any] = getattr(module, function)
-    return partial(found, command) if command in _OF_MASTERS else found
-
-
 def parser_of(command: str) -> argparse.ArgumentParser:
-    found = _of(command, "parser")()
+    if command in _OF_MASTERS:
+        found = importlib.import_module("torchloader.cli.masters").parser(command)
+    else:
+        found = importlib.import_module(f"torchloader.cli.{command}").parser()
     assert isinstance(found, argparse.ArgumentParser)
     return found
 
@@ -83,7 +77,9 @@ def parser_of(command: str) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
-        return int(_of(words[0], "main")(words[1:]))
+        if words[0] in _OF_MASTERS:
+            return int(importlib.import_module("torchloader.cli.masters").main(words[0], words[1:]))
+        return int(importlib.import_module(f"torchloader.cli.{words[0]}").main(words[1:]))
     arguments = parser().parse_args(words)
     if arguments.command is None:
         parser().error("no command given; `torchloader -h` shows them")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dragon.commands import Parser
@@ -13,21 +13,35 @@ from dragon.runs import choose, find
 from torchloader.cli.main import failed
 from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
-from torchloader.service.messages import NoMasterError, contacts, request
+from torchloader.service.messages import (
+    CancelApplication,
+    Command,
+    NoMasterError,
+    PauseApplication,
+    ResizeApplication,
+    ResumeApplication,
+    StopWhenDone,
+    SubmitJob,
+    contacts,
+    request,
+)
 
-# The fields, the description, and what is below the options in the help.
-_COMMANDS = {
-    "pause": (("application",), "Save a checkpoint of an application and stop it, until it is resumed.", ""),
-    "resume": (("application",), "Continue an application that was paused.", ""),
-    "cancel": (("application",), "End an application.", ""),
+# The message and its fields, the description, and what is below the options in the help.
+_COMMANDS: dict[str, tuple[Callable[..., Command], tuple[str, ...], str, str]] = {
+    "pause": (
+        *(PauseApplication, ("application",)),
+        *("Save a checkpoint of an application and stop it, until it is resumed.", ""),
+    ),
+    "resume": (ResumeApplication, ("application",), "Continue an application that was paused.", ""),
+    "cancel": (CancelApplication, ("application",), "End an application.", ""),
     "resize": (
-        ("application", "workers"),
+        *(ResizeApplication, ("application", "workers")),
         "Change the number of loading workers of a running application, without stopping it.",
         "The scheduler may change it again at its next decision, but not in a run with --mode 1.",
     ),
-    "stop": ((), "Have a workload that was started with --hold end after its last job.", ""),
+    "stop": (StopWhenDone, (), "Have a workload that was started with --hold end after its last job.", ""),
     "submit": (
-        ("jobs",),
+        *(SubmitJob, ("jobs",)),
         "Submit the jobs of a file at once to the running workload; arrival times are ignored.",
         "If the name of a job exists, a number is appended, such as resnet10-1-2, and the output says so. A workload "
         "ends with its last job, unless it was started with --hold.",
@@ -41,7 +55,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
 
 
 def parser(name: str) -> argparse.ArgumentParser:
-    fields, description, epilog = _COMMANDS[name]
+    _, fields, description, epilog = _COMMANDS[name]
     result = Parser(prog=f"torchloader {name}", description=description, epilog=epilog or None)
     for field in fields:
         result.add_argument(field, **_FIELDS[field])
@@ -54,8 +68,9 @@ def main(name: str, words: Sequence[str]) -> int:
     arguments = parser(name).parse_args(list(words))
     if name == "submit":
         return _submit(arguments.jobs, arguments.run)
+    message, fields, _, _ = _COMMANDS[name]
     try:
-        return _printed(send(arguments.run, name, **{field: getattr(arguments, field) for field in _COMMANDS[name][0]}))
+        return _printed(send(arguments.run, message(*(getattr(arguments, field) for field in fields))))
     except (NoMasterError, DragonError) as error:
         return failed(str(error))
 
@@ -70,7 +85,7 @@ def _submit(jobs: str, run: str | None) -> int:
     code = 1 if workload.errors else 0
     try:
         for job in workload.jobs:
-            code = max(code, _printed(send(run, "submit", job=job)))
+            code = max(code, _printed(send(run, SubmitJob(job))))
     except (NoMasterError, DragonError) as error:
         return failed(str(error))  # which holds for all the others too
     return code
@@ -81,7 +96,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="RUN", help="select a run if there are several (`dragon ps` lists them)")
 
 
-def send(word: str | None, command: str, **arguments: object) -> dict[str, Any]:
+def send(word: str | None, command: Command) -> dict[str, Any]:
     """Return the master's reply. Raises NoMasterError if there is no master, or several and `word` is None."""
     runs = find()
     try:
@@ -95,7 +110,7 @@ def send(word: str | None, command: str, **arguments: object) -> dict[str, Any]:
         names = ", ".join(contact.folder for contact in found.values())
         raise NoMasterError(f"several workloads run ({names}); say which with --run RUN (`dragon ps` lists them)")
     (folder, contact), *_ = found.items()
-    return request(folder, contact, command, **arguments)
+    return request(folder, contact, command)
 
 
 def _printed(reply: dict[str, Any]) -> int:

@@ -29,7 +29,7 @@ from torchloader.inputs.job import InputError
 from torchloader.inputs.workload import read
 from torchloader.prediction.curve import Curve, sufficient
 from torchloader.prediction.measured import Interval, Measured
-from torchloader.service.messages import NoMasterError
+from torchloader.service.messages import GetStatus, NoMasterError, ResizeApplication
 
 _WIDTH = 40  # characters of the longest bar
 _BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -217,7 +217,7 @@ def _measured(name: str, arguments: argparse.Namespace, run: subprocess.Popen[by
     for count in sorted(set(arguments.workers)):
         state = _await_state(run, scratch)
         if state["workers"] != count:
-            answer = send(str(run.pid), "resize", application=name, workers=count)
+            answer = send(str(run.pid), ResizeApplication(name, count))
             if "error" in answer:
                 raise SweepError(answer["error"])
             _await_state(run, scratch)
@@ -242,7 +242,7 @@ def _await_state(run: subprocess.Popen[bytes], scratch: Path) -> dict[str, Any]:
             output = (scratch / "output").read_text().strip()
             raise SweepError(f"the run ended: {output or f'exit code {run.returncode}, and no output'}")
         try:
-            found = send(str(run.pid), "status")["applications"]
+            found = send(str(run.pid), GetStatus())["applications"]
         except NoMasterError:
             found = []
         if found and found[0]["state"] == "running" and found[0]["samples_per_second"] > 0:

@@ -19,7 +19,7 @@ from torchloader.cli.masters import add_run, send
 from torchloader.cli.report import history
 from torchloader.scheduling.application import ENDED
 from torchloader.scheduling.log import LogError
-from torchloader.service.messages import NoMasterError
+from torchloader.service.messages import GetStatus, NoMasterError
 
 COLUMNS = ("application", "state", "iteration", "samples/s", "waiting", "workers", "devices", "on", "why")
 
@@ -132,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str]) -> int:
     arguments = parser().parse_args(list(words))
-    ask = partial(send, arguments.run, "status")
+    ask = partial(send, arguments.run, GetStatus())
     try:
         if arguments.watch:
             (follow if arguments.json else watch)(ask)

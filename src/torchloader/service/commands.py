@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def reply(master: Master, request: messages.Request) -> None:
     except DestroyedError:
         return  # the command timed out and reported an error: it must not take effect after that
     try:
-        done = _COMMANDS[request.command](master, **request.arguments)
+        done = _execute(master, request.command)
         result = {"message": done} if isinstance(done, str) else done
     except RefusedError as error:
         result = {"error": str(error)}
@@ -49,6 +49,39 @@ def reply(master: Master, request: messages.Request) -> None:
         result = {"error": worded(error)}
     with contextlib.suppress(DestroyedError):  # the command has timed out
         replies.put(msgspec.json.encode(result))
+
+
+def _execute(master: Master, command: messages.Command) -> str | dict[str, Any]:
+    """Return what was done, or the status."""
+    match command:
+        case messages.GetStatus():
+            return _status(master)
+        case messages.SubmitJob():
+            return _submit(master, command.job)
+        case messages.StopWhenDone():
+            settings = msgspec.structs.replace(master.settings, hold=False)
+            settings.save()  # for a master after this one
+            master.settings, master.all_submitted = settings, True
+            return "it ends when its applications have ended"
+    return _change(master, command)
+
+
+def _change(master: Master, command: messages.OfApplication) -> str:
+    record = master.records.get(command.application)
+    if record is None:
+        there = ", ".join(master.records) or "none"
+        raise RefusedError(f"there is no application {command.application!r}; there are: {there}")
+    if record.state in ENDED:
+        raise RefusedError(f"{command.application} is {record.state} already")
+    match command:
+        case messages.PauseApplication():
+            return _pause(master, record)
+        case messages.ResumeApplication():
+            return _resume(master, record)
+        case messages.CancelApplication():
+            return _cancel(master, record)
+        case messages.ResizeApplication():
+            return _resize(master, record, command.workers)
 
 
 def _status(master: Master) -> dict[str, Any]:
@@ -92,57 +125,44 @@ def _described(master: Master, name: str, record: Application) -> dict[str, Any]
     }
 
 
-def _submit(master: Master, job: Job) -> str:
+def _submit(master: Master, wanted: Job) -> str:
     # Those that have not arrived yet keep their names and ports too.
     expected = Settings.jobs(Path(master.settings.folder))
     there = {each.name: each for each in expected}
     there |= {name: job_of(record.spec) for name, record in master.records.items()}
     ended = {name for name, record in master.records.items() if record.state in ENDED}
-    unique = unlike(job, there, ended)
-    error = master.submit_now(unique)
+    job = unlike(wanted, there, ended)
+    error = master.submit_now(job)
     if error:
-        raise RefusedError(f"{unique.name}: {error}")
-    why = "" if unique.name == job.name else f"; there is another {job.name}"
-    return f"{unique.name} is {master.records[unique.name].state}{why}"
+        raise RefusedError(f"{job.name}: {error}")
+    why = "" if job.name == wanted.name else f"; there is another {wanted.name}"
+    return f"{job.name} is {master.records[job.name].state}{why}"
 
 
-def _stop(master: Master) -> str:
-    settings = msgspec.structs.replace(master.settings, hold=False)
-    settings.save()  # for a master after this one
-    master.settings, master.all_submitted = settings, True
-    return "it ends when its applications have ended"
-
-
-def _record(master: Master, name: str, change: str, *states: State) -> Application:
-    """Return the record of an application that is in one of these states, by default in any before its end."""
-    record = master.records.get(name)
-    if record is None:
-        there = ", ".join(master.records) or "none"
-        raise RefusedError(f"there is no application {name!r}; there are: {there}")
-    if record.state in ENDED:
-        raise RefusedError(f"{name} is {record.state} already")
-    if states and record.state not in states:
+def _check(record: Application, change: str, *states: State) -> str:
+    """Return the name of an application that is in one of these states."""
+    if record.state not in states:
         kind = "paused" if states == (State.PAUSED,) else "running"
-        raise RefusedError(f"{name} is {record.state}: only a {kind} application can be {change}")
-    return record
+        raise RefusedError(f"{record.spec.name} is {record.state}: only a {kind} application can be {change}")
+    return record.spec.name
 
 
-def _pause(master: Master, application: str) -> str:
-    _record(master, application, "paused", State.RUNNING, State.RESIZING)
-    master.change(application, State.PAUSING, "paused by a user", held=True)
-    master.send_ranks(application, Pause())
-    return f"{application} is pausing"
+def _pause(master: Master, record: Application) -> str:
+    name = _check(record, "paused", State.RUNNING, State.RESIZING)
+    master.change(name, State.PAUSING, "paused by a user", held=True)
+    master.send_ranks(name, Pause())
+    return f"{name} is pausing"
 
 
-def _resume(master: Master, application: str) -> str:
-    _record(master, application, "resumed", State.PAUSED)
-    master.change(application, State.PAUSED, "resumed by a user", held=False)
+def _resume(master: Master, record: Application) -> str:
+    name = _check(record, "resumed", State.PAUSED)
+    master.change(name, State.PAUSED, "resumed by a user", held=False)
     master.look_again()
-    return f"{application} is {master.records[application].state}"
+    return f"{name} is {master.records[name].state}"
 
 
-def _cancel(master: Master, application: str) -> str:
-    name = _record(master, application, "cancelled").spec.name
+def _cancel(master: Master, record: Application) -> str:
+    name = record.spec.name
     attempt = master.attempts.get(name)
     if attempt is None:
         master.change(name, State.CANCELLED, "cancelled by a user")
@@ -155,10 +175,10 @@ def _cancel(master: Master, application: str) -> str:
     return f"{name} leaves after its next iteration"
 
 
-def _resize(master: Master, application: str, workers: int) -> str:
-    record = _record(master, application, "resized", State.RUNNING)
+def _resize(master: Master, record: Application, workers: int) -> str:
+    name = _check(record, "resized", State.RUNNING)
     if workers < 1:
-        raise RefusedError(f"{application} needs at least one loading worker per device, not {workers}")
+        raise RefusedError(f"{name} needs at least one loading worker per device, not {workers}")
     free = free_cores(master.nodes, (each for each in master.records.values() if each is not record))
     if master.settings.anywhere:
         room = {"the run": max(0, sum(free.values())) // record.spec.size}
@@ -166,20 +186,8 @@ def _resize(master: Master, application: str, workers: int) -> str:
         room = {node: free[node] // len(devices) for node, devices in record.placement.items()}
     for where, most in room.items():
         if workers > most:
-            limit = f"{where} has cores for at most {most} loading workers per device of {application}"
+            limit = f"{where} has cores for at most {most} loading workers per device of {name}"
             raise RefusedError(f"{limit}, not {workers}")
-    away = spread(record.needs(record.placement, workers), free)[application] if master.settings.anywhere else {}
-    master.resize(application, workers, away, "resized by a user")
-    return f"{application} gets {workers} loading workers per device"
-
-
-_COMMANDS: dict[str, Callable[..., str | dict[str, Any]]] = {
-    "status": _status,
-    "submit": _submit,
-    "stop": _stop,
-    "pause": _pause,
-    "resume": _resume,
-    "cancel": _cancel,
-    "resize": _resize,
-}
-"""What each command calls in the master: it returns what was done, or the status."""
+    away = spread(record.needs(record.placement, workers), free)[name] if master.settings.anywhere else {}
+    master.resize(name, workers, away, "resized by a user")
+    return f"{name} gets {workers} loading workers per device"

@@ -133,12 +133,57 @@ class AllSubmitted(_Message, frozen=True):
     names: frozenset[str]
 
 
+# ---- of commands
+
+
+class GetStatus(_Message, frozen=True):
+    """Requests the nodes and the applications."""
+
+
+class SubmitJob(_Message, frozen=True):
+    """Submits a job."""
+
+    job: Job
+
+
+class StopWhenDone(_Message, frozen=True):
+    """Ends a held workload when its applications have ended."""
+
+
+class PauseApplication(_Message, frozen=True):
+    """Saves a checkpoint of an application and stops it."""
+
+    application: str
+
+
+class ResumeApplication(_Message, frozen=True):
+    """Continues a paused application."""
+
+    application: str
+
+
+class CancelApplication(_Message, frozen=True):
+    """Ends an application."""
+
+    application: str
+
+
+class ResizeApplication(_Message, frozen=True):
+    """Sets the number of loading workers per device of an application."""
+
+    application: str
+    workers: int
+
+
+OfApplication = PauseApplication | ResumeApplication | CancelApplication | ResizeApplication
+Command = GetStatus | SubmitJob | StopWhenDone | OfApplication
+
+
 class Request(_Message, frozen=True):
     """A command, and the serialized queue for its reply, which is JSON. The queue is not sent as an object: it may be
     destroyed when the command's process ends, and deserializing the message would fail."""
 
-    command: str  # "status", or the name of the subcommand
-    arguments: Mapping[str, Any]
+    command: Command
     reply_to: bytes
 
 
@@ -170,12 +215,12 @@ def contacts(runs: Iterable[Path]) -> dict[Path, Contact]:
     return found
 
 
-def request(run: Path, contact: Contact, command: str, **arguments: object) -> dict[str, Any]:
+def request(run: Path, contact: Contact, command: Command) -> dict[str, Any]:
     """Return the master's reply to a command. This process joins the run. Raises NoMasterError."""
     os.environ["DRAGON_RUN"] = str(run)
     try:
         replies = Queue(1)
-        Queue.attach(base64.b64decode(contact.inbox)).put(Request(command, arguments, replies.serialize()))
+        Queue.attach(base64.b64decode(contact.inbox)).put(Request(command, replies.serialize()))
         reply: dict[str, Any] = msgspec.json.decode(replies.get(timeout=_CONTACT_TIMEOUT_S))
     except (DestroyedError, RunEndedError) as error:
         raise NoMasterError(f"the workload of {contact.folder} has ended meanwhile: {error}") from None

@@ -69,8 +69,9 @@ class Checkpoints:
             for path in self.folder.glob(f"{_UNFINISHED}*"):  # of processes that were killed
                 path.unlink(missing_ok=True)
             try:
-                with unfinished.open("w+b") as file:
+                with unfinished.open("wb") as file:
                     saved = Saved(iteration, _write(state, file))
+                    os.fsync(file.fileno())
                 unfinished.replace(self.folder / saved.file)
             finally:
                 unfinished.unlink(missing_ok=True)
@@ -120,18 +121,40 @@ class Checkpoints:
                 (self.folder / saved.file).unlink(missing_ok=True)
 
 
+class _Digesting:
+    """A file that computes the digest of what is written, and keeps the OSError that PyTorch replaces."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.error: OSError | None = None
+        self._file = file
+        self._sum = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        try:
+            written = self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+        self._sum.update(data)
+        return written
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def digest(self) -> str:
+        return self._sum.hexdigest()
+
+
 def _write(state: dict[str, Any], file: BinaryIO) -> str:
-    """Write a state to the disk. Returns the SHA-256 of the file."""
+    digesting = _Digesting(file)
     try:
-        torch.save(state, file)
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # which PyTorch replaces
-            raise error.__context__ from None
+        torch.save(state, digesting)  # type: ignore[arg-type]
+    except RuntimeError:
+        if digesting.error is not None:
+            raise digesting.error from None
         raise
     file.flush()
-    os.fsync(file.fileno())
-    file.seek(0)
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    return digesting.digest()
 
 
 def _generators() -> dict[str, Any]:
@@ -168,6 +191,7 @@ def unpack(data: Tensor) -> dict[str, Any]:
     return torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)  # type: ignore[no-any-return]
 
 
+_LONGEST = len(Saved(0, "0" * 64).file)  # text that rank 0 sends to all ranks
 _FAILED = "failed"
 
 
@@ -257,20 +281,28 @@ class RankCheckpoints:
         if self._rank < len(state["random"]):
             set_random_state(unpack(state["random"][self._rank]))
 
+    # Tensors, and no objects: those would be unpickled from a connection that authenticates nobody.
+
     def _gather(self, data: Tensor) -> list[Tensor]:
         """Return the data of each rank."""
         if self._group is None:
             return [data]
-        found = [data] * self._group.size()
-        dist.all_gather_object(found, data, group=self._group)
-        return found
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self._group.size())]
+        dist.all_gather(sizes, torch.tensor([len(data)]), group=self._group)
+        longest = max(int(size) for size in sizes)
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(data)] = data
+        found = [torch.zeros_like(padded) for _ in sizes]
+        dist.all_gather(found, padded, group=self._group)
+        return [part[: int(size)].clone() for part, size in zip(found, sizes, strict=True)]
 
     def _of_rank_0(self, text: str) -> str:
         """Return rank 0's text on every rank."""
-        texts = [text]
-        if self._group is not None:
-            dist.broadcast_object_list(texts, 0, group=self._group)
-        return texts[0]
+        if self._group is None:
+            return text
+        data = torch.frombuffer(bytearray(text.ljust(_LONGEST).encode()), dtype=torch.uint8)
+        dist.broadcast(data, 0, group=self._group)
+        return bytes(data.tolist()).decode().rstrip()
 
 
 def _bare(part: Stateful) -> Stateful:
