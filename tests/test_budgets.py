@@ -22,15 +22,15 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 
 BUDGETS = {
-    "lines of Python": 61_135,  # 1,080 of them for retries, resources, journal and progress of batches
-    "files of Python": 336,
+    "lines of Python": 61_229,  # 1,080 of them for retries, resources, journal and progress of batches
+    "files of Python": 337,
     "lines of C++": 14_588,  # the wire and the shards: what 4,100 lines of Python did; a tree for broadcasts
-    "lines of dragon.agent": 9_943,
+    "lines of dragon.agent": 9_960,
     "lines of torchloader.loader": 4_607,
-    "lines of tests": 64_162,  # 700 of them for those
+    "lines of tests": 64_190,  # 700 of them for those
     "annotations Any": 491,
     "modules of import dragon": 70,  # 67 to 68, by what else is installed
-    "modules of an agent": 299,
+    "modules of an agent": 300,  # runtime.agent_start, which is imported before all that starts a run
     "modules of a pool's worker": 255,  # 252 to 253
     # Medians, which differ by up to ten from run to run.
     "page faults of a process": 475,  # twelve runs of an unchanged tree: 458 to 473

@@ -5,6 +5,7 @@ Arguments: the request (Wanted, as JSON), options (Options, as JSON), and the co
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
 async def run() -> int:
-    wanted = msgspec.json.decode(sys.argv[1], type=Wanted)
+    wanted = Wanted(**json.loads(sys.argv[1]))
     options = msgspec.json.decode(sys.argv[2], type=Options)
     launcher = choose(wanted)
     assert launcher is not None

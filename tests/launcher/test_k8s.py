@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
@@ -96,7 +96,7 @@ def test_the_pods_of_a_job_form_a_run(site: Site, capsys: pytest.CaptureFixture[
     variables |= {"DRAGON_JOIN": token.encode(), "DRAGON_FRONT_END": secret["front-end"]}
     agent = [sys.executable, HERE / "stand_in.py", "--join", "environment", "--index-from", "JOB_COMPLETION_INDEX"]
     others = [site.start(*agent, env={**variables, "JOB_COMPLETION_INDEX": str(index)}) for index in (1, 2)]
-    wanted = msgspec.json.encode(Wanted(wlm="k8s")).decode()
+    wanted = json.dumps({"wlm": "k8s"})
     command = ["sh", "-c", "echo $INDEX $DRAGON_JOIN $DRAGON_FRONT_END"]
     front_end = [sys.executable, HERE / "over.py", wanted, "{}", *command]
     done = site.run(*front_end, env={**variables, "JOB_COMPLETION_INDEX": "0"})

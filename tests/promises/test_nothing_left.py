@@ -126,6 +126,33 @@ def test_nothing_is_left_if_a_process_is_killed_at_any_moment_of_the_start(site:
     site.assert_nothing_left()
 
 
+def test_the_agent_of_a_run_that_cannot_start_ends(site: Site) -> None:
+    process = site.start(
+        sys.executable,
+        site.write("""
+            import multiprocessing as mp
+            import dragon
+
+            mp.set_start_method("dragon")
+            try:
+                mp.Queue()
+            except ValueError as error:
+                print(error, flush=True)
+            input()
+            """),
+        env={"DRAGON_ARENA_SIZE": "nonsense"},
+        stdin=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert "'nonsense' is not a size" in process.stdout.readline()
+    deadline = time.monotonic() + 60
+    while any("dragon.agent" in line for _, line in site.processes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+
+
 def test_leftovers_of_a_killed_run_are_removed_at_the_next_start(site: Site) -> None:
     process, _ = start(site, "wait", True)
     for pid, _ in site.processes():

@@ -3,38 +3,48 @@ the run."""
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 from dragon import _core
 from dragon.agent.early import Early, leave, measures
 from dragon.agent.processes.parents import become_reaper
+from dragon.agent.processes.zygote import Zygote
 from dragon.infrastructure.signals import set_for_programs
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
+from dragon.runtime.agent_start import SETTINGS
 from dragon.runtime.folder import Owner
 
+_LARGEST_SETTINGS = 64 * 1024  # bytes
 
-def main(settings: dict[str, Any]) -> None:
-    """Serve the run that `settings` describes, until its owner ends."""
+
+def main() -> None:
+    """Serve the run whose settings come from the process that starts it, until that ends."""
     set_for_programs(signal.SIG_IGN)
+    with socket.socket(fileno=SETTINGS) as connection:
+        data, descriptors, _, _ = socket.recv_fds(connection, _LARGEST_SETTINGS, 3)
+    if not data:
+        return  # that process has ended, or could not start a run
+    settings = json.loads(data)
     folder = Path(settings["folder"])
-    for fd in (run_module.ARENA, run_module.AGENT_SOCKET, run_module.ZYGOTE_SOCKET):
-        os.set_inheritable(fd, False)
-    _core.open_arena(run_module.ARENA)
+    arena, processes, zygote_requests = descriptors
+    _core.open_arena(os.dup2(arena, run_module.ARENA, inheritable=False))
+    os.close(arena)
     _core.set_bell_folder(str(folder))
     _core.set_keeper()
     run = run_module.Run(folder, run_folder.this_process(), label=settings["label"])
     run_module.serve(run)
-    requests = socket.socket(fileno=run_module.AGENT_SOCKET)
+    requests = socket.socket(fileno=processes)
     become_reaper()
     try:
-        zygote, events = fork_zygote(run, socket.socket(fileno=run_module.ZYGOTE_SOCKET), [requests])
+        zygote, events = fork_zygote(run, socket.socket(fileno=zygote_requests), [requests])
     except OSError as error:
         run_folder.remove_folder(folder)
         print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
@@ -44,6 +54,7 @@ def main(settings: dict[str, Any]) -> None:
         leave(run, zygote, events, early)
     from dragon.agent.life import Beginning, serve_for_ever
 
+    gc.enable()
     serve_for_ever(Beginning(run, zygote, events, requests, early))
 
 
@@ -57,8 +68,6 @@ def fork_zygote(
         here.close()
         for each in unwanted:
             each.close()
-        from dragon.agent.processes.zygote import Zygote
-
         Zygote(requests, there, run).serve_for_ever()
     there.close()
     requests.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import os
 import signal
@@ -104,7 +103,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(words: list[str]) -> int:
     from dragon.cli import machine
-    from dragon.control_groups import MemoryKills
 
     if words[:1] == ["run"]:
         del words[0]
@@ -128,17 +126,21 @@ def _main(words: list[str]) -> int:
     else:
         command = _command(arguments.program, rest)
     machine.tell(machine.answers(arguments))
-    memory_kills = MemoryKills()
-    code = _run(command, arguments)
-    if code < 0 and -code not in _ASKED_FOR:
-        # As a shell does for its own commands.
-        reason = memory_kills.explain() if code == -signal.SIGKILL else ""
-        print(
-            f"dragon: {arguments.module or arguments.program} was ended by {name_of(-code)}"
-            + (f", and {reason}" if reason else ""),
-            file=sys.stderr,
-        )
-    return 128 - code if code < 0 else code
+    if arguments.wlm == "k8s" and os.environ.get("JOB_COMPLETION_INDEX", "0") != "0":
+        from dragon.cli import node
+
+        # All pods run the same command; the first is the front end, and this pod is another one.
+        os.environ.pop("DRAGON_FRONT_END", None)
+        return node.main(["--join", "environment", "--index-from", "JOB_COMPLETION_INDEX"])
+    try:
+        return _run(command, arguments)
+    except DragonError as error:
+        return _cannot(error)
+    except OSError as error:
+        if error.filename != command[0] or error.errno is None:
+            return _cannot(error)
+        print(f"dragon: {command[0]}: {why_not_executed(command[0], error.errno)}", file=sys.stderr)
+        return code_of_shells(error.errno)
 
 
 def _other_command(words: list[str]) -> int | None:
@@ -161,42 +163,41 @@ def _other_command(words: list[str]) -> int | None:
 
 
 def _run(command: list[str], arguments: argparse.Namespace) -> int:
-    if arguments.wlm == "k8s" and os.environ.get("JOB_COMPLETION_INDEX", "0") != "0":
-        from dragon.cli import node
-
-        # All pods run the same command; the first is the front end, and this pod is another one.
-        os.environ.pop("DRAGON_FRONT_END", None)
-        return node.main(["--join", "environment", "--index-from", "JOB_COMPLETION_INDEX"])
     from dragon.cli.machine import wanted
     from dragon.launcher.choice import choose
 
     try:
         launcher = choose(wanted(arguments))
-        if launcher is not None:
-            from dragon.launcher import frontend
-
-            _check_for_other_nodes(command)
-            return frontend.run_program(launcher, command, arguments)
-    except DragonError as error:
-        print(f"dragon: {worded(error)}", file=sys.stderr)
-        return 1
     except (OSError, ValueError) as error:
         parser().error(worded(error))
-    return _run_here(command, arguments.label)
+    if launcher is None:
+        from dragon.runtime.agent_start import start_agent
 
+        start_agent()
+    else:
+        _check_for_other_nodes(command)
+    from dragon.control_groups import MemoryKills
 
-def _run_here(command: list[str], label: str) -> int:
-    from dragon.launcher import local
+    memory_kills = MemoryKills()
+    if launcher is None:
+        from dragon.launcher import local
 
-    try:
-        return local.run(command, label)
-    except OSError as error:
-        if error.filename != command[0] or error.errno is None:
-            return _cannot(error)
-        print(f"dragon: {command[0]}: {why_not_executed(command[0], error.errno)}", file=sys.stderr)
-        return code_of_shells(error.errno)
-    except DragonError as error:
-        return _cannot(error)
+        code = local.run(command, arguments.label)
+    else:
+        from dragon.launcher import frontend
+
+        code = frontend.run_program(launcher, command, arguments)
+    if code >= 0:
+        return code
+    if -code not in _ASKED_FOR:
+        # As a shell does for its own commands.
+        reason = memory_kills.explain() if code == -signal.SIGKILL else ""
+        print(
+            f"dragon: {arguments.module or arguments.program} was ended by {name_of(-code)}"
+            + (f", and {reason}" if reason else ""),
+            file=sys.stderr,
+        )
+    return 128 - code
 
 
 def _cannot(error: Exception) -> int:
@@ -250,6 +251,8 @@ def _command(program: str, rest: list[str]) -> list[str]:
     if found is None and os.path.isdir(program):
         parser().error(f"the folder {program!r} has no __main__.py that could be run")
     if found is None:
+        import difflib
+
         close = difflib.get_close_matches(program, [*COMMANDS, "plan", "run", *os.listdir()], 1)
         meant = f"; did you mean {close[0]}?" if close else ""
         parser().error(f"there is no command or file {program!r} here, and no such program in PATH{meant}")
@@ -299,4 +302,13 @@ def _open_standard_streams() -> None:
 
 def run_and_exit() -> None:
     _open_standard_streams()
-    end_with("dragon", main)
+    try:
+        end_with("dragon", main)
+    except SystemExit as ended:
+        if not isinstance(ended.code, int) or "multiprocessing" not in sys.modules:
+            raise
+        from dragon import cpython
+
+        cpython.end()
+        cpython.flush_streams()
+        os._exit(ended.code)  # the interpreter would take all modules apart, for as long as it took to import them

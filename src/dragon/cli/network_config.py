@@ -113,7 +113,7 @@ def _nodes(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     import uvloop
 
     wanted = machine.wanted(arguments)
-    launcher = choose(msgspec.structs.replace(wanted, single=False, several=not arguments.nodes))
+    launcher = choose(wanted._replace(single=False, several=not arguments.nodes))
     if launcher is None:
         raise ValueError("one node needs no configuration; give --nodes, --hostlist or --wlm, or use an allocation")
     members = uvloop.run(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dragon.commands import Parser
 from dragon.infrastructure.membership import Token
-from dragon.runtime.run import is_open
+from dragon.runtime.agent_start import is_open
 
 TOKEN_VARIABLE = "DRAGON_JOIN"
 

@@ -23,9 +23,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dragon import control_groups
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ARENA_SIZE = "DRAGON_ARENA_SIZE"
 ARGUMENT_DATA = "DRAGON_ARGUMENT_DATA"
@@ -66,6 +67,8 @@ def parse_size(text: str) -> int:
 
 def memory_limit() -> int:
     """Return the bytes of memory that this process may use: the machine's, or its control groups' if that is less."""
+    from dragon import control_groups  # imported late, as below: the start of a run needs neither module
+
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return int(min(limit, control_groups.memory_limit()))
 
@@ -110,6 +113,8 @@ def telemetry_level() -> int:
 
 def telemetry_directory() -> Path | None:
     """Return the directory of telemetry files; None if none are written."""
+    from pathlib import Path
+
     text = os.environ.get(TELEMETRY_DIRECTORY)
     return Path(text).absolute() if text else None
 

@@ -7,12 +7,9 @@ simulated nodes; else the run is on this node only.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from dragon.infrastructure.structs import msgspec
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from dragon.launcher.base import Launcher
@@ -50,7 +47,7 @@ WLMS = ("slurm", "pbs", "pbs+pals", "ssh", "k8s", "ray", "local", "drun")
 _MANAGERS = {"srun": "Slurm", "qsub": "PBS"}
 
 
-class Wanted(msgspec.Struct, kw_only=True):
+class Wanted(NamedTuple):
     """The request for nodes from the command line.
 
     Attributes:
@@ -61,16 +58,16 @@ class Wanted(msgspec.Struct, kw_only=True):
     wlm: str = ""  # the requested launcher; "" to detect it
     nodes: int = 0  # the number of nodes; 0 for all
     idle: int = 0  # spare nodes, in addition to those
-    hosts: list[str] = []  # the hosts that were given
+    hosts: Sequence[str] = ()  # the hosts that were given
     single: bool = False  # whether to run on this node only
     several: bool = False  # whether to use an allocation even if it has only one node
     cpus: int | None = None
     gpus: int | None = None
-    ssh_options: list[str] = []  # additional options for ssh
+    ssh_options: Sequence[str] = ()  # additional options for ssh
     address: str = "auto"  # of a Ray cluster
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """The number of nodes to request, including spare ones; 0 for all."""
         return self.nodes + self.idle if self.nodes else 0
 
@@ -141,6 +138,8 @@ def _implied(wanted: Wanted, environment: Mapping[str, str]) -> str:
 def _tell_of_managers(environment: Mapping[str, str]) -> None:
     if "SLURM_JOB_ID" in environment or "PBS_JOBID" in environment or not sys.stderr.isatty():
         return
+    import shutil  # not imported where nodes were allocated
+
     for command, name in _MANAGERS.items():
         if shutil.which(command):
             print(
@@ -156,19 +155,19 @@ def _make(name: str, wanted: Wanted, environment: Mapping[str, str]) -> Launcher
     if name == "slurm":
         from dragon.launcher.slurm import Slurm
 
-        return Slurm(wanted.count, environment)
+        return Slurm(wanted.size, environment)
     if name in ("pbs", "pbs+pals"):
         from dragon.launcher import pbs
 
-        return pbs.Pals(wanted.count, environment) if name == "pbs+pals" else pbs.Pbs(wanted.count, environment)
+        return pbs.Pals(wanted.size, environment) if name == "pbs+pals" else pbs.Pbs(wanted.size, environment)
     if name in ("ssh", "drun"):
         if not wanted.hosts:
             raise LaunchError("no hosts are given: use --hostlist, --hostfile or --network-config")
-        if wanted.count > len(wanted.hosts):
-            raise LaunchError(f"{wanted.count} nodes were requested, and {len(wanted.hosts)} hosts given")
+        if wanted.size > len(wanted.hosts):
+            raise LaunchError(f"{wanted.size} nodes were requested, and {len(wanted.hosts)} hosts given")
         from dragon.launcher.base import Ssh
 
-        return Ssh(wanted.hosts[: wanted.count or None], wanted.ssh_options)
+        return Ssh(wanted.hosts[: wanted.size or None], wanted.ssh_options)
     if name == "k8s":
         from dragon.launcher.k8s import K8s
 
@@ -176,9 +175,9 @@ def _make(name: str, wanted: Wanted, environment: Mapping[str, str]) -> Launcher
     if name == "ray":
         from dragon.launcher.ray import Ray
 
-        return Ray(wanted.count, wanted.address)
+        return Ray(wanted.size, wanted.address)
     if name == "local":
         from dragon.launcher.base import Simulated
 
-        return Simulated(wanted.count or 1, wanted.cpus, wanted.gpus)
+        return Simulated(wanted.size or 1, wanted.cpus, wanted.gpus)
     raise LaunchError(f"there is no launcher {name!r}; there are {', '.join(WLMS)}")

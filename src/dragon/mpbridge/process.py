@@ -21,6 +21,10 @@ def show_heap() -> None:
 
 def begin() -> None:
     """Start the run, if there is none: while its agent starts, this process imports what uses it."""
+    if "dragon.runtime.run" not in sys.modules:
+        from dragon.runtime.agent_start import start_first
+
+        start_first()
     from dragon.runtime.run import this_run
 
     this_run()

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -23,16 +23,15 @@ from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
 from dragon.infrastructure.private import connect_within
-from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, ignoring, release_signals
-from dragon.infrastructure.system import check_files, restored
+from dragon.infrastructure.signals import hold_signals, release_signals
+from dragon.infrastructure.system import restored
 from dragon.runtime import folder as run_folder
-from dragon.runtime.interpreter import options_for_agents
+from dragon.runtime.agent_start import take_agent
 
-# The numbers of the descriptors with which an agent is started.
-ARENA, AGENT_SOCKET, ZYGOTE_SOCKET = 3, 4, 5
+ARENA = 3
+"""The descriptor with the arena in an agent that has its settings."""
 _GUEST = "guest"  # the name of a process that has joined a run which did not start it
 _AGENT_ENDS_WITHIN_S = 17.0  # seconds, besides the grace of processes
-_FEWEST_FILES = 24  # file descriptors that an agent and its zygote need
 WRITING = "writing"  # a file in the run's folder while an agent that ends still writes
 
 
@@ -165,19 +164,20 @@ def this_run() -> Run:
 
 def start_run(label: str = "", command: str = "") -> Run:
     """Start a run on this machine that ends when this process does. The arena is made here, so that its objects can be
-    used at once; the agent starts in the background."""
+    used at once; the agent starts in the background, and earlier if the caller had time to call start_agent()."""
     if not sys.platform.startswith("linux"):
         raise RunEndedError(f"the runtime needs Linux; this is {sys.platform}")
-    check_files(_FEWEST_FILES, "a run")
     run_folder.sweep()
     held = hold_signals()  # so that an agent that was started is also ended
     try:
-        folder = run_folder.make_folder()
-        try:
-            agent = _start_agent(folder, label, command)
-        except BaseException:
-            run_folder.remove_folder(folder)
-            raise
+        pid, connection = take_agent()
+        with connection:
+            folder = run_folder.make_folder()
+            try:
+                agent = _set_up(folder, label, command, pid, connection)
+            except BaseException:
+                run_folder.remove_folder(folder)
+                raise
         started = Run(folder, agent, os.getpid(), label)
         _enter(started, Identity(puid=next_puid(0), name="head"))
         _run_end(started).at_exit()
@@ -186,25 +186,27 @@ def start_run(label: str = "", command: str = "") -> Run:
     return started
 
 
-def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
-    """Make the arena of a run in that folder, and start its agent."""
+def _set_up(folder: Path, label: str, command: str, pid: int, connection: socket.socket) -> run_folder.Owner:
+    """Make the arena of a run in that folder, and send its agent the settings."""
     _core.create_arena(variables.arena_limit())
     with suppress(ValueError, MemoryError):  # the agent reports both
         # Recorded at once, if the agent will collect them: the first tasks may end before it runs.
         if variables.telemetry_level() >= variables.TRACING_LEVEL:
             _core.trace(True)
-    agent_socket, zygote_socket = bind_sockets(folder)
     owner = run_folder.this_process()
     settings = {
         "folder": str(folder),
         "owner": [owner.pid, owner.start_time],
         "label": label,
         "waits": not command,  # a program that was started by `dragon` has yet to be executed, and the agent has time
-        "path": str(Path(__file__).parents[2]),
     }
-    with agent_socket, zygote_socket, open(os.devnull) as null:
-        descriptors = [null.fileno(), 1, 2, _core.arena_fd(), agent_socket.fileno(), zygote_socket.fileno()]
-        pid = _execute_agent(descriptors, settings)
+    agent_socket, zygote_socket = bind_sockets(folder)
+    with agent_socket, zygote_socket:
+        descriptors = [_core.arena_fd(), agent_socket.fileno(), zygote_socket.fileno()]
+        try:
+            socket.send_fds(connection, [json.dumps(settings).encode()], descriptors)
+        except ConnectionError as error:
+            raise RunEndedError(f"the run cannot start: its agent (pid {pid}) has ended") from error
     agent = run_folder.Owner(pid, run_folder.process_start_time(pid) or 0)
     from dragon.runtime.run_info import FrontEnd, RunInfo  # msgspec, while the agent starts
 
@@ -232,32 +234,6 @@ def bind_sockets(folder: Path) -> tuple[socket.socket, socket.socket]:
     agent_socket.listen(128)
     zygote_socket.bind(str(folder / "zygote"))
     return agent_socket, zygote_socket
-
-
-def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> int:
-    code = (
-        "import sys, json; settings = json.loads(sys.argv[1]); "
-        "settings['path'] in sys.path or sys.path.append(settings['path']); "
-        "from dragon.agent.main import main; main(settings)"
-    )
-    return _core.start_executable(
-        executable=sys.executable,
-        arguments=[sys.executable, *options_for_agents(), "-P", "-c", code, json.dumps(settings)],
-        environment=[f"{key}={value}" for key, value in os.environ.items()],
-        descriptors=[fd if is_open(fd) else descriptors[0] for fd in descriptors],  # closed streams are the null device
-        # An agent ignores signals to the program from its start on.
-        signals=ignoring([*PROGRAMS_OWN, *(n for n in (signal.SIGHUP,) if signal.getsignal(n) is signal.SIG_IGN)]),
-        detached=True,
-    )
-
-
-def is_open(fd: int) -> bool:
-    """Return whether this process has that descriptor."""
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 def join_run(folder: Path) -> Run:

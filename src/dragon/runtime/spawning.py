@@ -29,6 +29,7 @@ from dragon.infrastructure.system import (
 )
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import Unwanted, ask
+from dragon.runtime.agent_start import is_open
 from dragon.runtime.arguments import checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.interpreter import describe
@@ -42,7 +43,7 @@ from dragon.runtime.protocol.run import (
     Known,
     StartElsewhere,
 )
-from dragon.runtime.run import Run, identity, is_open, next_puid, this_run
+from dragon.runtime.run import Run, identity, next_puid, this_run
 from dragon.runtime.serialization import mentions
 
 # The indices of the words of a process's record.

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -292,12 +292,22 @@ _PRELOADED = (
 _FOR_REQUESTS = ("dragon.runtime.agent_client", "dragon.runtime.protocol.objects", "dragon.infrastructure.node_desc")
 
 
-def _import(modules: Iterable[str]) -> None:
-    """Import modules that later forks have then."""
-    for module in modules:
-        importlib.import_module(module)
-    gc.collect()
+for _entry in _ENTRIES:
+    find_entry(_entry)
+for _module in _PRELOADED:
+    importlib.import_module(_module)
+
+
+def _freeze() -> None:
+    """Exempt what exists from garbage collection, which would write to the pages that children share."""
     gc.freeze()
+    gc.enable()
+
+
+def _import_for_requests() -> None:
+    for module in _FOR_REQUESTS:
+        importlib.import_module(module)
+    _freeze()
 
 
 class Zygote:
@@ -320,13 +330,11 @@ class Zygote:
         set_for_programs(signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # requests say who ignores it
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for entry in _ENTRIES:
-            find_entry(entry)
         # The zygote ends by os._exit(), and run_exit_handlers() calls that of multiprocessing itself; the one of the
         # bindings makes every child copy pages.
         cpython.forget_exit_handlers()
         child.write_whole_lines()
-        _import(_PRELOADED)
+        _freeze()
         self.server = _core.ForkServer(self.requests.fileno(), self.agent.fileno(), signals)
         self.server.set_output(bool(self.run_info.label), forwards=False)
         self.forker = Forker(self.server, self._environment)
@@ -336,7 +344,7 @@ class Zygote:
             elif event == "request":
                 self.start()
             elif event == "idle":
-                _import(_FOR_REQUESTS)
+                _import_for_requests()
             elif event == "refused":
                 _warn(f"a start request was dropped: {self.server.why()}")
             elif not self._heard_from_agent():
@@ -354,7 +362,7 @@ class Zygote:
         elif data == SYNCHRONISE:
             self.server.synchronise()
         elif data:
-            _import(_FOR_REQUESTS)  # there are several nodes
+            _import_for_requests()  # there are several nodes
             from dragon.infrastructure.structs import msgspec
 
             belong(self.run_info, **msgspec.msgpack.decode(data))
