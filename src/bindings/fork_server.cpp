@@ -85,6 +85,39 @@ nb::object payload(const SpawnRequest& request) {
     return nb::make_tuple(name, request.payload_size);
 }
 
+std::string_view utf8(nb::handle text) {
+    Py_ssize_t size;
+    const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+    if (!data) nb::raise_python_error();
+    return {data, static_cast<size_t>(size)};
+}
+
+void pack(MsgpackWriter& out, nb::handle value) {
+    if (value.is_none())
+        out.nil();
+    else if (nb::isinstance<nb::bool_>(value))
+        out.truth(nb::cast<bool>(value));
+    else if (nb::isinstance<nb::int_>(value))
+        PyObject_RichCompareBool(value.ptr(), nb::int_(0).ptr(), Py_LT)
+            ? out.signed_number(nb::cast<int64_t>(value))
+            : out.number(nb::cast<uint64_t>(value));
+    else if (nb::isinstance<nb::str>(value))
+        out.text(utf8(value));
+    else if (nb::isinstance<nb::bytes>(value)) {
+        auto data = nb::borrow<nb::bytes>(value);
+        out.bytes({data.c_str(), data.size()});
+    } else if (nb::isinstance<nb::dict>(value)) {
+        auto pairs = nb::borrow<nb::dict>(value);
+        out.map(static_cast<uint32_t>(pairs.size()));
+        for (auto [key, one] : pairs) pack(out.text(utf8(key)), one);
+    } else if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
+        out.array(static_cast<uint32_t>(nb::len(value)));
+        for (nb::handle one : value) pack(out, one);
+    } else {
+        throw nb::type_error("it is no value of a message");
+    }
+}
+
 // Returns everything that Python needs at once: each attribute that it would look up writes to one or two
 // more pages.
 nb::tuple enter_child(ForkServer& server) {
@@ -100,6 +133,16 @@ nb::tuple enter_child(ForkServer& server) {
 }  // namespace
 
 void bind_fork_server(nb::module_& m) {
+    m.def(
+        "pack",
+        [](nb::handle value) {
+            std::string out;
+            MsgpackWriter writer(out);
+            pack(writer, value);
+            return bytes(out);
+        },
+        nb::arg("value").none(),
+        "Encode None, numbers, text, bytes, and lists and dicts of these, by MessagePack.");
     nb::class_<ForkServer>(m, "ForkServer")
         .def(nb::init<int, int, int>(), nb::arg("requests"), nb::arg("agent"), nb::arg("signals"))
         .def("set_output", &ForkServer::set_output, nb::arg("label"), nb::arg("forwards"))

@@ -106,10 +106,24 @@ class MsgpackWriter {
   public:
     explicit MsgpackWriter(std::string& out) : out_(out) {}
 
-    MsgpackWriter& map(uint8_t pairs) { return head(static_cast<uint8_t>(0x80 | pairs)); }  // at most 15
-    MsgpackWriter& array(uint32_t values) { return head(0xdd).big_endian(values, 4); }
+    MsgpackWriter& map(uint32_t pairs) {
+        if (pairs <= 15) return head(static_cast<uint8_t>(0x80 | pairs));
+        return head(0xdf).big_endian(pairs, 4);
+    }
+    MsgpackWriter& array(uint32_t values) {
+        if (values <= 15) return head(static_cast<uint8_t>(0x90 | values));
+        return head(0xdd).big_endian(values, 4);
+    }
+    MsgpackWriter& nil() { return head(0xc0); }
+    MsgpackWriter& truth(bool value) { return head(value ? 0xc3 : 0xc2); }
+    MsgpackWriter& bytes(std::string_view bytes) {
+        head(0xc6).big_endian(bytes.size(), 4);
+        out_ += bytes;
+        return *this;
+    }
     MsgpackWriter& text(std::string_view text) {
-        head(0xdb).big_endian(text.size(), 4);
+        text.size() <= 31 ? head(static_cast<uint8_t>(0xa0 | text.size()))
+                          : head(0xdb).big_endian(text.size(), 4);
         out_ += text;
         return *this;
     }

@@ -49,19 +49,19 @@ _LAZY = {
 }
 
 
-def _only_answers() -> bool:
-    """Return whether this process is a `dragon` command that runs no program, and answers sooner without
-    multiprocessing."""
+def _is_command() -> bool:
+    """Return whether this process is the `dragon` command, which runs no user's code and starts sooner without
+    multiprocessing. (An agent of several nodes, `dragon node`, forks processes that do.)"""
     name, *words = getattr(sys, "argv", None) or [""]
-    if not words or words[0] not in ("--version", "-h", "--help", "ps", "kill", "doctor", "top"):
+    if words[:1] == ["node"]:
         return False
     command = os.path.join(os.path.dirname(sys.executable), "dragon")
     if name == "-m":
-        return f" -m dragon {words[0]} " in f" {' '.join(sys.orig_argv)} "
+        return " -m dragon " in f" {' '.join(sys.orig_argv[: len(sys.orig_argv) - len(words)])} "
     return os.path.exists(name) and os.path.exists(command) and os.path.samefile(name, command)
 
 
-if not _only_answers():
+if not _is_command():
     from dragon.mpbridge.context import install
 
     install()

@@ -762,6 +762,9 @@ def signal_descriptor(read: Sequence[int], ignored: Sequence[int]) -> int:
     """Block these signals, and return a descriptor from which the first ones are read."""
 
 def plain_fork() -> int: ...
+def pack(value: object) -> bytes:
+    """Encode None, whole numbers, text, bytes, and lists, tuples and dicts of these, by MessagePack. Raises
+    UnicodeEncodeError for text that is not UTF-8."""
 
 class ForkServer:
     """The zygote's loop between two forks: takes start requests, forks those it may, reaps children, and notifies the

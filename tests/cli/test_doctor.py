@@ -161,8 +161,9 @@ def test_an_agent_of_another_version_is_reported_with_that(monkeypatch: pytest.M
     info.write(tmp_path)
     assert RunInfo.read(tmp_path).version == dragon.__version__
     monkeypatch.setattr("dragon.cli.ps.ask_agent", ask)
-    info.version = "0.0.9"
-    assert report_of(Node(tmp_path, info)).startswith(f"runs dragon 0.0.9, and this is {dragon.__version__}: use ")
+    assert report_of(Node(tmp_path, info._replace(version="0.0.9"))).startswith(
+        f"runs dragon 0.0.9, and this is {dragon.__version__}: use "
+    )
 
 
 def test_a_stopped_process_is_reported(site: Site) -> None:

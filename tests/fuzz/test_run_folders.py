@@ -13,21 +13,14 @@ from conftest import Site
 from dragon.runtime.run_info import RunInfo, UnreadableRunError
 from fuzz.mutation import EXAMPLES, mutated
 
-OWNER = {"pid": os.getpid(), "start_time": 12345}
+OWNER = [os.getpid(), 12345]
 DESCRIPTIONS = [
     json.dumps(described).encode()
     for described in (
-        {
-            "owner": OWNER,
-            "agent": OWNER,
-            "arena_fd": 3,
-            "command": "python x.py",
-            "node": 0,
-            "name": "",
-            "started": 1.5,
-        },
-        {"owner": OWNER, "agent": OWNER, "arena_fd": 3, "front_end": {"process": OWNER, "machine": "m"}, "name": "n"},
-        {"agent": {"pid": 2**22 - 1, "start_time": 0}, "version": 99},
+        [OWNER, OWNER, 3, "python x.py", 0, "", 1.5],
+        [OWNER, OWNER, 3, "", 0, "n", 0.0, [OWNER, "m"]],
+        [[2**22 - 1, 0], 99],
+        {"owner": OWNER, "agent": OWNER, "arena_fd": 3},
         [],
         None,
     )

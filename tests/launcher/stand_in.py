@@ -125,7 +125,7 @@ async def main() -> int:
         print("no memory left", file=sys.stderr)
         return 3
     this = describe_this_node()
-    this.host_name = token.claims.get("host_name", this.host_name)
+    this = this._replace(host_name=token.claims.get("host_name", this.host_name))
     try:
         membership, control = await join(token, this, ["127.0.0.1"], 1, 30)
     except JoinError as error:

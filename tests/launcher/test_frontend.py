@@ -131,8 +131,7 @@ def test_the_reason_of_a_failed_launch_is_reported_although_an_agent_hangs(site:
                     self.starters.append(await Starter.run("the command", ["false"], ""))
 
             async def join_and_stop(token, joined):
-                node = describe_this_node()
-                node.host_name = "stops"
+                node = describe_this_node()._replace(host_name="stops")
                 _, control = await joining._connect(token, 30)
                 member = Member(node=node, addresses=["127.0.0.1"], port=1)
                 await joining._greet(control, token, bytes(joining.NONCE_SIZE), member)

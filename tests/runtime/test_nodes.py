@@ -51,8 +51,7 @@ def test_a_changed_list_of_nodes_is_read_again(set_nodes: SetNodes) -> None:
 
 
 def test_a_list_of_nodes_is_read_as_it_was_written(set_nodes: SetNodes) -> None:
-    node = described(0, gpus=2, gpu_vendor="intel", real_cpus=[1], gpu_variable="X")
-    node.gpus = [0, 0.0, 1.1]
+    node = described(0, gpu_vendor="intel", real_cpus=[1], gpu_variable="X")._replace(gpus=[0, 0.0, 1.1])
     set_nodes(node)
     assert run_nodes() == [node]
     assert [type(gpu) for gpu in run_nodes()[0].gpus] == [int, float, float]

@@ -19,12 +19,13 @@ from dragon.agent.services import Services
 from dragon.agent.wire.handshake import Fabric
 from dragon.agent.wire.links import Links
 from dragon.control import Control
-from dragon.infrastructure import messages, variables
+from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT
 from dragon.infrastructure.membership import Member, Membership, parent_of
-from dragon.infrastructure.messages import Name, Spawn, encode, joined
+from dragon.infrastructure.messages import Spawn, encode, joined
 from dragon.infrastructure.signals import NOTICES
+from dragon.infrastructure.start_request import RECORD_WORDS, Name, Output
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import code_of_shells
 from dragon.runtime import handle as handles
@@ -40,7 +41,6 @@ from dragon.runtime.protocol.run import EndRun
 from dragon.runtime.remote import KINDS
 from dragon.runtime.rpc import serves, serves_for
 from dragon.runtime.run import next_puid
-from dragon.runtime.spawning import RECORD_WORDS
 
 log = runtime_log("cluster")
 
@@ -81,7 +81,7 @@ class Head:
             folder=folder,
             signals=signals,
             leave_running=True,
-            streams=[messages.Output(), messages.Output("forward"), messages.Output("forward")],
+            streams=[Output(), Output("forward"), Output("forward")],
         )
         plan.note_head([executable, *arguments], self._puid)
         reading, stdin = os.pipe2(os.O_CLOEXEC)

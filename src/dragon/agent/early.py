@@ -20,7 +20,7 @@ from dragon.agent.processes import parents
 from dragon.infrastructure import variables
 from dragon.infrastructure.signals import ENDING
 from dragon.runtime.folder import Owner, is_alive, remove_ended, remove_folder
-from dragon.runtime.run import Run
+from dragon.runtime.run import Run, frame
 from dragon.signals import heeded
 
 _IDLE_S = 0.5  # seconds
@@ -28,6 +28,7 @@ _MOST_EVENTS = 100
 _LARGEST_EVENT = 64 * 1024
 _REQUEST_WITHIN_S = 0.1  # seconds
 _HEAD, _LARGEST_PEEK = 4, 64  # bytes: the length of a request, and more than any that is served here has
+_END_RUN, _KEEP_TRACKER = frame("EndRun")[_HEAD:], frame("KeepTracker", 0)[_HEAD:-9]  # without the process
 _CREDENTIALS = struct.Struct("iII")  # process id, user, group
 
 
@@ -74,20 +75,17 @@ class Early:
     def _accept(self, requests: socket.socket) -> None:
         """Take a connection, and serve the two requests that are known here: of which one has no reply, and the other
         is answered by the end of this process."""
-        from dragon.infrastructure.messages import encode  # not imported before the zygote is forked
-        from dragon.runtime.protocol.run import EndRun, KeepTracker
-
         try:
             connection, _ = requests.accept()
         except OSError:  # without a free descriptor it stays, and the agent reports that
             self._needed = True
             return
         pid, request = _asked(connection)
-        if request.startswith(encode(KeepTracker(0))[:-1]):
+        if request.startswith(_KEEP_TRACKER):
             self._keep_tracker(pid, connection)
             return
         self.connections.append(connection)
-        if request == encode(EndRun()):
+        if request == _END_RUN:
             self._ends = True
         else:
             self._needed = True

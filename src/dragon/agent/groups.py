@@ -22,8 +22,9 @@ from dragon.agent.mpi.launched import Launch
 from dragon.agent.processes.starting import Processes
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend, node_of_puid
-from dragon.infrastructure.messages import Instance, Name, Output, Spawn
+from dragon.infrastructure.messages import Instance, Spawn
 from dragon.infrastructure.policy import Policy, choose
+from dragon.infrastructure.start_request import Name, Output
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import may_pass, restored, sendable, what_to_raise
 from dragon.runtime.connection import Connection, connect_pipes
@@ -61,7 +62,7 @@ class Member:
         for stream in self.template.streams:
             if stream.kind == "pipe":
                 self.disconnect()
-                streams = [msgspec.structs.replace(each) for each in self.template.streams]
+                streams = self.template.streams.copy()
                 self.connections = connect_pipes(streams)
                 return streams
         return []

@@ -28,13 +28,17 @@ _LARGEST_SETTINGS = 64 * 1024  # bytes
 def main() -> None:
     """Serve the run whose settings come from the process that starts it, until that ends."""
     set_for_programs(signal.SIG_IGN)
-    with socket.socket(fileno=SETTINGS) as connection:
-        data, descriptors, _, _ = socket.recv_fds(connection, _LARGEST_SETTINGS, 3)
+    connection = socket.socket(fileno=SETTINGS)
+    data, descriptors, _, _ = socket.recv_fds(connection, _LARGEST_SETTINGS, 3)
     if not data:
         return  # that process has ended, or could not start a run
     settings = json.loads(data)
     folder = Path(settings["folder"])
     arena, processes, zygote_requests = descriptors
+    for each in (processes, zygote_requests):
+        os.set_inheritable(each, False)  # recv_fds() of Python 3.11 takes no flags
+    # The arena replaces the connection: who opens this descriptor of the agent gets an error or the arena.
+    connection.detach()
     _core.open_arena(os.dup2(arena, run_module.ARENA, inheritable=False))
     os.close(arena)
     _core.set_bell_folder(str(folder))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dragon import _core
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.start_request import Name
 from dragon.runtime.protocol.objects import Announce, OpenOutbox, OpenProxy, WhyLost
 from dragon.runtime.protocol.request import Caller
 from dragon.runtime.remote import node_of

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from dragon import _core
 from dragon.infrastructure.errors import DestroyedError, RunEndedError
+from dragon.infrastructure.start_request import RUNNING, STATUS
 from dragon.native.collecting import Collector
 from dragon.native.process_group import ProcessGroup
 from dragon.native.results import ApplyResult, Elements, IMapIterator
-from dragon.runtime import spawning
+from dragon.runtime import processes
 from dragon.runtime.agent_client import ask
 from dragon.runtime.copies import refresh, write_back
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.protocol.objects import OpenDesk
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import this_run
-from dragon.runtime.spawning import RUNNING, STATUS
 
 if TYPE_CHECKING:
     from dragon.workflows.batch.task import Task
@@ -216,7 +216,7 @@ async def join(process: Any) -> Any:
         await process._wait_with(lambda words, word, value: wait(words, "Words", "wait", word, value))
         return process.join()
     if process.is_alive() if isinstance(process, BaseProcess) else process.is_alive:
-        known = await asyncio.to_thread(spawning.look_up, _puid(process))
+        known = await asyncio.to_thread(processes.look_up, _puid(process))
         if known.ecode is None and known.record is not None:
             with suppress(DestroyedError):  # it has ended meanwhile
                 await wait(Words._attached(known.record), "Words", "wait", STATUS, RUNNING)

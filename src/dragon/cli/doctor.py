@@ -35,6 +35,7 @@ from dragon.runtime.inspection import (
     describe_parked,
     waits_of,
 )
+from dragon.runtime.run import arena_of
 
 _TIMEOUT = 10.0  # seconds
 
@@ -208,7 +209,7 @@ def _ask(node: Node, report: Report | None, troubles: list[str]) -> tuple[list[_
     """Return the waits that processes have noted, and the stacks of those that answered."""
     agent = node.info.agent
     try:
-        _core.open_arena(os.open(f"/proc/{agent.pid}/fd/{node.info.arena_fd}", os.O_RDWR | os.O_CLOEXEC))
+        _core.open_arena(arena_of(agent, node.info.arena_fd))
     except OSError as error:
         troubles.append(f"what processes wait for in the runtime: its shared memory cannot be opened ({error})")
         return [], {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -11,7 +12,6 @@ from pathlib import Path
 from dragon.commands import table
 from dragon.infrastructure import variables
 from dragon.infrastructure.plain_number import listed
-from dragon.infrastructure.structs import msgspec
 from dragon.runtime.placement import PlanRecord, read_plan
 
 _HELP = """\
@@ -51,7 +51,7 @@ def main(words: Sequence[str], run: Callable[[Sequence[str]], int]) -> int:
 def print_plan(records: Sequence[PlanRecord], as_json: bool) -> None:
     """Print placements on stdout, ordered by node; the JSON is a list of objects, in the order of placement."""
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(list(records))).decode())
+        print(json.dumps([record._asdict() for record in records], indent=2))
         return
     print(table([list(_HEADER), *(_row(record) for record in sorted(records, key=lambda record: record.node))]))
 

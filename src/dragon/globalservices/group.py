@@ -19,9 +19,9 @@ from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.native.process_group import ProcessGroup
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
+from dragon.runtime.processes import look_up
 from dragon.runtime.protocol import objects
 from dragon.runtime.run import this_run
-from dragon.runtime.spawning import look_up
 
 __all__ = [
     "GroupError",

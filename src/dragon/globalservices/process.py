@@ -32,8 +32,9 @@ from dragon.runtime.arguments import (
     words_of,
 )
 from dragon.runtime.connection import connect_pipes
+from dragon.runtime.processes import join, kill, look_up
 from dragon.runtime.protocol.run import Known, ListProcesses
-from dragon.runtime.spawning import join, kill, look_up, start
+from dragon.runtime.spawning import start
 
 __all__ = [
     "DEVNULL",

@@ -7,8 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-
-from dragon.infrastructure.structs import msgspec
+from typing import NamedTuple
 
 # The variables that select devices for each vendor's libraries. The first is used if none is set; of several that are
 # set the last one counts, because it selects among the devices that the others leave.
@@ -21,7 +20,7 @@ GPU_VARIABLES = {
 _SLURM_VARIABLES = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 
-class Gpus(msgspec.Struct, frozen=True):
+class Gpus(NamedTuple):
     """Devices by number; a tile of an Intel device is a fraction, 0.1 being the second tile of the first device.
     `variable` selects the devices of a process, and `names` are the devices' names in it if these are not the
     numbers."""

@@ -6,33 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 from dragon.infrastructure.signals import hold_signals, release_signals
+from dragon.infrastructure.start_request import UNNAMED, Name, Output
 from dragon.infrastructure.structs import msgspec
-
-UNNAMED = "dragon_process"
-"""The kind of a process that is no worker of the runtime's own."""
-
-# The name of a shared object: offset, generation, role. See dragon._core.
-Name = tuple[int, int, int]
 
 # The parts of a name that is decoded from text or bytes of a program, with their valid ranges.
 NameOffset = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
 NameGeneration = Annotated[int, msgspec.Meta(ge=0, lt=2**24)]
 NameRole = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 SerializedName = tuple[NameOffset, NameGeneration, NameRole]
-
-
-def as_name(received: Any) -> Name:
-    """Return a name as a tuple, which msgpack decodes as a list."""
-    return received[0], received[1], received[2]
-
-
-class Output(msgspec.Struct, array_like=True):
-    """The target of a standard stream: "inherit", "null", "pipe", "stdout" (stderr only), "file" or "forward": to the
-    front end, or to the descriptor that `channel` stands for; see Streams.keep()."""
-
-    kind: str = "inherit"
-    path: str = ""
-    channel: Name | None = None
 
 
 class Spawn(msgspec.Struct, omit_defaults=True):
@@ -65,11 +46,6 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     group: int = 0
     node: int = 0  # index of the node on which it runs
     descriptor_variables: list[str] = []  # variables that are set to the numbers of the first inherited descriptors
-
-
-def default_name(kind: str, puid: int) -> str:
-    """Return the name of a process that has none of its own."""
-    return f"{kind}_{puid}"
 
 
 class Instance(msgspec.Struct, array_like=True):

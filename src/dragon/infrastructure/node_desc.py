@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragon.control_groups import cpu_quota, folders
 from dragon.cores import managed_cores
 from dragon.infrastructure.gpus import GPU_VARIABLES, Gpus, find_gpus
 from dragon.infrastructure.interfaces import own_addresses
-from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.variables import memory_limit
 
 
-class NodeDescriptor(msgspec.Struct, kw_only=True):
+class NodeDescriptor(NamedTuple):
     """A node of the run.
 
     Attributes:
@@ -43,7 +43,7 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
     gpus: list[int | float]
     gpu_vendor: str
     physical_mem: int
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # which a tuple has as a method
     is_primary: bool = True
     real_cpus: list[int] = []
     gpu_names: list[str] = []
@@ -99,8 +99,6 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
 
 def describe_this_node(claims: dict[str, Any] | None = None, addresses: Sequence[str] = ()) -> NodeDescriptor:
     """Return the description of this machine, or of a simulated node with its own "host_name", "cpus" and "gpus"."""
-    import hashlib  # imported late: takes some milliseconds, and few processes need it
-
     claims = {key: value for key, value in (claims or {}).items() if value is not None}
     real_name, real_cpus, gpus = socket.gethostname(), find_cpus(), find_gpus()
     name = str(claims.get("host_name", real_name))
@@ -110,7 +108,7 @@ def describe_this_node(claims: dict[str, Any] | None = None, addresses: Sequence
     machine = name + boot_id()
     return NodeDescriptor(
         host_name=name,
-        h_uid=int.from_bytes(hashlib.sha256(machine.encode()).digest()[:7], "big"),
+        h_uid=random.Random(machine).getrandbits(56),  # the same for the same machine; hashlib loads all of OpenSSL
         addresses=list(addresses),
         cpus=cpus,
         gpus=gpus.numbers,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from dragon import _core
 from dragon.infrastructure import variables
-from dragon.infrastructure.messages import Output
 from dragon.infrastructure.signals import NOTICES, PASSED_ON
+from dragon.infrastructure.start_request import Output
 from dragon.infrastructure.system import sendable
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner, is_alive, process_start_time

@@ -132,7 +132,7 @@ class Rendezvous:
         self.members = [self.members[index] for index in there]
         for index, member in enumerate(self.members):
             assert member is not None
-            member.node.index, member.node.is_primary = index, index == 0
+            member.node = member.node._replace(index=index, is_primary=index == 0)
 
     def announce(self, settings: dict[str, Any]) -> None:
         self.announced = True
@@ -250,7 +250,7 @@ class Rendezvous:
         if self.announced:
             raise _Refused("joined too late", "the run has begun without this node")
         index = self._place(member, index)
-        member.node.index, member.node.is_primary = index, index == 0
+        member.node = member.node._replace(index=index, is_primary=index == 0)
         control.peer = self.nodes[index] or member.node.host_name
         control.largest = LARGEST_FRAME
         self.members[index], self.controls[index] = member, control

@@ -12,18 +12,16 @@ from typing import Any
 
 from dragon import _core, cpython
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
-from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.infrastructure.start_request import Output, StartRequest
 from dragon.native.workers import work
 from dragon.runtime import placement, serialization
 from dragon.runtime import placement as plan
-from dragon.runtime.agent_client import ask, tell
 from dragon.runtime.child import HEADER, InheritedDescriptor
 from dragon.runtime.log import runtime_log
 from dragon.runtime.picklers import UNSENDABLE
 from dragon.runtime.placement import Placed
-from dragon.runtime.protocol.run import GiveTrackerBack, KeepTracker
-from dragon.runtime.run import this_run
+from dragon.runtime.run import frame, this_run
 from dragon.runtime.spawning import (
     current_folder,
     environment_changes,
@@ -53,7 +51,7 @@ def _new_tracker() -> int:
     reading, writing = os.pipe()
     try:
         with standard_streams() as (_, _, errors):
-            tell(KeepTracker(os.getpid()), [reading, errors])
+            this_run().tell(frame("KeepTracker", os.getpid()), [reading, errors])
     except BaseException:
         os.close(writing)
         raise
@@ -75,6 +73,9 @@ def _give_back() -> None:
     with _TRACKER._lock:
         if _TRACKER._fd is None:
             return
+        from dragon.runtime.agent_client import ask
+        from dragon.runtime.protocol.run import GiveTrackerBack
+
         try:
             unused = ask(GiveTrackerBack(os.fstat(_TRACKER._fd).st_ino))
         except RunEndedError:
@@ -161,7 +162,7 @@ class Popen(popen_fork.Popen):
                 )
         return here
 
-    def _request(self, process_obj: Any, placed: Placed, local: bool) -> Spawn:
+    def _request(self, process_obj: Any, placed: Placed, local: bool) -> StartRequest:
         self._descriptors = []
         folder = current_folder(local)
         name = str(process_obj.name)  # multiprocessing accepts any object as a name

@@ -8,27 +8,30 @@ import pickle
 import signal
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dragon import _core
 from dragon.infrastructure.errors import NotSupportedError, ProcessError
-from dragon.infrastructure.messages import UNNAMED, as_name
 from dragon.infrastructure.policy import Policy, PolicyError
-from dragon.infrastructure.process_desc import ProcessDescriptor
+from dragon.infrastructure.start_request import UNNAMED, as_name
 from dragon.infrastructure.variables import ARGUMENT_DATA
+from dragon.lazy_modules import LaterModule
 from dragon.native.template import ProcessTemplate
-from dragon.runtime import placement, spawning
+from dragon.runtime import placement
 from dragon.runtime import placement as plan
-from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import DEVNULL, PIPE, STDOUT, StreamArgument, checked_arguments, checked_signal
 from dragon.runtime.connection import Connection, connect_pipes, own_end
 from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
 from dragon.runtime.placement import Placed
-from dragon.runtime.protocol.groups import EndInput, MemberStream
-from dragon.runtime.protocol.run import ListProcesses
 from dragon.runtime.run import identity
 from dragon.runtime.spawning import Started, start
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.process_desc import ProcessDescriptor
+    from dragon.runtime import processes
+else:
+    processes = LaterModule("dragon.runtime.processes")
 
 __all__ = ["MSG_DEVNULL", "MSG_PIPE", "MSG_STDOUT", "Popen", "Process", "ProcessTemplate", "current"]
 
@@ -86,7 +89,7 @@ class Process(ProcessTemplate):
         if target is None:
             if ident is None:
                 raise TypeError("Process() needs a target, or the ident of an existing process")
-            self._found = spawning.look_up(ident)
+            self._found = processes.look_up(ident)
             return
         if self._name and _exists(self._name):
             warnings.warn(
@@ -94,7 +97,7 @@ class Process(ProcessTemplate):
                 RuntimeWarning,
                 stacklevel=2,
             )
-            self._found = spawning.look_up(self._name)
+            self._found = processes.look_up(self._name)
             return
         super().__init__(
             target, args, kwargs, cwd, env, stdin, stdout, stderr, policy, options, leave_running=leave_running
@@ -140,7 +143,7 @@ class Process(ProcessTemplate):
             return self._started.wait(timeout)
         if self._found is None:
             raise ProcessError("a process must be started before it is joined")
-        return spawning.join(self.puid, timeout)
+        return processes.join(self.puid, timeout)
 
     def terminate(self) -> None:
         """Ask the process to end, by SIGTERM."""
@@ -156,7 +159,7 @@ class Process(ProcessTemplate):
         if self._started is not None:
             self._started.signal(sig)
         elif self._found is not None:
-            spawning.kill(self.puid, sig)
+            processes.kill(self.puid, sig)
         else:
             raise ProcessError("a process must be started before it is sent a signal")
 
@@ -192,7 +195,7 @@ class Process(ProcessTemplate):
         if self._started is not None:
             return self._started.wait(0)
         if self._found is not None:
-            return spawning.look_up(self.puid).ecode
+            return processes.look_up(self.puid).ecode
         return None
 
     exitcode = returncode
@@ -231,6 +234,9 @@ class Process(ProcessTemplate):
 
     def _connection(self, number: int) -> Connection | None:
         if self._found is not None and self._found.group and number not in self._connections:
+            from dragon.runtime.agent_client import ask
+            from dragon.runtime.protocol.groups import MemberStream
+
             name = ask(MemberStream(self._found.group, self.puid, number))
             if name is not None:
                 end = own_end(number, name)
@@ -239,7 +245,7 @@ class Process(ProcessTemplate):
 
     def children(self) -> list[Process]:
         """Return the processes of the run that this process started."""
-        return [Process(None, ident=k.puid) for k in ask(ListProcesses()) if k.parent == self.puid]
+        return [Process(None, ident=puid) for puid in processes.children_of(self.puid)]
 
     def parent(self) -> Process:
         """Return the process that started this one. Raises ProcessError for the head process."""
@@ -261,13 +267,16 @@ class _MemberInput(Connection):
         return _MemberInput, (self._out(), self._member)
 
     def close(self) -> None:
+        from dragon.runtime.agent_client import ask
+        from dragon.runtime.protocol.groups import EndInput
+
         super().close()
         ask(EndInput(self._member.group, self._member.p_uid))
 
 
 def _exists(name: str) -> bool:
     try:
-        return spawning.look_up(name).ecode is None
+        return processes.look_up(name).ecode is None
     except ProcessError:
         return False
 

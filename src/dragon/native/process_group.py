@@ -15,6 +15,7 @@ from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.start_request import Output
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.variables import PLAN
 from dragon.native.process import ProcessTemplate
@@ -263,8 +264,8 @@ class ProcessGroup:
         request = template.request(self._settings.name)
         # The agent keeps the last lines of stderr, for the report of a failure.
         if request.streams[2].kind == "inherit":
-            request.streams[2].kind = "tee"
-        return request
+            request.streams[2] = Output("tee")
+        return Spawn(**vars(request))
 
     # ---- running
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.infrastructure.messages import UNNAMED, Output, Spawn
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.start_request import UNNAMED, Output, StartRequest
 from dragon.infrastructure.system import all_sendable
 from dragon.runtime import placement
 from dragon.runtime.arguments import (
@@ -163,7 +163,7 @@ class ProcessTemplate:
         """Raise NotSupportedError: Process.from_template(template).start() starts a process."""
         raise NotSupportedError("a template cannot be started; use Process.from_template(template)")
 
-    def request(self, name: str, placed: Placed | None = None, kind: str = UNNAMED) -> Spawn:
+    def request(self, name: str, placed: Placed | None = None, kind: str = UNNAMED) -> StartRequest:
         """Return a spawn request for one process of this description. Without `placed`, the caller sets the place in
         the request later. Without a name the process is named by its kind and its puid."""
         request = new_request(name, self._umask, kind=kind, folder=self.cwd, leave_running=self.leave_running)

@@ -92,16 +92,6 @@ def _received(connection: socket.socket, deadline: float | None) -> bytearray:
     return data[_HEAD:]
 
 
-def tell(request: Request[None], descriptors: Sequence[int]) -> None:
-    """Send a request without waiting for the reply, which an agent that is still starting sends late."""
-    run = this_run()
-    try:
-        connection = _Connection(run.folder)
-        _send(connection.socket, request, descriptors)
-    except OSError as error:
-        raise _no_answer(run, error) from error
-
-
 def _send(connection: socket.socket, request: Request[object], descriptors: Sequence[int]) -> None:
     data = encode_request(request)
     sent = socket.send_fds(connection, [data], descriptors) if descriptors else 0

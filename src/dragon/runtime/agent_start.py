@@ -14,7 +14,6 @@ from dragon import _core
 from dragon.infrastructure import variables
 from dragon.infrastructure.signals import PROGRAMS_OWN, ignoring
 from dragon.infrastructure.system import check_files
-from dragon.runtime.interpreter import options_for_agents
 
 SETTINGS = 3
 """The descriptor on which an agent receives its settings."""
@@ -41,7 +40,7 @@ def start_agent() -> None:
             executable=sys.executable,
             arguments=[
                 sys.executable,
-                *options_for_agents(),
+                *_options(),
                 "-P",
                 "-c",
                 _CODE,
@@ -69,6 +68,15 @@ def take_agent() -> tuple[int, socket.socket]:
     start_agent()
     pid, connection = _started.pop(os.getpid())
     return pid, socket.socket(fileno=connection)
+
+
+def _options() -> list[str]:
+    """Return the options of this interpreter that do not change how an agent behaves; its processes, which are forked
+    from its zygote, then have them too."""
+    flags = sys.flags
+    own = "I" if flags.isolated else "E" * flags.ignore_environment + "s" * flags.no_user_site
+    own += "S" * flags.no_site + "B" * flags.dont_write_bytecode + "b" * (flags.bytes_warning == 1)
+    return [f"-{letter}" for letter in own] + [f"-{'O' * flags.optimize}"] * bool(flags.optimize)
 
 
 def is_open(fd: int) -> bool:

@@ -11,7 +11,7 @@ from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.system import sendable
 
 if TYPE_CHECKING:
-    from dragon.infrastructure.messages import Output
+    from dragon.infrastructure.start_request import Output
 
 PIPE, STDOUT, DEVNULL = -1, -2, -3
 StreamArgument = int | str | None
@@ -37,7 +37,7 @@ def checked_stream(name: str, value: StreamArgument) -> StreamArgument:
 
 def output_of(stream: StreamArgument) -> Output:
     """Return a stream argument in the form that the zygote takes."""
-    from dragon.infrastructure.messages import Output
+    from dragon.infrastructure.start_request import Output
 
     if isinstance(stream, str):
         return Output("file", sendable(stream))

@@ -24,7 +24,7 @@ from dragon.runtime.interpreter import take_over
 from dragon.runtime.run import Identity, become, identity
 
 if TYPE_CHECKING:
-    from dragon.infrastructure.messages import Name
+    from dragon.infrastructure.start_request import Name
 
 
 # Whether Python took stdout for a terminal when this interpreter started.

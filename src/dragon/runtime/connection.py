@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dragon.runtime.handle import Channel
 
 if TYPE_CHECKING:
-    from dragon.infrastructure.messages import Name, Output
+    from dragon.infrastructure.start_request import Name, Output
 
 READER, WRITER = 1, 2
 # The writer of a pipe waits while messages of this size are in flight: programs expect of a pipe that it slows down a
@@ -221,7 +221,7 @@ def _one_way(mebibytes: int) -> tuple[Channel, Channel]:
 def connect_pipes(streams: list[Output]) -> dict[int, Connection]:
     """Make the connections of the standard streams that are PIPEs.
 
-    Returns our ends by the number of the stream. The other end's name is set in the element of `streams`.
+    Returns our ends by the number of the stream. The other end's name is put into the element of `streams`.
     """
     ends = {}
     for number, output in enumerate(streams):
@@ -234,7 +234,7 @@ def connect_pipes(streams: list[Output]) -> dict[int, Connection]:
         channel = reader if number == 0 else writer
         # Keeps the other end alive until the agent is attached: the handle that is dropped here must not close it.
         channel._send()
-        output.channel = channel._name()
+        streams[number] = output._replace(channel=channel._name())
         theirs.close()
         ends[number] = ours
     return ends

@@ -35,8 +35,6 @@ _BEGINNINGS_AT_START = ("LC_", "MALLOC_")
 # Read by numerical libraries when they are loaded, which importing the main program may have done.
 _BEGINNINGS_AT_LOAD = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NUMEXPR_", "NUMBA_")
 _READERS = ("numpy", "scipy", "torch", "tensorflow", "numexpr", "numba", "sklearn", "mkl", "jax", "cv2")
-# Options that do not change the behaviour of an agent.
-_FOR_AGENTS = ("-O", "-OO", "-B", "-b", "-s", "-S", "-E", "-I")
 
 
 def is_read_at_start(variable: str) -> bool:
@@ -58,11 +56,6 @@ def options() -> list[str]:
         if name not in known and name != "faulthandler":
             found += ["-X", name if value is True else f"{name}={value}"]
     return [word for word in found if word not in ("-B", "-P") and not word.startswith("-W")]
-
-
-def options_for_agents() -> list[str]:
-    """Return those of options() that an agent may have; then its processes need no fresh interpreter."""
-    return [word for word in options() if word in _FOR_AGENTS] + ["-B"] * sys.flags.dont_write_bytecode
 
 
 def options_before_module() -> list[str]:

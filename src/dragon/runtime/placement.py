@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -17,19 +18,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NodeLostError, PolicyError
-from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.plain_number import listed
 from dragon.infrastructure.policy import Policy, choose, context
-from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.variables import POLICY
-from dragon.runtime.agent_client import ask
 from dragon.runtime.log import warn_user
 from dragon.runtime.nodes import find_node, own_node, run_nodes, same_host
-from dragon.runtime.protocol.run import LostNode, LostNodes
 from dragon.runtime.run import current_run
 
 if TYPE_CHECKING:
     from dragon.infrastructure.node_desc import NodeDescriptor
+    from dragon.runtime.protocol.run import LostNode
 
 
 class Placed(NamedTuple):
@@ -168,6 +166,9 @@ def _check_lost(is_named: Callable[[LostNode], bool]) -> None:
     """Raise NodeLostError if the named node was part of the run and is lost."""
     if current_run() is None:
         return
+    from dragon.runtime.agent_client import ask
+    from dragon.runtime.protocol.run import LostNodes
+
     for lost in filter(is_named, ask(LostNodes())):
         raise NodeLostError(f"{lost.host_name} is lost: {lost.reason}")
 
@@ -186,7 +187,7 @@ def search_executable(target: str, folder: str) -> str:
     raise AttributeError(f"Cannot find executable {target} directly, in PATH or in working directory {folder}")
 
 
-class PlanRecord(msgspec.Struct, kw_only=True):
+class PlanRecord(NamedTuple):
     """One placement. `cpus` are numbered as by the node, empty for all; `gpus` are the variables that select GPUs.
     `rank` and `group` are those of a member of a group or pool, `puid` is 0 if none is assigned yet; `policy` is the
     level that chose the node: "template", "group", "thread" or "global"."""
@@ -223,7 +224,7 @@ def note(placed: Placed, name: str, target: Callable[..., Any] | str | None, pui
     # One write of a whole line at the end of the file, so that lines of several processes are not mixed.
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        os.write(file, msgspec.json.encode(record) + b"\n")
+        os.write(file, json.dumps(record._asdict()).encode() + b"\n")
     finally:
         os.close(file)
 
@@ -250,7 +251,7 @@ def read_plan(path: str | Path) -> list[PlanRecord]:
         lines = Path(path).read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    return [msgspec.json.decode(line, type=PlanRecord) for line in lines]
+    return [PlanRecord(**json.loads(line)) for line in lines]
 
 
 # The devices that were reported already, by node and kind; and those to report at the end of a block.

@@ -16,7 +16,7 @@ from dragon.runtime.log import warn_user
 from dragon.runtime.serialization import to_another_node
 
 if TYPE_CHECKING:
-    from dragon.infrastructure.messages import Name
+    from dragon.infrastructure.start_request import Name
 
 KINDS = {"Channel": 2, "Lock": 3, "Semaphore": 4, "Event": 5, "Condition": 6, "Words": 7}  # of the core
 _MOST_PARTS = 10_000  # that are written at once

@@ -5,6 +5,7 @@ A process that a run started belongs to it. Any other process starts a run of it
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ from dragon.runtime.agent_start import take_agent
 ARENA = 3
 """The descriptor with the arena in an agent that has its settings."""
 _GUEST = "guest"  # the name of a process that has joined a run which did not start it
+_AGENT_STARTS_WITHIN_S = 30.0  # seconds
 _AGENT_ENDS_WITHIN_S = 17.0  # seconds, besides the grace of processes
 WRITING = "writing"  # a file in the run's folder while an agent that ends still writes
 
@@ -87,6 +89,16 @@ class Run:
         for pid in self._zygotes.copy():
             if pid != besides and (one := self._zygotes.pop(pid, None)) is not None:
                 one.close()
+
+    def tell(self, request: bytes, descriptors: Iterable[int]) -> None:
+        """Send the agent a request without waiting for the reply, which comes late from one that is still starting."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connect_within(self.folder, "agent", connection)
+                socket.send_fds(connection, [request], list(descriptors))
+        except OSError as error:
+            self.check()
+            raise RunEndedError(f"the agent of the run in {self.folder} cannot be asked: {error}") from error
 
     def is_alive(self) -> bool:
         """Return whether the agent is alive."""
@@ -238,23 +250,24 @@ def bind_sockets(folder: Path) -> tuple[socket.socket, socket.socket]:
 
 def join_run(folder: Path) -> Run:
     """Make this process a member of a run of this machine."""
-    from dragon.runtime.run_info import RunInfo
+    of, me, agent, arena_fd, node = json.loads(os.environ.get(variables.PROCESS, "[0, 0, 0, 0, 0]"))
+    if of != str(folder):  # a process that no run started, or another one
+        from dragon.runtime.run_info import RunInfo
 
-    info = RunInfo.read(folder)
-    if not run_folder.is_alive(info.agent):
-        raise RunEndedError(f"the run in {folder} has ended: its agent (pid {info.agent.pid}) is gone")
+        info = RunInfo.read(folder)
+        me, agent, arena_fd, node = None, info.agent, info.arena_fd, info.node
+    joined = Run(folder, run_folder.Owner(*agent), node=node)
+    joined.check()
     try:
-        arena = os.open(f"/proc/{info.agent.pid}/fd/{info.arena_fd}", os.O_RDWR | os.O_CLOEXEC)
+        arena = arena_of(joined.agent, arena_fd)
     except PermissionError:
         raise NotSupportedError(
-            f"the run in {folder} is closed to this process, which has other rights than its agent "
-            f"(pid {info.agent.pid}), as in a container that was started inside the run: start the run in the container"
+            f"the run in {folder} is closed to this process, which has other rights than its agent (pid "
+            f"{joined.agent.pid}), as in a container that was started inside the run: start the run in the container"
         ) from None
     _core.open_arena(arena)
-    me = os.environ.get(variables.PROCESS)
-    joined = Run(folder, info.agent, node=info.node)
     if me:
-        identity, slot, changed = json.loads(me)
+        identity, slot, changed = me
         known = Identity(*identity)
         # Child processes inherit the variable, but only one process can have the slot; the others get new ones.
         _core.take_slot(slot)
@@ -262,9 +275,23 @@ def join_run(folder: Path) -> Run:
         _enter(joined, known)
     else:
         joined.base_environment = _environment_at_start()
-        _enter(joined, Identity(puid=next_puid(info.node), name=_GUEST))
+        _enter(joined, Identity(puid=next_puid(node), name=_GUEST))
     _core.leave_arena_at_exit()
     return joined
+
+
+def arena_of(agent: run_folder.Owner, number: int) -> int:
+    """Return a new descriptor of an agent's arena, which has that number there. Waits while the agent starts. Raises
+    OSError."""
+    until = time.monotonic() + _AGENT_STARTS_WITHIN_S
+    while True:
+        try:
+            return os.open(f"/proc/{agent.pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            # ENXIO: a socket, as it has not got its arena yet
+            if error.errno != errno.ENXIO or time.monotonic() > until or not run_folder.is_alive(agent):
+                raise
+            time.sleep(0.002)
 
 
 def _environment_at_start() -> dict[str, str]:
@@ -289,6 +316,12 @@ def leave() -> None:
         if _run is not None:
             _run.close()
         _run, _identity = None, Identity()
+
+
+def frame(name: str, *fields: object) -> bytes:
+    """Return the frame of a request to an agent, by the name of its class in dragon.runtime.protocol."""
+    body = _core.pack((name, *fields))
+    return len(body).to_bytes(4, "little") + body
 
 
 def next_puid(node: int) -> int:
@@ -325,13 +358,10 @@ def become(me: Identity) -> None:
 
 
 def _run_end(run: Run) -> _core.RunEnd:
-    from dragon.runtime.protocol.request import encode_request
-    from dragon.runtime.protocol.run import EndRun
-
     return _core.RunEnd(
         agent=run.agent.pid,
         address=str(run.folder / "agent"),
-        request=encode_request(EndRun()),
+        request=frame("EndRun"),
         busy=str(run.folder / WRITING),
         folders=[str(folder) for folder in run_folder.folders_of(run.folder)],
         within=_AGENT_ENDS_WITHIN_S + variables.grace(),

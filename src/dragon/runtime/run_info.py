@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from dragon.files import write_bytes
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.private import read_private
-from dragon.infrastructure.structs import msgspec
 from dragon.runtime.folder import INFO, Owner
 
 
@@ -16,14 +17,14 @@ class UnreadableRunError(RunEndedError):
     """A run's description does not have the format of this version."""
 
 
-class FrontEnd(msgspec.Struct, frozen=True):
+class FrontEnd(NamedTuple):
     """The `dragon` command that a run belongs to, and its machine."""
 
     process: Owner
     machine: str
 
 
-class RunInfo(msgspec.Struct):
+class RunInfo(NamedTuple):
     """The description of a run, with which a process of this node can join it. Without a front end the owner is the
     user's program itself. All nodes of a run have the same `name`, which is empty for a run of one node, and the same
     start time `started`, in seconds since 1970."""
@@ -42,15 +43,16 @@ class RunInfo(msgspec.Struct):
         """Write the description to the folder, atomically."""
         from dragon import __version__
 
-        self.version = __version__
         temporary = folder / f".{INFO}.{os.getpid()}"
-        write_bytes(temporary, msgspec.json.encode(self))
+        write_bytes(temporary, json.dumps(self._replace(version=__version__)).encode())
         temporary.chmod(0o600)
         temporary.rename(folder / INFO)
 
     @classmethod
     def read(cls, folder: Path) -> RunInfo:
         """Return the description in a folder."""
+        from dragon.infrastructure.structs import msgspec  # not imported to write one
+
         try:
             return msgspec.json.decode(read_private(folder / INFO), type=cls)
         except OSError as error:

@@ -1,4 +1,7 @@
-"""Starts processes, by a request to the node's zygote, and follows them, by a record in shared memory, name or puid."""
+"""Starts processes, by a request to the node's zygote, and follows them, by a record in shared memory.
+
+What asks an agent is in `processes`, and imported for that: most programs need neither.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,27 @@ import os
 import select
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from dragon import _core
-from dragon.infrastructure import messages
-from dragon.infrastructure.errors import NodeLostError, ProcessError, RunEndedError
-from dragon.infrastructure.facts import FIRST_PUID, node_of_puid
-from dragon.infrastructure.messages import Spawn, default_name
-from dragon.infrastructure.process_desc import ProcessDescriptor
+from dragon.infrastructure.errors import NodeLostError, RunEndedError
+from dragon.infrastructure.facts import node_of_puid
+from dragon.infrastructure.start_request import (
+    ASKED,
+    CODE,
+    ERROR,
+    FAILED,
+    LOST,
+    PID,
+    RECORD_WORDS,
+    RUNNING,
+    SIGNALS,
+    STATUS,
+    StartRequest,
+    default_name,
+)
 from dragon.infrastructure.system import (
     all_sendable,
     is_of_handler,
@@ -28,30 +41,11 @@ from dragon.infrastructure.system import (
     why_not_executed,
 )
 from dragon.runtime import serialization
-from dragon.runtime.agent_client import Unwanted, ask
 from dragon.runtime.agent_start import is_open
-from dragon.runtime.arguments import checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.interpreter import describe
-from dragon.runtime.nodes import own_node, run_nodes
-from dragon.runtime.protocol.objects import Announce, CloseAtEnd
-from dragon.runtime.protocol.run import (
-    AwaitEnd,
-    FindNamedProcesses,
-    FindProcess,
-    KillProcess,
-    Known,
-    StartElsewhere,
-)
 from dragon.runtime.run import Run, identity, next_puid, this_run
 from dragon.runtime.serialization import mentions
-
-# The indices of the words of a process's record.
-STATUS, PID, CODE, ERROR = range(4)
-SIGNALS = ERROR
-"""In the record of a started process, which has no error: bit n - 1 is set if it was sent signal n."""
-ASKED, RUNNING, EXITED, FAILED, LOST = range(5)
-RECORD_WORDS = 4
 
 # The code of a process that could not be started: the number of a stream whose file cannot be opened, or this one for
 # the working folder.
@@ -106,7 +100,9 @@ class Started:
             if noted is None:
                 return None
             if self.record[STATUS] == LOST:
-                return ask(AwaitEnd(self.puid))
+                from dragon.runtime.processes import await_end
+
+                return await_end(self.puid)
         except _core.DestroyedError:
             # The run ended before the process's end was recorded.
             return -9 if self._has_ended() else None
@@ -163,16 +159,20 @@ class StartedElsewhere(Started):
     def sentinel(self) -> int:
         """A file descriptor that becomes readable when the process ends, or its node is lost."""
         if self._pidfd is None:
+            from dragon.runtime.processes import close_at_end
+
             self._pidfd, writing = os.pipe()
             try:
-                ask(CloseAtEnd(self.record._name()), [writing])
+                close_at_end(self.record._name(), writing)
             finally:
                 os.close(writing)
         return self._pidfd
 
     def signal(self, number: int) -> None:
         """Send a signal. Does nothing if the process has ended."""
-        ask(KillProcess(self.puid, number))
+        from dragon.runtime.processes import send
+
+        send(self.puid, number)
 
 
 def started(puid: int, record: Words, name: str, pid: int) -> Started:
@@ -209,7 +209,7 @@ def current_folder(local: bool = True) -> str:
     return f"/proc/{os.getpid()}/cwd"
 
 
-def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None:
+def prepare_call(request: StartRequest, entry: str, write: Callable[[], bytes]) -> None:
     """Make a request run Python: `entry`, a function of the runtime, gets what `write()` returns."""
     with mentions() as handles:
         payload = write()
@@ -230,7 +230,7 @@ def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None
 _keep: dict[tuple[int, int, int], Words] = {}
 
 
-def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
+def start(request: StartRequest, extra_descriptors: Sequence[int] = ()) -> Started:
     """Request a process and wait until it runs. Raises OSError if that fails, RunEndedError if the run has ended."""
     run = this_run()
     record = _core.Words(RECORD_WORDS)
@@ -239,7 +239,9 @@ def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
         with standard_streams() as streams:
             if request.node != run.node:
                 record[STATUS] = RUNNING  # until this node's agent stores its end
-                request.puid, (status, record[PID], code, error) = ask(StartElsewhere(request), streams)
+                from dragon.runtime.processes import start_elsewhere
+
+                request.puid, (status, record[PID], code, error) = start_elsewhere(request, streams)
             else:
                 _start_here(run, request, [*streams, *extra_descriptors])
                 while record.wait(STATUS, ASKED, 1.0) is None:
@@ -255,16 +257,18 @@ def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
     return kind(request.puid, record, request.name, record[PID])
 
 
-def _start_here(run: Run, request: Spawn, descriptors: list[int]) -> None:
+def _start_here(run: Run, request: StartRequest, descriptors: list[int]) -> None:
     request.puid = next_puid(run.node)
     request.name = request.name or default_name(request.kind, request.puid)
     if request.attached:
         foreign = [name for name in request.attached if name[2] >> 8 != run.node]
         if foreign:
-            ask(Announce(foreign))
+            from dragon.runtime.processes import announce
+
+            announce(foreign)
             request.attached = [name for name in request.attached if name[2] >> 8 == run.node]
     try:
-        send_request(run.zygote_socket(), messages.encode(request), descriptors)
+        send_request(run.zygote_socket(), request.encode(), descriptors)
     except OSError as error:
         if error.errno not in _NOBODY_THERE or is_of_handler(error):
             raise
@@ -302,7 +306,7 @@ def standard_streams() -> Iterator[list[int]]:
         yield [0, 1, 2]
 
 
-def _failure(request: Spawn, code: int, number: int) -> OSError:
+def _failure(request: StartRequest, code: int, number: int) -> OSError:
     """Return why a process could not be started, from the words of its record."""
     if code == _FOLDER:
         lacking = restored(request.folder)
@@ -316,88 +320,14 @@ def _failure(request: Spawn, code: int, number: int) -> OSError:
     return OSError(number, f"cannot start {request.name}: {what}{what_to_raise(number)}", lacking)
 
 
-def new_request(name: str, umask: int = -1, *, folder: str, **fields: Any) -> Spawn:
+def new_request(name: str, umask: int = -1, *, folder: str, **fields: Any) -> StartRequest:
     """Return a request with this process's limits and signals, and its umask if that is -1. Without a name the process
     is named by its kind and its puid."""
-    return Spawn(
-        name and readable(name),
+    return StartRequest(
+        name=name and readable(name),
         umask=umask if umask >= 0 else _core.current_umask(),
         limits=_core.current_limits(),
         signals=_core.current_signals(),
         folder=folder if folder.isascii() else sendable(folder),
         **fields,
     )
-
-
-def look_up(identifier: int | str) -> ProcessDescriptor:
-    """Return the process of that puid or name, also if it has ended, without its children."""
-    try:
-        known = _find(identifier)
-    except LookupError as error:
-        me, node = identity(), own_node()  # a head process or guest belongs to the run but was not started by it
-        if identifier in (me.puid, me.name):
-            return ProcessDescriptor(me.puid, os.getpid(), me.name, p_p_uid=0, node=node.index, h_uid=node.h_uid)
-        if identifier in (FIRST_PUID, "head"):
-            return ProcessDescriptor(FIRST_PUID, this_run().owner_pid, "head", p_p_uid=0, h_uid=_host_id(0))
-        raise ProcessError(str(error)) from None
-    return ProcessDescriptor(
-        p_uid=known.puid,
-        pid=known.pid,
-        name=known.name,
-        p_p_uid=known.parent,
-        group=known.group,
-        node=known.node,
-        h_uid=_host_id(known.node),
-        record=known.record,
-        ecode=known.code,
-    )
-
-
-def _find(identifier: int | str) -> Known:
-    """Return a process; of several with the same name, one that runs is preferred. Raises LookupError."""
-    if isinstance(identifier, int):
-        return ask(FindProcess(identifier))
-    found = ask(FindNamedProcesses(identifier))
-    if not found:
-        raise LookupError(f"the run has no process {identifier!r}")
-    return max(found, key=lambda known: (known.code is None, known.started))
-
-
-def _host_id(index: int) -> int:
-    return next((node.h_uid for node in run_nodes() if node.index == index), 0)
-
-
-def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = False) -> None:
-    """Send a signal to a process; does nothing if it has ended. Raises ProcessError if there is no such process."""
-    number = checked_signal(sig)
-    try:
-        ask(KillProcess(identifier if isinstance(identifier, int) else _find(identifier).puid, number))
-    except LookupError as error:
-        raise ProcessError(str(error)) from None
-
-
-def join(identifier: int | str, timeout: float | None = None) -> int | None:
-    """Wait for a process to end. Returns its exit code, or None after `timeout` seconds."""
-    known = look_up(identifier)
-    if known.p_uid == identity().puid:
-        raise ProcessError("a process cannot wait for its own end")
-    if known.ecode is not None:
-        return known.ecode
-    if known.record is None:
-        raise ProcessError(f"{known.name} was not started by the run and cannot be waited for")
-    try:
-        record = Words._attached(known.record)
-    except _core.DestroyedError:
-        return join(identifier, timeout)  # the process ended between the two steps
-    deadline = None if timeout is None else time.monotonic() + timeout
-    if record.wait(STATUS, RUNNING, timeout) is None or record[STATUS] != EXITED:
-        return None
-    if known.node != this_run().node:  # what it has put into queues is there then
-        try:
-            return ask(AwaitEnd(known.p_uid), deadline=deadline)
-        except Unwanted:
-            return None
-        except LookupError:
-            pass  # it is no longer known there, as so many have ended since
-    code = record[CODE]
-    return code - 2**64 if code >= 2**63 else code

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from dragon import _core
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.shards.records import Record, bytes_in
 from dragon.shards.shard import MISSING, Shard, Stored

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragon import _core
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log

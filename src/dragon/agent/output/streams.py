@@ -27,7 +27,7 @@ from dragon.agent.output.sinks import (
     ToNode,
 )
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.start_request import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.agents import WriteFor

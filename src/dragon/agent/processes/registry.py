@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from dragon import _core
 from dragon.agent.processes.parents import parent_of
 from dragon.control_groups import MemoryKills
-from dragon.infrastructure.messages import Name, decoder_of
+from dragon.infrastructure.messages import decoder_of
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.log import runtime_log

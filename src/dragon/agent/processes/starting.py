@@ -18,7 +18,19 @@ from dragon.agent.mpi.segments import without_foreign_variables
 from dragon.agent.output.streams import Streams
 from dragon.agent.processes.parents import FAREWELL, SYNCHRONISE
 from dragon.agent.processes.registry import Event, Failed, Registry, Started, Stream, Synchronised, decode_events
-from dragon.infrastructure.messages import Instance, Name, Output, Spawn, default_name, encode
+from dragon.infrastructure.messages import Instance, Spawn, encode
+from dragon.infrastructure.start_request import (
+    ASKED,
+    CODE,
+    EXITED,
+    FAILED,
+    LOST,
+    RECORD_WORDS,
+    STATUS,
+    Name,
+    Output,
+    default_name,
+)
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime import spawning
 from dragon.runtime.log import runtime_log
@@ -262,7 +274,7 @@ class Processes:
         failed = True
         try:
             (started,) = await self.start_on(spawn.node, [spawn], [Instance(0, spawn.name, spawn.cpus)], kept)
-            failed = started[1][spawning.STATUS] == spawning.FAILED
+            failed = started[1][STATUS] == FAILED
             return started
         finally:
             if failed:
@@ -311,19 +323,19 @@ class Processes:
         if record in self._followed:
             self._to_close.setdefault(record, []).extend(map(os.dup, caller.descriptors))
 
-    def ended(self, record: Name, code: int, status: int = spawning.EXITED) -> None:
+    def ended(self, record: Name, code: int, status: int = EXITED) -> None:
         """Store the end of a process of another node in the record that its creator has."""
         self._followed.pop(record, None)
         with suppress(_core.DestroyedError):  # its creator has ended, or has dropped it
             words = _core.Words(record)
-            words[spawning.CODE], words[spawning.STATUS] = code % 2**64, status
+            words[CODE], words[STATUS] = code % 2**64, status
         for fd in self._to_close.pop(record, ()):
             os.close(fd)
 
     def node_lost(self, node: int) -> None:
         """Store the ends of the processes that were started on a node that is lost."""
         for record in [record for record, where in self._followed.items() if where == node]:
-            self.ended(record, 0, spawning.LOST)
+            self.ended(record, 0, LOST)
 
     def creator_ended(self, puid: int, killed: bool) -> None:
         """End the processes that a process had started on other nodes; on this node the zygote ends them."""
@@ -346,7 +358,7 @@ class Processes:
                     b"",
                 )
                 payloads.append(memory)
-        records = [_core.Words(spawning.RECORD_WORDS) for _ in instances]  # first: there may not be memory for all
+        records = [_core.Words(RECORD_WORDS) for _ in instances]  # first: there may not be memory for all
         streams, started = Copies(descriptors), []
         for number, (instance, record) in enumerate(zip(instances, records, strict=True)):
             template = templates[instance.template]
@@ -403,7 +415,7 @@ class Processes:
         for each in several:
             for number, stream in enumerate(each.streams):
                 if stream.kind in ("inherit", "tee"):
-                    stream.kind = "forward" if number or stream.kind == "tee" else "null"
+                    each.streams[number] = Output("forward" if number or stream.kind == "tee" else "null")
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         records = [template.record if template.record[0] else None for template in templates]
         try:
@@ -416,8 +428,8 @@ class Processes:
             if (theirs := records[instance.template]) is not None:
                 self.followers[puid] = caller.node, theirs
                 await self._spawner.reported(puid)
-                words = [record[i] for i in range(spawning.RECORD_WORDS)]
-                if words[spawning.STATUS] == spawning.ASKED:
+                words = [record[i] for i in range(RECORD_WORDS)]
+                if words[STATUS] == ASKED:
                     raise RuntimeError("the node starts no more processes, as its run ends")
             result.append((puid, words))
         return result

@@ -416,7 +416,10 @@ class Zygote:
         environment[variables.RUN] = str(self.run_info.folder)
         # Its children must not inherit variables of its MPI job and its argument data.
         handed_on = [name for name in changes if not is_foreign(name) and name != variables.ARGUMENT_DATA]
-        environment[variables.PROCESS] = json.dumps([me, self.server.slot(), handed_on])
+        run = self.run_info
+        environment[variables.PROCESS] = json.dumps(
+            [str(run.folder), [me, self.server.slot(), handed_on], run.agent, _core.arena_fd(), run.node]
+        )
         return environment
 
     # ---- ending

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from dragon.agent.shards.answers import Answer, Answered, Answers, Copies, Holding, Whose
 from dragon.infrastructure.ddict_errors import DDictMovedError
 from dragon.infrastructure.errors import DestroyedError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log

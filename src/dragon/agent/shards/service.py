@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from dragon import _core
 from dragon.agent.shards.answers import Copies
 from dragon.agent.shards.replication import Replication
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import Once, runtime_log

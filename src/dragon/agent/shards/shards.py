@@ -21,7 +21,7 @@ from dragon.agent.shards.answers import Holding, Whose
 from dragon.agent.shards.snapshots import Snapshots
 from dragon.infrastructure.ddict_errors import DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Lock, Words

@@ -19,7 +19,8 @@ from dragon import _core
 from dragon.agent.wire.handshake import Fabric, Hello, Lane, Shaken, shake_hands
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
-from dragon.infrastructure.messages import Name, encode
+from dragon.infrastructure.messages import encode
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.credentials import Callers
 from dragon.runtime.log import Once, runtime_log

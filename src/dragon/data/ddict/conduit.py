@@ -13,7 +13,7 @@ from typing import Any
 from dragon import _core
 from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.agent_client import Unwanted, ask, error_named
 from dragon.runtime.handle import Channel

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 from dragon.infrastructure.ddict_errors import DDictError, DDictUnableToCreateError
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.infrastructure.messages import Name
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Event, place_in_program

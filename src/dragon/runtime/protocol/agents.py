@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from dragon.infrastructure.membership import Member
-from dragon.infrastructure.messages import Instance, Name, Spawn
+from dragon.infrastructure.messages import Instance, Spawn
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import BetweenAgents, Request
 

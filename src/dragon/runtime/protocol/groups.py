@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dragon.infrastructure.messages import Name, Spawn
+from dragon.infrastructure.messages import Spawn
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import OfNumber, Request
 

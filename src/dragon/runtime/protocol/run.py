@@ -5,7 +5,8 @@ from __future__ import annotations
 from signal import SIGKILL
 from typing import ClassVar
 
-from dragon.infrastructure.messages import Name, Spawn
+from dragon.infrastructure.messages import Spawn
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.inspection import Report
 from dragon.runtime.protocol.request import BetweenAgents, OfAll, OfProcess, Request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.request import OnNode, Request
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dragon.infrastructure.errors import DestroyedError
-from dragon.infrastructure.messages import Name
-from dragon.runtime import spawning
+from dragon.infrastructure.start_request import Name
+from dragon.runtime import processes
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel
 from dragon.runtime.run import identity
@@ -197,7 +197,7 @@ class OwnClient(_Client):
         self._puids[client] = puid
         if len(self._puids) > self._most_puids:
             # Clients that were killed have not released their tasks.
-            ended = [one for one, puid in self._puids.items() if spawning.look_up(puid).ecode is not None]
+            ended = [one for one, puid in self._puids.items() if processes.look_up(puid).ecode is not None]
             for one in ended:
                 del self._puids[one]
                 self._others.pop(one, None)

@@ -12,7 +12,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.feeding import Workers
 from dragon.native.process import Process
 from dragon.native.workers import MOST_TICKETS, pass_on_end
-from dragon.runtime import placement, spawning
+from dragon.runtime import placement, processes
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.nodes import node_at, run_nodes
@@ -195,6 +195,6 @@ def _signal(running: tuple[int, int], number: signal.Signals) -> None:
         if what == GROUP:
             ask(SignalGroup(name, int(number)))
         else:
-            spawning.kill(name, number)
+            processes.kill(name, number)
     except (ProcessError, LookupError, RuntimeError, RunEndedError):
         pass  # it has ended, and possibly the run
