@@ -43,7 +43,7 @@ def depth(index: int) -> int:
 async def _agent(token: Token, index: int, description: NodeDescriptor) -> Cluster:
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     port = listener.getsockname()[1]
-    node = msgspec.structs.replace(description, host_name=f"node-{index}")
+    node = description._replace(host_name=f"node-{index}")
     own = msgspec.structs.replace(token, index=index)
     membership, control = await join(own, node, ["127.0.0.1"], port, _TIMEOUT)
     cluster = Cluster(membership, control, listener, None, plain=False)

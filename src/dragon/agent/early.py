@@ -1,11 +1,13 @@
 """An agent before it is needed.
 
 Many programs end soon, and ask nothing of the agent. So it imports what it needs for requests when the first one comes,
-or after a while: until then it competes with no process of the program, and the end of the run waits for no import.
+or after a while, one module after another: until then it competes with no process of the program, and the end of the
+run waits for one import at most.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
@@ -24,6 +26,13 @@ from dragon.runtime.run import Run, frame
 from dragon.signals import heeded
 
 _IDLE_S = 0.5  # seconds
+# What serves requests, in pieces of a few milliseconds each.
+_SERVING = (
+    *("concurrent.futures", "ssl", "inspect", "asyncio", "uvloop", "dragon.infrastructure.structs"),
+    *("dragon.runtime.protocol.agents", "dragon.agent.output.streams", "dragon.agent.mpi.jobs"),
+    *("dragon.agent.processes.starting", "dragon.agent.groups", "dragon.agent.services", "dragon.agent.server"),
+    "dragon.agent.life",
+)
 _MOST_EVENTS = 100
 _LARGEST_EVENT = 64 * 1024
 _REQUEST_WITHIN_S = 0.1  # seconds
@@ -46,8 +55,9 @@ class Early:
         self._ends = not is_alive(owner)
         self._needed = False
 
-    def ends(self, requests: socket.socket, events: socket.socket) -> bool:
-        """Wait. Returns whether the run ends and the agent is not needed for that."""
+    def ends(self, requests: socket.socket, events: socket.socket, idle: bool) -> bool:
+        """Wait; if `idle`, import nothing for a while. Returns whether the run ends and the agent is not needed for
+        that."""
         try:
             owner_ends = _core.open_process(self.owner.pid)
         except ProcessLookupError:
@@ -55,9 +65,16 @@ class Early:
         signalled = _core.signal_descriptor(heeded(ENDING), [])
         for fd in (requests.fileno(), events.fileno(), owner_ends, signalled):
             self._watched.register(fd, select.POLLIN)
-        until = time.monotonic() + _IDLE_S
-        while not (self._ends or self._needed or time.monotonic() > until):
-            for fd, event in self._watched.poll(_IDLE_S * 1000):
+        until = time.monotonic() + _IDLE_S * idle
+        modules = iter(_SERVING)
+        while not (self._ends or self._needed):
+            left = max(0.0, until - time.monotonic())
+            ready = self._watched.poll(left * 1000)
+            if not ready and not left:
+                if (module := next(modules, "")) == "":
+                    break
+                importlib.import_module(module)
+            for fd, event in ready:
                 if fd == requests.fileno():
                     self._accept(requests)
                 elif fd == events.fileno():

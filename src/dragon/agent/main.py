@@ -54,7 +54,7 @@ def main() -> None:
         print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
         sys.exit(1)
     early = Early(Owner(*settings["owner"]))
-    if settings["waits"] and not measures() and early.ends(requests, events):
+    if not measures() and early.ends(requests, events, settings["idle"]):
         leave(run, zygote, events, early)
     from dragon.agent.life import Beginning, serve_for_ever
 

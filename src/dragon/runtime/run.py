@@ -210,7 +210,7 @@ def _set_up(folder: Path, label: str, command: str, pid: int, connection: socket
         "folder": str(folder),
         "owner": [owner.pid, owner.start_time],
         "label": label,
-        "waits": not command,  # a program that was started by `dragon` has yet to be executed, and the agent has time
+        "idle": not command,  # a program that was started by `dragon` has yet to be executed, and the agent has time
     }
     agent_socket, zygote_socket = bind_sockets(folder)
     with agent_socket, zygote_socket:
