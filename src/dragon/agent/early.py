@@ -1,31 +1,34 @@
 """An agent before it is needed.
 
-Many programs end soon, and ask nothing of the agent. So it imports what it needs for requests when the first one comes,
-or after a while, one module after another: until then it competes with no process of the program, and the end of the
-run waits for one import at most.
+Most programs ask nothing of the agent. So it imports what it needs for requests when the first one comes: until then it
+competes with no process of the program, has half the memory, and the end of the run waits for no import. The agent of a
+program that `dragon` starts imports it at once, while the program's interpreter starts, but one module after another:
+the end waits for one of them at most.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import select
 import signal
 import socket
 import struct
-import time
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from dragon import _core
 from dragon.agent.processes import parents
+from dragon.control_groups import MemoryKills
 from dragon.infrastructure import variables
 from dragon.infrastructure.signals import ENDING
-from dragon.runtime.folder import Owner, is_alive, remove_ended, remove_folder
+from dragon.runtime.folder import Owner, hold, is_alive, remove_ended, remove_folder
 from dragon.runtime.run import Run, frame
 from dragon.signals import heeded
 
-_IDLE_S = 0.5  # seconds
+_SWEEP_EVERY_S = 10.0  # seconds
 # What serves requests, in pieces of a few milliseconds each.
 _SERVING = (
     *("concurrent.futures", "ssl", "inspect", "asyncio", "uvloop", "dragon.infrastructure.structs"),
@@ -44,10 +47,13 @@ _CREDENTIALS = struct.Struct("iII")  # process id, user, group
 class Early:
     """Waits until the agent is needed or the run ends, and has what came meanwhile: connections of processes, packets
     of events of the zygote with descriptors, and trackers of shared memory, each with the process that it is for, its
-    pipe and its stderr. `owner` is the process whose end is the run's end."""
+    pipe and its stderr; and the processes that the kernel has killed for lack of memory since. `owner` is the process
+    whose end is the run's end."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, folder: Path, owner: Owner) -> None:
         self.owner = owner
+        self.memory_kills = MemoryKills()
+        self._held = hold(folder)
         self.connections: list[socket.socket] = []
         self.events: list[tuple[bytes, list[int]]] = []
         self.trackers: list[tuple[int, list[int]]] = []
@@ -56,8 +62,8 @@ class Early:
         self._needed = False
 
     def ends(self, requests: socket.socket, events: socket.socket, idle: bool) -> bool:
-        """Wait; if `idle`, import nothing for a while. Returns whether the run ends and the agent is not needed for
-        that."""
+        """Wait; if not `idle`, import meanwhile what serves requests. Returns whether the run ends and the agent is not
+        needed for that."""
         try:
             owner_ends = _core.open_process(self.owner.pid)
         except ProcessLookupError:
@@ -65,16 +71,14 @@ class Early:
         signalled = _core.signal_descriptor(heeded(ENDING), [])
         for fd in (requests.fileno(), events.fileno(), owner_ends, signalled):
             self._watched.register(fd, select.POLLIN)
-        until = time.monotonic() + _IDLE_S * idle
-        modules = iter(_SERVING)
-        while not (self._ends or self._needed):
-            left = max(0.0, until - time.monotonic())
-            ready = self._watched.poll(left * 1000)
-            if not ready and not left:
-                if (module := next(modules, "")) == "":
-                    break
+        for module in itertools.chain(() if idle else _SERVING, itertools.repeat("")):
+            if self._ends or self._needed:
+                break
+            if module:
                 importlib.import_module(module)
-            for fd, event in ready:
+            elif _core.reap_dead():  # of processes that the zygote did not start
+                self._needed = True
+            for fd, event in self._watched.poll(0 if module else _SWEEP_EVERY_S * 1000):
                 if fd == requests.fileno():
                     self._accept(requests)
                 elif fd == events.fileno():
@@ -125,9 +129,10 @@ class Early:
 
 
 def measures() -> bool:
-    """Return whether telemetry is wanted, which begins with the run."""
+    """Return whether telemetry is wanted, or views of the run, which begin with it."""
     try:
-        return variables.telemetry_level() > 0
+        views = os.environ.get(variables.TELEMETRY_PORT) or variables.dashboard() or variables.otlp()
+        return bool(views or variables.telemetry_level())
     except ValueError:
         return True  # which the agent reports
 

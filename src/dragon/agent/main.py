@@ -53,7 +53,7 @@ def main() -> None:
         run_folder.remove_folder(folder)
         print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
         sys.exit(1)
-    early = Early(Owner(*settings["owner"]))
+    early = Early(folder, Owner(*settings["owner"]))
     if not measures() and early.ends(requests, events, settings["idle"]):
         leave(run, zygote, events, early)
     from dragon.agent.life import Beginning, serve_for_ever

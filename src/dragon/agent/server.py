@@ -185,6 +185,7 @@ class Agent:
 
     def take_over(self, early: Early) -> None:
         """Handle what came before this agent served."""
+        self.services.registry.memory_kills = early.memory_kills
         for process, descriptors in early.trackers:
             self.services.trackers.keep(Caller(self.run.node, process, descriptors), process)
             for each in descriptors:

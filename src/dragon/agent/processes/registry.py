@@ -106,7 +106,7 @@ class Registry:
         self._ended = 0
         self._awaited: dict[int, list[asyncio.Future[int]]] = {}
         self._asked: dict[int, _Asked] = {}
-        self._memory_kills = MemoryKills()
+        self.memory_kills = MemoryKills()
         self._sent: dict[int, int] = {}  # to live processes: a bit for each signal, from signal 1 on
 
     def asked(self, puid: int, parent: int = 0, group: int = 0) -> None:
@@ -138,7 +138,7 @@ class Registry:
             known.terminated = number > 0 and bool(sent >> (number - 1) & 1)
             self._living.pop(event.puid, None)
             self._ended += 1
-            if event.code == -signals.SIGKILL and not known.terminated and (reason := self._memory_kills.explain()):
+            if event.code == -signals.SIGKILL and not known.terminated and (reason := self.memory_kills.explain()):
                 log.warning(_KILLED, known.name, known.puid, known.pid, reason)
         for future in self._awaited.pop(event.puid, ()):
             if not future.done():
