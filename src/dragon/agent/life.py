@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -111,6 +112,8 @@ def _take_over(run: Run, spawner: Spawner, membership: Membership) -> None:
 def serve_for_ever(beginning: Beginning) -> NoReturn:
     """Serve until the run ends, then clean up, whatever happened."""
     forbid_asking()
+    gc.freeze()
+    gc.enable()
     # Not in asyncio's debug mode, which -X dev would switch on: it reports callbacks that take long on a busy machine.
     uvloop.run(_serve_and_leave(beginning), debug=False)
     raise AssertionError("an agent continues after its end")

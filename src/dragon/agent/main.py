@@ -3,7 +3,6 @@ the run."""
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -58,7 +57,6 @@ def main() -> None:
         leave(run, zygote, events, early)
     from dragon.agent.life import Beginning, serve_for_ever
 
-    gc.enable()
     serve_for_ever(Beginning(run, zygote, events, requests, early))
 
 
