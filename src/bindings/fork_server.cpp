@@ -156,6 +156,7 @@ void bind_fork_server(nb::module_& m) {
         .def("failed", &ForkServer::failed, nb::arg("error"), nb::arg("text"))
         .def("fork_alike", &ForkServer::fork_alike)
         .def("synchronise", &ForkServer::synchronise)
+        .def("await_idle", &ForkServer::await_idle)
         .def("reap", &ForkServer::reap)
         .def("disown", &ForkServer::disown)
         .def("running", &ForkServer::running)

@@ -73,13 +73,13 @@ void ForkServer::look(int timeout) {
 
 bool ForkServer::wait() {
     int patience = leftovers_.patience();
-    if (rested_ || children_.empty()) {
+    if (!awaits_idle_) {
         look(patience);
         return false;
     }
     look(patience < 0 ? kRest : std::min(patience, kRest));
-    rested_ = !ready_;
-    return rested_;
+    awaits_idle_ = ready_;
+    return !awaits_idle_;
 }
 
 Next ForkServer::next() {

@@ -45,9 +45,10 @@ class ForkServer {
     ForkServer(int requests, int agent, int signals);
 
     Next next();
-    // Waits until there is something to do. Returns true, once, if processes were started and nothing follows
-    // soon.
+    // Waits until there is something to do. Returns true, once after await_idle(), if nothing comes for a
+    // while.
     bool wait();
+    void await_idle() { awaits_idle_ = true; }
 
     // Whether the output lines of processes get labels, and whether the agent forwards output to the front
     // end (if the run has several nodes).
@@ -101,9 +102,9 @@ class ForkServer {
     int requests_, agent_, signals_, null_;
     pid_t me_;
     mode_t umask_;
-    unsigned ready_ = 0;   // sources that have something to read
-    bool rested_ = false;  // whether wait() has returned true
-    bool heard_ = false;   // the agent has sent the description of the run, which precedes everything else
+    unsigned ready_ = 0;  // sources that have something to read
+    bool awaits_idle_ = false;
+    bool heard_ = false;  // the agent has sent the description of the run, which precedes everything else
     bool label_ = false, forwards_ = false;
     std::unordered_set<ino_t> labelled_;  // pipes whose lines get labels
     bool alike_ = false;

@@ -783,10 +783,11 @@ class ForkServer:
         """Return the next thing that the caller must do.
 
         "agent": read what the agent sent; "request": start the process of request(), then call started() or failed();
-        "refused": log why() a request was refused; "child": run the process of request(), in a child; "idle": once,
-        if processes were started and nothing follows for a while; "end": end.
+        "refused": log why() a request was refused; "child": run the process of request(), in a child; "idle": once
+        after await_idle(), if nothing comes for a while; "end": end.
         """
 
+    def await_idle(self) -> None: ...
     def request(self) -> bytes:
         """Return the request as it was received."""
 

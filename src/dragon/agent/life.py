@@ -8,13 +8,14 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import uvloop
 
 from dragon import _core
 from dragon.agent.output.streams import ended
-from dragon.agent.processes.parents import ZYGOTE_ENDS_WITHIN_S, end_orphans
+from dragon.agent.processes.parents import PREPARE, ZYGOTE_ENDS_WITHIN_S, end_orphans
 from dragon.agent.processes.starting import Spawner
 from dragon.agent.server import Agent
 from dragon.infrastructure import variables
@@ -172,6 +173,8 @@ async def _serve(beginning: Beginning) -> int:
             agent = Agent(beginning.run, beginning.zygote, beginning.requests, spawner, cluster, over)
             if beginning.early is not None:
                 agent.take_over(beginning.early)
+                with suppress(OSError):  # the zygote has ended, as its events tell
+                    beginning.events.send(PREPARE)
             await over
     finally:
         await _finish(beginning.zygote, spawner, cluster, agent)

@@ -16,6 +16,7 @@ from dragon.infrastructure.signals import PROGRAMS_OWN, ignoring
 
 # What an agent sends to its zygote besides the settings of its run.
 SYNCHRONISE = b"?"  # report all events so far
+PREPARE = b"!"  # import what processes need that ask the agent
 FAREWELL = b"."  # the regular end: the agent removes the folder itself
 
 ZYGOTE_ENDS_WITHIN_S = 7.0  # seconds, besides the grace

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from dragon import _core, cpython
 from dragon.agent.mpi.segments import is_foreign, remove_segments
-from dragon.agent.processes.parents import FAREWELL, SYNCHRONISE, become_reaper, children_of, has_children
+from dragon.agent.processes.parents import FAREWELL, PREPARE, SYNCHRONISE, become_reaper, children_of, has_children
 from dragon.infrastructure import variables
 from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
 from dragon.infrastructure.system import restored, why_not_executed
@@ -153,6 +153,7 @@ class Forker:
         pid = os.fork() if self._foreign_hooks else _core.plain_fork()
         if pid == 0:
             self.become()
+        gc.freeze()
         if not self._foreign_hooks:
             self._server.fork_alike()
         return pid
@@ -288,7 +289,8 @@ _PRELOADED = (
 )
 
 
-# What processes need that ask the agent: imported when the first process has started, or if there are several nodes.
+# What processes need that ask the agent: imported once one has, and when the zygote is idle, or if there are several
+# nodes.
 _FOR_REQUESTS = ("dragon.runtime.agent_client", "dragon.runtime.protocol.objects", "dragon.infrastructure.node_desc")
 
 
@@ -361,6 +363,8 @@ class Zygote:
             self.taken_leave = True
         elif data == SYNCHRONISE:
             self.server.synchronise()
+        elif data == PREPARE:
+            self.server.await_idle()
         elif data:
             _import_for_requests()  # there are several nodes
             from dragon.infrastructure.structs import msgspec
