@@ -51,20 +51,12 @@ _LAZY = {
 
 def _is_command() -> bool:
     """Return whether this process is the `dragon` command, which runs no user's code and starts sooner without
-    multiprocessing. (An agent of several nodes, `dragon node`, forks processes that do.)"""
+    multiprocessing. (What it may fork such processes from, the zygote, installs the start method itself.)"""
     name, *words = getattr(sys, "argv", None) or [""]
-    if words[:1] == ["node"]:
-        return False
     command = os.path.join(os.path.dirname(sys.executable), "dragon")
     if name == "-m":
         return " -m dragon " in f" {' '.join(sys.orig_argv[: len(sys.orig_argv) - len(words)])} "
     return os.path.exists(name) and os.path.exists(command) and os.path.samefile(name, command)
-
-
-if not _is_command():
-    from dragon.mpbridge.context import install
-
-    install()
 
 
 def _patch_multiprocessing() -> None:
@@ -77,8 +69,12 @@ def _patch_multiprocessing() -> None:
 
 _patch_torch = _patch_multiprocessing
 
-if "1" in (os.environ.get("DRAGON_PATCH_MP"), os.environ.get("DRAGON_PATCH_TORCH")):
-    _patch_multiprocessing()
+if not _is_command():
+    from dragon.mpbridge.context import install
+
+    install()
+    if "1" in (os.environ.get("DRAGON_PATCH_MP"), os.environ.get("DRAGON_PATCH_TORCH")):
+        _patch_multiprocessing()
 
 
 def in_dragon() -> bool:

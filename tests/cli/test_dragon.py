@@ -82,6 +82,20 @@ def test_a_module_can_be_run_with_m(site: Site) -> None:
     assert done.stdout == "__main__ ['-x', '1']\n", done.stderr
 
 
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_the_start_method_is_patched_for_the_program_if_that_is_asked(site: Site, nodes: str) -> None:
+    program = site.write("""
+        import multiprocessing as mp
+        import dragon
+
+        if __name__ == "__main__":
+            with mp.Pool(1) as pool:
+                print(pool.apply(mp.get_start_method))
+        """)
+    done = site.dragon("--nodes", nodes, program, env={"DRAGON_PATCH_MP": "1"})
+    assert done.stdout == "dragon\n", done.stderr
+
+
 def test_an_executable_can_be_run(site: Site) -> None:
     done = site.dragon("sh", "-c", "echo $0 $1; exit 3", "a", "b")
     assert (done.returncode, done.stdout) == (3, "a b\n")

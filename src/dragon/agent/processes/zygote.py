@@ -294,6 +294,7 @@ _PRELOADED = (
 _FOR_REQUESTS = ("dragon.runtime.agent_client", "dragon.runtime.protocol.objects", "dragon.infrastructure.node_desc")
 
 
+importlib.import_module("dragon.mpbridge.context").install()  # which the command `dragon` leaves out
 for _entry in _ENTRIES:
     find_entry(_entry)
 for _module in _PRELOADED:
