@@ -196,3 +196,63 @@ def test_a_task_goes_on_when_its_node_is_lost(site: Site) -> None:
     """)
     done = site.dragon("--nodes", "2", program)
     assert done.stdout == "['here', 'here']\n", done.stderr
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["", "for CPUs"])
+def test_a_node_where_tasks_fail_that_succeed_elsewhere_is_avoided(site: Site, asks: bool) -> None:
+    program = site.write(
+        """
+        import sys
+        import time
+        from dragon.native.machine import current
+        from dragon.workflows.batch import Batch
+
+        def work(number):
+            if current().hostname == "node-1" and number >= 0:
+                raise OSError("the disk of this node is broken")
+            time.sleep(0.01)
+            return number
+
+        if __name__ == "__main__":
+            with Batch(workers_per_node=2) as batch:
+                options = batch.options(retries=50, backoff=0.001, **({"cpus": 1} if sys.argv[1:] else {}))
+                first = [options.function(work, number) for number in range(40)]
+                assert [task.get(timeout=60) for task in first] == list(range(40))
+                later = [batch.function(work, number) for number in range(40)]
+                assert [task.get(timeout=60) for task in later] == list(range(40))
+                try:
+                    batch.options(on_node="node-1").function(work, -1)
+                except ValueError as error:
+                    print(error)
+        """
+    )
+    done = site.dragon("--nodes", "2", program, *(["asks"] if asks else []))
+    reason = "node-1 runs no more tasks: its workers are lost, or tasks failed there and not elsewhere\n"
+    assert done.stdout == reason, done.stderr
+    assert "no more tasks run on node-1: 3 that failed there succeeded elsewhere" in done.stderr
+
+
+def test_the_last_node_is_not_avoided(site: Site) -> None:
+    program = site.write(
+        """
+        import time
+        from dragon.native.machine import current
+        from dragon.workflows.batch import Batch
+
+        def work(number, failing):
+            if current().hostname == failing:
+                raise OSError("not here")
+            time.sleep(0.01)
+            return number
+
+        if __name__ == "__main__":
+            with Batch(workers_per_node=2) as batch:
+                for failing in ("node-1", "node-0", ""):
+                    options = batch.options(retries=50 if failing != "node-0" else 0, backoff=0.001)
+                    tasks = [options.function(work, number, failing) for number in range(20)]
+                    batch.fence()
+                    print(sum(task.exception is None for task in tasks))
+        """
+    )
+    done = site.dragon("--nodes", "2", program)
+    assert done.stdout == "20\n0\n20\n", done.stderr

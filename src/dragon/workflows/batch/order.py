@@ -42,6 +42,7 @@ class Entry(Promise):
         "demand",
         "dependents",
         "ends",
+        "failed_on",
         "faults",
         "inputs",
         "kind",
@@ -81,6 +82,7 @@ class Entry(Promise):
         self.watchers: list[int] = []  # the clients to be notified of its end
         self.ends: Promise | None = None  # fulfilled when the cancelled processes have ended
         self.faults: list[str] = []  # how earlier tries ended
+        self.failed_on: tuple[int, ...] = ()  # the nodes of those tries
         self.losses = 0  # how many of them by the loss of their worker
         self.restored = False  # whether its result is that of an earlier run
 

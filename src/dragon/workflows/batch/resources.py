@@ -107,6 +107,8 @@ class Allocator:
         """Return why a task can never run here; empty if it can."""
         demand, ranks = _wanted(entry)
         there = [node for node in self.nodes if node.workers]
+        if demand.node and any(node.host == demand.node for node in self.nodes if node not in there):
+            return f"{demand.node} runs no more tasks: its workers are lost, or tasks failed there and not elsewhere"
         if demand.node and all(node.host != demand.node for node in there):
             return f"no node of the batch is called {demand.node!r}; there is {', '.join(node.host for node in there)}"
         if entry.kind == Kind.JOB and demand == _NOTHING:

@@ -20,6 +20,7 @@ from dragon import cpython
 from dragon.infrastructure.errors import DestroyedError
 from dragon.native.workers import MEMORY_PAUSE_S, MOST_WITHOUT_MEMORY_S, channel_of_results, most_mebibytes
 from dragon.runtime.handle import Channel, Words
+from dragon.runtime.log import runtime_log
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, NO_WORKER, WORKERS, Crew
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError, TaskCancelledError
@@ -40,8 +41,11 @@ from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, Value
 from dragon.workflows.batch.resources import Allocator
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
+log = runtime_log("batch")
+
 _AT_A_TIME = 256  # messages that are processed before other threads get the lock
 _MOST_NAMED = 4  # tasks in an explanation
+_MOST_BLAMED = 3  # tasks that failed on a node and succeeded elsewhere
 _KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL for what was cancelled
 
 
@@ -115,6 +119,7 @@ class Scheduler:
         self._numbers = itertools.count(1)
         self._unfinished: dict[int, Entry] = {}
         self._ending: dict[int, Entry] = {}
+        self._blamed: dict[int, int] = {}  # by node: how many tasks failed there and succeeded elsewhere
         self._accesses = Accesses()
         self._timers = Timers(self._unfinished)
         self._stops = False
@@ -243,21 +248,36 @@ class Scheduler:
         entry.number, entry.state, entry.running = next(self._numbers), state, None
         self._unfinished[entry.number] = entry
 
-    def _workers_changed(self, worker: int) -> None:
-        """Note that a worker cannot be replaced, as its node is lost, or that it could after all."""
-        index = -1 if isinstance(self._places, Places) else self.crew.node_of(worker)
-        if isinstance(self._places, Places) or index < 0:
+    def _count_workers(self) -> None:
+        """Note that a worker cannot be replaced, as its node is lost, or that it could after all, or that a node is
+        avoided."""
+        if isinstance(self._places, Places):
             return
-        node = self._places.nodes[index]
-        node.workers = self.crew.workers_of(index)
-        if node.workers == 0:
-            for entry in list(self._unfinished.values()):
-                if entry.state == State.SENT and entry.node == index and self._withdraw(entry):
-                    self._places.leave(entry)
-                    self._make_ready(entry)
-                elif entry.state == State.READY and (why := self._places.refusal(entry)):
-                    self._complete(entry, Failure.of(BatchError(why)))
+        for index, node in enumerate(self._places.nodes):
+            node.workers = self.crew.workers_of(index)
+        for entry in list(self._unfinished.values()):
+            of_none = entry.node >= 0 and not self._places.nodes[entry.node].workers
+            if entry.state == State.SENT and of_none and self._withdraw(entry):
+                self._places.leave(entry)
+                self._make_ready(entry)
+            elif entry.state == State.READY and (why := self._places.refusal(entry)):
+                self._complete(entry, Failure.of(BatchError(why)))
         self._fill()
+
+    # ---- nodes where tasks fail
+
+    def _note_success(self, entry: Entry, host: int) -> None:
+        """Note that a task has succeeded on a node. A node is avoided once several tasks that failed there have
+        succeeded elsewhere, and none has succeeded there meanwhile."""
+        self._blamed.pop(host, None)
+        for other in {*entry.failed_on} - {host}:
+            self._blamed[other] = self._blamed.get(other, 0) + 1
+            if self._blamed[other] == _MOST_BLAMED:
+                if isinstance(self._places, Places):
+                    self._divide(self._places)
+                name = self.crew.avoid(other)
+                log.warning("no more tasks run on %s: %d that failed there succeeded elsewhere", name, _MOST_BLAMED)
+                self._count_workers()
 
     # ---- ending
 
@@ -291,10 +311,12 @@ class Scheduler:
                     self._make_ready(dependent)
         self._fill()
 
-    def _tried(self, entry: Entry, outcome: Outcome, lost: bool = False) -> None:
+    def _tried(self, entry: Entry, outcome: Outcome, worker: int | None, lost: bool = False) -> None:
         """End a task whose worker has ended this try, or try it again."""
         pause = entry.pause_before_retry(outcome, lost)
         if pause is not None:
+            if worker is not None:
+                entry.failed_on += (self.crew.host_of(worker),)
             self._places.leave(entry)
             self._try_again(entry, pause)
             self._fill()
@@ -302,6 +324,8 @@ class Scheduler:
             tries = "; ".join(f"{number}: {fault}" for number, fault in enumerate(entry.faults, 1))
             self._complete(entry, outcome.noted(f"after other tries of {entry}: {tries}"))
         else:
+            if (entry.failed_on or self._blamed) and worker is not None and not isinstance(outcome, Failure):
+                self._note_success(entry, self.crew.host_of(worker))
             self._complete(entry, outcome)
 
     def _try_again(self, entry: Entry, pause: float) -> None:
@@ -409,10 +433,10 @@ class Scheduler:
     def _heard(self, message: tuple[Any, ...]) -> None:
         kind = message[0]
         if kind == ENDED:
-            _, number, succeeded, result = message
+            _, number, worker, succeeded, result = message
             entry = self._unfinished.get(number)
             if entry is not None:
-                self._tried(entry, received(result) if succeeded else result)
+                self._tried(entry, received(result) if succeeded else result, worker)
             elif (entry := self._ending.pop(number, None)) is not None:
                 self._gone(entry)
         elif kind == RUNS:
@@ -420,7 +444,7 @@ class Scheduler:
         elif kind == LOST:
             self._lost(*message[1:])
         elif kind == WORKERS:
-            self._workers_changed(*message[1:])
+            self._count_workers()
         elif kind == NO_WORKER:
             self._break(f"no worker is left: {worded(message[1])}")
         elif kind == REFUSES:
@@ -446,7 +470,7 @@ class Scheduler:
         elif entry is not None and not self._has_other_worker(entry):
             if entry.running is not None:
                 self._stop(entry)
-            self._tried(entry, Failure.of(error), lost=True)
+            self._tried(entry, Failure.of(error), worker_of(self._claims[entry.slot], number), lost=True)
         elif entry is None and (entry := self._ending.pop(number, None)) is not None:
             self._gone(entry)
 

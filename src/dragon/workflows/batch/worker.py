@@ -114,18 +114,18 @@ def work(index: int, setting: Setting) -> None:
             ended = _run(Kind(kind), message, setting, leftovers)
             if kind == Kind.FUNCTION and not claims.swap_if(slot, mine, finished(number)):
                 return  # it was cancelled meanwhile, and this process is about to be killed
-            _tell(events, number, ended)
+            _tell(events, number, index, ended)
             if kind == Kind.FUNCTION and message[8] and message[8][0].gpus:
                 doing[index] = 0
                 return  # a process keeps to the GPUs that it has used first: another worker takes this one's place
         del message  # releases the memory of its buffers
 
 
-def _tell(events: Channel, number: int, ended: tuple[bool, Any]) -> None:
+def _tell(events: Channel, number: int, index: int, ended: tuple[bool, Any]) -> None:
     try:
-        put_result(events, (ENDED, number, *ended))
+        put_result(events, (ENDED, number, index, *ended))
     except MemoryError as error:
-        put_result(events, (ENDED, number, False, Failure.of(error)))
+        put_result(events, (ENDED, number, index, False, Failure.of(error)))
 
 
 def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftovers) -> tuple[bool, Any]:
