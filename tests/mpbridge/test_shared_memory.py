@@ -145,6 +145,29 @@ def test_a_program_can_start_a_new_run_after_its_agent_was_killed(site: Site) ->
     assert "resource_tracker" not in done.stderr
 
 
+def test_the_output_of_a_program_within_a_run_ends_with_the_program(site: Site) -> None:
+    site.write(
+        """
+        import multiprocessing as mp
+        import dragon
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            process = mp.Process(target=print, args=("inner",))
+            process.start()
+            process.join()
+        """,
+        "inner.py",
+    )
+    outer = site.write("""
+        import subprocess, sys
+
+        for _ in range(2):
+            print(subprocess.run([sys.executable, "inner.py"], capture_output=True, text=True).stdout, end="")
+        """)
+    assert site.dragon(outer).stdout == "inner\ninner\n"
+
+
 def test_the_tracker_can_be_stopped_with_the_standard_librarys_method(site: Site) -> None:
     """Stop it as CPython's own tests do, although the tracker is not a child of the process."""
     program = """

@@ -88,7 +88,7 @@ class Early:
                 elif event & select.POLLIN:
                     self._needed = True  # for a tracker that has got a message, or a signal
                 else:
-                    self._watched.unregister(fd)  # all writers of a tracker's pipe have closed it
+                    self._forget_tracker(fd)  # all writers of its pipe have closed it
         os.close(owner_ends)
         os.close(signalled)
         return self._ends and not self._needed
@@ -119,6 +119,14 @@ class Early:
             self._watched.register(descriptors[0], select.POLLIN)
         else:  # there was no room for them; the process notices it, and asks for another tracker
             for each in descriptors:
+                os.close(each)
+
+    def _forget_tracker(self, pipe: int) -> None:
+        """Close the descriptors of an unused tracker: its stderr may be a pipe that somebody reads to the end."""
+        self._watched.unregister(pipe)
+        for tracker in [one for one in self.trackers if one[1][0] == pipe]:
+            self.trackers.remove(tracker)
+            for each in tracker[1]:
                 os.close(each)
 
     def _read(self, events: socket.socket) -> None:
