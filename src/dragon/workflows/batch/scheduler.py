@@ -253,9 +253,11 @@ class Scheduler:
         avoided."""
         if isinstance(self._places, Places):
             return
+        emptied = False
         for index, node in enumerate(self._places.nodes):
-            node.workers = self.crew.workers_of(index)
-        for entry in list(self._unfinished.values()):
+            before, node.workers = node.workers, self.crew.workers_of(index)
+            emptied |= before > node.workers == 0
+        for entry in list(self._unfinished.values()) if emptied else ():
             of_none = entry.node >= 0 and not self._places.nodes[entry.node].workers
             if entry.state == State.SENT and of_none and self._withdraw(entry):
                 self._places.leave(entry)
