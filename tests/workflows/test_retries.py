@@ -16,6 +16,7 @@ from dragon.native import Queue
 from dragon.native.pool import WorkerLostError
 from dragon.native.process import ProcessTemplate
 from dragon.workflows.batch import Batch
+from dragon.workflows.batch.resources import FailingNodes
 from dragon.workflows.executor import DragonExecutor
 
 
@@ -199,7 +200,7 @@ def test_a_task_goes_on_when_its_node_is_lost(site: Site) -> None:
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["", "for CPUs"])
-def test_a_node_where_tasks_fail_that_succeed_elsewhere_is_avoided(site: Site, asks: bool) -> None:
+def test_a_node_where_one_task_after_another_fails_is_paused(site: Site, asks: bool) -> None:
     program = site.write(
         """
         import sys
@@ -208,51 +209,67 @@ def test_a_node_where_tasks_fail_that_succeed_elsewhere_is_avoided(site: Site, a
         from dragon.workflows.batch import Batch
 
         def work(number):
-            if current().hostname == "node-1" and number >= 0:
-                raise OSError("the disk of this node is broken")
-            time.sleep(0.01)
+            if current().hostname == "node-1":
+                raise OSError("the disk is full")
+            time.sleep(0.1)
             return number
 
         if __name__ == "__main__":
             with Batch(workers_per_node=2) as batch:
-                options = batch.options(retries=50, backoff=0.001, **({"cpus": 1} if sys.argv[1:] else {}))
-                first = [options.function(work, number) for number in range(40)]
-                assert [task.get(timeout=60) for task in first] == list(range(40))
-                later = [batch.function(work, number) for number in range(40)]
-                assert [task.get(timeout=60) for task in later] == list(range(40))
-                try:
-                    batch.options(on_node="node-1").function(work, -1)
-                except ValueError as error:
-                    print(error)
+                options = batch.options(retries=2, **({"cpus": 1} if sys.argv[1:] else {}))
+                tasks = [options.function(work, number) for number in range(40)]
+                assert [task.get(timeout=60) for task in tasks] == list(range(40))
+                print(batch.function(work, 1).get(timeout=60))
         """
     )
     done = site.dragon("--nodes", "2", program, *(["asks"] if asks else []))
-    reason = "node-1 runs no more tasks: its workers are lost, or tasks failed there and not elsewhere\n"
-    assert done.stdout == reason, done.stderr
-    assert "no more tasks run on node-1: 3 that failed there succeeded elsewhere" in done.stderr
+    assert done.stdout == "1\n", done.stderr
+    assert "one task after another fails on node-1, which gets none for 10 s; the last: " in done.stderr
+    assert "OSError: the disk is full" in done.stderr
 
 
-def test_the_last_node_is_not_avoided(site: Site) -> None:
+def test_no_node_is_paused_for_tasks_that_fail_everywhere(site: Site) -> None:
     program = site.write(
         """
         import time
         from dragon.native.machine import current
         from dragon.workflows.batch import Batch
 
-        def work(number, failing):
-            if current().hostname == failing:
-                raise OSError("not here")
-            time.sleep(0.01)
-            return number
+        def fail(number):
+            raise ValueError(number)
+
+        def where(number):
+            time.sleep(0.05)
+            return current().hostname
 
         if __name__ == "__main__":
             with Batch(workers_per_node=2) as batch:
-                for failing in ("node-1", "node-0", ""):
-                    options = batch.options(retries=50 if failing != "node-0" else 0, backoff=0.001)
-                    tasks = [options.function(work, number, failing) for number in range(20)]
-                    batch.fence()
-                    print(sum(task.exception is None for task in tasks))
+                failing = [batch.options(retries=2).function(fail, number) for number in range(60)]
+                batch.fence()
+                print(sum(task.exception is None for task in failing))
+                print(len({task.get(timeout=60) for task in [batch.function(where, n) for n in range(400)]}))
         """
     )
     done = site.dragon("--nodes", "2", program)
-    assert done.stdout == "20\n0\n20\n", done.stderr
+    assert done.stdout == "0\n2\n", done.stderr
+
+
+def test_a_pause_is_longer_each_time_and_a_success_ends_it() -> None:
+    nodes = FailingNodes()
+    assert [nodes.failed(0, ()) for _ in range(3)] == [0, 0, 10]
+    assert nodes.failed(0, ()) == 0  # a task that ran there already
+    for pause in (20, 40, 80, 160, 300, 300):
+        nodes.end_pause(0)
+        assert (nodes.failed(0, ()), nodes.paused) == (pause, {0})
+    nodes.succeeded(0)
+    assert (nodes.paused, nodes.watches) == (set(), False)
+    assert [nodes.failed(0, ()) for _ in range(3)] == [0, 0, 10]
+
+
+def test_a_node_is_not_blamed_for_a_task_that_fails_elsewhere_too() -> None:
+    nodes = FailingNodes()
+    assert [nodes.failed(0, ()), nodes.failed(1, (0,)), nodes.failed(0, ()), nodes.failed(0, ())] == [0, 0, 0, 0]
+    assert nodes.failed(0, ()) == 10
+    assert nodes.failed(1, (0,)) == 0
+    assert nodes.paused == set()
+    assert [nodes.failed(0, ()) for _ in range(6)] == [0, 0, 0, 0, 0, 20]  # after a mistake twice as many count

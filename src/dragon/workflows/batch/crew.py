@@ -79,7 +79,6 @@ class Crew:
     def __init__(self, plan: Plan, tasks: Channel, events: Channel, claims: Words) -> None:
         self._tasks, self._queues, self._nodes_of = tasks, list[Channel](), list[int]()
         self._away: set[int] = set()
-        self._avoided: set[int] = set()
         policies = [*plan.policies]
         self._started: dict[int, Process] = {}
         self._size = len(policies)
@@ -122,20 +121,17 @@ class Crew:
         """Return the node of a worker."""
         return self._nodes_of[worker]
 
-    def workers_of(self, node: int) -> int:
-        """Return how many workers of a node run, or are about to be replaced; 0 for one that is avoided, as long as
-        there are others."""
-        there = [at for index, at in enumerate(self._nodes_of) if index not in self._away]
-        return 0 if node in self._avoided and not self._avoided.issuperset(there) else there.count(node)
-
     def host_of(self, worker: int) -> int:
         """Return the index in the run of a worker's node."""
         return self._started[worker].node
 
-    def avoid(self, host: int) -> str:
-        """Give the node of that index in the run no more tasks, as long as there are others. Returns its name."""
-        self._avoided |= {at for worker, at in enumerate(self._nodes_of) if self.host_of(worker) == host}
-        return node_at(host).host_name
+    def has_others(self, host: int) -> bool:
+        """Return whether workers were started on other nodes too."""
+        return any(self.host_of(worker) != host for worker in range(self._size))
+
+    def workers_of(self, node: int) -> int:
+        """Return how many workers of a node run, or are about to be replaced."""
+        return sum(at == node and index not in self._away for index, at in enumerate(self._nodes_of))
 
     def divide(self) -> list[NodeResources]:
         """Give each node a queue of its own, where its workers take their tasks from now on. Returns the nodes; a node

@@ -7,13 +7,15 @@ node gets a queue of its own, into which a task is put when what it asks for is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.workflows.batch.call import Kind
 from dragon.workflows.batch.conditions import Demand, Share
 from dragon.workflows.batch.order import Entry, Places, State
 
+_IN_A_ROW = 3  # tasks that fail on a node before it is paused
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 300.0
 _LOOKED_AT = 64  # waiting tasks that may be placed before the first of them
 
 
@@ -29,8 +31,9 @@ class NodeResources:
     """
 
     def __init__(self, node: NodeDescriptor, workers: int) -> None:
-        self.host = node.host_name
+        self.host, self.index = node.host_name, node.index
         self.workers = workers  # workers that run
+        self.paused = False  # whether it gets no tasks for a while; see FailingNodes
         self._busy = 0  # those with a task
         # More workers than CPUs share them: nobody is bound to the numbers below 0.
         self._cpus = [*node.cpus, *range(-1, len(node.cpus) - workers - 1, -1)]
@@ -46,7 +49,7 @@ class NodeResources:
     @property
     def has_worker(self) -> bool:
         """Whether a worker there waits for a task."""
-        return self._busy < self.workers
+        return self._busy < self.workers and not self.paused
 
     def rank(self, demand: Demand) -> tuple[bool, int]:
         """Return how well the node suits, the smallest first: GPUs are kept for who needs them, the load is spread."""
@@ -54,7 +57,7 @@ class NodeResources:
 
     def may(self, demand: Demand) -> bool:
         """Return whether the demand fits, were nothing else there."""
-        return self.workers > 0 and _fits(demand, self.all)
+        return self.workers > 0 and not self.paused and _fits(demand, self.all)
 
     def fits(self, demand: Demand) -> bool:
         """Return whether the demand fits now."""
@@ -89,6 +92,51 @@ def _fits(demand: Demand, there: Demand) -> bool:
     return named and (demand.cpus or 1) <= there.cpus and demand.gpus <= there.gpus and demand.memory <= there.memory
 
 
+class FailingNodes:
+    """The nodes, by index in the run, where one task after another fails: they are `paused`, as a node whose disk is
+    full would fail tasks faster than others run them. When the pause is over, a node is paused for twice as long as
+    soon as another task fails there."""
+
+    def __init__(self) -> None:
+        self.paused: set[int] = set()
+        self._failed: dict[int, int] = {}  # how many tasks have failed in a row
+        self._limits: dict[int, int] = {}  # how many may, where that is not _IN_A_ROW
+        self._pauses: dict[int, float] = {}  # the last pause, in seconds
+
+    @property
+    def watches(self) -> bool:
+        """Whether the next success on some node counts."""
+        return bool(self._failed)
+
+    def failed(self, node: int, before: Collection[int]) -> float:
+        """Note that a task has failed on a node, and before on others. Returns for how many seconds the node is paused
+        from now on; 0 if it is not."""
+        for other in {*before} - {node}:  # then it is the task
+            if self._failed.pop(other, 0) and other in self.paused:
+                self.paused.remove(other)
+                self._limits[other] = 2 * self._limits.get(other, _IN_A_ROW)
+        if node in before or node in self.paused:
+            return 0.0
+        self._failed[node] = self._failed.get(node, 0) + 1
+        if self._failed[node] < self._limits.get(node, _IN_A_ROW):
+            return 0.0
+        self.paused.add(node)
+        self._pauses[node] = min(2 * self._pauses.get(node, _FIRST_PAUSE_S / 2), _LONGEST_PAUSE_S)
+        return self._pauses[node]
+
+    def succeeded(self, node: int) -> None:
+        """Note that a task has succeeded on a node."""
+        for known in (self._failed, self._pauses):
+            known.pop(node, None)
+        self.paused.discard(node)
+
+    def end_pause(self, node: int) -> None:
+        """Let a node have tasks again."""
+        if node in self.paused:
+            self.paused.remove(node)
+            self._failed[node] = self._limits.get(node, _IN_A_ROW) - 1
+
+
 class Allocator:
     """The nodes of a batch, and the tasks that wait for a part of one; in place of `Places`.
 
@@ -107,8 +155,6 @@ class Allocator:
         """Return why a task can never run here; empty if it can."""
         demand, ranks = _wanted(entry)
         there = [node for node in self.nodes if node.workers]
-        if demand.node and any(node.host == demand.node for node in self.nodes if node not in there):
-            return f"{demand.node} runs no more tasks: its workers are lost, or tasks failed there and not elsewhere"
         if demand.node and all(node.host != demand.node for node in there):
             return f"no node of the batch is called {demand.node!r}; there is {', '.join(node.host for node in there)}"
         if entry.kind == Kind.JOB and demand == _NOTHING:
@@ -124,6 +170,13 @@ class Allocator:
         demand, ranks = _wanted(entry)
         free = "; ".join(f"{node.host} has {node.free}" for node in self.nodes[:8] if node.workers)
         return f"{_worded(demand, ranks)}, after {self._waiting.index(entry)} other tasks; free: {free}"
+
+    def pause(self, indices: Collection[int]) -> list[int]:
+        """Give these nodes of the run no tasks, unless there are no others. Returns the places in `nodes` of those."""
+        every = {node.index for node in self.nodes if node.workers} <= {*indices}
+        for node in self.nodes:
+            node.paused = node.index in indices and not every
+        return [place for place, node in enumerate(self.nodes) if node.paused]
 
     def wait(self, entry: Entry) -> None:
         """Add a task that waits for its share."""
@@ -161,7 +214,9 @@ class Allocator:
         if entry.kind == Kind.JOB and self._jobs == self._most_jobs:
             return False
         demand, ranks = _wanted(entry)
-        nodes = sorted((node for node in self.nodes if node is not kept), key=lambda node: node.rank(demand))
+        nodes = sorted(
+            (node for node in self.nodes if node is not kept and not node.paused), key=lambda node: node.rank(demand)
+        )
         shares: list[tuple[NodeResources, Share]] = []
         worker = next((node for node in nodes if node.has_worker and node.fits(demand)), None)
         if worker is not None:

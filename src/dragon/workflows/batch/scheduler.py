@@ -21,6 +21,7 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.native.workers import MEMORY_PAUSE_S, MOST_WITHOUT_MEMORY_S, channel_of_results, most_mebibytes
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.log import runtime_log
+from dragon.runtime.nodes import node_at
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, NO_WORKER, WORKERS, Crew
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError, TaskCancelledError
@@ -38,14 +39,13 @@ from dragon.workflows.batch.order import (
     unwritten,
 )
 from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, Value, received, worded
-from dragon.workflows.batch.resources import Allocator
+from dragon.workflows.batch.resources import Allocator, FailingNodes
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
 log = runtime_log("batch")
 
 _AT_A_TIME = 256  # messages that are processed before other threads get the lock
 _MOST_NAMED = 4  # tasks in an explanation
-_MOST_BLAMED = 3  # tasks that failed on a node and succeeded elsewhere
 _KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL for what was cancelled
 
 
@@ -119,7 +119,7 @@ class Scheduler:
         self._numbers = itertools.count(1)
         self._unfinished: dict[int, Entry] = {}
         self._ending: dict[int, Entry] = {}
-        self._blamed: dict[int, int] = {}  # by node: how many tasks failed there and succeeded elsewhere
+        self._failing = FailingNodes()
         self._accesses = Accesses()
         self._timers = Timers(self._unfinished)
         self._stops = False
@@ -248,38 +248,21 @@ class Scheduler:
         entry.number, entry.state, entry.running = next(self._numbers), state, None
         self._unfinished[entry.number] = entry
 
-    def _count_workers(self) -> None:
-        """Note that a worker cannot be replaced, as its node is lost, or that it could after all, or that a node is
-        avoided."""
-        if isinstance(self._places, Places):
+    def _workers_changed(self, worker: int) -> None:
+        """Note that a worker cannot be replaced, as its node is lost, or that it could after all."""
+        index = -1 if isinstance(self._places, Places) else self.crew.node_of(worker)
+        if isinstance(self._places, Places) or index < 0:
             return
-        emptied = False
-        for index, node in enumerate(self._places.nodes):
-            before, node.workers = node.workers, self.crew.workers_of(index)
-            emptied |= before > node.workers == 0
-        for entry in list(self._unfinished.values()) if emptied else ():
-            of_none = entry.node >= 0 and not self._places.nodes[entry.node].workers
-            if entry.state == State.SENT and of_none and self._withdraw(entry):
-                self._places.leave(entry)
-                self._make_ready(entry)
-            elif entry.state == State.READY and (why := self._places.refusal(entry)):
-                self._complete(entry, Failure.of(BatchError(why)))
+        node = self._places.nodes[index]
+        node.workers = self.crew.workers_of(index)
+        if node.workers == 0:
+            for entry in list(self._unfinished.values()):
+                if entry.state == State.SENT and entry.node == index and self._withdraw(entry):
+                    self._places.leave(entry)
+                    self._make_ready(entry)
+                elif entry.state == State.READY and (why := self._places.refusal(entry)):
+                    self._complete(entry, Failure.of(BatchError(why)))
         self._fill()
-
-    # ---- nodes where tasks fail
-
-    def _note_success(self, entry: Entry, host: int) -> None:
-        """Note that a task has succeeded on a node. A node is avoided once several tasks that failed there have
-        succeeded elsewhere, and none has succeeded there meanwhile."""
-        self._blamed.pop(host, None)
-        for other in {*entry.failed_on} - {host}:
-            self._blamed[other] = self._blamed.get(other, 0) + 1
-            if self._blamed[other] == _MOST_BLAMED:
-                if isinstance(self._places, Places):
-                    self._divide(self._places)
-                name = self.crew.avoid(other)
-                log.warning("no more tasks run on %s: %d that failed there succeeded elsewhere", name, _MOST_BLAMED)
-                self._count_workers()
 
     # ---- ending
 
@@ -316,9 +299,10 @@ class Scheduler:
     def _tried(self, entry: Entry, outcome: Outcome, worker: int | None, lost: bool = False) -> None:
         """End a task whose worker has ended this try, or try it again."""
         pause = entry.pause_before_retry(outcome, lost)
+        failed = pause is not None or isinstance(outcome, Failure)
+        if worker is not None and (pause is not None or entry.failed_on or (self._failing.watches and not failed)):
+            self._note_node(entry, self.crew.host_of(worker), failed)
         if pause is not None:
-            if worker is not None:
-                entry.failed_on += (self.crew.host_of(worker),)
             self._places.leave(entry)
             self._try_again(entry, pause)
             self._fill()
@@ -326,9 +310,41 @@ class Scheduler:
             tries = "; ".join(f"{number}: {fault}" for number, fault in enumerate(entry.faults, 1))
             self._complete(entry, outcome.noted(f"after other tries of {entry}: {tries}"))
         else:
-            if (entry.failed_on or self._blamed) and worker is not None and not isinstance(outcome, Failure):
-                self._note_success(entry, self.crew.host_of(worker))
             self._complete(entry, outcome)
+
+    def _note_node(self, entry: Entry, host: int, failed: bool) -> None:
+        """Note how a try ended on a node, which may be paused because of it, or run again."""
+        if not self.crew.has_others(host):
+            return
+        before = self._failing.paused.copy()
+        if failed:
+            pause = self._failing.failed(host, entry.failed_on)
+            entry.failed_on += (host,)
+            if pause:
+                fault = entry.faults[-1] if entry.faults else "it has failed"
+                log.warning("one task after another fails on %s, which gets none for %g s; the last: %s: %s",
+                            node_at(host).host_name, pause, entry, fault)  # fmt: skip
+                self._after(pause, lambda: self._end_pause(host))
+        else:
+            self._failing.succeeded(host)
+        if self._failing.paused != before:
+            self._pause()
+
+    def _end_pause(self, host: int) -> None:
+        self._failing.end_pause(host)
+        self._pause()
+
+    def _pause(self) -> None:
+        """Let the nodes that are paused have no tasks, and take back those that they have not begun."""
+        if isinstance(self._places, Places):
+            self._divide(self._places)
+        assert not isinstance(self._places, Places)
+        paused = self._places.pause(self._failing.paused)
+        for entry in list(self._unfinished.values()) if paused else ():
+            if entry.state == State.SENT and entry.node in paused and self._withdraw(entry):
+                self._places.leave(entry)
+                self._make_ready(entry)
+        self._fill()
 
     def _try_again(self, entry: Entry, pause: float) -> None:
         """Let a task wait for its next try."""
@@ -446,7 +462,7 @@ class Scheduler:
         elif kind == LOST:
             self._lost(*message[1:])
         elif kind == WORKERS:
-            self._count_workers()
+            self._workers_changed(*message[1:])
         elif kind == NO_WORKER:
             self._break(f"no worker is left: {worded(message[1])}")
         elif kind == REFUSES:
