@@ -125,6 +125,10 @@ class Crew:
         """Return the index in the run of a worker's node."""
         return self._started[worker].node
 
+    def name_of(self, host: int) -> str:
+        """Return the name of a node, by its index in the run; it may be lost."""
+        return next((node.host_name for node in run_nodes() if node.index == host), f"node {host}")
+
     def has_others(self, host: int) -> bool:
         """Return whether workers were started on other nodes too."""
         return any(self.host_of(worker) != host for worker in range(self._size))

@@ -21,7 +21,6 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.native.workers import MEMORY_PAUSE_S, MOST_WITHOUT_MEMORY_S, channel_of_results, most_mebibytes
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.log import runtime_log
-from dragon.runtime.nodes import node_at
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, NO_WORKER, WORKERS, Crew
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError, TaskCancelledError
@@ -296,11 +295,12 @@ class Scheduler:
                     self._make_ready(dependent)
         self._fill()
 
-    def _tried(self, entry: Entry, outcome: Outcome, worker: int | None, lost: bool = False) -> None:
-        """End a task whose worker has ended this try, or try it again."""
-        pause = entry.pause_before_retry(outcome, lost)
+    def _tried(self, entry: Entry, outcome: Outcome, worker: int | None = None) -> None:
+        """End a task whose worker has ended this try, or, without `worker`, was lost, or try it again."""
+        pause = entry.pause_before_retry(outcome, worker is None)
         failed = pause is not None or isinstance(outcome, Failure)
-        if worker is not None and (pause is not None or entry.failed_on or (self._failing.watches and not failed)):
+        counts = pause is not None or entry.failed_on or (self._failing.watches and not failed)
+        if worker is not None and counts:
             self._note_node(entry, self.crew.host_of(worker), failed)
         if pause is not None:
             self._places.leave(entry)
@@ -323,7 +323,7 @@ class Scheduler:
             if pause:
                 fault = entry.faults[-1] if entry.faults else "it has failed"
                 log.warning("one task after another fails on %s, which gets none for %g s; the last: %s: %s",
-                            node_at(host).host_name, pause, entry, fault)  # fmt: skip
+                            self.crew.name_of(host), pause, entry, fault)  # fmt: skip
                 self._after(pause, lambda: self._end_pause(host))
         else:
             self._failing.succeeded(host)
@@ -488,7 +488,7 @@ class Scheduler:
         elif entry is not None and not self._has_other_worker(entry):
             if entry.running is not None:
                 self._stop(entry)
-            self._tried(entry, Failure.of(error), worker_of(self._claims[entry.slot], number), lost=True)
+            self._tried(entry, Failure.of(error))
         elif entry is None and (entry := self._ending.pop(number, None)) is not None:
             self._gone(entry)
 
