@@ -19,7 +19,10 @@ from multiprocessing import process as mp_process
 from multiprocessing import spawn as mp_spawn
 from multiprocessing import util as mp_util
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+
+TYPE_CHECKING = False  # see dragon/__init__.py
+if TYPE_CHECKING:
+    from typing import Any
 
 _close_stdin = mp_util._close_stdin  # type: ignore[attr-defined]  # kept: freeing it would write to twenty pages
 

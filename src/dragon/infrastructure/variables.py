@@ -23,8 +23,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # see dragon/__init__.py
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from dragon.lazy_modules import submodule
+
+TYPE_CHECKING = False  # see dragon/__init__.py
+if TYPE_CHECKING:
+    from typing import Any
 
 _WITH_NAMES_OF_DRAGONHPC = ("context", "pool", "process", "queues", "sharedctypes", "synchronize")
 

@@ -18,11 +18,14 @@ import multiprocessing.context as mp_context
 import types
 from collections.abc import Callable
 from multiprocessing import spawn as mp_spawn
-from typing import Any
 
 from dragon import cpython
 from dragon.lazy_modules import LaterModule
 from dragon.mpbridge.process import NAME, DragonProcess, begin, show_heap
+
+TYPE_CHECKING = False  # see dragon/__init__.py
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class DragonContext(mp_context.BaseContext):

@@ -6,9 +6,12 @@ import importlib
 import signal
 import sys
 from multiprocessing import process as mp_process
-from typing import Any
 
 from dragon import cpython
+
+TYPE_CHECKING = False  # see dragon/__init__.py
+if TYPE_CHECKING:
+    from typing import Any
 
 NAME = "dragon"
 
