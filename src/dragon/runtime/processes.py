@@ -1,23 +1,20 @@
-"""Processes by name or puid, and what starting and following them asks of an agent."""
+"""Processes of the run by name or puid, as their agents know them."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Sequence
 
 from dragon import _core
 from dragon.infrastructure.errors import ProcessError
 from dragon.infrastructure.facts import FIRST_PUID
-from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.process_desc import ProcessDescriptor
-from dragon.infrastructure.start_request import CODE, EXITED, RUNNING, STATUS, Name, StartRequest
+from dragon.infrastructure.start_request import CODE, EXITED, RUNNING, STATUS
 from dragon.runtime.agent_client import Unwanted, ask
 from dragon.runtime.arguments import checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import own_node, run_nodes
-from dragon.runtime.protocol.objects import Announce, CloseAtEnd
 from dragon.runtime.protocol.run import (
     AwaitEnd,
     FindNamedProcesses,
@@ -25,34 +22,8 @@ from dragon.runtime.protocol.run import (
     KillProcess,
     Known,
     ListProcesses,
-    StartElsewhere,
 )
 from dragon.runtime.run import identity, this_run
-
-
-def start_elsewhere(request: StartRequest, streams: Sequence[int]) -> tuple[int, list[int]]:
-    """Start a process on another node. Returns its puid and the words of its record."""
-    return ask(StartElsewhere(Spawn(**vars(request))), streams)
-
-
-def announce(names: list[Name]) -> None:
-    """Note on their nodes that a new process holds these objects."""
-    ask(Announce(names))
-
-
-def await_end(puid: int) -> int:
-    """Wait for a process of another node to end. Returns its exit code. Raises NodeLostError, LookupError."""
-    return ask(AwaitEnd(puid))
-
-
-def close_at_end(record: Name, descriptor: int) -> None:
-    """Let the agent close a descriptor when the process of a record ends, or its node is lost."""
-    ask(CloseAtEnd(record), [descriptor])
-
-
-def send(puid: int, number: int) -> None:
-    """Send a signal to a process. Raises LookupError."""
-    ask(KillProcess(puid, number))
 
 
 def children_of(puid: int) -> list[int]:

@@ -1,6 +1,6 @@
 """Starts processes, by a request to the node's zygote, and follows them, by a record in shared memory.
 
-What asks an agent is in `processes`, and imported for that: most programs need neither.
+What asks an agent is imported for that: most programs do not need it.
 """
 
 from __future__ import annotations
@@ -100,9 +100,10 @@ class Started:
             if noted is None:
                 return None
             if self.record[STATUS] == LOST:
-                from dragon.runtime.processes import await_end
+                from dragon.runtime.agent_client import ask
+                from dragon.runtime.protocol.run import AwaitEnd
 
-                return await_end(self.puid)
+                return ask(AwaitEnd(self.puid))
         except _core.DestroyedError:
             # The run ended before the process's end was recorded.
             return -9 if self._has_ended() else None
@@ -159,20 +160,22 @@ class StartedElsewhere(Started):
     def sentinel(self) -> int:
         """A file descriptor that becomes readable when the process ends, or its node is lost."""
         if self._pidfd is None:
-            from dragon.runtime.processes import close_at_end
+            from dragon.runtime.agent_client import ask
+            from dragon.runtime.protocol.objects import CloseAtEnd
 
             self._pidfd, writing = os.pipe()
             try:
-                close_at_end(self.record._name(), writing)
+                ask(CloseAtEnd(self.record._name()), [writing])
             finally:
                 os.close(writing)
         return self._pidfd
 
     def signal(self, number: int) -> None:
         """Send a signal. Does nothing if the process has ended."""
-        from dragon.runtime.processes import send
+        from dragon.runtime.agent_client import ask
+        from dragon.runtime.protocol.run import KillProcess
 
-        send(self.puid, number)
+        ask(KillProcess(self.puid, number))
 
 
 def started(puid: int, record: Words, name: str, pid: int) -> Started:
@@ -239,9 +242,12 @@ def start(request: StartRequest, extra_descriptors: Sequence[int] = ()) -> Start
         with standard_streams() as streams:
             if request.node != run.node:
                 record[STATUS] = RUNNING  # until this node's agent stores its end
-                from dragon.runtime.processes import start_elsewhere
+                from dragon.infrastructure.messages import Spawn
+                from dragon.runtime.agent_client import ask
+                from dragon.runtime.protocol.run import StartElsewhere
 
-                request.puid, (status, record[PID], code, error) = start_elsewhere(request, streams)
+                started = ask(StartElsewhere(Spawn(**vars(request))), streams)
+                request.puid, (status, record[PID], code, error) = started
             else:
                 _start_here(run, request, [*streams, *extra_descriptors])
                 while record.wait(STATUS, ASKED, 1.0) is None:
@@ -263,9 +269,10 @@ def _start_here(run: Run, request: StartRequest, descriptors: list[int]) -> None
     if request.attached:
         foreign = [name for name in request.attached if name[2] >> 8 != run.node]
         if foreign:
-            from dragon.runtime.processes import announce
+            from dragon.runtime.agent_client import ask
+            from dragon.runtime.protocol.objects import Announce
 
-            announce(foreign)
+            ask(Announce(foreign))
             request.attached = [name for name in request.attached if name[2] >> 8 == run.node]
     try:
         send_request(run.zygote_socket(), request.encode(), descriptors)
