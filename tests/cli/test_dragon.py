@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -321,10 +322,12 @@ def limited(site: Site, before: str, *arguments: str | Path) -> subprocess.Compl
     return site.run("sh", "-c", before.format(command))
 
 
-@pytest.mark.parametrize("nodes", ["1", "2"])
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
-def test_a_program_runs_with_closed_standard_streams(site: Site, closed: str, nodes: str) -> None:
-    done = limited(site, "{} " + closed, "--nodes", nodes, site.write(QUEUE))
+@pytest.mark.parametrize("options", [[], ["--nodes", "1"], ["--nodes", "2"]])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-"])
+def test_a_program_runs_with_closed_standard_streams(site: Site, closed: str, options: list[str]) -> None:
+    show = "import os, stat\nassert not any(stat.S_ISSOCK(os.fstat(fd).st_mode) for fd in range(3))\n"
+    program = site.write(show + textwrap.dedent(QUEUE))
+    done = limited(site, "{} " + closed, *options, program)
     assert done.returncode == 0, done.stderr
     assert (site.folder / "told").read_text() == "all is well"
 

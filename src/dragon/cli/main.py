@@ -290,18 +290,7 @@ def _log_level(given: list[str]) -> str | None:
     return chosen
 
 
-def _open_standard_streams() -> None:
-    """Open the null device for closed standard streams, so that no other file gets their numbers."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
-
-
 def run_and_exit() -> None:
-    _open_standard_streams()
     try:
         end_with("dragon", main)
     except SystemExit as ended:

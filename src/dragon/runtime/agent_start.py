@@ -32,10 +32,11 @@ def start_agent() -> None:
     if own in _started:
         return
     check_files(_FEWEST_FILES, "a run")
+    given = [fd if is_open(fd) else -1 for fd in (1, 2)]  # looked at first: what is opened next gets their numbers
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here, there, open(os.devnull) as null:
         # Closed streams are the null device.
-        streams = [null.fileno(), *(fd if is_open(fd) else null.fileno() for fd in (1, 2))]
+        streams = [null.fileno() if fd < 0 else fd for fd in (-1, *given)]
         pid = _core.start_executable(
             executable=sys.executable,
             arguments=[

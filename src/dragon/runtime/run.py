@@ -289,8 +289,12 @@ def arena_of(agent: run_folder.Owner, number: int) -> int:
             return os.open(f"/proc/{agent.pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             # ENXIO: a socket, as it has not got its arena yet
-            if error.errno != errno.ENXIO or time.monotonic() > until or not run_folder.is_alive(agent):
+            if error.errno != errno.ENXIO or not run_folder.is_alive(agent):
                 raise
+            if time.monotonic() > until:
+                raise TimeoutError(
+                    f"the agent (pid {agent.pid}) has not started in {_AGENT_STARTS_WITHIN_S:g} s"
+                ) from error
             time.sleep(0.002)
 
 
