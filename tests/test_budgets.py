@@ -24,7 +24,7 @@ TESTS = ROOT / "tests"
 BUDGETS = {
     "lines of Python": 61_571,  # 1,190 for retries, resources, journal, pauses of batches; 320 for quick starts
     "files of Python": 339,  # three for what starts without msgspec
-    "lines of C++": 14_647,  # wire and shards: what 4,100 lines of Python did; broadcasts; 60 for start requests
+    "lines of C++": 14_658,  # wire and shards: what 4,100 lines of Python did; broadcasts; start requests
     "lines of dragon.agent": 10_021,  # 60 for a quick start
     "lines of torchloader.loader": 4_607,
     "lines of tests": 64_333,  # 700 of them for those

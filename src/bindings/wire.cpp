@@ -23,11 +23,18 @@ wire::Name name_of(const Name& name) {
 }
 Name to_name(const wire::Name& name) { return {name.offset, name.generation, name.role}; }
 
-// Buffers of Python objects with which the thread has finished. They are released by the next call.
+// Buffers of Python objects with which the thread has finished. They are released by the next call, for which
+// the first of them rings: if none came, a buffer of a shard would keep the pages that a later write needs.
 class Buffers {
   public:
+    // Sets the eventfd for which Python waits, or -1 once there is none.
+    void ring(int fd) {
+        std::lock_guard lock(mutex_);
+        fd_ = fd;
+    }
     void add(Py_buffer* view) {
         std::lock_guard lock(mutex_);
+        if (done_.empty() && fd_ >= 0) eventfd_write(fd_, 1);
         done_.push_back(view);
     }
     void release() {
@@ -44,6 +51,7 @@ class Buffers {
 
   private:
     std::mutex mutex_;
+    int fd_ = -1;
     std::vector<Py_buffer*> done_;
 };
 
@@ -104,6 +112,7 @@ constexpr const char* kNames[] = {"Control", "Wanted",  "Made",     "Broken",   
 class PyWire {
   public:
     explicit PyWire(uint32_t node) : wire_(std::make_unique<wire::Wire>(node, open_agent_bell())) {
+        buffers_->ring(fd());
         if (!wire::find_crypto()) seal_with_python();
         // The main thread handles all signals.
         sigset_t all, before;
@@ -139,6 +148,7 @@ class PyWire {
         WithoutGil without;
         wire_->loop.stop();
         thread_.join();
+        buffers_->ring(-1);
     }
 
     wire::Payload payload_of(nb::handle object) {
@@ -158,6 +168,7 @@ class PyWire {
     nb::list take() {
         nb::list result;
         std::vector<Report> events = locked([](wire::Wire& w) { return w.events.take(); });
+        buffers_->release();  // those that rang since locked() released some
         for (Report& e : events)
             result.append(nb::make_tuple(kNames[static_cast<int>(e.kind)], e.node, e.number, e.size,
                                          to_name(e.name), e.flag, text_of(e), memory_of(e)));
