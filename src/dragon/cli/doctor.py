@@ -148,7 +148,7 @@ def _kernel_function(pid: int) -> str:
 
 # Seconds. A process that waits in the runtime checks once a second for a request of its stacks.
 _ANSWER_WITHIN = 1.5
-_LOAD_SAMPLE_S = 0.5
+_LOAD_SAMPLE_S = 0.2  # the kernel counts in steps of 0.01
 
 _NO_SPY = (
     "it does not wait in the runtime, where it would send its stack; install py-spy (pip install py-spy) to read it"
@@ -288,6 +288,8 @@ def main(words: Sequence[str]) -> int:
         print(json.dumps(_overview(found), indent=2) if arguments.json else _overview_table(found))
         return 0
     run = runs.choose(arguments.run, found)
+    if not arguments.json:
+        print(f"run {run.name}: {run.command}\n  since {moment(run.since)}", flush=True)
     reports = [report_of(node) for node in run.nodes]
     listed = rows(run, reports)
     wards = [
@@ -297,7 +299,7 @@ def main(words: Sequence[str]) -> int:
     if arguments.json:
         print(json.dumps({"run": run.name, "command": run.command, "nodes": msgspec.to_builtins(wards)}, indent=2))
     else:
-        print("\n".join(_text(run, wards)))
+        print("\n".join(_text(wards)))
     return 0
 
 
@@ -326,9 +328,7 @@ def _health(node: runs.Node) -> str:
 # ---- one run, as text
 
 
-def _text(run: runs.Run, wards: list[Ward]) -> Iterator[str]:
-    yield f"run {run.name}: {run.command}"
-    yield f"  since {moment(run.since)}"
+def _text(wards: list[Ward]) -> Iterator[str]:
     for ward in wards:
         yield f"\nnode {ward.node}, {ward.folder}"
         if not ward.findings:
