@@ -26,13 +26,21 @@ PROGRAM = """
     from dragon.native.process import Process, ProcessTemplate
     from dragon.workflows.batch import Batch
 
-    def where(seconds=0.05):
-        time.sleep(seconds)
+    def meet(name, count):
+        # Returns once so many tasks have been here, which then run at the same time.
+        with open(name, "a") as file:
+            file.write("x")
+        while os.path.getsize(name) < count:
+            time.sleep(0.01)
+
+    def where(count=1):
+        meet("where", count)
         return current().hostname, os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("OMP_NUM_THREADS")
 
-    def begin_and_end(seconds=0.05):
+    def begin_and_end(cpus, count):
         began = time.monotonic()
-        time.sleep(seconds)
+        meet(f"cpus {cpus}", count)
+        time.sleep(0.05)
         return began, time.monotonic()
 
     def most_at_a_time(spans):
@@ -59,8 +67,8 @@ def test_tasks_have_their_cpus_to_themselves(site: Site) -> None:
         site,
         """
 with Batch() as batch:
-    for cpus in (1, 2, 3, 4):
-        spans = [batch.options(cpus=cpus).function(begin_and_end) for _ in range(16)]
+    for cpus, count in ((1, 8), (2, 4), (3, 2), (4, 2)):
+        spans = [batch.options(cpus=cpus).function(begin_and_end, cpus, count) for _ in range(16)]
         print(most_at_a_time([span.get(60) for span in spans]))
 """,
     )
@@ -73,7 +81,7 @@ def test_tasks_and_the_processes_they_run_find_their_gpus_and_cpus(site: Site) -
         """
 with Batch() as batch:
     here, there = batch.topology().manager_hostnames
-    found = [batch.options(gpus=1, on_node=there).function(where, 1) for _ in range(2)]
+    found = [batch.options(gpus=1, on_node=there).function(where, 2) for _ in range(2)]
     print(sorted(one.get(60) for one in found) == [(there, "0", None), (there, "1", None)])
     print(batch.options(cpus=2, gpus=2, on_node=there).function(where).get(60) == (there, "0,1", "2"))
     print(batch.options(cpus=3, gpus=2).process(shell('test "$CUDA_VISIBLE_DEVICES-$OMP_NUM_THREADS" = 0,1-3')).get(60))

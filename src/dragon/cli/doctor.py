@@ -335,11 +335,11 @@ def _text(wards: list[Ward]) -> Iterator[str]:
             yield "  it is ending, or has ended: its agent and processes are gone"
         # The user's processes first.
         for finding in sorted(ward.findings, key=lambda finding: finding.row.role in ("agent", "zygote")):
-            yield from _finding_text(finding, ward)
+            yield from finding_text(finding, ward)
     yield from _unseen(wards)
 
 
-def _finding_text(finding: Finding, ward: Ward) -> Iterator[str]:
+def finding_text(finding: Finding, ward: Ward) -> Iterator[str]:
     row = finding.row
     puid = f"puid {row.puid}, " if row.puid is not None else ""
     yield f"\n{row.title} ({puid}pid {row.pid}): {row.state}, {finding.load:.0%} of a CPU"

@@ -25,7 +25,7 @@ _LABELS = (
     ("--basic-label", "basic", "print the process's name before every line"),
     ("--verbose-label", "verbose", "print node, id, name and stream before every line"),
 )
-COMMANDS = ("ps", "kill", "doctor", "ddict", "top", "dashboard", "trace", "completion")
+COMMANDS = ("ps", "kill", "doctor", "explain", "ddict", "top", "dashboard", "trace", "completion")
 _ASKED_FOR = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 _EPILOG = """\
 examples:
@@ -40,6 +40,7 @@ other commands (a program of that name is run as ./NAME; each has --help):
   dragon run [options] PROG ...     the same as `dragon` alone
   dragon ps [RUN]                   list your runs on this machine, or the processes of one
   dragon doctor [RUN]               show what a run waits for: its agent and every process, with stacks
+  dragon explain [TASK|PROCESS]     say why a task of a batch or a process waits, or how it failed
   dragon kill RUN                   end a run with all its processes
   dragon ddict ls|stat|dump|load    list, dump and load your runs' distributed dictionaries
   dragon plan [--json] PROG ...     run it, and print which process ran where

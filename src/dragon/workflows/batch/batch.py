@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -31,6 +32,7 @@ from dragon.workflows.batch.logs import Logs, checked_stream, output_of, read_fi
 from dragon.workflows.batch.outcome import Failure, Promise
 from dragon.workflows.batch.progress import Counts, Line
 from dragon.workflows.batch.scheduler import Scheduler
+from dragon.workflows.batch.table import TaskTable
 from dragon.workflows.batch.task import Options, Task, task_of
 from dragon.workflows.batch.worker import Plan
 
@@ -45,6 +47,7 @@ class Batch:
         workers_per_node: how many tasks run on a node at a time (default: its CPUs that the run may use).
         journal: a file that keeps the results of tasks. The same program started again, with the same file, takes from
             there what is done, and runs the rest.
+        table: a CSV file that is made anew and gets a line for each task that has ended: its outcome, times and place.
         scheduler_workers: the largest number of jobs that run at a time (default: as many as there are workers for
             their ranks; one is always permitted).
         managed_lifecycle: whether the batch stays after join(), until destroy() is called.
@@ -85,6 +88,7 @@ class Batch:
         *,
         workers_per_node: int | None = None,
         journal: str | os.PathLike[str] | None = None,
+        table: str | os.PathLike[str] | None = None,
     ) -> None:
         numbers = (num_nodes, workers_per_node, scheduler_workers)
         num_nodes, workers_per_node, scheduler_workers = numbers = tuple(map(plain_number, numbers))
@@ -111,14 +115,13 @@ class Batch:
         ]
         some = () if len(chosen) == len(nodes) else tuple(host for host, _ in hosts)
         crew = functools.partial(Crew, Plan([*policies], hosts=some))
-        kept = None if journal is None else Journal(journal)
+        with contextlib.ExitStack() as opened:
+            rows = None if table is None else opened.enter_context(contextlib.closing(TaskTable(table)))
+            kept = None if journal is None else opened.enter_context(contextlib.closing(Journal(journal)))
+            make = functools.partial(Scheduler, crew, len(policies), scheduler_workers, journal=kept, table=rows)
+            own = OwnClient(make)
+            opened.pop_all()  # the scheduler closes them
         self._journals = kept is not None
-        try:
-            own = OwnClient(functools.partial(Scheduler, crew, len(policies), scheduler_workers, journal=kept))
-        except BaseException:
-            if kept is not None:
-                kept.close()
-            raise
         own.destroyed = functools.partial(_destroy, weakref.ref(self))
         self._own: OwnClient | None = own
         self._client: Client = own

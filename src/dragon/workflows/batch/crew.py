@@ -15,7 +15,7 @@ from dragon.native.workers import MOST_TICKETS, pass_on_end
 from dragon.runtime import placement, processes
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
-from dragon.runtime.nodes import node_at, run_nodes
+from dragon.runtime.nodes import run_nodes
 from dragon.runtime.placement import one_warning
 from dragon.runtime.protocol.groups import SignalGroup
 from dragon.workflows.batch.resources import NodeResources
@@ -167,8 +167,12 @@ class Crew:
 
     def describe(self, worker: int) -> str:
         """Return words for a worker: its pid and its node."""
-        node = node_at(self._started[worker].node)
-        return f"worker {self._workers.current(worker).pid} on {node.host_name}"
+        host, pid = self.place_of(worker)
+        return f"worker {pid} on {host}"
+
+    def place_of(self, worker: int) -> tuple[str, int | None]:
+        """Return the name of a worker's node, and its pid; None if it has none yet."""
+        return self.name_of(self.host_of(worker)), self._workers.current(worker).pid
 
     def end_worker(self, index: int) -> Callable[[], None]:
         """Send SIGTERM to a worker; another replaces it. Returns a function that kills it if it has not ended."""

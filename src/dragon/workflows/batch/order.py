@@ -6,6 +6,7 @@ Of the same data, a reader waits for the last writer, a writer for the last writ
 from __future__ import annotations
 
 import enum
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 
@@ -51,11 +52,13 @@ class Entry(Promise):
         "name",
         "node",
         "number",
+        "place",
         "restored",
         "running",
         "shares",
         "slot",
         "state",
+        "submitted",
         "timeout",
         "watchers",
         "weight",
@@ -84,6 +87,9 @@ class Entry(Promise):
         self.faults: list[str] = []  # how earlier tries ended
         self.failed_on: tuple[int, ...] = ()  # the nodes of those tries
         self.losses = 0  # how many of them by the loss of their worker
+        self.submitted = time.time()
+        # The node and the pid of the worker that ended the last try, and the seconds that it took, if that is known.
+        self.place: tuple[str, int | None, float] | None = None
         self.restored = False  # whether its result is that of an earlier run
 
     def left(self, call: Call, outcome: Outcome) -> Entry:
@@ -116,9 +122,14 @@ class Entry(Promise):
         return worded_key(self.key, self.name)
 
 
+def uid_of(key: Key) -> str:
+    """Return the uid of a task, as users know it."""
+    return f"{key[0]}-{key[1]}"
+
+
 def worded_key(key: Key, name: str) -> str:
     """Return the name of a task in messages."""
-    uid = f"{key[0]}-{key[1]}"
+    uid = uid_of(key)
     return f"task {uid} ({name})" if name and name != uid else f"task {uid}"
 
 

@@ -24,6 +24,7 @@ from dragon.runtime.log import runtime_log
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, NO_WORKER, WORKERS, Crew
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError, TaskCancelledError
+from dragon.workflows.batch.explainer import Explainer
 from dragon.workflows.batch.journal import Journal
 from dragon.workflows.batch.order import (
     Accesses,
@@ -35,16 +36,19 @@ from dragon.workflows.batch.order import (
     given_up,
     inherited,
     overdue,
+    uid_of,
     unwritten,
 )
 from dragon.workflows.batch.outcome import Failure, Key, Outcome, Promise, Value, received, worded
 from dragon.workflows.batch.resources import Allocator, FailingNodes
+from dragon.workflows.batch.table import TaskTable
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
 log = runtime_log("batch")
 
 _AT_A_TIME = 256  # messages that are processed before other threads get the lock
 _MOST_NAMED = 4  # tasks in an explanation
+_MOST_TOLD, _MOST_FAILED = 20, 1000  # tasks that tell() explains, and failed ones of which it knows
 _KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL for what was cancelled
 
 
@@ -99,6 +103,7 @@ class Scheduler:
         ended: called for each task that has ended, with the lock held.
         told: called for messages that are not from workers, with the lock held.
         journal: has the results of an earlier run, and gets those of this one.
+        table: gets a line for each task that has ended.
     """
 
     def __init__(
@@ -110,15 +115,19 @@ class Scheduler:
         ended: Callable[[Entry], None],
         told: Callable[[tuple[Any, ...]], None] = lambda message: None,
         journal: Journal | None = None,
+        table: TaskTable | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self.closed = False
         self.broken = ""  # why no tasks can be run any more, if that is so
-        self._ended, self._told, self._journal = ended, told, journal
+        self._ended, self._told, self._journal, self._table = ended, told, journal, table
         self._numbers = itertools.count(1)
         self._unfinished: dict[int, Entry] = {}
         self._ending: dict[int, Entry] = {}
         self._failing = FailingNodes()
+        self._done = 0
+        self._failed: deque[tuple[str, str, str]] = deque(maxlen=_MOST_FAILED)  # uid, name, explanation
+        self._failures = 0
         self._accesses = Accesses()
         self._timers = Timers(self._unfinished)
         self._stops = False
@@ -129,6 +138,7 @@ class Scheduler:
         self.crew = crew(self._tasks, self.events, self._claims)
         self.thread = threading.Thread(target=self._serve, name="dragon-batch", daemon=True)
         self.thread.start()
+        self._explainer = Explainer(self.tell)
 
     # ---- submitting
 
@@ -273,6 +283,8 @@ class Scheduler:
             if one.outcome is not None:
                 continue
             self._unfinished.pop(one.number, None)
+            if self._table is not None:
+                self._table.add(one, outcome)
             if one.state == State.SENT and not stays:
                 self._places.leave(one)
             stays = False
@@ -283,6 +295,11 @@ class Scheduler:
             if one.accesses:
                 self._accesses.ended(one, f"{one}: {outcome.brief}" if isinstance(outcome, Failure) else "")
             one.fulfil(outcome, self._wakes)
+            if isinstance(outcome, Failure):
+                self._failures += 1
+                self._failed.append((uid_of(one.key), one.name, self.explain(one)))
+            else:
+                self._done += 1
             self._ended(one)
             dependents, one.dependents = one.dependents, []
             for dependent, need in dependents:
@@ -446,14 +463,18 @@ class Scheduler:
                     break
                 message = self.events.get_nowait()
             self._call_timers()
+            if self._table is not None and self.events.empty():
+                self._table.flush()
         return False
 
     def _heard(self, message: tuple[Any, ...]) -> None:
         kind = message[0]
         if kind == ENDED:
-            _, number, worker, succeeded, result = message
+            _, number, worker, seconds, succeeded, result = message
             entry = self._unfinished.get(number)
             if entry is not None:
+                if self._table is not None:
+                    entry.place = *self.crew.place_of(worker), seconds
                 self._tried(entry, received(result) if succeeded else result, worker)
             elif (entry := self._ending.pop(number, None)) is not None:
                 self._gone(entry)
@@ -547,6 +568,20 @@ class Scheduler:
             tries = f" Tries before: {'; '.join(entry.faults)}." if entry.faults else ""
             return f"{entry} {self._state_of(entry)}.{tries}"
 
+    def tell(self, word: str) -> list[str]:
+        """Explain the tasks of that uid or name, also some that have failed. Without a word, say how many tasks are in
+        which state, and explain some of them."""
+        with self.lock:
+            every = [entry for entry in self._unfinished.values() if word in ("", uid_of(entry.key), entry.name)]
+            failed = [text for uid, name, text in self._failed if word in ("", uid, name)]
+            if word:
+                return [*map(self.explain, every[:_MOST_TOLD]), *failed[-_MOST_TOLD:]]
+            running = [entry for entry in every if self.runs(entry)]
+            waiting = [entry for entry in every[: 2 * _MOST_TOLD] if not self.runs(entry)]
+            some = [*map(self.explain, running[:_MOST_TOLD]), *map(self.explain, waiting[: _MOST_TOLD // 2])]
+            counts = f"{self._done} done, {len(running)} run, {len(every) - len(running)} wait, {self._failures} failed"
+            return [f"tasks: {counts}", *some, *failed[-_MOST_TOLD // 2 :]]
+
     def _state_of(self, entry: Entry) -> str:
         if isinstance(entry.outcome, Failure):
             return f"failed: {entry.outcome.brief}"
@@ -625,6 +660,9 @@ class Scheduler:
         self._fail_all("the batch has ended")
         if self._journal is not None:
             self._journal.close()
+        if self._table is not None:
+            self._table.close()
+        self._explainer.close()
         self._stops = True
         if self.thread.is_alive():
             self._wake()

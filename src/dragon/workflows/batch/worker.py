@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -111,21 +112,23 @@ def work(index: int, setting: Setting) -> None:
             continue
         mine = claimed(number, index)
         if claims.swap_if(slot, queued(number), mine):
+            began = time.monotonic()
             ended = _run(Kind(kind), message, setting, leftovers)
+            seconds = time.monotonic() - began
             if kind == Kind.FUNCTION and not claims.swap_if(slot, mine, finished(number)):
                 return  # it was cancelled meanwhile, and this process is about to be killed
-            _tell(events, number, index, ended)
+            _tell(events, number, index, seconds, ended)
             if kind == Kind.FUNCTION and message[8] and message[8][0].gpus:
                 doing[index] = 0
                 return  # a process keeps to the GPUs that it has used first: another worker takes this one's place
         del message  # releases the memory of its buffers
 
 
-def _tell(events: Channel, number: int, index: int, ended: tuple[bool, Any]) -> None:
+def _tell(events: Channel, number: int, index: int, seconds: float, ended: tuple[bool, Any]) -> None:
     try:
-        put_result(events, (ENDED, number, index, *ended))
+        put_result(events, (ENDED, number, index, seconds, *ended))
     except MemoryError as error:
-        put_result(events, (ENDED, number, index, False, Failure.of(error)))
+        put_result(events, (ENDED, number, index, seconds, False, Failure.of(error)))
 
 
 def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftovers) -> tuple[bool, Any]:

@@ -1,0 +1,63 @@
+"""The table of a batch: a CSV file with a line for each task that has ended."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+import warnings
+
+from dragon.workflows.batch.order import Entry, State, uid_of
+from dragon.workflows.batch.outcome import Failure, Outcome
+
+COLUMNS = ("task", "name", "kind", "outcome", "node", "pid", "submitted", "ended", "seconds", "tries", "error")
+
+
+class TaskTable:
+    """Writes the file, which is made anew. Raises OSError if it cannot be opened."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self._file = open(self.path, "w", newline="", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+        self._writer = csv.writer(self._file)
+        self._failed = False
+        self._write(COLUMNS)
+
+    def add(self, entry: Entry, outcome: Outcome) -> None:
+        """Add the line of a task that has ended. `submitted` and `ended` are in seconds since 1970; `seconds` is how
+        long its last try ran, with `node` and `pid` of its worker, which are empty if that was lost or never was."""
+        how, error = "restored" if entry.restored else "done", ""
+        if isinstance(outcome, Failure):
+            how, error = "failed", outcome.brief
+        node, pid, seconds = entry.place or ("", "", 0.0)
+        tries = len(entry.faults) + (entry.state == State.SENT)
+        task = uid_of(entry.key), entry.name, entry.kind.name.lower()
+        times = f"{entry.submitted:.3f}", f"{time.time():.3f}", f"{seconds:.6f}" if entry.place else ""
+        self._write((*task, how, node, pid, *times, tries, error))
+
+    def _write(self, row: tuple[object, ...]) -> None:
+        if self._failed:
+            return
+        try:
+            self._writer.writerow(row)
+        except OSError as error:
+            self._fail(error)
+
+    def flush(self) -> None:
+        """Write the lines that wait for others."""
+        try:
+            self._file.flush()
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        if not self._failed:
+            self._failed = True
+            warnings.warn(f"the table {self.path} takes no more lines: {error}", stacklevel=2)
+
+    def close(self) -> None:
+        """Write what is left."""
+        try:
+            self._file.close()
+        except OSError as error:
+            self._fail(error)
