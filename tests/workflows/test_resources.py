@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from conftest import Site, described
 from dragon.native.machine import cpu_count, current
-from dragon.native.process import Process
+from dragon.native.process import Process, ProcessTemplate
 from dragon.workflows.batch import Batch
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.conditions import Demand
@@ -20,6 +22,7 @@ from dragon.workflows.batch.order import Entry, Places, State
 from dragon.workflows.batch.resources import Allocator, NodeResources
 from dragon.workflows.executor import DragonExecutor
 
+MIB = 2**20
 PROGRAM = """
     import os, signal, sys, time
     from dragon.native.machine import cpu_count, current
@@ -109,6 +112,30 @@ print(sorted(map(int, open("ran").read().split())) == list(range(201)))
 """,
     )
     assert out == "True\n"
+
+
+def take(size: int, seconds: float) -> int:
+    data = b"x" * size
+    time.sleep(seconds)
+    return len(data)
+
+
+def take_in_a_child(size: int) -> int:
+    code = f"import time; data = b'x' * {size}; time.sleep(60)"
+    return subprocess.run([sys.executable, "-c", code], check=False).returncode
+
+
+def test_a_task_that_takes_more_memory_than_it_asked_for_is_ended() -> None:
+    program = ProcessTemplate(sys.executable, ["-c", f"import time; data = b'x' * {200 * MIB}; time.sleep(60)"])
+    with Batch(workers_per_node=1) as batch:
+        options = batch.options(memory="100M")
+        ended = [options.function(take, 200 * MIB, 60), options.function(take_in_a_child, 200 * MIB)]
+        ended.append(options.process(program))
+        right = options.function(take, 50 * MIB, 0.5)
+        for task in ended:
+            with pytest.raises(MemoryError, match=r"took [\d.]+ MiB of memory, and has asked for 100 MiB"):
+                task.get(60)
+        assert right.get(60) == 50 * MIB
 
 
 def test_a_task_on_a_lost_node_is_run_elsewhere_unless_it_names_the_node(site: Site) -> None:

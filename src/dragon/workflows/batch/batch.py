@@ -173,8 +173,8 @@ class Batch:
             env: environment variables that it finds.
             key: what it is called in the journal, in place of what its function and arguments say.
             cpus, gpus, memory: what it has to itself on its node, or each rank of a job: CPUs, to which it is bound
-                (default: 1); GPUs, or the parts of them that the run may use; bytes, or a size such as "2G", which are
-                set aside and not enforced.
+                (default: 1); GPUs, or the parts of them that the run may use; bytes, or a size such as "2G": a function
+                or a process that takes more is ended with a MemoryError.
             on_node: the host name of the node where it runs.
 
         Raises TypeError and ValueError for a wrong value.

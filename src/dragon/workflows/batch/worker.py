@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+import psutil
+
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process, ProcessTemplate
@@ -26,6 +28,7 @@ from dragon.runtime.serialization import loads
 from dragon.workflows.batch.call import Kind, Streams, substituted
 from dragon.workflows.batch.conditions import Share, variables_set
 from dragon.workflows.batch.leftovers import Leftovers
+from dragon.workflows.batch.memory import limited
 from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
 
 # The types of a worker's messages.
@@ -113,7 +116,16 @@ def work(index: int, setting: Setting) -> None:
         mine = claimed(number, index)
         if claims.swap_if(slot, queued(number), mine):
             began = time.monotonic()
-            ended = _run(Kind(kind), message, setting, leftovers)
+
+            def end(error: MemoryError, number: int = number, slot: int = slot, began: float = began) -> None:
+                if claims.swap_if(slot, claimed(number, index), finished(number)):
+                    _tell(events, number, index, time.monotonic() - began, (False, Failure.of(error)))
+                    for child in psutil.Process().children(recursive=True):
+                        child.kill()
+                    doing[index] = 0
+                    os._exit(0)  # nothing else ends a function; another worker takes this one's place
+
+            ended = _run(Kind(kind), message, setting, leftovers, end)
             seconds = time.monotonic() - began
             if kind == Kind.FUNCTION and not claims.swap_if(slot, mine, finished(number)):
                 return  # it was cancelled meanwhile, and this process is about to be killed
@@ -131,8 +143,10 @@ def _tell(events: Channel, number: int, index: int, seconds: float, ended: tuple
         put_result(events, (ENDED, number, index, seconds, False, Failure.of(error)))
 
 
-def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftovers) -> tuple[bool, Any]:
-    """Return (True, the packed result) or (False, a Failure)."""
+def _run(
+    kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftovers, end: Callable[[MemoryError], None]
+) -> tuple[bool, Any]:
+    """Return (True, the packed result) or (False, a Failure). `end` ends a function that takes too much memory."""
     number, _, _, tells, data, buffers, inputs, streams, shares, asked = message
     try:
         target, args, kwargs = loads(data, buffers)
@@ -144,7 +158,7 @@ def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftover
                 setting.events.put((RUNS, number, None))
             if not shares:
                 return True, _call(target, args, kwargs, streams, leftovers)
-            with _bound(shares[0], asked):
+            with _bound(shares[0], asked), limited(os.getpid(), shares[0].memory, end):
                 return True, _call(target, args, kwargs, streams, leftovers)
         if kind == Kind.PROCESS:
             return True, (None, [], _run_process(number, args[0], streams, setting, shares, asked))
@@ -253,9 +267,19 @@ def _run_process(
         # The worker's slot stands for a CPU of this node.
         template.policy = Policy.merge(Policy(placement=Policy.Placement.LOCAL), template.policy)
     process = Process.from_template(template)
-    process.start()
+    pid = process._begin().pid
     setting.events.put((RUNS, number, (PROCESS, process.puid)))
-    code = process.join()
+    errors: list[MemoryError] = []
+
+    def end(error: MemoryError) -> None:
+        errors.append(error)
+        process.kill()
+
+    most = shares[0].memory if shares and process.node == own_node().index else 0
+    with limited(pid, most, end):
+        code = process.join()
+    if errors:
+        raise errors[0]
     assert code is not None
     return code
 
