@@ -325,7 +325,7 @@ def test_a_job_finishes_although_masters_are_killed_during_commands(cluster: Clu
 
 
 def test_later_jobs_are_submitted_although_the_submitter_is_killed(cluster: Cluster) -> None:
-    cluster.start(cluster.job("first", 5, 0.001, 0.01), cluster.job("second", 5, 0.001, 0.01, arrival=8))
+    cluster.start(cluster.job("first", 5, 0.001, 0.01), cluster.job("second", 5, 0.001, 0.01, arrival=20))
     cluster.until(lambda: cluster.states("first") != [])
     cluster.kill("submitter")
     assert cluster.end() == 0, cluster.err
