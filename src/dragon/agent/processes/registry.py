@@ -19,7 +19,7 @@ from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import SignalProcess
+from dragon.runtime.protocol.agents import KillMembers, SignalProcess
 from dragon.runtime.protocol.run import Known
 from dragon.runtime.rpc import serves
 
@@ -92,6 +92,7 @@ class _Asked:
 
     parent: int
     group: int
+    name: str
     signals: list[int] = field(default_factory=list)
 
 
@@ -109,8 +110,8 @@ class Registry:
         self.memory_kills = MemoryKills()
         self._sent: dict[int, int] = {}  # to live processes: a bit for each signal, from signal 1 on
 
-    def asked(self, puid: int, parent: int = 0, group: int = 0) -> None:
-        self._asked[puid] = _Asked(parent, group)
+    def asked(self, puid: int, parent: int = 0, group: int = 0, name: str = "") -> None:
+        self._asked[puid] = _Asked(parent, group, name)
 
     def started(self, event: Started) -> None:
         puid, names, started = event.puid, (event.name, event.parent, event.group, event.record), event.time / 1e9
@@ -196,6 +197,11 @@ class Registry:
     def signal_all(self, puids: Iterable[int], number: int) -> None:
         for puid in puids:
             self.signal(puid, number)
+
+    @serves(KillMembers)
+    def kill_members(self, group: int, names: list[str]) -> None:
+        those = [puid for puid, one in self._present() if one.group == group and one.name in names]
+        self.signal_all(those, signals.SIGKILL)
 
     def _send(self, known: Known, number: int) -> None:
         """Send a signal to a process, but not to another process that has got its process id since."""

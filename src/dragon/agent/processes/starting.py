@@ -377,7 +377,7 @@ class Processes:
             inherited = self._join(request, part, part.ranks[number]) if part is not None else []
             copies = [streams, Copies(inherited)] if inherited else [streams]
             # Records are kept until the zygote has attached, which it does before it reports on this process.
-            self.registry.asked(puid, request.parent, request.group)
+            self.registry.asked(puid, request.parent, request.group, request.name)
             self._spawner.start(request, copies, [record, *payloads])
             for fd in inherited:
                 os.close(fd)

@@ -175,6 +175,13 @@ class SignalProcess(BetweenAgents[None]):
     number: int
 
 
+class KillMembers(BetweenAgents[None]):
+    """Kill the processes of a group that have these names: the reply to the request that started them was lost."""
+
+    group: int
+    names: list[str]
+
+
 class MemberEvent(msgspec.Struct, frozen=True, array_like=True):
     """A member of a group has ended, with `text` as its last output on stderr; or it `failed` to start, because of
     `text` and the error number. Or a process of no group has ended, whose creator has that `record` of it."""
