@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 
 from conftest import described
+from dragon import _core
 from dragon.agent import life
 from dragon.agent.cluster import Cluster
 from dragon.agent.processes.parents import FAREWELL, SYNCHRONISE
@@ -33,6 +34,7 @@ from dragon.control import join
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
 from dragon.infrastructure.membership import Token
 from dragon.infrastructure.messages import Spawn, decode_spawn, encode
+from dragon.infrastructure.start_request import ERROR, FAILED, PID, RUNNING, STATUS
 from dragon.infrastructure.structs import msgspec
 from dragon.launcher.base import Identity, Launcher
 from dragon.launcher.frontend import FrontEnd, Options
@@ -252,7 +254,6 @@ class Zygote:
         self.events, self.requests = Channel(self), Channel(self)
         self.has_ended = asyncio.Event()
         self.living: dict[int, Spawn] = {}  # by pid
-        self.started: list[int] = []  # puids
         self._pids = itertools.count(self.pid + 1)
 
     def heads(self) -> list[int]:
@@ -273,12 +274,17 @@ class Zygote:
     def _start(self, spawn: Spawn) -> None:
         if self.has_ended.is_set():
             return
-        self.started.append(spawn.puid)
+        try:
+            record = _core.Words(spawn.record)
+        except _core.DestroyedError:  # the agent ends, and waits for no more processes
+            return
         if spawn.executable == "missing":
+            record[ERROR], record[STATUS] = errno.ENOENT, FAILED
             self._tell(Failed(spawn.puid, spawn.group, "there is no such program", errno.ENOENT))
             return
         pid = next(self._pids)
         self.living[pid] = spawn
+        record[PID], record[STATUS] = pid, RUNNING
         self._tell(Started(spawn.puid, spawn.group, pid, spawn.name, spawn.parent, spawn.record, int(1e9)))
         if spawn.executable != "head":
             seconds, code, _ = spawn.arguments
@@ -418,6 +424,8 @@ def _taken(channel: Channel) -> bytes:
 def replaced(simulation: Simulation) -> Iterator[None]:
     """Replace the parts, and have the log in the trace."""
     this_run()  # records of processes, and words of groups, are in the arena of this process
+    indices = {process: node.index for node in simulation.nodes for process in (node.process, node.zygote.process)}
+    simulation.loop.switched = lambda process: _core.set_node(indices.get(process, 0))  # names of objects contain it
     log = logging.getLogger("dragon")
     before, level = log.handlers, log.level
     log.handlers = [_Trace(simulation)]
@@ -430,3 +438,4 @@ def replaced(simulation: Simulation) -> Iterator[None]:
         finally:
             log.handlers = before
             log.setLevel(level)
+            _core.set_node(0)

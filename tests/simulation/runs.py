@@ -23,10 +23,13 @@ from typing import Any
 
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Spawn
+from dragon.infrastructure.start_request import RECORD_WORDS, RUNNING, STATUS
 from dragon.launcher.frontend import Options
+from dragon.runtime.handle import Words
 from dragon.runtime.protocol.groups import CloseGroup, CreateGroup, GroupSettings, StartGroup
 from dragon.runtime.protocol.objects import CreateNamedObject
 from dragon.runtime.protocol.request import BetweenAgents, Caller, OfAll, decode_answer
+from dragon.runtime.protocol.run import StartElsewhere
 from dragon.runtime.rpc import serves, serves_for
 from simulation.cluster import Node, Simulation
 from simulation.loop import Process, waiting
@@ -70,6 +73,16 @@ class Asked:
     cancelled: bool = False
 
 
+@dataclass
+class Child:
+    """A process that one of another node has started, with the record that its creator has."""
+
+    name: str
+    creator: int
+    asked: Asked
+    record: Words
+
+
 class Handlers:
     """What the agent of a node does of what is asked in a simulation."""
 
@@ -109,6 +122,7 @@ class Work:
         self.sent: Counter[tuple[int, int]] = Counter()
         self.asked: list[Asked] = []
         self.forwarded: list[tuple[int, int, int]] = []  # number, sender, receiver
+        self.children: list[Child] = []
         self.named: Counter[int] = Counter()  # numbers of objects that the first node has given
 
     async def ask_at_random(self, node: Node) -> None:
@@ -116,16 +130,8 @@ class Work:
         random = self.simulation.random
         pause = random.choice((0.05, 0.5, 2.0))
         until = self.simulation.loop.time() + WORK_S
-        kinds = (
-            self._ask,
-            self._ask,
-            self._cancel,
-            self._forward,
-            self._forward,
-            self._ask_all,
-            self._name,
-            self._group,
-        )
+        ask = (self._ask, self._ask, self._cancel, self._ask_all, self._name)
+        kinds = (*ask, self._forward, self._forward, self._group, self._start_process)
         while self.simulation.loop.time() < until and len(self.asked) < 60:
             await asyncio.sleep(random.uniform(0, pause))
             others = [other for other in node.cluster.links.members if other != node.index]
@@ -178,6 +184,28 @@ class Work:
 
     def _named(self, request: CreateNamedObject, answer: Any) -> None:
         self.named[decode_answer(request, answer).number] += 1
+
+    def _start_process(self, node: Node, other: int) -> None:
+        """Have a process of this node start one on another node."""
+        creators = [spawn.puid for spawn in node.zygote.living.values()]
+        if not creators:
+            return
+        random, record = self.simulation.random, Words(RECORD_WORDS)
+        asked = Asked(0, node.index, other, self.simulation.loop.time())
+        child = Child(f"child-{self._number()}", random.choice(creators), asked, record)
+        record[STATUS] = RUNNING
+        spawn = Spawn(
+            name=child.name,
+            executable="sleep",
+            arguments=[str(random.choice((random.uniform(0, 6), 1000))), "0", ""],
+            parent=child.creator,
+            node=other,
+            record=record._name(),
+        )
+        self.asked.append(asked)
+        self.children.append(child)
+        answer: Any = node.cluster.do(StartElsewhere(spawn), Caller(node.index))
+        answer.add_done_callback(partial(self._ended, asked))
 
     def _group(self, node: Node, other: int) -> None:
         node.process.main.task(self._run_group(node))
@@ -467,12 +495,30 @@ def _unfinished(simulation: Simulation, work: Work) -> list[str]:
     for number, sender, receiver in work.forwarded:
         if not work.performed[number] and sender in members and receiver in members:
             left.append(f"message {number} of node {sender} to {receiver} is lost")
+    for child in work.children:
+        left += _unfinished_child(child, members)
     for node in simulation.nodes:
         if node.lives and node.index not in members:
             left.append(f"{node.process.name} was declared lost, and has not ended")
         elif node.index in members:
             left += [f"{node.process.name}: {what}" for what in _waits(node, members)]
     return left
+
+
+def _unfinished_child(child: Child, members: dict[int, Node]) -> list[str]:
+    """Return what is wrong with a process that one of another node has started, and with its record."""
+    node, other = members.get(child.asked.node), members.get(child.asked.other)
+    if node is None:
+        return []
+    what = f"{child.name} of node {child.asked.node} on node {child.asked.other}"
+    runs = other is not None and any(spawn.name == child.name for spawn in other.zygote.living.values())
+    if child.asked.outcome != "answer":
+        return [f"{what} runs, and its start has failed"] if runs else []
+    if runs and all(spawn.puid != child.creator for spawn in node.zygote.living.values()):
+        return [f"{what} runs, and its creator has ended"]
+    if runs == (child.record[STATUS] == RUNNING):
+        return []
+    return [f"the record of {what} has {child.record[STATUS]}, and it {'runs' if runs else 'has ended'}"]
 
 
 def _waits(node: Node, members: dict[int, Node]) -> list[str]:
@@ -486,7 +532,7 @@ def _waits(node: Node, members: dict[int, Node]) -> list[str]:
         f"the loss of node {other} is not known" for other in set(links.members) - links.lost.keys() - set(members)
     ]
     left += [f"{group.name} has {group.live} live members" for group in services.groups.present.values() if group.live]
-    left += [f"{spawn.name} runs" for spawn in node.zygote.living.values() if spawn.executable != "head"]
+    left += [f"{spawn.name} runs" for spawn in node.zygote.living.values() if spawn.group]
     return left
 
 

@@ -7,11 +7,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from dragon.agent.groups import Group
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Spawn
+from dragon.infrastructure.start_request import RECORD_WORDS
 from dragon.launcher.frontend import Options
+from dragon.runtime.handle import Words
 from dragon.runtime.protocol.groups import CreateGroup, GroupSettings, StartGroup
 from dragon.runtime.protocol.request import Caller
+from dragon.runtime.protocol.run import StartElsewhere
 from simulation.cluster import Node, Simulation
 from simulation.loop import Process
 from simulation.network import Network, Socket
@@ -67,6 +73,25 @@ def test_processes_whose_start_was_not_acknowledged_do_not_stay() -> None:
         assert await until(lambda: bool(other.zygote.living), 3.0)
         assert await until(lambda: not group.live, 20.0)
         assert "connection to node 1 (node-1) broke" in group.failure
+        simulation.network.mend(other.host, first.host)
+        assert await until(lambda: not other.zygote.living, 20.0)
+
+    scenario(steps)
+
+
+def test_a_process_whose_start_was_not_acknowledged_does_not_stay() -> None:
+    async def steps(simulation: Simulation) -> None:
+        first, other = simulation.nodes[:2]
+        group = await make_group(first, 1, 0.1)
+        assert await until(lambda: not group.live, 5.0)
+        simulation.network.cut(other.host, first.host)
+        record = Words(RECORD_WORDS)
+        (head,) = (spawn.puid for spawn in first.zygote.living.values())
+        arguments = {"arguments": ["1000", "0", ""], "node": 1, "record": record._name(), "parent": head}
+        starting: Any = first.cluster.do(StartElsewhere(Spawn(executable="sleep", **arguments)), Caller(0))
+        assert await until(lambda: bool(other.zygote.living), 3.0)
+        with pytest.raises(NodeLostError):
+            await starting
         simulation.network.mend(other.host, first.host)
         assert await until(lambda: not other.zygote.living, 20.0)
 

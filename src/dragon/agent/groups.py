@@ -32,7 +32,7 @@ from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
 from dragon.runtime.protocol import groups
-from dragon.runtime.protocol.agents import KillMembers, MemberEvent, Part, Program, SignalProcess
+from dragon.runtime.protocol.agents import MemberEvent, Part, Program, SignalProcess
 from dragon.runtime.protocol.request import Caller
 from dragon.runtime.rpc import RemoteError, serves, serves_each, serves_for
 from dragon.signals import how_ended
@@ -189,9 +189,6 @@ class Group:
         except (OSError, MemoryError, RuntimeError, RemoteError, NodeLostError) as error:
             if self.home.links is None and part is None:
                 raise
-            if isinstance(error, NodeLostError) and self.home.links is not None and node != self.home.node:
-                # They may run there, if only the connection broke and their puids were lost.
-                self.home.links.forward(node, KillMembers(self.number, [one.name for one in instances]))
             self._not_started(members, error)
             return
         for member, (puid, _) in zip(members, started, strict=True):

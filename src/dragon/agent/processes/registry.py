@@ -19,7 +19,7 @@ from dragon.infrastructure.start_request import Name
 from dragon.infrastructure.structs import msgspec
 from dragon.infrastructure.system import what_to_raise
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import KillMembers, SignalProcess
+from dragon.runtime.protocol.agents import SignalProcess
 from dragon.runtime.protocol.run import Known
 from dragon.runtime.rpc import serves
 
@@ -163,6 +163,10 @@ class Registry:
         """Return the groups of those that are members of one, by puid."""
         return {puid: one.group for puid, one in self._present() if one.group}
 
+    def members(self, group: int, names: list[str]) -> list[int]:
+        """Return the puids of members of a group that have these names."""
+        return [puid for puid, one in self._present() if one.group == group and one.name in names]
+
     def _present(self) -> Iterator[tuple[int, Known | _Asked]]:
         yield from self._asked.items()
         yield from self._living.items()
@@ -197,11 +201,6 @@ class Registry:
     def signal_all(self, puids: Iterable[int], number: int) -> None:
         for puid in puids:
             self.signal(puid, number)
-
-    @serves(KillMembers)
-    def kill_members(self, group: int, names: list[str]) -> None:
-        those = [puid for puid, one in self._present() if one.group == group and one.name in names]
-        self.signal_all(those, signals.SIGKILL)
 
     def _send(self, known: Known, number: int) -> None:
         """Send a signal to a process, but not to another process that has got its process id since."""

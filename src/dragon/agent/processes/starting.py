@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import resource
+import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from dragon.agent.mpi.segments import without_foreign_variables
 from dragon.agent.output.streams import Streams
 from dragon.agent.processes.parents import FAREWELL, SYNCHRONISE
 from dragon.agent.processes.registry import Event, Failed, Registry, Started, Stream, Synchronised, decode_events
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Instance, Spawn, encode
 from dragon.infrastructure.start_request import (
     ASKED,
@@ -34,7 +36,7 @@ from dragon.infrastructure.start_request import (
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime import spawning
 from dragon.runtime.log import runtime_log
-from dragon.runtime.protocol.agents import Part, StartFor
+from dragon.runtime.protocol.agents import KillStarted, Part, StartFor
 from dragon.runtime.protocol.objects import CloseAtEnd
 from dragon.runtime.protocol.request import Caller
 from dragon.runtime.protocol.run import EndStartedBy, StartElsewhere
@@ -301,8 +303,18 @@ class Processes:
             if template.payload_in is not None:  # it is in this node's arena
                 payload = bytes(memoryview(_core.Words(template.payload_in)).cast("B")[: template.payload_size])
                 templates[which] = msgspec.structs.replace(template, payload=payload, payload_in=None, payload_size=0)
-        request = StartFor(templates, instances, part)
-        return await self.links.ask(node, request)
+        try:
+            return await self.links.ask(node, StartFor(templates, instances, part))
+        except NodeLostError:
+            # If only the connection broke, they may run there, and nobody learns their puids.
+            names, one = [instance.name for instance in instances], templates[0]
+            self.links.forward(node, KillStarted(one.group, names, one.record))
+            raise
+
+    @serves_for(KillStarted)
+    def _kill_started(self, caller: Caller, group: int, names: list[str], record: Name) -> None:
+        alone = [puid for puid, creator in self.followers.items() if creator == (caller.node, record)]
+        self.registry.signal_all(self.registry.members(group, names) if group else alone, signal.SIGKILL)
 
     async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
         """Keep objects of other nodes alive for processes that start on `node`, whose own stay in the templates."""

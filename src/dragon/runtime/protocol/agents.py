@@ -175,11 +175,13 @@ class SignalProcess(BetweenAgents[None]):
     number: int
 
 
-class KillMembers(BetweenAgents[None]):
-    """Kill the processes of a group that have these names: the reply to the request that started them was lost."""
+class KillStarted(BetweenAgents[None]):
+    """Kill the processes of a StartFor whose reply was lost: the members of a group with these names, or, without a
+    group, the process of this record of the requesting node."""
 
     group: int
     names: list[str]
+    record: Name
 
 
 class MemberEvent(msgspec.Struct, frozen=True, array_like=True):
