@@ -237,7 +237,7 @@ class Work:
         asked.ended, asked.cancelled = self.simulation.loop.time(), future.cancelled()
         error = None if asked.cancelled else future.exception()
         asked.outcome = "answer" if error is None else type(error).__name__
-        if error is not None and not isinstance(error, NodeLostError):
+        if error is not None and not isinstance(error, NodeLostError) and "as its run ends" not in str(error):
             self.simulation.fail(f"request {asked.number} of node {asked.node} to {asked.other} failed: {error!r}")
         elif error is not None:
             self.simulation.note(f"request {asked.number} of node {asked.node} to {asked.other} failed: {error}")
@@ -419,7 +419,10 @@ def simulate(seed: int) -> Simulation:
     if draw.random() < 0.3:
         simulation.join_twice(draw.randrange(len(simulation.nodes) - 1))
     how = draw.choice(("the program ends", "the program ends", "SIGTERM", "the front end is killed"))
-    simulation.run(partial(_run, work=work, faults=faults, how=how))
+    early = draw.random() < 0.25  # it ends while nodes work and fail
+    simulation.run(
+        partial(_run, work=work, faults=faults, how="SIGTERM" if early and "program" in how else how, early=early)
+    )
     return simulation
 
 
@@ -444,19 +447,23 @@ async def start(simulation: Simulation) -> bool:
     return starts
 
 
-async def _run(simulation: Simulation, work: Work, faults: Faults, how: str) -> None:
+async def _run(simulation: Simulation, work: Work, faults: Faults, how: str, early: bool) -> None:
     if not await start(simulation):
         return
     for node in simulation.nodes:
         node.cluster._services.table.serve(Handlers(work, node))
         node.process.main.task(work.ask_at_random(node))
     simulation.network.resets = 0.0
-    await faults.happen()
-    await until(lambda: not _unfinished(simulation, work), LIMIT_S + faults.stopped)
-    _check(simulation, work, faults)
-    if simulation.double is not None and simulation.double.code != 1:  # it is refused
-        simulation.fail(f"an agent that joins twice ends with {simulation.double.code}")
-    await _end(simulation, how)
+    failing = asyncio.ensure_future(faults.happen())
+    if early:
+        await asyncio.sleep(simulation.random.uniform(0, WORK_S))
+    else:
+        await failing
+        await until(lambda: not _unfinished(simulation, work), LIMIT_S + faults.stopped)
+        _check(simulation, work, faults)
+        if simulation.double is not None and simulation.double.code != 1:  # it is refused
+            simulation.fail(f"an agent that joins twice ends with {simulation.double.code}")
+    await _end(simulation, how, END_S + faults.stopped)
 
 
 async def until(holds: Callable[[], bool], seconds: float) -> bool:
@@ -533,6 +540,15 @@ def _waits(node: Node, members: dict[int, Node]) -> list[str]:
     ]
     left += [f"{group.name} has {group.live} live members" for group in services.groups.present.values() if group.live]
     left += [f"{spawn.name} runs" for spawn in node.zygote.living.values() if spawn.group]
+    living = {spawn.puid for spawn in node.zygote.living.values()}
+    kept = {
+        "requested processes": services.registry._asked,
+        "requests to the zygote": services.spawner._kept,
+        "events for other nodes": services._untold,
+        "processes that are followed elsewhere": services.processes.followers.keys() - living,
+        "creators of processes elsewhere": services.processes.elsewhere.keys() - living,
+    }
+    left += [f"{what} are kept: {list(each)}" for what, each in kept.items() if each]
     return left
 
 
@@ -585,8 +601,8 @@ def _check_groups(simulation: Simulation, faults: Faults) -> None:
                 simulation.fail(f"the first cause of {group.name} is not {group.failure!r}")
 
 
-async def _end(simulation: Simulation, how: str) -> None:
-    """End the run, and check that everything ends."""
+async def _end(simulation: Simulation, how: str, within: float) -> None:
+    """End the run, and check that everything ends within so many seconds."""
     front_end, front = simulation.front_end, simulation.front
     assert front_end is not None
     assert simulation.ended is not None
@@ -605,7 +621,7 @@ async def _end(simulation: Simulation, how: str) -> None:
         for node, pid in heads:
             node.zygote.exit(pid, 5)
         expected = 5
-    await until(lambda: front.dead and not any(node.lives for node in simulation.nodes), END_S)
+    await until(lambda: front.dead and not any(node.lives for node in simulation.nodes), within)
     if not front.dead:
         simulation.fail("the front end does not end")
     elif expected is not None and simulation.ended.result() != expected:
