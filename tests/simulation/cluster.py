@@ -93,6 +93,9 @@ class Simulation:
         self.front_end = FrontEnd(SimulatedLauncher(self), head, self._options)
         try:
             return await self.front_end.run()
+        except Exception as error:
+            self.fail(f"the front end fails: {error!r}")
+            raise
         finally:
             self.front.kill()
             self.network.end_process(self.front)
@@ -127,7 +130,7 @@ def close(work: Any) -> None:
 
 
 class SimulatedLauncher(Launcher):
-    """Starts the simulated agents. It waits for their end, and kills those that are still there."""
+    """Starts the simulated agents, and waits for their end."""
 
     name = "simulated"
     local = True

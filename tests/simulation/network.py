@@ -29,7 +29,7 @@ def broken(number: int) -> OSError:
 
 
 class Host:
-    """A machine with one address. `down`: it has no power; `silent`: by how many faults it does not answer."""
+    """A machine with one address, and the sockets that listen there, by port."""
 
     def __init__(self, network: Network, name: str, address: str) -> None:
         self.network, self.name, self.address = network, name, address
@@ -41,7 +41,6 @@ class Path:
 
     def __init__(self, latency: float) -> None:
         self.latency, self.usual, self.cuts = latency, latency, 0
-        self.resets = 0.0  # the probability that a connection is reset at a piece
 
 
 class Socket(Source):
@@ -106,7 +105,7 @@ class Network:
         self.sockets: dict[int, Socket] = {}
         self._paths: dict[tuple[Host, Host], Path] = {}
         self.latency = self.random.choice((0.0002, 0.0002, 0.005, 0.05))
-        self.resets = 0.0
+        self.resets = 0.0  # the probability that a connection is reset after a piece
 
     def host(self, name: str, address: str) -> Host:
         found = self.hosts[address] = Host(self, name, address)

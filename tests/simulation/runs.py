@@ -412,7 +412,8 @@ class Faults:
 def simulate(seed: int) -> Simulation:
     """Simulate the run of a seed. Its `failures` are what was found."""
     draw = random.Random(seed)
-    simulation = Simulation(seed, draw.choice((3, 3, 3, 4, 5, 8)), Options(resilient=draw.random() < 0.3))
+    options = Options(resilient=draw.random() < 0.3, idle=draw.choice((0, 0, 1)))
+    simulation = Simulation(seed, draw.choice((3, 3, 3, 4, 5, 8)), options)
     work, faults = Work(simulation), Faults(simulation)
     if simulation.network.latency < 0.01:  # else connections may not be made in time
         simulation.network.resets = draw.choice((0.0, 0.0, 0.02))  # while the run starts
@@ -464,6 +465,11 @@ async def _run(simulation: Simulation, work: Work, faults: Faults, how: str, ear
         if simulation.double is not None and simulation.double.code != 1:  # it is refused
             simulation.fail(f"an agent that joins twice ends with {simulation.double.code}")
     await _end(simulation, how, END_S + faults.stopped)
+    await failing
+    for what, counts in (("request", work.performed), ("object", work.named)):
+        for number, count in counts.items():
+            if count > 1:
+                simulation.fail(f"there are {count} of {what} {number}")
 
 
 async def until(holds: Callable[[], bool], seconds: float) -> bool:
@@ -558,10 +564,6 @@ def _check(simulation: Simulation, work: Work, faults: Faults) -> None:
         simulation.fail(text)
     for asked in work.asked:
         _check_request(simulation, work, faults, asked)
-    for what, counts in (("request", work.performed), ("object", work.named)):
-        for number, count in counts.items():
-            if count > 1:
-                simulation.fail(f"there are {count} of {what} {number}")
     if not _is_over(simulation):
         _check_losses(simulation, faults)
     _check_groups(simulation, faults)
