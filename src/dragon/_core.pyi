@@ -130,9 +130,7 @@ class Lock:
         """Release the lock."""
 
     def __enter__(self) -> bool: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None: ...
+    def __exit__(self, *raised: object) -> None: ...
     def _take(self, timeout: float | None, /) -> bool:
         """Acquire the lock without the warning, for a caller that repairs the state that a dead holder has left."""
 
@@ -286,7 +284,7 @@ class Shard:
     def head(self, key: bytes, checkpoint: int) -> bytes | bool | None:
         """Return the head of a record that has no blobs; None if there is no such key, False if it has blobs."""
 
-    def read_many(self, keys: list[bytes], checkpoint: int, take: Callable[[list[Stored | None]], Any]) -> Any:
+    def read_many(self, keys: list[bytes], checkpoint: int, take: Callable[[list[Stored | None]], _Result]) -> _Result:
         """Return `take(records)` of several keys in one state of the shard; None stands for a missing key."""
 
     def _view(self, key: bytes, checkpoint: int) -> tuple[Reading, Stored] | None: ...

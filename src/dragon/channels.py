@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Generic, NoReturn, Self, TypeVar, cast
 
 from dragon.dtypes import (
     ADAPTIVE_WAIT,
@@ -594,7 +594,7 @@ Many2ManyReadingChannelFile = Peer2PeerReadingChannelFile
 """The same class."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> NoReturn:
     if name in ("GatewayMessage", "register_gateways_from_env", "discard_gateways", "ChannelAdapterMsgTypes"):
         raise AttributeError(f"dragon.channels.{name} is not offered: agents take messages to other nodes themselves")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

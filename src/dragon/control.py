@@ -71,8 +71,8 @@ class Join(Message, frozen=True):
     nonce: bytes
     proof: bytes
     version: str
-    index: Any
-    member: Any
+    index: object
+    member: object
 
 
 class Refused(Message, frozen=True):

@@ -22,6 +22,7 @@ from multiprocessing.reduction import ForkingPickler
 
 TYPE_CHECKING = False  # see dragon/__init__.py
 if TYPE_CHECKING:
+    from random import Random
     from typing import Any
 
 _close_stdin = mp_util._close_stdin  # type: ignore[attr-defined]  # kept: freeing it would write to twenty pages
@@ -80,12 +81,12 @@ def flush_streams() -> None:
 def making() -> Iterator[None]:
     """Mark this process, within the block, as one that is being started: it unpickles its creator's data or imports the
     main program."""
-    current: Any = mp_process.current_process()
-    current._inheriting = True
+    current = vars(mp_process.current_process())
+    current["_inheriting"] = True
     try:
         yield
     finally:
-        del current._inheriting
+        del current["_inheriting"]
 
 
 def is_being_made() -> bool:
@@ -98,13 +99,13 @@ def be_daemon(name: str, number: int, parent: int) -> None:
     and number. Raises ProcessLookupError if the parent has ended."""
     from dragon._core import open_process  # which few processes need that import this module
 
-    creator: Any = mp_process.current_process()
-    own: Any = mp_process.BaseProcess(name=name, daemon=True)
+    creator = mp_process.current_process()
+    own = mp_process.BaseProcess(name=name, daemon=True)
     own._identity = (*creator._identity, number)
     sentinel = open_process(parent)
-    state: Any = mp_process
-    state._parent_process = state._ParentProcess(creator.name, parent, sentinel)
-    state._current_process, state._children, state._process_counter = own, set(), itertools.count(1)
+    state = vars(mp_process)
+    state["_parent_process"] = state["_ParentProcess"](creator.name, parent, sentinel)
+    state.update(_current_process=own, _children=set(), _process_counter=itertools.count(1))
 
 
 def check_not_importing_main() -> None:
@@ -153,12 +154,12 @@ def start_methods() -> dict[str, Any]:
 @contextmanager
 def without_start_method() -> Iterator[None]:
     """Unset the start method within the block, so that the main program may choose one."""
-    default: Any = mp_context._default_context
-    chosen, default._actual_context = default._actual_context, None
+    default = vars(mp_context._default_context)
+    chosen, default["_actual_context"] = default["_actual_context"], None
     try:
         yield
     finally:
-        default._actual_context = chosen
+        default["_actual_context"] = chosen
 
 
 # ---- other parts
@@ -215,8 +216,8 @@ def helpers() -> set[int]:
     """Return the process ids of multiprocessing's tracker and fork server, as far as they run."""
     from multiprocessing import forkserver
 
-    server: Any = forkserver._forkserver
-    return {pid for pid in (resource_tracker()._pid, server._forkserver_pid) if pid is not None}
+    pids = resource_tracker()._pid, vars(forkserver)["_forkserver"]._forkserver_pid
+    return {pid for pid in pids if pid is not None}
 
 
 def interpreter_flags() -> list[str]:
@@ -227,8 +228,9 @@ def interpreter_flags() -> list[str]:
     return flags
 
 
-def random_generator() -> Any:
+def random_generator() -> Random:
     """Return the generator behind the functions of `random`."""
     import random
 
-    return vars(random)["_inst"]
+    generator: Random = vars(random)["_inst"]
+    return generator

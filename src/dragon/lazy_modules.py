@@ -6,10 +6,6 @@ import importlib
 import sys
 from types import ModuleType
 
-TYPE_CHECKING = False  # for type checkers; the import of typing takes longer than that of this module
-if TYPE_CHECKING:
-    from typing import Any
-
 
 def submodule(package: str, name: str) -> ModuleType:
     """Return a module of a package, for its `__getattr__`. Raises AttributeError if there is none."""
@@ -28,7 +24,7 @@ def submodule(package: str, name: str) -> ModuleType:
     return importlib.import_module(full)
 
 
-def name_of_package(package: str, module: str, name: str) -> Any:
+def name_of_package(package: str, module: str, name: str) -> object:
     """Return a public name of a package, for the `__getattr__` of one of its modules that programs import it from as
     well."""
     whole = importlib.import_module(package)
@@ -40,7 +36,7 @@ def name_of_package(package: str, module: str, name: str) -> Any:
 class LaterModule(ModuleType):
     """Stands for a module of a package until one of its names is used; importing the module replaces it there."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(importlib.import_module(self.__name__), name)
 
     def __reduce__(self) -> tuple[object, ...]:

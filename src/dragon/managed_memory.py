@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import NoReturn, Self
 
 from dragon import _core
 from dragon.dtypes import DragonException, error_class
@@ -225,7 +225,7 @@ class MemoryPool:
         """Close the pool in this process."""
         self._detached = True
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         for names, instead in _NOT_OFFERED.items():
             if name in names.split():
                 raise AttributeError(f"MemoryPool.{name}() is not offered: {instead}")

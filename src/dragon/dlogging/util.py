@@ -12,12 +12,7 @@ import socket
 import sys
 from pathlib import Path
 
-__all__ = [
-    "DragonLoggingServices",
-    "setup_BE_logging",
-    "setup_dragon_logging",
-    "setup_logging",
-]
+__all__ = ["DragonLoggingServices", "setup_BE_logging", "setup_dragon_logging", "setup_logging"]
 
 _FORMAT = "%(asctime)s %(levelname)-8s %(name)s %(process)d: %(message)s"
 

@@ -167,9 +167,7 @@ class Policy:
     def global_policy(cls) -> Policy:
         """Return the policy that applies if no other one decides: any node, round robin."""
         return cls(
-            placement=cls.Placement.ANYWHERE,
-            distribution=cls.Distribution.ROUNDROBIN,
-            wait_mode=cls.WaitMode.IDLE,
+            placement=cls.Placement.ANYWHERE, distribution=cls.Distribution.ROUNDROBIN, wait_mode=cls.WaitMode.IDLE
         )
 
     def get_sdict(self) -> dict[str, Any]:
@@ -198,7 +196,7 @@ _CHOICES: dict[str, type[enum.IntEnum]] = {
 }
 
 
-def _one_of(kind: type[_Choice], name: str, value: Any) -> _Choice:
+def _one_of(kind: type[_Choice], name: str, value: int) -> _Choice:
     try:
         return kind(value)
     except ValueError:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dragon.infrastructure.policy import Policy
 from dragon.infrastructure.structs import msgspec
+
+if TYPE_CHECKING:
+    from dragon.runtime.connection import Connection
 
 
 class ProcessOptions(msgspec.Struct):
@@ -36,9 +39,9 @@ class ProcessDescriptor(msgspec.Struct):
     ecode: int | None = None  # negative for a signal; None while it runs
     live_children: set[int] = set()  # their puids, in the result of query()
     policy: Policy | None = None  # as its creator passed it, in the result of create(), as are those of pipes:
-    stdin_conn: Any = None
-    stdout_conn: Any = None
-    stderr_conn: Any = None
+    stdin_conn: Connection | None = None
+    stdout_conn: Connection | None = None
+    stderr_conn: Connection | None = None
 
     @property
     def state(self) -> State:

@@ -19,9 +19,12 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dragon.infrastructure.structs import msgspec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DESCRIPTION = "run.json"
 STREAM, PARQUET = ".arrows", ".parquet"
@@ -78,7 +81,7 @@ def content_of_file(stem: str) -> tuple[str, Content] | None:
     return (match["node"], "samples") if match else None
 
 
-def schema_of(content: Content) -> Any:
+def schema_of(content: Content) -> pa.Schema:
     """Return the Arrow schema of files with that content: of measured values, where rows of one metric with the same
     tags have the same `series`; or the fields of `Lifetime` or `Span`."""
     import pyarrow as pa

@@ -3,7 +3,8 @@ message, and import msgspec for others only."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from dragon import _core
 
@@ -21,7 +22,7 @@ UNNAMED = "dragon_process"
 Name = tuple[int, int, int]
 
 
-def as_name(received: Any) -> Name:
+def as_name(received: Sequence[int]) -> Name:
     """Return a name as a tuple, which msgpack decodes as a list."""
     return received[0], received[1], received[2]
 

@@ -58,11 +58,7 @@ class Unwanted(Exception):
     """The reply is no longer wanted."""
 
 
-def ask(
-    request: Request[_Answer],
-    descriptors: Sequence[int] = (),
-    deadline: float | None = None,
-) -> _Answer:
+def ask(request: Request[_Answer], descriptors: Sequence[int] = (), deadline: float | None = None) -> _Answer:
     """Send a request to this node's agent and return the reply."""
     run = this_run()
     if _in_agent:

@@ -39,14 +39,7 @@ def start_agent() -> None:
         streams = [null.fileno() if fd < 0 else fd for fd in (-1, *given)]
         pid = _core.start_executable(
             executable=sys.executable,
-            arguments=[
-                sys.executable,
-                *_options(),
-                "-P",
-                "-c",
-                _CODE,
-                os.path.abspath(f"{__file__}/../../.."),
-            ],
+            arguments=[sys.executable, *_options(), "-P", "-c", _CODE, os.path.abspath(f"{__file__}/../../..")],
             environment=[f"{key}={value}" for key, value in os.environ.items()],
             descriptors=[*streams, there.fileno()],
             # An agent ignores signals to the program from its start on.

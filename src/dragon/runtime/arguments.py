@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dragon.infrastructure.generic import V
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.system import sendable
 
@@ -74,9 +75,9 @@ def words_of(args: Iterable[Any]) -> list[str]:
     return words
 
 
-def checked_seconds(name: str, value: object) -> Any:
+def checked_seconds(name: str, value: V) -> V:
     """Return a number of seconds, or None, unchanged. Raises TypeError for anything else."""
-    seconds = plain_number(value)
+    seconds: V = plain_number(value)
     if not isinstance(seconds, (int, float, type(None))):
         raise TypeError(f"{name} must be a number of seconds, or None, not {value!r}")
     return seconds

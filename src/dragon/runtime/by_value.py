@@ -221,7 +221,7 @@ def _globals_of(program: str, header: Mapping[str, Any]) -> dict[str, Any]:
     return _namespace(program, header).contents
 
 
-def shared_reduction(obj: Any, reduction: Any) -> Any:
+def shared_reduction(obj: Any, reduction: object) -> object:
     """Return cloudpickle's reduction of a function or class, changed so that the reader shares globals and objects."""
     if not isinstance(reduction, tuple) or len(reduction) != 6:
         return reduction  # sent by reference
@@ -257,7 +257,7 @@ def _function(token: Token | None, make: Callable[..., Any], arguments: tuple[An
     return known
 
 
-def _set_function(function: Any, state: Any) -> None:
+def _set_function(function: types.FunctionType, state: tuple[Any, ...]) -> None:
     whole, program, names, tokens, set_state = state
     if function not in _complete:
         _complete.add(function)
@@ -272,7 +272,7 @@ _complete: weakref.WeakSet[Any] = weakref.WeakSet()  # functions whose state is 
 _classes: weakref.WeakKeyDictionary[type, dict[str, Token] | None] = weakref.WeakKeyDictionary()
 
 
-def _set_class(cls: type, state: Any) -> None:
+def _set_class(cls: type, state: tuple[Any, ...]) -> None:
     (attributes, slots), tokens, set_state = state
     known = _classes.get(cls, _NOTHING)
     if known is None:

@@ -156,7 +156,7 @@ def run_exit_handlers(code: int) -> bool:
     job."""
     try:
         cpython.end()
-        mpi: Any = sys.modules.get("mpi4py.MPI")
+        mpi = sys.modules.get("mpi4py.MPI")
         if code == 0 and mpi is not None and mpi.Is_initialized():
             # mpi4py and MPICH do this in C at the exit of a process, which a forked process does not reach.
             if not mpi.Is_finalized():

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from dragon.runtime.handle import Channel
 
 if TYPE_CHECKING:
+    from _typeshed import HasFileno
+    from typing_extensions import Buffer
+
     from dragon.infrastructure.start_request import Name, Output
 
 READER, WRITER = 1, 2
@@ -82,7 +85,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
         """Wait for the next object and return it."""
         return self._in().get()
 
-    def send_bytes(self, buffer: Any, offset: int = 0, size: int | None = None) -> None:
+    def send_bytes(self, buffer: Buffer, offset: int = 0, size: int | None = None) -> None:
         """Send `size` bytes of a buffer from `offset` on, as one message. Without `size`, all that follow."""
         out = self._out()
         view = memoryview(buffer).cast("B")
@@ -115,7 +118,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
             raise OSError(f"the message has {len(data)} bytes, the limit is {maxlength}")
         return data
 
-    def recv_bytes_into(self, buffer: Any, offset: int = 0) -> int:
+    def recv_bytes_into(self, buffer: Buffer, offset: int = 0) -> int:
         """Receive the next message into a writable buffer and return its size in bytes.
 
         Raises BufferTooShort, which holds the message, if it does not fit.
@@ -176,7 +179,7 @@ class PipeOptions(SimpleNamespace):
         super().__init__(creation_policy=creation_policy, conn_options=conn_options)
 
 
-def _send_handle(connection: Any, handle: int, destination_pid: int | None) -> None:
+def _send_handle(connection: HasFileno, handle: int, destination_pid: int | None) -> None:
     """Send a file descriptor, as multiprocessing.reduction.send_handle() does, also over our connections."""
     if isinstance(connection, Connection):
         connection.send(resource_sharer.DupFd(handle))
@@ -184,7 +187,7 @@ def _send_handle(connection: Any, handle: int, destination_pid: int | None) -> N
         _standard_handles[0](connection, handle, destination_pid)
 
 
-def _receive_handle(connection: Any) -> int:
+def _receive_handle(connection: HasFileno) -> int:
     """Receive a file descriptor, as multiprocessing.reduction.recv_handle() does, also over our connections."""
     if isinstance(connection, Connection):
         return int(connection.recv().detach())
@@ -193,8 +196,7 @@ def _receive_handle(connection: Any) -> int:
 
 # The standard library sends descriptors over Unix sockets, which our connections are not.
 _standard_handles = reduction.send_handle, reduction.recv_handle
-_reduction: Any = reduction
-_reduction.send_handle, _reduction.recv_handle = _send_handle, _receive_handle
+vars(reduction).update(send_handle=_send_handle, recv_handle=_receive_handle)
 
 
 def Pipe(duplex: bool = True, *, channels: object = None, options: object = None) -> tuple[Connection, Connection]:

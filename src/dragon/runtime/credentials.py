@@ -185,10 +185,7 @@ class Callers:
     logs who was refused, and why."""
 
     def __init__(
-        self,
-        listener: socket.socket,
-        greet: Callable[[socket.socket, str], Awaitable[None]],
-        tell: Once,
+        self, listener: socket.socket, greet: Callable[[socket.socket, str], Awaitable[None]], tell: Once
     ) -> None:
         self._listener = listener
         self._greet = greet

@@ -87,7 +87,7 @@ class Handle:
         from dragon.runtime.protocol.objects import MakeObject
 
         name = ask(MakeObject(node, self._core_class.__name__, arguments, options, place))
-        here: Any = type(self)
+        here: type = type(self)
         self.__class__ = _remote_class(here)
         self._open(name)  # type: ignore[attr-defined]
 
@@ -117,7 +117,7 @@ class Handle:
     def _attached(cls, name: tuple[int, int, int], state: object = None) -> Self:
         """Return a handle of an existing object. Raises DestroyedError if it does not exist any more."""
         if name[2] >> 8 != this_run().node:
-            local: Any = cls
+            local: type = cls
             remote = _remote_class(local)
             handle: Self = remote.__new__(remote)  # type: ignore[call-overload]
             handle._open(name)  # type: ignore[attr-defined]
@@ -140,10 +140,11 @@ def place_in_program() -> str:
 
 
 @functools.cache
-def _remote_class(local: Any) -> type[Any]:
+def _remote_class(local: type) -> type[Any]:
     """Return the class of handles of remote objects that corresponds to `local`, of which it is a subclass."""
     from dragon.runtime.remote import REMOTE  # not needed by programs of one node
 
+    assert issubclass(local, Handle)
     remote = REMOTE[local._core_class]
     # Methods that a local class overrides take precedence over the remote ones.
     changed = {

@@ -303,10 +303,9 @@ def _object(kind: str, offset: int, place: str) -> str:
 
 def _channel(purpose: str, which: str, size: int, capacity: int) -> str:
     holds = f"holds {size}" + (f" of {capacity}" if capacity else "")
-    return {
-        "put": f"to put into {which}, which {holds}",
-        "join": f"for what was put into {which} to be done",
-    }.get(purpose, f"for something in {which}, which " + (holds if size else "is empty"))
+    return {"put": f"to put into {which}, which {holds}", "join": f"for what was put into {which} to be done"}.get(
+        purpose, f"for something in {which}, which " + (holds if size else "is empty")
+    )
 
 
 def _others(wait: _Wait, names: Names, waiting: Collection[int]) -> str:

@@ -13,7 +13,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Protocol, cast
 
 Send = Callable[[], None]
 Mention = tuple[Any, Send]
@@ -28,15 +28,22 @@ class _State(threading.local):
 state = _State()
 
 
-def is_nameless(obj: Any) -> bool:
+def is_nameless(obj: type) -> bool:
     """Return whether `obj` is an array type that its module does not have under its name."""
     is_array = type(obj).__name__ == "PyCArrayType"
     return is_array and getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is not obj
 
 
-def reduce_type(kind: Any) -> Any:
+def reduce_type(kind: type[Any]) -> tuple[object, ...]:
     """Return the __reduce__() value of an array type."""
     return operator.mul, (kind._type_, kind._length_)
+
+
+class Pickler(Protocol):
+    """A pickler of a program."""
+
+    def dumps(self, value: object, /) -> bytes: ...
+    def loads(self, data: bytes, /) -> object: ...
 
 
 class _OfFiles:
@@ -50,7 +57,7 @@ class _OfFiles:
         self._pickler.dump(value, file)
         return file.getvalue()
 
-    def loads(self, data: bytes) -> Any:
+    def loads(self, data: bytes) -> object:
         return self._pickler.load(_ToRead(data))
 
 
@@ -68,10 +75,10 @@ class _ToRead(io.BytesIO):
         return found
 
 
-def pickler_of(given: object) -> Any:
+def pickler_of(given: object) -> Pickler | None:
     """Return an object with `dumps` and `loads`: the given one, or an adapter if it has `dump` and `load`."""
     if given is None or (hasattr(given, "dumps") and hasattr(given, "loads")):
-        return given
+        return cast("Pickler | None", given)
     if hasattr(given, "dump") and hasattr(given, "load"):
         return _OfFiles(given)
     raise TypeError(f"a pickler has dumps and loads, or dump and load, and {given!r} has neither pair")

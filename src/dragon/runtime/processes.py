@@ -15,14 +15,7 @@ from dragon.runtime.agent_client import Unwanted, ask
 from dragon.runtime.arguments import checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import own_node, run_nodes
-from dragon.runtime.protocol.run import (
-    AwaitEnd,
-    FindNamedProcesses,
-    FindProcess,
-    KillProcess,
-    Known,
-    ListProcesses,
-)
+from dragon.runtime.protocol.run import AwaitEnd, FindNamedProcesses, FindProcess, KillProcess, Known, ListProcesses
 from dragon.runtime.run import identity, this_run
 
 

@@ -8,7 +8,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dragon import _core
 from dragon.runtime.copies import refresh, viewed, write_back
@@ -18,6 +18,7 @@ from dragon.runtime.serialization import to_another_node
 if TYPE_CHECKING:
     from dragon.infrastructure.start_request import Name
 
+T = TypeVar("T")
 KINDS = {"Channel": 2, "Lock": 3, "Semaphore": 4, "Event": 5, "Condition": 6, "Words": 7}  # of the core
 _MOST_PARTS = 10_000  # that are written at once
 _ANSWER_S = 0.3  # seconds that an agent has for its answer that a time-out has passed
@@ -129,10 +130,10 @@ class _Remote:
             self._dropped.append((self._kind, self._remote_name))
 
 
-def _asking(kind: Callable[[Any], Any], method: str) -> Callable[..., Any]:
+def _asking(kind: Callable[[Any], T], method: str) -> Callable[..., T]:
     """Return a method that calls `method` of the object and returns its result as that kind."""
 
-    def ask(self: _Remote, *given: int) -> Any:
+    def ask(self: _Remote, *given: int) -> T:
         return kind(self._call(method, *given))
 
     return ask
@@ -228,10 +229,10 @@ class RemoteChannel(_Remote):
     def put_nowait(self, obj: object, stream_channel: object = None, flush: bool = False) -> None:
         self.put(obj, False)
 
-    def get(self, block: bool = True, timeout: float | None = None, stream_channel: object = None) -> Any:
+    def get(self, block: bool = True, timeout: float | None = None, stream_channel: object = None) -> object:
         return self._received(_limit(block, timeout))
 
-    def get_nowait(self, stream_channel: object = None) -> Any:
+    def get_nowait(self, stream_channel: object = None) -> object:
         return self.get(False)
 
     def _put_task(self, task: object, ticket: int) -> None:
@@ -266,7 +267,7 @@ class RemoteChannel(_Remote):
             raise queue.Empty
         return received
 
-    def _put_bytes(self, buffer: Any, start: int, size: int) -> None:
+    def _put_bytes(self, buffer: bytes | bytearray | memoryview, start: int, size: int) -> None:
         self._check_open()
         if viewed:
             write_back()

@@ -62,8 +62,8 @@ def serves_for(kind: Callable[_Fields, Request[_Answer]]) -> _Mark[Concatenate[C
     return cast(Any, partial(_mark, (kind, "caller")))  # type: ignore[no-any-return]
 
 
-def _mark(served: tuple[Callable[..., object], str], method: Any) -> Any:
-    method.served = served
+def _mark(served: tuple[Callable[..., object], str], method: Callable[..., object]) -> object:
+    vars(method)["served"] = served
     return method
 
 
@@ -97,7 +97,7 @@ class Table:
         start = bytes(memoryview(body)[:33])
         kind = self._kinds.get(start[1 : 2 + start[1] % 32]) if len(start) > 1 else None
         if kind is None or issubclass(kind, barred):
-            asked: Any = msgspec.msgpack.decode(body)
+            asked: object = msgspec.msgpack.decode(body)
             raise ValueError(f"the agent has no operation {asked[0] if isinstance(asked, list) and asked else asked!r}")
         try:
             request: Request[object] = _decoder(kind).decode(body)
@@ -113,7 +113,7 @@ class Table:
         (method, room, how), fields = handler, msgspec.structs.astuple(request)
         match how:
             case "each":
-                answer: Any = method(room, *fields[1:])
+                answer = method(room, *fields[1:])
             case "found":
                 answer = method(room(fields[0]), *fields[1:])
             case "caller":
@@ -245,7 +245,7 @@ class Session:
         if not number or self._serving.pop(number, None) is not None:  # else nobody waits for it any more
             self._answer(number, None if error else answer.result(), error)
 
-    def _answer(self, number: int, value: Any, error: BaseException | None) -> None:
+    def _answer(self, number: int, value: object, error: BaseException | None) -> None:
         if not number:
             if error is not None:
                 log.debug("a request without an answer failed", exc_info=error)

@@ -21,18 +21,22 @@ from multiprocessing import process as mp_process
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dragon import _core, cpython
 from dragon.infrastructure.system import sendable
 from dragon.runtime.by_value import MainSource, send_from, shared_reduction
 from dragon.runtime.picklers import Mention, Send, explained, is_nameless, reduce_type, state
 
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import Buffer
 
-def reduce_of_torch(obj: object, lasting: bool, reducers: Mapping[type, Any]) -> Any:
+
+def reduce_of_torch(obj: object, lasting: bool, reducers: Mapping[type, Any]) -> object:
     """Return the reduction of a tensor or storage of torch; NotImplemented for another object, and if torch's own is to
     be used. `reducers` has torch's reducers by type."""
-    torch: Any = sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     if torch is None:
         return NotImplemented
     if isinstance(obj, torch.Tensor):
@@ -45,7 +49,7 @@ def reduce_of_torch(obj: object, lasting: bool, reducers: Mapping[type, Any]) ->
     return NotImplemented
 
 
-def _is_shared(memory: Any) -> bool:
+def _is_shared(memory: torch.Tensor | torch.UntypedStorage) -> bool:
     return memory.device.type != "cpu" or bool(memory.is_shared())
 
 
@@ -76,7 +80,7 @@ def _reduce_tensor(tensor: Any, lasting: bool) -> object:
     return _rebuild_tensor, (data, str(whole.dtype), tuple(whole.shape), tensor.requires_grad)
 
 
-def _rebuild_tensor(data: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> object:
+def _rebuild_tensor(data: Buffer, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> object:
     import torch
 
     kind = getattr(torch, dtype.removeprefix("torch."))
@@ -133,7 +137,7 @@ def _value_pickler(lasting: bool) -> Callable[..., Any]:
             own: dict[type, Any] = {io.TextIOWrapper: _reduce_text_file}
             return ChainMap(_Pickler.dispatch_table, own, cloudpickle.Pickler.dispatch_table)
 
-        def reducer_override(self, obj: object) -> Any:
+        def reducer_override(self, obj: object) -> object:
             if obj is _CORE_METACLASS:  # of a subclass of a _core class that is sent by value
                 return type, (_core.Channel,)
             if isinstance(obj, (types.FunctionType, type)) and (
@@ -306,7 +310,7 @@ def _place_of(module: object) -> tuple[str, str] | None:
 class _Main:
     """The main program, and what its source says about importing it."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: types.ModuleType) -> None:
         # Not kept alive: at the end of a program its objects are deleted while their module's names are still there.
         self.module = weakref.ref(module)
         self.source = MainSource(b"")
@@ -322,7 +326,7 @@ class _Main:
         first, *rest = name.split(".")
         if not self.source.is_guarded or "<locals>" in rest or first in self.source.bound_here:
             return False
-        found: Any = self.module()
+        found: object = self.module()
         for part in (first, *rest):
             found = getattr(found, part, None)
         if found is obj:
@@ -360,7 +364,7 @@ def import_hint() -> str:
     )
 
 
-def _is_found_there(obj: Any) -> bool:
+def _is_found_there(obj: types.FunctionType | type) -> bool:
     """Return whether a process that imported the main program has the same function or class."""
     main, name = _this_main(), obj.__qualname__
     known = main.found.get(name)

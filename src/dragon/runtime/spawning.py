@@ -12,7 +12,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import IO
 
 from dragon import _core
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
@@ -144,13 +144,11 @@ class Started:
 
     def signal(self, number: int) -> None:
         """Send a signal. Does nothing if the process or the run has ended."""
-        try:
+        with suppress(ProcessLookupError, _core.DestroyedError):
             if self._pidfd is not None and self.record[STATUS] == RUNNING:
                 if number:
                     self.record[SIGNALS] |= 1 << (number - 1)
                 _core.signal_process(self._pidfd, self.pid, number)
-        except (ProcessLookupError, _core.DestroyedError):
-            pass
 
 
 class StartedElsewhere(Started):
@@ -327,7 +325,7 @@ def _failure(request: StartRequest, code: int, number: int) -> OSError:
     return OSError(number, f"cannot start {request.name}: {what}{what_to_raise(number)}", lacking)
 
 
-def new_request(name: str, umask: int = -1, *, folder: str, **fields: Any) -> StartRequest:
+def new_request(name: str, umask: int = -1, *, folder: str, **fields: object) -> StartRequest:
     """Return a request with this process's limits and signals, and its umask if that is -1. Without a name the process
     is named by its kind and its puid."""
     return StartRequest(

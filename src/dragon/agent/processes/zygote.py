@@ -81,8 +81,8 @@ def _threads() -> list[str]:
 
 def _threads_of_numexpr() -> int:
     """Return how many threads numexpr has, which pandas and PyTables import. They have no name of their own."""
-    numexpr: Any = sys.modules.get("numexpr")
-    threads = int(numexpr.get_num_threads()) if hasattr(numexpr, "get_num_threads") else 1
+    numexpr = sys.modules.get("numexpr")
+    threads = int(numexpr.get_num_threads()) if numexpr is not None and hasattr(numexpr, "get_num_threads") else 1
     return threads if threads > 1 else 0
 
 
@@ -211,7 +211,7 @@ class Forker:
                 self._give_up_forking(reason)
         self._server.disown()  # processes that the import started belong to the main program
         self._reseed_numpy = _numpy_seed()
-        _RANDOM.gauss_next = None  # the second number of a pair of which the import has drawn one
+        vars(_RANDOM)["gauss_next"] = None  # the second number of a pair of which the import has drawn one
         # Otherwise every child would print the buffered output of the import again.
         cpython.flush_streams()
         gc.freeze()
@@ -262,7 +262,7 @@ class Forker:
 
 def _numpy_seed() -> Callable[[], Any] | None:
     """Return NumPy's function that seeds its global generator; None if the program has seeded that itself."""
-    module: Any = sys.modules.get("numpy.random.mtrand")
+    module = sys.modules.get("numpy.random.mtrand")
     if module is None:
         return None
     bits = module._rand._bit_generator
@@ -281,12 +281,7 @@ def _numpy_seed() -> Callable[[], Any] | None:
 
 _LARGEST_MESSAGE = 256 * 1024
 _ENTRIES = ("dragon.runtime.child:run_multiprocessing", "dragon.runtime.child:run")
-_PRELOADED = (
-    "dragon.mpbridge.queues",
-    "dragon.mpbridge.synchronize",
-    "dragon.native.queue",
-    "dragon.native.workers",
-)
+_PRELOADED = ("dragon.mpbridge.queues", "dragon.mpbridge.synchronize", "dragon.native.queue", "dragon.native.workers")
 
 
 # What processes need that ask the agent: imported once one has, and when the zygote is idle, or if there are several

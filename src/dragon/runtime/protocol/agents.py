@@ -52,7 +52,7 @@ class Exchange(OfJob[dict[int, Any]]):
     key: str
     nodes: list[int]
     node: int
-    data: Any
+    data: object
 
 
 class JobFailed(OfJob[None]):

@@ -102,7 +102,7 @@ def tag_of(kind: type[msgspec.Struct]) -> str:
 
 
 @functools.cache
-def answer_type(kind: type[Request[object]]) -> Any:
+def answer_type(kind: type[Request[object]]) -> object:
     """Return the type of the reply to a kind of request."""
     (answer,) = get_args(kind.__orig_bases__[0])  # type: ignore[attr-defined]
     return list[answer] if issubclass(kind, OfAll) else answer  # type: ignore[valid-type]

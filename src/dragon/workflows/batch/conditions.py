@@ -33,7 +33,7 @@ class RetryPolicy(NamedTuple):
     backoff: float = 0.0
 
     @classmethod
-    def checked(cls, retries: object, retry_on: object, backoff: object) -> Self:
+    def checked(cls, retries: object, retry_on: object, backoff: float) -> Self:
         """Return the policy that a user named. Raises TypeError and ValueError for wrong ones."""
         count = plain_number(retries)
         if not isinstance(count, int) or isinstance(count, bool):
@@ -123,7 +123,7 @@ class InEnvironment(partial[Any]):
 
     variables: Mapping[str, str] = {}
 
-    def __call__(self, /, *args: object, **kwargs: object) -> Any:
+    def __call__(self, /, *args: object, **kwargs: object) -> object:
         """Call the function, with the variables set meanwhile."""
         with variables_set(self.variables):
             return super().__call__(*args, **kwargs)
