@@ -45,6 +45,13 @@ def test_the_file_has_the_names_with_which_the_hosts_were_reached(tmp_path: Path
         assert read_network_config(str(file)) == ["gpu-b", "gpu-a"]
 
 
+def test_the_error_about_a_node_without_a_number_names_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "ssh.yaml"
+    file.write_text("null: {host_name: gpu-a}")
+    with pytest.raises(ValueError, match="the keys must be numbers of nodes, not None"):
+        read_network_config(str(file))
+
+
 @pytest.mark.parametrize("data", [b"{", b'{"\xff": 1}'])
 def test_the_error_about_a_damaged_file_of_hosts_names_its_path(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "ssh.json"

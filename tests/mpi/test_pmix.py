@@ -45,11 +45,11 @@ async def _said_at_the_end(last: list[str]) -> list[Any]:
 
     server = _SlowServer()
     job = Pmix(PART, ask, lambda node, request: said.append(request), cast(PmixServer, server))
-    job.on_event("initialised", 0)
+    job.on_event("initialised", [0])
     job.ended(0, 0)
     await asyncio.sleep(0.3)
     for what in last:
-        job.on_event(what, 0)
+        job.on_event(what, [0])
     for future in server.asked:
         future.set_result(None)
     await asyncio.sleep(0)

@@ -62,12 +62,7 @@ class Head:
 
     @serves(agents.StartHead)
     def _start(
-        self,
-        executable: str,
-        arguments: list[str],
-        environment: dict[str, str],
-        folder: str,
-        signals: list[int],
+        self, executable: str, arguments: list[str], environment: dict[str, str], folder: str, signals: list[int]
     ) -> None:
         self._puid = next_puid(self._services.run.node)
         record = Words(RECORD_WORDS)

@@ -547,11 +547,7 @@ class Groups:
 
     @serves_for(groups.CreateGroup)
     def _create(
-        self,
-        caller: Caller,
-        settings: groups.GroupSettings,
-        templates: list[Spawn],
-        places: list[groups.Places],
+        self, caller: Caller, settings: groups.GroupSettings, templates: list[Spawn], places: list[groups.Places]
     ) -> groups.MadeGroup:
         self._last += 1
         number = (self._home.node << PUID_NODE_SHIFT) + self._last

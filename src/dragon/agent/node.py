@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dragon import _core
 from dragon.agent.main import fork_zygote
@@ -110,7 +110,7 @@ def _drop_capabilities() -> None:
     _call("capset", struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24))
 
 
-def _call(function: str, *arguments: Any) -> None:
+def _call(function: str, *arguments: object) -> None:
     """Call a function of the C library. (Python has os.unshare() from 3.12 on, and no mount().) Raises OSError."""
     if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments):
         error = ctypes.get_errno()

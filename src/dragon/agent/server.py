@@ -123,11 +123,11 @@ def _where(node: int, services: Services) -> str:
 
 def _task(task: asyncio.Task[Any]) -> inspection.Task:
     # The innermost of the coroutines that await each other has the line at which the task waits.
-    inner: Any = task.get_coro()
+    inner: object = task.get_coro()
     name, where = "", ""
-    while getattr(inner, "cr_frame", None) is not None:
-        name, where = inner.__qualname__, f"{inner.cr_frame.f_code.co_filename}:{inner.cr_frame.f_lineno}"
-        inner = inner.cr_await
+    while (frame := getattr(inner, "cr_frame", None)) is not None:
+        name, where = frame.f_code.co_qualname, f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        inner = getattr(inner, "cr_await", None)
     return inspection.Task(name, where)
 
 

@@ -190,7 +190,7 @@ def _dump(arguments: argparse.Namespace) -> int:
         def pairs() -> Iterable[tuple[Any, Any]]:
             return dictionaries.pairs_in(one, arguments.allow_pickle)[1]
     else:
-        ddict: DDict = _opened(arguments)
+        ddict = _opened(arguments)
         count, pairs = len(ddict), ddict.items
 
     if path.suffix in arrow.SUFFIXES:
@@ -252,7 +252,7 @@ def _chosen(arguments: argparse.Namespace) -> Live:
         raise NoSuchDictionaryError("; ".join([str(error), *troubles])) from None
 
 
-def _opened(arguments: argparse.Namespace) -> Any:
+def _opened(arguments: argparse.Namespace) -> DDict:
     """Return a handle of the selected dictionary. This process joins its run."""
     one = _chosen(arguments)
     dictionaries.join(runs.choose(one.run, runs.find()))

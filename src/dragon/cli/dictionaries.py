@@ -20,6 +20,7 @@ from dragon.data.ddict.creation import from_text
 from dragon.data.plain_files import loader
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DestroyedError, DragonError, RunEndedError
+from dragon.infrastructure.generic import V
 from dragon.infrastructure.structs import msgspec
 from dragon.runs import Run
 from dragon.runtime.agent_client import ask
@@ -76,7 +77,7 @@ class Persisted(msgspec.Struct):
 # ---- of runs
 
 
-def in_run(run: Run, function: Callable[..., Any], *arguments: object) -> Any:
+def in_run(run: Run, function: Callable[..., V], *arguments: object) -> V:
     """Call a function in a new process that joins the run, and return its result, since a process can belong to only
     one run."""
     try:
@@ -92,15 +93,15 @@ def in_run(run: Run, function: Callable[..., Any], *arguments: object) -> Any:
         if not ours.poll(_ANSWER_TIMEOUT_S):
             process.kill()
             raise _silent(run)
-        value, error = ours.recv()
+        answer: tuple[V, BaseException | None] = ours.recv()
     except EOFError:
         raise RunEndedError(f"run {run.name} ended meanwhile") from None
     finally:
         process.join()
         ours.close()
-    if error is not None:
-        raise error
-    return value
+    if answer[1] is not None:
+        raise answer[1]
+    return answer[0]
 
 
 def _silent(run: Run) -> DragonError:

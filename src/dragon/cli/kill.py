@@ -36,9 +36,7 @@ _POLL_S = 0.02
 
 def parser() -> argparse.ArgumentParser:
     result = Parser(
-        prog="dragon kill",
-        description="End a run: its program, all its processes, and its agents.",
-        epilog=_EPILOG,
+        prog="dragon kill", description="End a run: its program, all its processes, and its agents.", epilog=_EPILOG
     )
     result.add_argument("runs", nargs="*", metavar="RUN", help="a run, by a name from `dragon ps`")
     result.add_argument("--all", action="store_true", help="all your runs on this machine")

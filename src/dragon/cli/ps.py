@@ -28,11 +28,7 @@ from dragon.runtime.protocol.run import ReportYourself
 
 def run_parser(name: str, description: str, epilog: str, what: str) -> argparse.ArgumentParser:
     """Return the parser of a command that shows all runs, or one; `what` is the help of that argument."""
-    made = Parser(
-        prog=f"dragon {name}",
-        description=description,
-        epilog=epilog,
-    )
+    made = Parser(prog=f"dragon {name}", description=description, epilog=epilog)
     made.add_argument("run", nargs="?", metavar="RUN", help=what)
     made.add_argument("--json", action="store_true", help="print JSON")
     return made

@@ -143,9 +143,7 @@ nodes show the messages that they sent to each other, with arrows. Times are tho
 
 def parser() -> argparse.ArgumentParser:
     result = Parser(
-        prog="dragon trace",
-        description="Make a trace of a recorded run, for Perfetto or Chrome.",
-        epilog=_EPILOG,
+        prog="dragon trace", description="Make a trace of a recorded run, for Perfetto or Chrome.", epilog=_EPILOG
     )
     result.add_argument(
         "folder", type=Path, metavar="RUN_FOLDER", help="the folder of a run, or of several: the newest is used"

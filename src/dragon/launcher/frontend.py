@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -275,10 +276,8 @@ class FrontEnd:
 
     def _soon(self, callback: Callable[[], None]) -> None:
         """Call the function in the event loop; may be called in any thread."""
-        try:
+        with suppress(RuntimeError):  # the loop is closed: the run is over
             self.loop.call_soon_threadsafe(callback)
-        except RuntimeError:
-            pass  # the loop is closed: the run is over
 
     @serves_for(agents.HeadExited)
     def _on_head_exited(self, caller: Caller, code: int, error: str = "") -> None:

@@ -11,12 +11,16 @@ import os
 import socket
 import subprocess
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dragon.infrastructure.membership import Token
 from dragon.infrastructure.structs import msgspec
 from dragon.launcher.base import Launcher, LaunchError, agent_command
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.util.placement_group import PlacementGroup
 
 _KEPT_LINES = 20
 _PLACEMENT_TIMEOUT = 60.0
@@ -46,7 +50,7 @@ class Ray(Launcher):
             import ray
         except ImportError as error:
             raise LaunchError("Ray is not installed here: pip install 'dragon-runtime[ray]'") from error
-        self.ray: Any = ray
+        self.ray = ray
         if not ray.is_initialized():
             if address == "auto":
                 address = os.environ.get("RAY_ADDRESS", address)
@@ -66,7 +70,7 @@ class Ray(Launcher):
         self.nodes = [""] * (count or len(alive))
         self.command = agent_command()
         self._calls: list[Any] = []
-        self._group: Any = None
+        self._group: PlacementGroup | None = None
 
     async def start(self, token: Token) -> None:
         """Reserve the nodes with a placement group and start an actor on each. Raises LaunchError after a timeout."""
@@ -124,5 +128,5 @@ def _expect_answer(address: str) -> None:
         socket.create_connection((place.hostname, place.port), timeout=_ANSWER_TIMEOUT).close()
 
 
-async def _awaited(reference: Any) -> Any:
+async def _awaited(reference: ObjectRef) -> Any:
     return await asyncio.wrap_future(reference.future())

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from dragon.infrastructure.membership import Token
 from dragon.infrastructure.structs import msgspec
@@ -82,7 +81,7 @@ def read_network_config(path: str) -> list[str]:
     """Return the hosts of a file that `dragon-network-config` wrote, YAML or JSON, the primary first."""
     data = Path(path).read_bytes()
     try:
-        content: Any = msgspec.json.decode(data) if path.endswith(".json") else msgspec.yaml.decode(data)
+        content: object = msgspec.json.decode(data) if path.endswith(".json") else msgspec.yaml.decode(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is neither YAML nor JSON: {error}") from error
     if not isinstance(content, dict) or not content:
@@ -91,9 +90,9 @@ def read_network_config(path: str) -> list[str]:
     return unique(str(_value(path, node, "host_name") or _value(path, node, "name")) for _, node in nodes)
 
 
-def _number(path: str, key: Any) -> int:
+def _number(path: str, key: object) -> int:
     try:
-        return int(key)
+        return int(str(key))
     except ValueError:
         raise ValueError(f"{path}: the keys must be numbers of nodes, not {key!r}") from None
 

@@ -78,7 +78,7 @@ class RecordedFile:
     """A file of a recording. `place` is its path without the suffix. While its run continues, the stream may be
     converted to Parquet at any time."""
 
-    def __init__(self, place: Path, schema: Any) -> None:
+    def __init__(self, place: Path, schema: pa.Schema) -> None:
         self._schema = schema
         self.parquet = place.with_name(place.name + recordings.PARQUET)
         self.stream = place.with_name(place.name + recordings.STREAM)
@@ -88,7 +88,7 @@ class RecordedFile:
         """Whether it is an incomplete Parquet file, which cannot be read, and there is no stream either."""
         return not self.stream.exists() and not _is_whole(self.parquet)
 
-    def table(self, columns: list[str] | None = None, condition: object = None) -> Any:
+    def table(self, columns: list[str] | None = None, condition: pa.compute.Expression | None = None) -> pa.Table:
         """Return the rows that fulfil a condition, in the order in which the values of a series were written."""
         if not _is_whole(self.parquet):
             try:
@@ -98,10 +98,10 @@ class RecordedFile:
         dataset = pa.dataset.dataset([str(self.parquet)], schema=self._schema, format="parquet")
         return dataset.to_table(columns=columns, filter=condition)
 
-    def _schema_of(self, columns: list[str] | None) -> Any:
+    def _schema_of(self, columns: list[str] | None) -> pa.Schema:
         return self._schema if columns is None else pa.schema([self._schema.field(name) for name in columns])
 
-    def _streamed(self, columns: list[str] | None, condition: object) -> Any:
+    def _streamed(self, columns: list[str] | None, condition: pa.compute.Expression | None) -> pa.Table:
         tables = [self._schema_of(columns).empty_table()]
         for batch in recordings.whole_batches(self.stream):
             table = pa.Table.from_batches([batch])
@@ -133,7 +133,7 @@ class RecordedFile:
         return None if ends["min"] is None else (ends["min"], ends["max"])
 
 
-def _statistics(metadata: Any, column: str) -> Iterator[Any]:
+def _statistics(metadata: pa.parquet.FileMetaData, column: str) -> Iterator[Any]:
     """Yield the statistics of a column in each row group."""
     paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
     place = paths.index(column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.metrics import Aggregate, Lifetime, Record, RunState, Span, has, reduced
@@ -23,6 +23,8 @@ from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.telemetry import Query
 
 if TYPE_CHECKING:
+    from pyarrow import Table
+
     from dragon.telemetry.recorded_file import RecordedFile
 
 _COLUMNS = ["time", "metric", "tags", "value", "series"]
@@ -62,7 +64,7 @@ class Recording:
             raise NoRecordingError(
                 f"a recording cannot be read: {error}; pip install 'dragon-runtime[telemetry]'"
             ) from None
-        self._compute: Any = pyarrow.compute
+        self._compute = pyarrow.compute
         self.folder = _run_folder(Path(path))
         """The folder of the run."""
 
@@ -187,7 +189,7 @@ class Recording:
         return found
 
     def _collect(
-        self, table: Any, tags: Mapping[str, Collection[str]], series: dict[_Key, tuple[list[float], list[float]]]
+        self, table: Table, tags: Mapping[str, Collection[str]], series: dict[_Key, tuple[list[float], list[float]]]
     ) -> None:
         """Add the values of a file to the series that have the tags."""
         if not table:

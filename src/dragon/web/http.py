@@ -10,7 +10,6 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from dragon.infrastructure.errors import DragonError
@@ -22,6 +21,7 @@ log = runtime_log("web")
 
 _LARGEST_REQUEST = 2**14
 _BACKLOG = 128
+_Address = tuple[str, int]
 _IO_TIMEOUT_S = 5.0  # seconds to receive the request, and seconds to send the response
 
 
@@ -31,7 +31,7 @@ class Request(msgspec.Struct, frozen=True):
     path: str
     parameters: dict[str, str]
     headers: dict[str, str]
-    ends: tuple[tuple[str, int], tuple[str, int]]
+    ends: tuple[_Address, _Address]
 
     def is_trusted(self) -> bool:
         """Return whether the program that sent the request belongs to this process's user, or to root."""
@@ -90,8 +90,8 @@ async def serve(port: int, routes: Mapping[str, Handler]) -> Server:
     return Server(socket.create_server(("127.0.0.1", port), backlog=_BACKLOG), routes)
 
 
-async def _answer(received: bytes, routes: Mapping[str, Handler], ends: Any) -> Response:
-    first, *lines = received.decode("latin-1").split("\r\n")
+async def _answer(head: bytes, routes: Mapping[str, Handler], ends: tuple[_Address, _Address]) -> Response:
+    first, *lines = head.decode("latin-1").split("\r\n")
     method, _, rest = first.partition(" ")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if method != "GET":

@@ -47,7 +47,7 @@ class Side:
 
     # ---- the node that follows the job
 
-    async def exchange(self, key: str, nodes: list[int], data: Any) -> dict[int, Any]:
+    async def exchange(self, key: str, nodes: list[int], data: object) -> dict[int, Any]:
         """Return what each of these nodes gives under that key, by node, once all have. Raises JobOverError."""
         part = self.part
         try:
@@ -155,10 +155,10 @@ class Job:
         )
 
     @serves_each(requests.Exchange)
-    def _exchange(self, key: str, nodes: list[int], node: int, data: Any) -> asyncio.Future[dict[int, Any]]:
+    def _exchange(self, key: str, nodes: list[int], node: int, data: object) -> asyncio.Future[dict[int, Any]]:
         return self.gather(key, nodes, node, data)
 
-    def gather(self, key: str, nodes: list[int], node: int, data: Any) -> asyncio.Future[dict[int, Any]]:
+    def gather(self, key: str, nodes: list[int], node: int, data: object) -> asyncio.Future[dict[int, Any]]:
         """Contribute a node's data under a key."""
         gathering = self.gatherings.setdefault(key, {})
         future: asyncio.Future[dict[int, Any]] = asyncio.get_running_loop().create_future()

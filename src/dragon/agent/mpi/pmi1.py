@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 from dragon.agent.mpi.job import Ask, JobOverError, Joining, Side, Tell
 from dragon.runtime.protocol.agents import LookUp, OfService, Part, Program, Publish, SpawnRanks, Unpublish
@@ -112,7 +111,7 @@ class Pmi1(Side):
         for rank in self._ranks.values():
             rank.leave_barrier()
 
-    def answer(self, rank: _Rank, question: Any, reply: Callable[[Any], str]) -> None:
+    def answer(self, rank: _Rank, question: Awaitable[object], reply: Callable[[object], str]) -> None:
         """Reply once another node has answered."""
 
         async def wait() -> None:
@@ -253,7 +252,7 @@ class _Rank:
         return self._ask_names(LookUp(values["service"]), "lookup_result")
 
     def _ask_names(self, request: OfService[str] | OfService[None], result: str) -> str:
-        def reply(answer: Any) -> str:
+        def reply(answer: object) -> str:
             if isinstance(answer, Exception):
                 return f"cmd={result} rc=1 msg={'_'.join(str(answer).split())}"
             return f"cmd={result} rc=0 info=ok" + (f" port={answer}" if answer is not None else "")
@@ -269,7 +268,7 @@ class _Rank:
         programs, self._programs = self._programs, []
         count = sum(int(program["nprocs"]) for program in programs)
 
-        def reply(answer: Any) -> str:
+        def reply(answer: object) -> str:
             if isinstance(answer, Exception):
                 return f"cmd=spawn_result rc=-1 errcodes={','.join(['1'] * count)} msg={'_'.join(str(answer).split())}"
             return f"cmd=spawn_result rc=0 errcodes={','.join(['0'] * count)}"

@@ -89,7 +89,7 @@ class PmixServer:
             self.send("close", job.part.name)
             shutil.rmtree(job.folder, ignore_errors=True)
 
-    def send(self, *message: Any) -> None:
+    def send(self, *message: object) -> None:
         """Send it a message, unless it has ended, of which its jobs are notified."""
         assert self._writer is not None
         if not self.is_lost:
@@ -112,7 +112,7 @@ class PmixServer:
                 elif what == "settled":
                     self._settling.popleft().set_result(None)
                 elif name in self.jobs:
-                    self.jobs[name].on_event(what, *values)
+                    self.jobs[name].on_event(what, values)
         except (asyncio.IncompleteReadError, ConnectionError):
             for answer in self._answers.values():
                 answer.set_exception(PmixUnavailableError(_ENDED))
@@ -144,7 +144,7 @@ class Pmix(Side):
         }
         return Joining({**self._environments[rank], **world, **place})
 
-    def on_event(self, what: str, *values: Any) -> None:
+    def on_event(self, what: str, values: list[Any]) -> None:
         if what == "fence":
             self.soon(self._fence(*values))
         elif what == "aborted":

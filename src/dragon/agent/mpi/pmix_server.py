@@ -12,14 +12,15 @@ import queue
 import select
 import socket
 import sys
-from ctypes import CFUNCTYPE, POINTER, c_bool, c_char, c_char_p, c_int, c_size_t, c_uint16, c_uint32, c_void_p
+from ctypes import CFUNCTYPE, POINTER, _Pointer, c_bool, c_char, c_char_p, c_int, c_size_t, c_uint16, c_uint32, c_void_p
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from dragon.infrastructure.structs import msgspec
 from dragon.runtime.protocol.agents import Part
 from dragon.runtime.protocol.request import frame
 
+T = TypeVar("T")
 SUCCESS, OPERATION_SUCCEEDED = 0, -157
 WILDCARD = 2**32 - 2  # all ranks of a namespace
 
@@ -118,14 +119,14 @@ class Info:
     def _address(self, data: bytes) -> int:
         return ctypes.addressof(self._keep(ctypes.create_string_buffer(data, len(data))))
 
-    def _keep(self, memory: Any) -> Any:
+    def _keep(self, memory: T) -> T:
         self._kept.append(memory)
         return memory
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def array(self) -> Any:
+    def array(self) -> ctypes.Array[_Info]:
         """Return the array for C; this object keeps it alive."""
         array = (_Info * len(self._entries))()
         for entry, (key, kind, value) in zip(array, self._entries, strict=True):
@@ -140,7 +141,7 @@ class Library:
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)
         if status not in (SUCCESS, OPERATION_SUCCEEDED):
             text = self._library.PMIx_Error_string
@@ -193,22 +194,22 @@ class Library:
         return result
 
 
-def _name(text: str) -> Any:
+def _name(text: str) -> ctypes.Array[c_char]:
     return ctypes.create_string_buffer(text.encode(), 256)
 
 
 _KEPT = 100  # answers to fences
 
 
-def send(connection: socket.socket, message: Any) -> None:
+def send(connection: socket.socket, message: object) -> None:
     """Send a message, waiting until there is space."""
     connection.sendall(frame(msgspec.msgpack.encode(message)))
 
 
-def receive(connection: socket.socket) -> Any:
-    """Return the next message; None at the end."""
+def receive(connection: socket.socket) -> list[Any]:
+    """Return the next message; an empty one at the end."""
     size = _read(connection, 4)
-    return msgspec.msgpack.decode(_read(connection, int.from_bytes(size, "little"))) if size else None
+    return msgspec.msgpack.decode(_read(connection, int.from_bytes(size, "little")), type=list) if size else []
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
@@ -288,25 +289,25 @@ class Server:
 
     # ---- on libpmix's thread
 
-    def _call(self, *what: Any) -> None:
+    def _call(self, *what: object) -> None:
         self.called.put(what)
         os.eventfd_write(self.bell, 1)
 
-    def _on_event(self, what: str, proc: Any, *_: Any) -> int:
+    def _on_event(self, what: str, proc: _Pointer[Proc], *_: object) -> int:
         self._call(what, proc.contents.nspace.decode(), proc.contents.rank)
         return OPERATION_SUCCEEDED
 
-    def _on_abort(self, proc: Any, _object: Any, status: int, text: bytes | None, *_: Any) -> int:
+    def _on_abort(self, proc: _Pointer[Proc], _object: object, status: int, text: bytes | None, *_: object) -> int:
         said = (text or b"").decode(errors="replace")
         self._call("aborted", proc.contents.nspace.decode(), proc.contents.rank, status, said)
         return OPERATION_SUCCEEDED
 
     def _on_fence(
-        self, procs: Any, count: int, _infos: Any, _n: int, data: int | None, size: int, callback: int, cbdata: int
+        self, procs: _Pointer[Proc], count: int, _infos: object, _n: int, data: int | None, size: int, *callback: int
     ) -> int:
         ranks = [procs[i].rank for i in range(count)]
         given = ctypes.string_at(data, size) if data else b""
-        self._call("fence", procs[0].nspace.decode(), ranks, given, callback, cbdata)
+        self._call("fence", procs[0].nspace.decode(), ranks, given, *callback)
         return SUCCESS
 
     # ---- on the main thread
@@ -320,11 +321,12 @@ class Server:
                 self._tell_all()
             if self.agent.fileno() in ready:
                 message = receive(self.agent)
-                if message is None:
+                if not message:
                     return
-                self._do(*message)
+                self._do(message)
 
-    def _do(self, what: str, name: str, *values: Any) -> None:
+    def _do(self, message: list[Any]) -> None:
+        what, name, *values = message
         if what == "open":
             part, folder = values
             try:
@@ -341,13 +343,11 @@ class Server:
 
     def _tell_all(self) -> None:
         while not self.called.empty():
-            self._tell(*self.called.get())
-
-    def _tell(self, what: str, name: str, *values: Any) -> None:
-        if what != "fence":
-            send(self.agent, (what, name, *values))
-        elif name in self.parts:
-            self._fence(name, self.parts[name], *values)
+            what, name, *values = self.called.get()
+            if what != "fence":
+                send(self.agent, (what, name, *values))
+            elif name in self.parts:
+                self._fence(name, self.parts[name], *values)
 
     def _fence(self, name: str, part: Part, ranks: list[int], data: bytes, callback: int, cbdata: int) -> None:
         everyone = WILDCARD in ranks

@@ -68,15 +68,7 @@ class Streams:
         """Set the connections to the front end and to other nodes, in a run of several nodes."""
         self._front_end, self._links = window.sinks, links
 
-    def add(
-        self,
-        puid: int,
-        name: str,
-        number: int,
-        channel: Name | None,
-        group: int,
-        descriptors: list[int],
-    ) -> None:
+    def add(self, puid: int, name: str, number: int, channel: Name | None, group: int, descriptors: list[int]) -> None:
         """Add a stream of a process that is being started."""
         kept = channel if channel is not None and channel[1] < 0 else None
         channel = None if kept else channel

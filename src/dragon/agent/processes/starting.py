@@ -71,12 +71,7 @@ class Copies:
 class Spawner:
     """Sends requests to the zygote and forwards its events. `gone` is called when the zygote has ended."""
 
-    def __init__(
-        self,
-        requests: socket.socket,
-        events: socket.socket,
-        gone: Callable[[str], None],
-    ) -> None:
+    def __init__(self, requests: socket.socket, events: socket.socket, gone: Callable[[str], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._requests = requests
         self._events = events
@@ -97,7 +92,7 @@ class Spawner:
         """Call `on_event` with each event, and the descriptors that come with it."""
         self._on_event = on_event
 
-    def start(self, request: Spawn, copies: Sequence[Copies], keep: Any = None) -> None:
+    def start(self, request: Spawn, copies: Sequence[Copies], keep: object = None) -> None:
         """Request the start of a process; `keep` is kept alive until the zygote has started it or failed to."""
         self._kept[request.puid] = keep, []
         self._waiting.append((encode(request), copies))

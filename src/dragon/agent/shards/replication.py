@@ -59,7 +59,7 @@ class Sent:
 
     shard: Whose
     operation: str
-    arguments: Any
+    arguments: list[Any]
     buffers: list[Any] | None
     done: Callable[[], None]
     head: bytes
@@ -103,7 +103,7 @@ class Followers:
         shard: Whose,
         operation: str,
         tag: Tag,
-        arguments: Any,
+        arguments: list[Any],
         buffers: list[Any] | None,
         done: Callable[[], None],
         keep: bool = True,

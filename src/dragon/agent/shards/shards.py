@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dragon import _core
 from dragon.agent.shards.answers import Holding, Whose
@@ -233,7 +233,7 @@ class Shards:
         if shard is not None:
             self._after_requests(shard.close)
 
-    def _after_requests(self, do: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
+    def _after_requests(self, do: Callable[..., _Result], *arguments: object) -> Future[_Result]:
         """Run `do` in turn, once the service is done with earlier requests: nothing uses a forgotten shard then."""
         if self.serving is None:
             return self.snapshots.in_turn(do, *arguments)

@@ -36,14 +36,14 @@ class Driver(Protocol):
     def open(self) -> None:
         """Load the library. Raises ImportError if it is missing, and another exception if it does not work."""
 
-    def device(self, gpus: Gpus, place: int) -> Any:
+    def device(self, gpus: Gpus, place: int) -> object:
         """Return the device at position `place` of the numbers. Raises one of `errors` if there is none."""
 
-    def processes(self, device: Any) -> list[tuple[int, int]]:
+    def processes(self, device: object) -> list[tuple[int, int]]:
         """Return the ids of the processes that use a device, and the bytes of its memory that each uses."""
 
 
-def measured(driver: Driver, device: Any) -> tuple[dict[str, float], dict[str, Exception]]:
+def measured(driver: Driver, device: object) -> tuple[dict[str, float], dict[str, Exception]]:
     """Return the metrics that a device reports now, and the errors of those that it does not report, by name."""
     values, errors = {}, {}
     for metric, read in driver.readings.items():
@@ -67,7 +67,7 @@ def at(devices: list[Device], number: int) -> Device:
 def memory_readings(memory: Callable[[Any], tuple[float, float]]) -> dict[str, Reading]:
     """Return the readings of memory, given a function that returns a device's used and total bytes."""
 
-    def utilization(device: Any) -> float:
+    def utilization(device: object) -> float:
         used, total = memory(device)
         return 100 * used / total
 
@@ -83,10 +83,9 @@ class NvidiaDriver:
         self._module = module
 
     def open(self) -> None:
-        self._nvml: Any = importlib.import_module(self._module)
-        self._nvml.nvmlInit()
-        self.errors: tuple[type[Exception], ...] = (self._nvml.NVMLError,)
-        nvml = self._nvml
+        nvml = self._nvml = importlib.import_module(self._module)
+        nvml.nvmlInit()
+        self.errors: tuple[type[Exception], ...] = (nvml.NVMLError,)
         self.readings: dict[str, Reading] = {
             "DeviceUtilization": lambda device: nvml.nvmlDeviceGetUtilizationRates(device).gpu,
             **memory_readings(self._memory),
@@ -99,16 +98,16 @@ class NvidiaDriver:
             ),
         }
 
-    def device(self, gpus: Gpus, place: int) -> Any:
+    def device(self, gpus: Gpus, place: int) -> object:
         if gpus.names:
             return self._nvml.nvmlDeviceGetHandleByUUID(gpus.names[place])
         return self._nvml.nvmlDeviceGetHandleByIndex(int(gpus.numbers[place]))
 
-    def _memory(self, device: Any) -> tuple[float, float]:
+    def _memory(self, device: object) -> tuple[float, float]:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(device)
         return memory.used, memory.total
 
-    def processes(self, device: Any) -> list[tuple[int, int]]:
+    def processes(self, device: object) -> list[tuple[int, int]]:
         running = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
         return [(process.pid, process.usedGpuMemory) for process in running if process.usedGpuMemory is not None]
 
@@ -188,7 +187,7 @@ class GpuSource:
         self._tell_failures()
         return samples
 
-    def _processes(self, number: str, device: Any, seen: Seen) -> list[Sample]:
+    def _processes(self, number: str, device: object, seen: Seen) -> list[Sample]:
         try:
             used = dict(self._driver.processes(device))
         except self._driver.errors as error:

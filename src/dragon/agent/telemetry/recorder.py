@@ -60,7 +60,7 @@ def ordered_samples(path: Path) -> Iterator[Any]:
         yield from _ordered(pa.concat_tables(values), pa.concat_tables(series))
 
 
-def _ordered(values: Any, series: Any) -> Iterator[Any]:
+def _ordered(values: pa.Table, series: pa.Table) -> Iterator[pa.Table]:
     values, series = values.combine_chunks(), series.sort_by([("metric", "ascending"), ("series", "ascending")])
     rank = pa.compute.index_in(values["series"], value_set=series["series"].combine_chunks())
     keys = pa.table([rank, values["time"]], ["rank", "time"])
@@ -82,7 +82,7 @@ class StreamFile:
     """A new Arrow IPC stream in a folder. `stem` is its name; each batch is in the file when `write` returns. All
     methods raise OSError. A batch that was not written completely is removed again, and later ones can be written."""
 
-    def __init__(self, folder: Path, stem: str, schema: Any) -> None:
+    def __init__(self, folder: Path, stem: str, schema: pa.Schema) -> None:
         self._path = _free(folder, stem)
         self._schema = schema
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 
@@ -162,7 +162,7 @@ class CoreSource:
         return [Sample("cpu_core_percent", value, tags_of(cpu=number)) for number, value in enumerate(busy)]
 
 
-def _busy(before: Any, now: Any) -> float:
+def _busy(before: psutil._ntp.scputimes, now: psutil._ntp.scputimes) -> float:
     passed = [later - earlier for earlier, later in zip(before, now, strict=True)]
     # The time of guests is contained in that of users.
     whole = sum(passed) - (now.guest - before.guest) - (now.guest_nice - before.guest_nice)

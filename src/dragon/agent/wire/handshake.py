@@ -14,8 +14,9 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from dragon import _core
 from dragon.control import watch_silence
 from dragon.infrastructure.messages import decoder_of, encode
 from dragon.infrastructure.structs import msgspec
@@ -46,7 +47,7 @@ class Lane(Protocol):
     def send(self, payload: memoryview) -> None:
         """Send the next payload. It is kept, and must not change, until it is sent."""
 
-    def receive(self, memory: Any, done: Callable[[], None]) -> None:
+    def receive(self, memory: _core.Payload, done: Callable[[], None]) -> None:
         """Fill `memory` with the next payload that was not requested yet, then call `done`."""
 
     def close(self) -> None:

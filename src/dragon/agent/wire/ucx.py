@@ -22,11 +22,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from dragon import _core
 from dragon.agent.wire.handshake import Fabric, Greeting
 from dragon.infrastructure.errors import DragonError
 from dragon.runtime.log import runtime_log
+
+if TYPE_CHECKING:
+    from ucxx._lib import libucxx
 
 log = runtime_log("fabric")
 
@@ -43,8 +47,8 @@ _TAGS = 1 << 64
 class _Operation:
     """An operation that UCX has not finished. Until it has, it may use the memory in `uses`."""
 
-    request: Any
-    uses: Any
+    request: libucxx.UCXRequest
+    uses: object
     done: Callable[[], None]
     failed: Callable[[str], None]
 
@@ -102,9 +106,9 @@ class Ucx:
         if len(self._buffers) < _KEPT:
             self._buffers.append(buffer)
 
-    def start(self, request: Any, uses: Any, done: Callable[[], None], failed: Callable[[str], None]) -> None:
-        """Call `done`, or `failed` with the reason, once a request is finished."""
-        self._operations.append(_Operation(request, uses, done, failed))
+    def start(self, operation: _Operation) -> None:
+        """Call its `done`, or `failed` with the reason, once the operation is finished."""
+        self._operations.append(operation)
         self._soon()
         if not self._watched:
             self._watched = True
@@ -159,7 +163,7 @@ class _Beside:
         self._outward: deque[memoryview] = deque()
         self._inward: deque[tuple[memoryview, Callable[[], None]]] = deque()
         self._sending = self._receiving = 0
-        self._endpoint: Any = None
+        self._endpoint: libucxx.UCXEndpoint | None = None
         self._over = False  # closed, or not to be opened
 
     def open(self) -> bool:
@@ -171,7 +175,7 @@ class _Beside:
                 log.warning("%s cannot be reached by UCX (%s); payloads go there over TCP", self._peer, error)
         return self._endpoint is not None
 
-    def _connect(self) -> Any:
+    def _connect(self) -> libucxx.UCXEndpoint:
         library, worker = self._fabric.library, self._fabric.worker
         address = library.UCXAddress.create_from_buffer(self._address)
         # UCX is to tell when the other side is gone, or it ends this process when it notices. UCX's shared memory
@@ -182,7 +186,7 @@ class _Beside:
         self._outward.extend(_pieces(payload))
         self._send_more()
 
-    def receive(self, memory: Any, done: Callable[[], None]) -> None:
+    def receive(self, memory: _core.Payload, done: Callable[[], None]) -> None:
         pieces = list(_pieces(memoryview(memory)))
         missing = len(pieces)
 
@@ -234,7 +238,7 @@ class _Beside:
         except library.UCXError as error:
             self._fail(str(error))
         else:
-            self._fabric.start(request, array, done, self._fail)
+            self._fabric.start(_Operation(request, array, done, self._fail))
 
     def _fail(self, reason: str) -> None:
         self._lost(f"UCX lost a payload: {reason}")
@@ -247,7 +251,7 @@ class _Beside:
         endpoint, self._endpoint = self._endpoint, None
         # For one that has failed there is nothing to wait for, and what close() returns then must not be touched.
         if endpoint is not None and endpoint.alive:
-            self._fabric.start(endpoint.close(), endpoint, _nothing, _ignore)
+            self._fabric.start(_Operation(endpoint.close(), endpoint, _nothing, _ignore))
 
 
 def _pieces(payload: memoryview) -> Iterator[memoryview]:
