@@ -247,8 +247,9 @@ async def test_a_destroyed_condition_leaves_its_lock_released() -> None:
 
 @pytest.mark.parametrize("kind", [aio.Lock, aio.Semaphore, aio.Event, aio.Condition, aio.Barrier])
 def test_an_object_that_is_not_shared_is_refused(kind: Any) -> None:
-    with pytest.raises(TypeError, match="this takes a"):
-        kind(object())
+    for shared in (object(), threading.Barrier(2)):
+        with pytest.raises(TypeError, match="this takes a"):
+            kind(shared)
 
 
 @pytest.mark.parametrize("kind", [Lock, RLock])

@@ -11,6 +11,7 @@ import cloudpickle
 import pytest
 
 import dragon  # noqa: F401 - registers the start method
+from dragon.mpbridge.sharedctypes import DragonValue
 from dragon.native.process import Process
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ def test_values_and_arrays_can_be_pickled_by_any_pickler() -> None:
         assert (value.value, array[:]) == (4, [0, 0.5])
     with pytest.raises(RuntimeError, match="through inheritance"):
         pickle.dumps(mp.get_context("fork").Value("i"))
+
+
+def test_a_value_that_is_made_without_a_context_has_a_lock_of_the_run() -> None:
+    value = DragonValue("i", 3)
+    assert type(value.get_lock()) is type(context.RLock())
+    assert value.value == 3
 
 
 def square(points: Any, rows: Any, queue: Any) -> None:

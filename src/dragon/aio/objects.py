@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import queue as standard
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -14,6 +13,8 @@ from dragon import _core
 from dragon.aio.waiting import is_here, readable, turn_of, wait
 from dragon.data.ddict import DDict
 from dragon.data.ddict.handle import equal
+from dragon.native.barrier import Barrier as NativeBarrier
+from dragon.native.condition import Condition as NativeCondition
 from dragon.native.queue import Queue as NativeQueue
 from dragon.runtime import handle as handles
 from dragon.runtime.connection import Connection
@@ -82,7 +83,7 @@ class Queue:
             yield await self.get()
 
 
-async def _get(channel: Channel) -> Any:
+async def _get(channel: Channel) -> object:
     async with turn_of(channel, "get"):  # also where an object is there: those who came earlier may have to run yet
         if not (is_here(channel) and channel._wait_readable(0)):
             await readable(channel)
@@ -146,7 +147,7 @@ class Dict:
         """Wait until a key has that value."""
         await self._until(key, lambda found: equal(found, value))
 
-    async def _until(self, key: object, wanted: Callable[[Any], bool]) -> Any:
+    async def _until(self, key: object, wanted: Callable[[Any], bool]) -> object:
         codec = self._ddict._codec
         found = await self._ddict._scope.await_until(
             codec.key(key), lambda value: value is not MISSING and wanted(codec.loaded(value)), _changed
@@ -164,7 +165,7 @@ async def _changed(words: Words | None, seen: int) -> None:
 T = TypeVar("T")
 
 
-def _checked(shared: object, kind: type[Any]) -> Any:
+def _checked(shared: object, kind: type[T]) -> T:
     if not isinstance(shared, kind):
         name = kind.__name__.lower()
         raise TypeError(
@@ -290,7 +291,7 @@ class Condition(Lock):
     """A condition of the run, for `async with`."""
 
     def __init__(self, condition: object) -> None:
-        self._condition = _checked(condition, handles.Condition)
+        self._condition = _checked(condition, NativeCondition)
         super().__init__(self._condition._lock)
 
     async def wait(self) -> bool:
@@ -337,7 +338,7 @@ class Barrier:
     """A barrier of the run, with the rules of threading.Barrier."""
 
     def __init__(self, barrier: object) -> None:
-        self._barrier: Any = _checked(barrier, threading.Barrier)
+        self._barrier = _checked(barrier, NativeBarrier)
 
     async def wait(self) -> int:
         """Wait for the other parties. Returns a number from 0 to parties - 1, different for each.

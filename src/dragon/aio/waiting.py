@@ -13,7 +13,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dragon import _core
 from dragon.infrastructure.errors import DestroyedError, RunEndedError
@@ -30,6 +30,8 @@ from dragon.runtime.remote import node_of
 from dragon.runtime.run import this_run
 
 if TYPE_CHECKING:
+    from dragon.infrastructure.start_request import Name
+    from dragon.native.process import Process
     from dragon.workflows.batch.task import Task
 
 _MOST_BELLS = 128  # channels of a process that are awaited through their own descriptors, which is faster
@@ -37,16 +39,20 @@ _BRIEFLY_S = 5e-5  # seconds for which the whole loop blocks, for a message that
 _MOST_PASSED = 64  # waits, at most, that do without this while messages do not arrive at once
 
 
-def is_here(handle: Any) -> bool:
+class _Handle(Protocol):
+    def _name(self) -> tuple[int, int, int]: ...
+
+
+def is_here(handle: _Handle) -> bool:
     """Return whether an object is on this node, so that reading its state takes microseconds."""
     return node_of(handle._name()) == this_run().node
 
 
 async def wait(
-    handle: Any,
+    handle: _Handle,
     kind: str,
     method: str,
-    *given: Any,
+    *given: int,
     owner: int = 0,
     late: Callable[[tuple[bool, Any]], object] | None = None,
 ) -> Any:
@@ -58,9 +64,9 @@ async def wait(
     if is_here(handle):
         if not _core.desk()[0]:
             ask(OpenDesk())
-        return await _line().perform(handle, f"{kind}.{method}", given, owner, late)
+        return await _line().perform(handle._name(), f"{kind}.{method}", given, owner, late)
     write_back()
-    value = await _line().perform(handle, f"{kind}.{method}", given, owner, late)
+    value = await _line().perform(handle._name(), f"{kind}.{method}", given, owner, late)
     refresh()
     return value
 
@@ -84,10 +90,10 @@ class _Line:
         if hasattr(self, "_agent"):
             os.close(self._agent)
 
-    async def perform(self, handle: Any, operation: str, given: tuple[int, ...], owner: int, late: _Late | None) -> Any:
-        what = _core.OPERATIONS[operation]
+    async def perform(self, name: Name, kind: str, given: tuple[int, ...], owner: int, late: _Late | None) -> object:
+        what = _core.OPERATIONS[kind]
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        number = self._line.ask(what, handle._name(), given, owner)
+        number = self._line.ask(what, name, given, owner)
         self._asked[number] = answer, late
         try:
             return await answer
@@ -148,7 +154,7 @@ _mine = _Mine()
 _bells: set[tuple[int, int]] = set()
 
 
-def turn_of(handle: Any, what: str) -> asyncio.Lock:
+def turn_of(handle: _Handle, what: str) -> asyncio.Lock:
     """Return the lock that tasks of this loop hold while they perform the operation `what` on an object.
 
     So only one of many waiting tasks waits outside of the loop, and they are served in the order in which they came.
@@ -206,7 +212,7 @@ def _comes_at_once(channel: Channel) -> bool:
     return False
 
 
-async def join(process: Any) -> Any:
+async def join(process: ProcessGroup | BaseProcess | Process) -> Any:
     """Wait for a process or ProcessGroup to end. Returns or raises what its own join() does.
 
     `process` is one of dragon.native, or of multiprocessing with the start method "dragon"; TypeError for one of

@@ -27,6 +27,9 @@ TYPE_CHECKING = False  # see dragon/__init__.py
 if TYPE_CHECKING:
     from typing import Any
 
+    from dragon.mpbridge.pool import Pool
+    from dragon.runtime.connection import Connection
+
 
 class DragonContext(mp_context.BaseContext):
     """The context that `multiprocessing.get_context("dragon")` returns."""
@@ -48,13 +51,13 @@ class DragonContext(mp_context.BaseContext):
 
         return cpu_count()
 
-    def Pipe(self, duplex: bool = True) -> Any:
+    def Pipe(self, duplex: bool = True) -> tuple[Connection, Connection]:
         """Return the two connections of a pipe; one way only, receiver first, without `duplex`."""
         from dragon.runtime.connection import Pipe
 
         return Pipe(duplex)
 
-    def Pool(self, *args: Any, **options: Any) -> Any:
+    def Pool(self, *args: Any, **options: Any) -> Pool:
         """Return a pool of `processes` workers, by default one for each CPU of the run; else as multiprocessing's."""
         begin()
         from dragon.mpbridge.pool import Pool
@@ -71,9 +74,9 @@ _FACTORIES = {
 }
 
 
-def _factory(module: str, name: str) -> Any:
+def _factory(module: str, name: str) -> object:
     @functools.wraps(getattr(mp_context.BaseContext, name))
-    def make(self: DragonContext, *args: Any, **options: Any) -> Any:
+    def make(self: DragonContext, *args: object, **options: object) -> object:
         return getattr(importlib.import_module(f"dragon.mpbridge.{module}"), name)(*args, **options, ctx=self)
 
     return make
@@ -91,7 +94,7 @@ def install() -> None:
     if NAME in cpython.start_methods():
         return
     cpython.start_methods()[NAME] = DragonContext()
-    _redirect(mp_context.DefaultContext.get_all_start_methods)
+    _redirect(vars(mp_context.DefaultContext)["get_all_start_methods"])
     # Programs find these modules without importing them, for example in annotations, as dragonhpc imports them.
     for name in ("managers", "pool", "queues"):
         if not hasattr(multiprocessing, name):
@@ -116,27 +119,27 @@ def _start_method_for_spawn(allow_none: bool = True) -> str | None:  # called wi
 _standard: dict[str, Callable[..., Any]] = {}
 
 
-def _redirect(function: Any) -> None:
+def _redirect(function: types.FunctionType) -> None:
     """Redirect calls of a function of multiprocessing to dispatch(), also for programs that hold it already."""
     name = function.__name__
-    _standard[name] = function.__wrapped__ = _copy(function)
+    _standard[name] = vars(function)["__wrapped__"] = _copy(function)
     function.__code__, function.__defaults__, function.__kwdefaults__ = _call.__code__, None, {"_name": name}
 
 
-def _copy(function: Any) -> Callable[..., Any]:
+def _copy(function: types.FunctionType) -> Callable[..., Any]:
     copy = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 
 
-def _call(self: object, *args: object, _name: str, **kwargs: object) -> Any:
+def _call(self: object, *args: object, _name: str, **kwargs: object) -> object:
     # This becomes the code of functions of multiprocessing, so it cannot use names of this module.
     from dragon.mpbridge.context import dispatch
 
     return dispatch(_name, self, args, kwargs)
 
 
-def dispatch(name: str, context: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def dispatch(name: str, context: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """Call a factory of the chosen context, in place of a redirected function of multiprocessing's contexts."""
     if name == "get_all_start_methods":
         return [*_standard[name](context), NAME]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multiprocessing import connection as mp_connection
 from multiprocessing import managers as mp_managers
-from typing import Any
+from multiprocessing.context import BaseContext
 
 from dragon._core import DestroyedError
 from dragon.infrastructure.messages import SerializedName
@@ -66,7 +66,7 @@ def _serializer() -> _Serializer:
     return _SERIALIZER
 
 
-def Manager(*, ctx: Any) -> mp_managers.SyncManager:
+def Manager(*, ctx: BaseContext) -> mp_managers.SyncManager:
     """Start a server process and return its manager."""
     manager = mp_managers.SyncManager(ctx=ctx.get_context(), serializer=_SERIALIZER)
     manager.start()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import select
 import signal
+from collections.abc import Callable
 from multiprocessing import connection, popen_fork, spawn
 from multiprocessing.context import set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, Protocol
 
 from dragon import _core, cpython
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
@@ -32,6 +33,13 @@ from dragon.runtime.spawning import (
 )
 
 _TRACKER = cpython.resource_tracker()
+
+
+class _Process(Protocol):
+    name: str
+    _target: Callable[..., object] | None
+
+    def run(self) -> object: ...
 
 
 def tracker_descriptor() -> int:
@@ -135,7 +143,7 @@ class Popen(popen_fork.Popen):
         self._descriptors.append(fd)
         return len(self._descriptors) - 1
 
-    def _launch(self, process_obj: Any) -> None:
+    def _launch(self, process_obj: _Process) -> None:
         placed = placement.place(None)
         local = placed.is_local
         request = self._request(process_obj, placed, local)
@@ -147,7 +155,7 @@ class Popen(popen_fork.Popen):
         plan.note(placed, request.name, process_obj._target or process_obj.run, request.puid)
 
     @staticmethod
-    def _place_here(process_obj: Any, placed: Placed) -> Placed:
+    def _place_here(process_obj: _Process, placed: Placed) -> Placed:
         """Return a place on this node: a process that inherits descriptors cannot run on another one."""
         if placed.named:
             raise PolicyError(f"{process_obj.name} inherits open files, so it cannot run on {placed.node.host_name}")
@@ -162,7 +170,7 @@ class Popen(popen_fork.Popen):
                 )
         return here
 
-    def _request(self, process_obj: Any, placed: Placed, local: bool) -> StartRequest:
+    def _request(self, process_obj: _Process, placed: Placed, local: bool) -> StartRequest:
         self._descriptors = []
         folder = current_folder(local)
         name = str(process_obj.name)  # multiprocessing accepts any object as a name
@@ -174,7 +182,7 @@ class Popen(popen_fork.Popen):
         prepare_call(request, "dragon.runtime.child:run_multiprocessing", lambda: self._payload(process_obj, local))
         return request
 
-    def _payload(self, process_obj: object, local: bool) -> bytes:
+    def _payload(self, process_obj: _Process, local: bool) -> bytes:
         tracker = tracker_descriptor()
         if local:
             self.duplicate_for_child(tracker)
@@ -212,7 +220,7 @@ class Popen(popen_fork.Popen):
         self._send_signal(signal.SIGINT)
 
 
-def _serves_manager(process_obj: Any) -> bool:
+def _serves_manager(process_obj: _Process) -> bool:
     """Return whether a process is the server of a manager. It inherits a pipe of multiprocessing's, not of the user."""
     from multiprocessing.managers import BaseManager  # programs without managers do not load it
 
@@ -220,9 +228,9 @@ def _serves_manager(process_obj: Any) -> bool:
     return isinstance(owner, type) and issubclass(owner, BaseManager)
 
 
-def _preparation(process_obj: Any) -> dict[str, Any]:
+def _preparation(process_obj: _Process) -> dict[str, Any]:
     """Return what other packages add to multiprocessing's data for a child, as coverage does to measure it."""
-    get: Any = spawn.get_preparation_data
+    get: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
     if get.__module__ == spawn.__name__:
         return {}
     return {key: value for key, value in get(str(process_obj.name)).items() if key not in _SPAWNS_OWN}
@@ -240,8 +248,8 @@ def correct_executors(target: object) -> None:
     """Correct executors if `target`, which a new process runs, is the function of an executor's worker."""
     from concurrent.futures import process
 
-    executor: Any = process.ProcessPoolExecutor
-    manager: Any = process._ExecutorManagerThread
+    executor: type[Any] = process.ProcessPoolExecutor
+    manager: type[Any] = process._ExecutorManagerThread
     if target is not process._process_worker or hasattr(executor, "_of_dragon"):
         return
     standard_start = executor._start_executor_manager_thread

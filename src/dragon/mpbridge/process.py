@@ -11,6 +11,7 @@ from dragon import cpython
 
 TYPE_CHECKING = False  # see dragon/__init__.py
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 NAME = "dragon"
@@ -37,9 +38,13 @@ class DragonProcess(mp_process.BaseProcess):
     """multiprocessing.Process, started by the run's zygote."""
 
     _start_method = NAME
+    _target: Callable[..., object] | None
+    _args: tuple[object, ...]
+    _kwargs: dict[str, object]
+    _popen: Any  # a Popen; None before the start
 
     @staticmethod
-    def _Popen(process_obj: Any) -> object:
+    def _Popen(process_obj: DragonProcess) -> object:
         begin()
         from dragon.mpbridge.popen import Popen, correct_executors
 
@@ -51,8 +56,7 @@ class DragonProcess(mp_process.BaseProcess):
     @property
     def puid(self) -> int | None:
         """The number of the process, unique in the run; None before the start."""
-        popen = self._popen  # type: ignore[attr-defined]
-        return None if popen is None else popen.puid
+        return None if self._popen is None else self._popen.puid
 
     @staticmethod
     def _after_fork() -> None:
@@ -68,19 +72,17 @@ class PoolWorker(DragonProcess):
 
     def start(self) -> None:
         """Start the worker, as every process, but also if its parent is a daemon."""
-        process: Any = self
         cpython.forget_ended_children()
-        process._popen = self._Popen(self)
-        process._sentinel = process._popen.sentinel
-        del process._target, process._args, process._kwargs
+        self._popen = self._Popen(self)
+        self._sentinel = self._popen.sentinel
+        del self._target, self._args, self._kwargs
         cpython.note_child(self)
 
     def _bootstrap(self, parent_sentinel: int | None = None) -> int:
         """Run the worker. An interrupt waits until run() ends the worker quietly for it."""
         self._signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        process: Any = super()
-        code: int = process._bootstrap(parent_sentinel=parent_sentinel)
-        return code
+        bootstrap: Callable[..., int] = vars(mp_process.BaseProcess)["_bootstrap"]
+        return bootstrap(self, parent_sentinel=parent_sentinel)
 
     def run(self) -> None:
         """Call the worker's function."""
@@ -91,7 +93,7 @@ class PoolWorker(DragonProcess):
             super().run()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> type:
     if name == "DragonPopen":  # imported late: `import dragon` alone does not need its modules
         from dragon.mpbridge.popen import Popen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing.queues
 import operator
 import threading
-from typing import Any
+from typing import Any, cast
 
 from dragon.runtime.connection import PIPE_MEBIBYTES, Connection
 from dragon.runtime.handle import Channel, node_for_objects
@@ -74,8 +74,8 @@ class Queue(_Queue, mp_queues.Queue):  # type: ignore[misc]
     def _state(self) -> object:
         return self._maxsize
 
-    def _set_state(self, state: Any) -> None:
-        self._maxsize = state
+    def _set_state(self, state: object) -> None:
+        self._maxsize = cast("int", state)
 
     def join_thread(self) -> None:
         """Do nothing: there is no thread, objects are in the queue once put() has returned."""
@@ -121,7 +121,7 @@ class SimpleQueue(_Queue, mp_queues.SimpleQueue):  # type: ignore[misc]
         self._check()
         self._operations.put(self, obj)
 
-    def get(self) -> Any:  # type: ignore[override]
+    def get(self) -> object:  # type: ignore[override]
         """Wait for an object and take the oldest one. Raises OSError once the queue is closed."""
         self._check()
         return self._operations.get(self)

@@ -130,12 +130,7 @@ class Barrier(barrier.Barrier, mp_synchronize.Barrier):  # type: ignore[misc]
     _fewest = 1
 
     def __init__(
-        self,
-        parties: int,
-        action: Callable[[], Any] | None = None,
-        timeout: float | None = None,
-        *,
-        ctx: object = None,
+        self, parties: int, action: Callable[[], Any] | None = None, timeout: float | None = None, *, ctx: object = None
     ) -> None:
         super().__init__(parties, action, timeout)
 
@@ -166,14 +161,14 @@ def _change_pipe(queue: Any) -> None:
 
 def use_our_pipes() -> None:
     """Change the queue classes, for later queues and the one whose locks are being made now."""
-    reset: Any = queues.Queue._reset  # type: ignore[attr-defined]
-    initialise: Any = queues.SimpleQueue.__init__
+    reset: Callable[..., None] = queues.Queue._reset  # type: ignore[attr-defined]
+    initialise: Callable[..., None] = queues.SimpleQueue.__init__
 
     def _reset(self: object, *args: object, **kwargs: object) -> None:
         _change_pipe(self)
         reset(self, *args, **kwargs)
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: Any, *args: object, **kwargs: object) -> None:
         initialise(self, *args, **kwargs)
         _change_pipe(self)
         self._poll = self._reader.poll

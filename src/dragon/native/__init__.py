@@ -37,12 +37,7 @@ __all__ = [
     "cpu_count",
 ]
 
-_MODULES = {
-    "Popen": "process",
-    "RLock": "lock",
-    "BoundedSemaphore": "semaphore",
-    "cpu_count": "machine",
-}
+_MODULES = {"Popen": "process", "RLock": "lock", "BoundedSemaphore": "semaphore", "cpu_count": "machine"}
 
 
 def __getattr__(name: str) -> Any:

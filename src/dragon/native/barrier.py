@@ -58,7 +58,7 @@ class Barrier(threading.Barrier):
     def __setstate__(self, state: tuple[Words, Words, int, Any, float | None]) -> None:
         self._round, self._arrivals, self._parties, self._action, self._timeout = state
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> tuple[Words, Words, int, Any, float | None]:
         return self._round, self._arrivals, self._parties, self._action, self._timeout
 
     def wait(self, timeout: float | None = None) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
+from dragon.infrastructure.generic import V
 from dragon.native.lock import Lock, RLock
 from dragon.runtime.handle import Condition as _Condition
 from dragon.runtime.handle import node_of_memory
@@ -36,27 +37,25 @@ class Condition(_Condition):
         True
     """
 
-    def __init__(self, lock: Any = None, m_uid: Any = None) -> None:
+    def __init__(self, lock: object = None, m_uid: object = None) -> None:
         self._make_on(node_of_memory(m_uid))
         self._set_state(lock if lock is not None else RLock(m_uid))
 
     def _state(self) -> object:
         return self._lock
 
-    def _set_state(self, state: Any) -> None:
-        self._lock = state
-        self.acquire = state.acquire
-        self.release = state.release
+    def _set_state(self, state: object) -> None:
+        self._lock = lock = cast("Lock", state)
+        self.acquire, self.release = lock.acquire, lock.release
 
     def __enter__(self) -> bool:
-        entered: bool = self._lock.__enter__()
-        return entered
+        return self._lock.__enter__()
 
     def __exit__(self, *exc_info: object) -> None:
         self._lock.__exit__(*exc_info)
 
     def _check(self) -> None:
-        lock: Lock = self._lock
+        lock = self._lock
         if lock._count() == 0 or (lock._recursive() and not lock._is_mine()):
             raise AssertionError("must acquire() condition before using it")
 
@@ -76,7 +75,7 @@ class Condition(_Condition):
             notified = self._leave(waiter)
         return notified
 
-    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+    def wait_for(self, predicate: Callable[[], V], timeout: float | None = None) -> V:
         """Wait until `predicate()` is true, `timeout` seconds at most. Returns its last value."""
         end = None if timeout is None else time.monotonic() + timeout
         result = predicate()

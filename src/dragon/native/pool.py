@@ -218,8 +218,7 @@ class Pool:
 
     def map(self, func: Callable[[K], V], iterable: Iterable[K], chunksize: int | None = None) -> list[V]:
         """Return the list of `func(element)` for every element."""
-        values: list[V] = self._map_async(func, iterable, mapstar, chunksize).get()
-        return values
+        return self._map_async(func, iterable, mapstar, chunksize).get()
 
     def starmap_async(
         self,
@@ -238,8 +237,7 @@ class Pool:
         self, func: Callable[..., V], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[V]:
         """Return the list of `func(*element)` for every element."""
-        values: list[V] = self._map_async(func, iterable, starmapstar, chunksize).get()
-        return values
+        return self._map_async(func, iterable, starmapstar, chunksize).get()
 
     def _map_async(
         self,

@@ -7,7 +7,8 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Self, TypeVar
+from contextlib import suppress
+from typing import Self, TypeVar
 
 from dragon import _core
 from dragon.infrastructure.errors import DragonLoggingError
@@ -166,13 +167,13 @@ class ProcessGroup:
         self._closed = False
         self._just_started: list[int] = []
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> tuple[groups.GroupSettings, int, Words]:
         if self._number is None:
             raise ValueError("a process group can be sent to other processes only after init()")
         assert self._words is not None
         return self._settings, self._number, Words._attached(self._words._name())
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: tuple[groups.GroupSettings, int, Words]) -> None:
         self._settings, self._number, self._words = state
         self._policy, self._templates = None, []
         self._closed = False
@@ -336,12 +337,10 @@ class ProcessGroup:
         if self._closed or self._number is None:
             self._closed = True
             return
-        try:
+        with suppress(LookupError, _core.DestroyedError):  # another process closed it
             if self._words is not None and self._words[_LIVES]:
                 self.stop(patience)
             ask(groups.CloseGroup(self._number))
-        except (LookupError, _core.DestroyedError):
-            pass  # another process closed it
         self._closed = True
 
     # ---- looking

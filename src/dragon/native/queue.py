@@ -12,7 +12,7 @@ from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.generic import V
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Channel, node_for_objects, read_serialized, serialized
-from dragon.runtime.picklers import pickler_of
+from dragon.runtime.picklers import Pickler, pickler_of
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import identity
 
@@ -67,17 +67,17 @@ class Queue(Channel, Generic[V]):
         self,
         maxsize: int = _DEFAULT_SIZE,
         *,
-        pool: Any = None,
+        pool: object = None,
         block_size: int = 65536,
         joinable: bool = False,
         buffered: bool = True,
         policy: Policy | None = None,
         num_streams: int = 0,
-        main_channel: Any = None,
-        mgr_channel: Any = None,
-        sem_channel: Any = None,
-        strm_channels: Any = None,
-        pickler: Any = None,
+        main_channel: object = None,
+        mgr_channel: object = None,
+        sem_channel: object = None,
+        strm_channels: object = None,
+        pickler: object = None,
     ) -> None:
         maxsize = plain_number(maxsize)
         if not isinstance(maxsize, int):
@@ -211,19 +211,19 @@ class _PickledQueue(Queue):
     def _state(self) -> object:
         return self._joinable, self._pickler
 
-    def _set_state(self, state: Any) -> None:
-        self._joinable, self._pickler = state
+    def _set_state(self, state: object) -> None:
+        self._joinable, self._pickler = cast("tuple[bool, Pickler]", state)
 
-    def put(self, obj: Any, *args: Any, **options: Any) -> None:
+    def put(self, obj: object, *args: object, **options: object) -> None:
         self._operations.put(self, bytes(self._pickler.dumps(obj)), *args, **options)
 
     def put_nowait(self, obj: object, *args: object, **options: object) -> None:
         self.put(obj, False, None, *args, **options)
 
-    def get(self, *args: Any, **options: Any) -> Any:
+    def get(self, *args: object, **options: object) -> object:
         return self._pickler.loads(self._operations.get(self, *args, **options))
 
-    def get_nowait(self, *args: object, **options: object) -> Any:
+    def get_nowait(self, *args: object, **options: object) -> object:
         return self.get(False, None, *args, **options)
 
 

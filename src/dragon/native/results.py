@@ -276,12 +276,12 @@ class IMapUnorderedIterator(IMapIterator[V], Generic[V]):
             super()._place(self._placed, *self._early[self._placed])
 
 
-class Elements(Iterator[Any]):
+class Elements(Iterator[V], Generic[V]):
     """An iterator over the results of single elements, from `parts`, the results of whole chunks."""
 
-    def __init__(self, parts: IMapIterator) -> None:
+    def __init__(self, parts: IMapIterator[list[V]]) -> None:
         self.parts = parts
         self._elements = itertools.chain.from_iterable(parts)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> V:
         return next(self._elements)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.policy import Policy
@@ -177,7 +177,7 @@ class ProcessTemplate:
             if placed.environment:
                 request.environment.update(self.environment_of(placed))
         if self.is_python:
-            target: Any = self.target
+            target = cast("Callable[..., Any]", self.target)
             prepare_call(request, "dragon.runtime.child:run", lambda: dumps_call(target, self.args, self.kwargs))
         else:
             executable, arguments = self._command()

@@ -7,7 +7,7 @@ import functools
 import sys
 from collections.abc import Iterator
 from multiprocessing.sharedctypes import typecode_to_type  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from dragon.native.lock import RLock
 from dragon.runtime.copies import Copy
@@ -18,9 +18,15 @@ __all__ = ["Value"]
 
 _MOST = 2**32 - 1  # words
 _COMPOUND = (ctypes.Structure, ctypes.Union, ctypes.Array)
+T = TypeVar("T")
 
 
-def words_for(kind: Any, m_uid: Any = None) -> Words:
+class _Lock(Protocol):
+    def acquire(self, block: bool = True, timeout: float | None = None, /) -> bool: ...
+    def release(self) -> object: ...
+
+
+def words_for(kind: type[ctypes._CDataType], m_uid: object = None) -> Words:
     """Allocate memory for an object of that ctypes type, on the node of `m_uid` or this one. Raises MemoryError."""
     count = max(1, -(-ctypes.sizeof(kind) // 8))
     if count > _MOST:
@@ -28,21 +34,21 @@ def words_for(kind: Any, m_uid: Any = None) -> Words:
     return Words._on(node_of_memory(m_uid), count)
 
 
-def in_words(kind: Any, words: Words) -> Any:
+def in_words(kind: type[ctypes._CDataType], words: Words) -> Any:
     """Return the object of that ctypes type that the words hold."""
     if not isinstance(words, RemoteWords):
         return kind.from_buffer(words)
     return mirror_of(kind, words)
 
 
-def mirror_of(kind: Any, words: Any) -> Any:
+def mirror_of(kind: type[ctypes._CDataType], words: RemoteWords) -> _Mirror:
     """Return the mirror of an object of that ctypes type in words of another node."""
     mirror = _part(kind, Copy(words, ctypes.sizeof(kind), _grain(kind)), 0)
     mirror._refresh()
     return mirror
 
 
-def with_views(obj: object) -> Any:
+def with_views(obj: T) -> T:
     """Return the object, of which the program may have views from now on, such as NumPy's."""
     if isinstance(obj, _Mirror):
         obj._copy.have_views()
@@ -56,21 +62,22 @@ def _grain(kind: Any) -> int:
     return 1 if issubclass(kind, _COMPOUND) else ctypes.sizeof(kind)
 
 
-def kind_of(obj: object) -> Any:
+def kind_of(obj: object) -> type[Any]:
     """Return the ctypes type of such an object."""
     kind = type(obj)
     return kind.__bases__[1] if issubclass(kind, _Mirror) else kind
 
 
 @functools.cache
-def _mirror(kind: Any) -> Any:
+def _mirror(kind: Any) -> type[Any]:
     bases = (_ArrayMirror, kind) if issubclass(kind, ctypes.Array) else (_Mirror, kind)
-    return type(kind)(kind.__name__, bases, {"_copy": None, "__module__": kind.__module__})
+    made: type[Any] = type(kind)(kind.__name__, bases, {"_copy": None, "__module__": kind.__module__})
+    return made
 
 
-def _part(kind: object, copy: Copy, offset: int) -> Any:
+def _part(kind: object, copy: Copy, offset: int) -> _Mirror:
     """Return the mirror of the object at `offset` bytes in the words of that copy."""
-    mirror = _mirror(kind).from_buffer(copy.memory, offset)
+    mirror: _Mirror = _mirror(kind).from_buffer(copy.memory, offset)
     mirror._copy, mirror._offset = copy, offset
     return mirror
 
@@ -100,7 +107,7 @@ class _Mirror:
     def _refresh(self) -> bytes:
         return self._pull(0, ctypes.sizeof(self))  # type: ignore[arg-type]
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> object:
         if name.startswith("_"):
             return super().__getattribute__(name)
         self._refresh()
@@ -116,7 +123,7 @@ class _Mirror:
 
 
 class _ArrayMirror(_Mirror):
-    _type_: Any
+    _type_: type[ctypes._CDataType]
     _length_: int
 
     def _span(self, index: object) -> tuple[int, int]:
@@ -147,7 +154,7 @@ class _ArrayMirror(_Mirror):
 _BASES: dict[str, Any] = {"structure": ctypes.Structure, "union": ctypes.Union}
 
 
-def described(kind: Any) -> Any:
+def described(kind: Any) -> object:
     """Return plain values that describe an array type, or a type made by a function or a main program; else the type
     itself."""
     if issubclass(kind, ctypes.Array):
@@ -177,7 +184,7 @@ def undescribed(told: object) -> Any:
     return type(_BASES[what])(name, (_BASES[what],), members)
 
 
-def ctype_of(typecode_or_type: object) -> Any:
+def ctype_of(typecode_or_type: object) -> type[Any]:
     """Return the ctypes type of a type code or type. Raises AttributeError for anything else."""
     kind = typecode_to_type.get(typecode_or_type, typecode_or_type)
     if not isinstance(kind, type) or not hasattr(kind, "from_buffer"):
@@ -185,7 +192,7 @@ def ctype_of(typecode_or_type: object) -> Any:
     return kind
 
 
-def lock_of(lock: object, m_uid: object = None) -> Any:
+def lock_of(lock: object, m_uid: object = None) -> _Lock | None:
     """Return the lock that an argument `lock` means: a new one for True or None, None for False, else itself.
 
     Raises AttributeError for an object that is not a lock.
@@ -196,13 +203,13 @@ def lock_of(lock: object, m_uid: object = None) -> Any:
         return None
     if not hasattr(lock, "acquire"):
         raise AttributeError(f"{lock!r} has no method 'acquire'")
-    return lock
+    return cast("_Lock", lock)
 
 
 class Memory:
     """A ctypes object in shared memory. Other processes get its name instead of a copy."""
 
-    def __init__(self, kind: object, m_uid: object = None) -> None:
+    def __init__(self, kind: type[Any], m_uid: object = None) -> None:
         self.__setstate__((kind, words_for(kind, m_uid)))
 
     def fill(self, obj: Any) -> None:
@@ -212,10 +219,10 @@ class Memory:
         else:
             ctypes.memmove(ctypes.addressof(self.data), ctypes.addressof(obj), ctypes.sizeof(obj))
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> tuple[object, Words]:
         return described(self._kind), self._words
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: tuple[object, Words]) -> None:
         kind, self._words = state
         self._kind = undescribed(kind)
         self.data: Any = in_words(self._kind, self._words)
@@ -225,7 +232,7 @@ class Shared:
     """A ctypes object in shared memory, and its lock."""
 
     _memory: Memory
-    _lock: Any
+    _lock: _Lock | None
 
     def get_lock(self) -> Any:
         """Return the lock; None if the object has no lock."""
@@ -237,14 +244,13 @@ class Shared:
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Acquire the lock. Returns False after `timeout` seconds; raises AttributeError if the object has no lock."""
-        acquired: bool = self._its_lock().acquire(block, timeout)
-        return acquired
+        return self._its_lock().acquire(block, timeout)
 
     def release(self) -> None:
         """Release the lock. Raises AttributeError if the object has no lock."""
         self._its_lock().release()
 
-    def _its_lock(self) -> Any:
+    def _its_lock(self) -> _Lock:
         if self._lock is None:
             raise AttributeError(f"this {type(self).__name__} was made without a lock: lock=True gives it one")
         return self._lock
@@ -324,7 +330,7 @@ class Value(Shared):
         return f"<Value {self._memory.data!r}>"
 
 
-def _made(kind: Any, value: Any) -> object:
+def _made(kind: type[Any], value: object) -> object:
     """Return a ctypes object of a type, made from such an object, from a sequence of its parts, or from a plain
     value."""
     if isinstance(value, kind):

@@ -20,7 +20,7 @@ from multiprocessing.pool import (  # type: ignore[attr-defined]
 )
 from multiprocessing.util import _flush_std_streams  # type: ignore[attr-defined]
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from dragon import _core, cpython
 from dragon.infrastructure.errors import DragonError
@@ -99,7 +99,7 @@ def failed(error: BaseException, with_traceback: bool) -> Outcome:
     return False, *packed
 
 
-def outcome_of(success: bool, value: Any, buffers: list[Any]) -> tuple[bool, Any]:
+def outcome_of(success: bool, value: bytes, buffers: list[Any]) -> tuple[bool, Any]:
     """Return whether the task returned, and its deserialized value or error."""
     try:
         return success, loads(value, _kept(buffers))
@@ -189,9 +189,9 @@ def quietly() -> Iterator[None]:
 
 def quiet(work: Callable[..., None]) -> Callable[..., None]:
     """Decorate the function of a worker so that it runs quietly(), from its call on."""
-    run: Any = quietly()(work)
-    run.is_quiet = True  # for runtime.child: it may be interrupted before it has entered quietly()
-    return cast(Callable[..., None], run)
+    run = quietly()(work)
+    vars(run)["is_quiet"] = True  # for runtime.child: it may be interrupted before it has entered quietly()
+    return run
 
 
 @quiet
